@@ -1,0 +1,266 @@
+"""What a source and a sink are: the declaration that a pipeline holds and the reader or writer that a subtask runs.
+
+A connector is one file. A `Source` declares schema, event time and policies, lists its splits and opens readers; a
+`Sink` declares its guarantee and opens writers. Neither knows the engine that drives it: the same objects serve the
+streaming runtime and batch engines.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
+
+from penstock.types import Schema
+
+if TYPE_CHECKING:
+    import polars as pl
+
+T = TypeVar("T")
+
+Guarantee = Literal["exactly-once", "at-least-once", "none"]
+Policy = Literal["fail", "skip", "dead_letter"]
+
+Position = Any
+"""Where a reader stands in its split: a JSON value that only its connector understands. None is the beginning."""
+
+
+# -- event time ---------------------------------------------------------------------------------------------------------
+
+
+class WatermarkStrategy(ABC):
+    """How a source's watermarks come about. One generator is made per split."""
+
+    @abstractmethod
+    def generator(self) -> WatermarkGenerator:
+        """A fresh generator for one split."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """One line for `penstock plan`."""
+
+
+class WatermarkGenerator(Protocol):
+    """Follows the rows of one split. `state` is a JSON value that survives a restart."""
+
+    def on_batch(self, event_times: pl.Series, frame: pl.DataFrame) -> int | None:
+        """Event times (Int64, microseconds) and rows in order; the watermark after them, if one is due now."""
+        ...
+
+    def on_period(self) -> int | None:
+        """Called every watermark interval; the current watermark, if this strategy is periodic."""
+        ...
+
+    def state(self) -> Any:
+        """A JSON value from which `restore` continues."""
+        ...
+
+    def restore(self, state: Any) -> None:
+        """Continue from what `state` returned."""
+        ...
+
+
+@dataclass(frozen=True)
+class EventTime:
+    """Which column is the event time, how watermarks follow from it, and when a silent split stops holding them back."""
+
+    column: str
+    watermarks: WatermarkStrategy
+    idle_after_us: int | None = None
+
+
+# -- sources ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Split:
+    """A part of a source that one reader follows in order.
+
+    `id` is stable across restarts and the same wherever it is computed (a path, a partition number): the owning
+    subtask is a function of it.
+    """
+
+    id: str
+    size_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A record that could not become a row of the schema."""
+
+    error: str
+    raw: bytes
+    where: str
+    """Human-readable place: `flights.jsonl, line 17`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What one `read` brought: rows in order with exactly the schema's columns (see `Schema.polars`), bad records."""
+
+    frame: pl.DataFrame
+    bad: Sequence[BadRow] = ()
+    size_bytes: int = 0
+
+
+class SplitReader(Protocol):
+    """Follows one split. Used by one subtask; `read` may be cancelled and then must not lose rows."""
+
+    async def read(self, max_rows: int) -> Fetched | None:
+        """The next rows, None if there are none right now; raises `EndOfSplit` when there will never be any more.
+
+        Returns without waiting where rows are at hand; a reader of something live may wait up to about 50 ms.
+        """
+        ...
+
+    def position(self) -> Position:
+        """The position behind everything returned so far; reading from it continues exactly there."""
+        ...
+
+    async def close(self) -> None:
+        """Give back files and connections."""
+        ...
+
+
+class EndOfSplit(Exception):  # noqa: N818 (a signal, not an error, like StopAsyncIteration)
+    """The split has no more rows and never will."""
+
+
+@dataclass(frozen=True)
+class ReadContext:
+    """What a reader may need of its surroundings."""
+
+    clock_us: Callable[[], int]
+    monotonic_ms: Callable[[], int]
+    parallelism: int = 1
+
+
+class Source(ABC, Generic[T]):
+    """A declared source of rows `T`. Subclasses are frozen dataclasses with these attributes."""
+
+    kind: ClassVar[str]
+    """Name in plans, such as `files`."""
+    schema: Schema
+    row_type: type[T] | None
+    """The user's class of the rows, if the schema was declared by one."""
+    event_time: EventTime | None
+    bad_rows: Policy
+
+    @abstractmethod
+    def discover(self) -> Sequence[Split]:
+        """All splits there are now, sorted by id. Called at the start and, if `unbounded`, again from time to time.
+
+        Raises:
+            PipelineError: the input is missing or unreadable, saying what and where.
+        """
+
+    @abstractmethod
+    def open(self, split: Split, position: Position, context: ReadContext) -> SplitReader:
+        """A reader of `split` from `position` (None: its beginning)."""
+
+    @property
+    @abstractmethod
+    def bounded(self) -> bool:
+        """Whether the splits found at the start are all and each of them ends."""
+
+    @property
+    @abstractmethod
+    def replayable(self) -> bool:
+        """Whether reading from a position again returns the same rows: what exactly-once needs."""
+
+    @abstractmethod
+    def describe(self) -> Mapping[str, Any]:
+        """JSON-able settings for plans and fingerprints; no secrets."""
+
+
+# -- sinks --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WriteContext:
+    """What a writer may need of its surroundings."""
+
+    operator: str
+    subtask: int
+    attempt: str
+    attempt_number: int
+    clock_us: Callable[[], int]
+
+
+class SinkWriter(Protocol):
+    """Writes the rows of one subtask. Two-phase: `prepare` stages, `commit` makes visible.
+
+    A writer without transactions returns no committables: it flushes in `prepare` and is at-least-once.
+    """
+
+    def write(self, frame: pl.DataFrame) -> None:
+        """Take rows (exactly the schema's columns)."""
+        ...
+
+    def prepare(self, checkpoint: int) -> Prepared:
+        """Close what was written since the last `prepare`; later rows belong to the next checkpoint. Returns at once."""
+        ...
+
+    def commit(self, committable: Any) -> None:
+        """Make a staged part visible. Idempotent, by anyone, also after it was committed *and consumed*.
+
+        Called in a background thread, never concurrently with itself.
+        """
+        ...
+
+    def discard(self, committable: Any) -> None:
+        """Remove a staged part that belongs to no completed checkpoint. Idempotent."""
+        ...
+
+    def close(self) -> None:
+        """Give back files and connections; what was not prepared is removed."""
+        ...
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The staged parts of one checkpoint: JSON values for `commit`, and the work that makes them durable.
+
+    `persist` runs in a background thread; when it returns the staged parts survive a power loss.
+    """
+
+    committables: Sequence[Any] = ()
+    persist: Callable[[], None] | None = None
+
+
+class Sink(ABC):
+    """A declared destination. Subclasses are frozen dataclasses."""
+
+    kind: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def guarantee(self) -> Guarantee:
+        """The best this sink can give, before source and mode are considered."""
+
+    @abstractmethod
+    def check(self, schema: Schema, *, updates: bool) -> None:
+        """Raise `PipelineError` if rows of this schema cannot be written; `updates`: rows may replace earlier ones."""
+
+    @abstractmethod
+    def open(self, schema: Schema, context: WriteContext) -> SinkWriter:
+        """A writer for one subtask.
+
+        Opening removes staged leftovers only of the same operator and subtask and only of other attempts that
+        `recover` was told are not needed.
+        """
+
+    def recover(self, needed: Sequence[Any]) -> None:
+        """Called once per start of a job, by one process, before writers open: remove staged parts not in `needed`."""
+
+    @abstractmethod
+    def describe(self) -> Mapping[str, Any]:
+        """JSON-able settings for plans and fingerprints; no secrets."""
+
+
+@dataclass
+class Collected:
+    """Rows that a `collect` sink gathered, in the process that ran the pipeline."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])

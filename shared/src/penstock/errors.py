@@ -1,0 +1,77 @@
+"""The one error tree.
+
+Every error Penstock raises on purpose is a `PenstockError`. Its `domain` says whose fault it is, `retryable` whether
+doing the same again can help. A message says what is wrong, where, and what to do. Adapters wrap foreign exceptions
+here; nothing above them catches a foreign type.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import ClassVar, Literal
+
+Domain = Literal["user", "external", "internal"]
+
+
+class PenstockError(Exception):
+    """Base of all errors of Penstock."""
+
+    domain: ClassVar[Domain] = "internal"
+    retryable: ClassVar[bool] = False
+
+
+class PipelineError(PenstockError):
+    """The pipeline as written cannot run: wrong column, wrong type, missing event time."""
+
+    domain = "user"
+
+
+class UsageError(PenstockError):
+    """A command or a setting was used wrongly."""
+
+    domain = "user"
+
+
+class UserCodeError(PenstockError):
+    """A function of the user raised; `__cause__` is what it raised."""
+
+    domain = "user"
+
+
+class BadRecordError(PenstockError):
+    """An input record could not become a row and the source's policy is `fail`."""
+
+    domain = "user"
+
+
+class IncompatibleStateError(PenstockError):
+    """A snapshot does not fit the pipeline it should be restored into."""
+
+    domain = "user"
+
+
+class ExternalError(PenstockError):
+    """Something outside (file system, broker, store) failed; a retry may help."""
+
+    domain = "external"
+    retryable = True
+
+
+class CorruptDataError(PenstockError):
+    """Stored bytes are not what was written: a checksum, a length or a format does not match."""
+
+    domain = "external"
+
+
+class ProtocolError(PenstockError):
+    """An invariant of the protocol would be violated; the attempt must not go on."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The clause naming what `name` was probably meant to be, for the end of an error message."""
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return "there are: " + ", ".join(names) if names else "there are none"

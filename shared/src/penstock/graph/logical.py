@@ -1,0 +1,243 @@
+"""The logical plan: what the user wrote, checked and typed, before it is cut into vertices.
+
+A `Node` is one verb applied to its inputs; its `operation` says which and with what. Nodes are made by `penstock.api`,
+read by `penstock.graph.jobgraph` (structure) and `penstock.runtime.operators` (behaviour). Python functions, sources
+and sinks stand in operations as objects: a worker that runs a job imports the user's file again and finds them by the
+node's id, they never travel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from penstock.types import Schema
+
+if TYPE_CHECKING:
+    from penstock.api.functions import KeyedProcess, OutputTag, Process
+
+    from penstock.connectors.base import Sink, Source
+    from penstock.expressions import Expr
+
+
+# -- windows ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TumblingWindow:
+    """`[n * size + offset, (n + 1) * size + offset)`; microseconds since the epoch, UTC."""
+
+    size_us: int
+    offset_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SlidingWindow:
+    """Windows of `size_us` that start every `slide_us`; a row belongs to each that covers it."""
+
+    size_us: int
+    slide_us: int
+    offset_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionWindow:
+    """Per key, rows less than `gap_us` apart share a window `[first, last + gap)`."""
+
+    gap_us: int
+
+
+Window = TumblingWindow | SlidingWindow | SessionWindow
+
+
+# -- operations ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Read:
+    """The rows of a source."""
+
+    source: Source[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Project:
+    """`select`, `with_columns`, `drop` and `rename`: every output column as an expression over the input."""
+
+    verb: Literal["select", "with_columns", "drop", "rename"]
+    columns: tuple[tuple[str, Expr], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Filter:
+    """Keeps the rows for which the predicate is true (neither false nor null)."""
+
+    predicate: Expr
+
+
+@dataclass(frozen=True, eq=False)
+class Explode:
+    """One row per element of the list columns (of equal lengths within a row); an empty list or null gives one null."""
+
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class MapRows:
+    """A Python function per row: one row out, or with `flat` any number of rows."""
+
+    function: Callable[[Any], Any]
+    flat: bool
+
+
+@dataclass(frozen=True, eq=False)
+class MapBatches:
+    """A Python function per Arrow record batch. It returns as many rows as it got unless `event_time_column` is given."""
+
+    function: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class As:
+    """Gives the columns a row class again; nothing happens at run time."""
+
+
+@dataclass(frozen=True, eq=False)
+class Union:
+    """The rows of all inputs, which have the same schema."""
+
+
+@dataclass(frozen=True, eq=False)
+class KeyBy:
+    """Rows with equal values of `Node.keys` go to the same subtask."""
+
+
+@dataclass(frozen=True, eq=False)
+class WindowAggregate:
+    """Aggregates per key and window; output: keys, `window_start`, `window_end`, aggregates. Event time: end - 1 us."""
+
+    window: Window
+    aggregates: tuple[tuple[str, Expr], ...]
+    allowed_lateness_us: int = 0
+    late: OutputTag[Any] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class RunningAggregate:
+    """Aggregates per key over all rows so far; emits the new result of every key that a batch touched."""
+
+    aggregates: tuple[tuple[str, Expr], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class RunningReduce:
+    """`function(accumulated, row)` per key; emits the new result of every key that a batch touched."""
+
+    function: Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class ProcessRows:
+    """A `Process` (no key) or, on a keyed stream, a `KeyedProcess` with state and timers."""
+
+    process: Process[Any, Any] | KeyedProcess[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """The side output `tag` of its input: late rows, or what a process emitted to it."""
+
+    tag: OutputTag[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class DeadLetters:
+    """The bad records of a source whose policy is `dead_letter`: columns error, raw, where."""
+
+
+@dataclass(frozen=True, eq=False)
+class Write:
+    """Hands rows to a sink."""
+
+    sink: Sink
+
+
+Operation = (
+    Read | Project | Filter | Explode | MapRows | MapBatches | As | Union | KeyBy | WindowAggregate
+    | RunningAggregate | RunningReduce | ProcessRows | Side | DeadLetters | Write
+)  # fmt: skip
+
+
+# -- nodes --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Node:
+    """One verb of a pipeline. `id` numbers the nodes in the order in which the file made them (`n0`, `n1`, ...)."""
+
+    id: str
+    operation: Operation
+    inputs: tuple[Node, ...]
+    schema: Schema
+    """Columns of the output."""
+    row_type: type[Any]
+    """The class whose instances Python functions get for rows of the output; the user's, or one that was made."""
+    event_time: bool
+    """Whether output rows have an event time."""
+    keys: tuple[str, ...] = ()
+    """Key columns if the output is keyed."""
+    updates: bool = False
+    """Whether a row may replace an earlier one of the same key (upsert stream)."""
+    uid: str | None = None
+    parallelism: int | None = None
+    max_parallelism: int | None = None
+    slot_group: str | None = None
+    chainable: bool = True
+    sides: Mapping[str, Schema] = field(default_factory=dict[str, Schema])
+    """Schema per side output tag that this node may emit to."""
+
+    @property
+    def verb(self) -> str:
+        """The verb as the user knows it."""
+        match self.operation:
+            case Project(verb=verb):
+                return verb
+            case MapRows(flat=flat):
+                return "flat_map" if flat else "map"
+            case WindowAggregate():
+                return "window"
+            case RunningAggregate():
+                return "agg"
+            case RunningReduce():
+                return "reduce"
+            case ProcessRows():
+                return "process"
+            case MapBatches():
+                return "map_batches"
+            case KeyBy():
+                return "key_by"
+            case DeadLetters():
+                return "dead_letters"
+            case operation:
+                return type(operation).__name__.lower()
+
+    @property
+    def operator_id(self) -> str:
+        """What identifies the operator's state: the user's uid, else a name derived from structure."""
+        return self.uid or f"{self.id}-{self.verb}"
+
+
+@dataclass(eq=False)
+class LogicalPlan:
+    """All nodes of a pipeline in the order they were made; every `Write` is an end."""
+
+    name: str
+    nodes: list[Node] = field(default_factory=list[Node])
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes)
+
+    def node(self, node_id: str) -> Node:
+        """The node with that id."""
+        return next(node for node in self.nodes if node.id == node_id)

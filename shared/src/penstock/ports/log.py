@@ -1,0 +1,94 @@
+"""The log: topics of partitions, each one totally ordered, durable sequence of records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.errors import ExternalError
+
+
+class TopicNotFoundError(ExternalError):
+    """The topic does not exist (any more)."""
+
+    retryable = False
+
+
+class OffsetOutOfRangeError(ExternalError):
+    """The offset was trimmed away or lies beyond the end. It is never reset silently."""
+
+    retryable = False
+
+
+@dataclass(frozen=True, slots=True)
+class NewRecord:
+    """A record to append. `key` matters only in compacted topics: a newer record of a key may replace the older."""
+
+    value: bytes
+    key: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """A record as read. Offsets rise along a partition but are not dense: continue at `next_offset`."""
+
+    offset: int
+    next_offset: int
+    value: bytes
+    key: bytes | None = None
+
+
+class Log(Protocol):
+    """Durable partitions.
+
+    * `append` returns only after every record of the call is confirmed: it survives the death of any process. Records
+      of one call are contiguous and in order; concurrent calls for one partition each stay whole. An error means
+      *unknown*: any prefix of the records may have been written.
+    * `read` sees every confirmed record at or after `offset` in order, and never a part of one. A torn tail left by a
+      killed writer is invisible and is removed before the next append.
+    * `sync` makes what was confirmed before the call survive a power loss too (a no-op where confirmation already
+      means that).
+    * Offsets below `start_offset` raise `OffsetOutOfRangeError`, as do offsets beyond the end.
+    """
+
+    async def create_topic(self, topic: str, partitions: int, *, compacted: bool = False) -> None:
+        """Create the topic; if it exists with as many partitions this does nothing, else it raises `ExternalError`."""
+        ...
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete the topic and its records; nothing happens if there is none."""
+        ...
+
+    async def topics(self) -> list[str]:
+        """The names of all topics, sorted."""
+        ...
+
+    async def append(self, topic: str, partition: int, records: Sequence[NewRecord]) -> int:
+        """Append records and return the offset behind the last of them, once all are confirmed."""
+        ...
+
+    async def read(
+        self, topic: str, partition: int, offset: int, *, max_bytes: int = 4 << 20, timeout_s: float = 0.0
+    ) -> list[LogRecord]:
+        """Records from `offset` on: at least one if there is any, at most about `max_bytes`.
+
+        Waits up to `timeout_s` for a first record, then returns an empty list.
+        """
+        ...
+
+    async def offsets(self, topic: str, partition: int) -> tuple[int, int]:
+        """The offset of the first kept record and the offset behind the last confirmed one."""
+        ...
+
+    async def trim(self, topic: str, partition: int, before: int) -> None:
+        """Allow the records below `before` to be deleted (they may stay readable for a while). Never fails for less."""
+        ...
+
+    async def sync(self) -> None:
+        """Make all that was confirmed survive a power loss."""
+        ...
+
+    async def close(self) -> None:
+        """Give back files and connections; confirmed records are kept."""
+        ...

@@ -1,0 +1,130 @@
+"""The contract between a subtask and the operators of its chain.
+
+An operator is synchronous and single-threaded: the subtask calls it between awaits and it returns soon. It sees whole
+batches. What it keeps across calls it gives out in `snapshot` and gets back in `open`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.protocol.keygroups import KeyGroupRange
+from penstock.times import MIN_WATERMARK
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+class Output(Protocol):
+    """Where an operator's results go: the next operator, an exchange, a sink."""
+
+    def rows(self, frame: pl.DataFrame) -> None:
+        """Rows of the operator's output schema (plus `EVENT_TIME` if its output has event time). May be empty."""
+        ...
+
+    def side(self, tag: str, frame: pl.DataFrame) -> None:
+        """Rows of a side output."""
+        ...
+
+    def watermark(self, watermark: int) -> None:
+        """No later row will have an event time at or below `watermark`. Never goes back."""
+        ...
+
+
+@dataclass(slots=True)
+class OperatorMetrics:
+    """Plain counters that the operator raises and the subtask's reporter reads. Rows, unless the name says otherwise."""
+
+    rows_in: int = 0
+    rows_out: int = 0
+    late_rows: int = 0
+    bad_rows: int = 0
+    state_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class OperatorContext:
+    """What an operator knows of its place in the job."""
+
+    operator: str
+    subtask: int
+    parallelism: int
+    max_parallelism: int
+    key_groups: KeyGroupRange
+    now_us: Callable[[], int]
+    """Wall time in microseconds (processing time)."""
+    metrics: OperatorMetrics = field(default_factory=OperatorMetrics)
+
+
+class KeyedPart(Protocol):
+    """Frozen keyed state. `segments` runs once, in a background thread, beside further processing."""
+
+    def segments(self) -> Iterable[tuple[int, bytes]]:
+        """(key group, bytes) pairs with rising key groups, none empty; only the operator understands the bytes."""
+        ...
+
+
+@dataclass(frozen=True)
+class OperatorSnapshot:
+    """What an operator held when a barrier reached it. Taking it is cheap: it shares immutable data or copies lists.
+
+    `lists` are redistributed by entry, `unions` go to every subtask as a whole, `broadcast` is the same everywhere.
+    """
+
+    keyed: KeyedPart | None = None
+    lists: Mapping[str, Sequence[bytes]] = field(default_factory=dict[str, Sequence[bytes]])
+    unions: Mapping[str, Sequence[bytes]] = field(default_factory=dict[str, Sequence[bytes]])
+    broadcast: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+
+
+@dataclass(frozen=True)
+class RestoredState:
+    """The part of a snapshot that belongs to this subtask, perhaps gathered from several former subtasks.
+
+    `keyed` holds segments of this subtask's key groups only (several of one key group are possible).
+    `watermarks` gives, per key group, the watermark its former owner had reached: rows and timers of the group must be
+    judged by the larger of it and the current watermark, so that a rescale never fires a window twice.
+    """
+
+    keyed: Sequence[tuple[int, bytes]] = ()
+    lists: Mapping[str, Sequence[bytes]] = field(default_factory=dict[str, Sequence[bytes]])
+    unions: Mapping[str, Sequence[bytes]] = field(default_factory=dict[str, Sequence[bytes]])
+    broadcast: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    watermarks: Mapping[int, int] = field(default_factory=dict[int, int])
+
+    def uniform_watermark(self) -> int | None:
+        """The one watermark of all key groups, or None if they differ."""
+        distinct = set(self.watermarks.values()) or {MIN_WATERMARK}
+        return distinct.pop() if len(distinct) == 1 else None
+
+
+class Operator(ABC):
+    """One link of a chain. Stateless operators implement `process` only."""
+
+    def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
+        """Called once before anything else; `restored` is None on a fresh start."""
+
+    @abstractmethod
+    def process(self, frame: pl.DataFrame, output: Output) -> None:
+        """Take a batch in input order; emit any number of batches. Keeps the order of the rows of a key."""
+
+    def advance(self, watermark: int, output: Output) -> None:
+        """Event time has reached `watermark`: emit what is due, then pass the watermark on."""
+        output.watermark(watermark)
+
+    def next_timer_us(self) -> int | None:
+        """Wall time at which `on_processing_time` wants to be called, if at all."""
+        return None
+
+    def on_processing_time(self, now_us: int, output: Output) -> None:
+        """Wall time has reached what `next_timer_us` asked for."""
+
+    def snapshot(self) -> OperatorSnapshot | None:
+        """Freeze the state; None if there is none. Must return within milliseconds whatever the size of the state."""
+        return None
+
+    def close(self) -> None:
+        """The subtask ends; called once, also after a failure."""

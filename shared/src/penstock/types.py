@@ -1,0 +1,386 @@
+"""Column types and row schemas: small frozen values that need neither Arrow nor Polars until rows flow.
+
+A schema comes from a dataclass, a `msgspec.Struct` or a `pyarrow.Schema`, travels in the job graph as JSON, and is
+turned into Arrow and Polars types at the edge of the data path.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from penstock.errors import PipelineError, nearest
+
+if TYPE_CHECKING:
+    import polars as pl
+    import pyarrow as pa
+
+ScalarName = Literal[
+    "boolean", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+    "float32", "float64", "string", "binary", "date", "timestamp", "duration", "null",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A type without parts. `timestamp` is UTC in microseconds, `duration` microseconds."""
+
+    name: ScalarName
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class ListType:
+    """A list of values of one type; elements may be null."""
+
+    inner: DataType
+
+    def __str__(self) -> str:
+        return f"list[{self.inner}]"
+
+
+@dataclass(frozen=True, slots=True)
+class StructType:
+    """Named fields within one column."""
+
+    fields: tuple[Field, ...]
+
+    def __str__(self) -> str:
+        return "struct{" + ", ".join(str(field) for field in self.fields) + "}"
+
+    def field(self, name: str) -> Field | None:
+        """The field of that name, if there is one."""
+        return next((field for field in self.fields if field.name == name), None)
+
+
+DataType = Scalar | ListType | StructType
+
+BOOLEAN: Final = Scalar("boolean")
+INT8: Final = Scalar("int8")
+INT16: Final = Scalar("int16")
+INT32: Final = Scalar("int32")
+INT64: Final = Scalar("int64")
+UINT8: Final = Scalar("uint8")
+UINT16: Final = Scalar("uint16")
+UINT32: Final = Scalar("uint32")
+UINT64: Final = Scalar("uint64")
+FLOAT32: Final = Scalar("float32")
+FLOAT64: Final = Scalar("float64")
+STRING: Final = Scalar("string")
+BINARY: Final = Scalar("binary")
+DATE: Final = Scalar("date")
+TIMESTAMP: Final = Scalar("timestamp")
+DURATION: Final = Scalar("duration")
+NULL: Final = Scalar("null")
+
+SIGNED: Final = frozenset({INT8, INT16, INT32, INT64})
+UNSIGNED: Final = frozenset({UINT8, UINT16, UINT32, UINT64})
+INTEGERS: Final = SIGNED | UNSIGNED
+FLOATS: Final = frozenset({FLOAT32, FLOAT64})
+NUMERIC: Final = INTEGERS | FLOATS
+
+_OF_PYTHON: Final[dict[Any, Scalar]] = {
+    bool: BOOLEAN, int: INT64, float: FLOAT64, str: STRING, bytes: BINARY,
+    datetime: TIMESTAMP, date: DATE, timedelta: DURATION,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A named column or struct member. A field that is not nullable never holds null once a row was accepted."""
+
+    name: str
+    type: DataType
+    nullable: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.type}{' or null' if self.nullable else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The columns of a stream, in order. Names are unique and do not start with two underscores."""
+
+    fields: tuple[Field, ...]
+
+    def __post_init__(self) -> None:
+        seen: set[str] = set()
+        for field in self.fields:
+            if field.name in seen:
+                raise PipelineError(f"column {field.name!r} is there twice; rename one of them")
+            if field.name.startswith("__"):
+                raise PipelineError(f"column {field.name!r}: names with two leading underscores are reserved")
+            seen.add(field.name)
+
+    def __iter__(self) -> Iterator[Field]:
+        return iter(self.fields)
+
+    def __contains__(self, name: object) -> bool:
+        return any(field.name == name for field in self.fields)
+
+    def __str__(self) -> str:
+        return ", ".join(str(field) for field in self.fields)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The column names in order."""
+        return tuple(field.name for field in self.fields)
+
+    def field(self, name: str, where: str = "") -> Field:
+        """The field of that name.
+
+        Raises:
+            PipelineError: there is none; `where` (such as `"key_by"`) leads the message, the nearest name ends it.
+        """
+        for field in self.fields:
+            if field.name == name:
+                return field
+        prefix = f"{where}: " if where else ""
+        raise PipelineError(f"{prefix}there is no column {name!r}; {nearest(name, self.names)}")
+
+    def select(self, names: Iterable[str], where: str = "") -> Schema:
+        """The schema of only these columns, in this order."""
+        return Schema(tuple(self.field(name, where) for name in names))
+
+    def polars(self) -> dict[str, pl.DataType]:
+        """Column name to Polars type."""
+        return {field.name: polars_type(field.type) for field in self.fields}
+
+    def arrow(self) -> pa.Schema:
+        """The Arrow schema that frames, files and user functions see."""
+        import pyarrow as pa
+
+        return pa.schema([_arrow_field(field) for field in self.fields])
+
+
+def schema_of(declared: object, what: str = "schema") -> Schema:
+    """The schema that a dataclass, a `msgspec.Struct`, a `pyarrow.Schema` or a `Schema` declares.
+
+    Raises:
+        PipelineError: it is none of these, or a field has a type that no column can have; `what` names it.
+    """
+    if isinstance(declared, Schema):
+        return declared
+    if isinstance(declared, type):
+        return _schema_of_class(declared, what)
+    if type(declared).__module__.startswith("pyarrow") and type(declared).__name__ == "Schema":
+        arrow = typing.cast("pa.Schema", declared)
+        return Schema(tuple(Field(f.name, of_arrow(f.type, f"{what}: {f.name}"), f.nullable) for f in arrow))
+    raise PipelineError(f"{what}: need a dataclass, a msgspec.Struct or a pyarrow.Schema, got {declared!r}")
+
+
+def is_row_class(declared: object) -> bool:
+    """Whether `declared` is a dataclass or a msgspec.Struct class."""
+    return isinstance(declared, type) and (dataclasses.is_dataclass(declared) or hasattr(declared, "__struct_fields__"))
+
+
+def _schema_of_class(cls: type, what: str) -> Schema:
+    if not is_row_class(cls):
+        raise PipelineError(f"{what}: class {cls.__name__} is neither a dataclass nor a msgspec.Struct")
+    try:
+        hints = typing.get_type_hints(cls, include_extras=True)
+    except NameError as error:
+        raise PipelineError(f"{what}: an annotation of {cls.__name__} cannot be resolved: {error}") from error
+    names: Iterable[str] = (
+        [field.name for field in dataclasses.fields(cls)]
+        if dataclasses.is_dataclass(cls)
+        else typing.cast("tuple[str, ...]", getattr(cls, "__struct_fields__"))  # noqa: B009 (set by msgspec)
+    )
+    return Schema(tuple(_field(name, hints[name], f"{what}: {cls.__name__}.{name}") for name in names))
+
+
+def _field(name: str, hint: Any, where: str) -> Field:
+    kind, nullable = of_python(hint, where)
+    return Field(name, kind, nullable)
+
+
+def of_python(hint: Any, where: str) -> tuple[DataType, bool]:
+    """Type and nullability of a Python annotation.
+
+    Raises:
+        PipelineError: no column has such values; `where` says whose annotation it is.
+    """
+    if isinstance(hint, typing.NewType):
+        return of_python(hint.__supertype__, where)
+    origin = typing.get_origin(hint)
+    args = typing.get_args(hint)
+    if origin is typing.Annotated:
+        return of_python(args[0], where)
+    if origin in (typing.Union, types.UnionType):
+        others = [arg for arg in args if arg is not type(None)]
+        if len(others) == 1 and len(others) < len(args):
+            return of_python(others[0], where)[0], True
+        raise PipelineError(f"{where}: a column has one type, not {hint}; only 'X | None' is possible")
+    if origin is list or origin is typing.Sequence:
+        return ListType(of_python(args[0], where)[0]), False
+    if hint in _OF_PYTHON:
+        return _OF_PYTHON[hint], False
+    if is_row_class(hint):
+        return StructType(_schema_of_class(hint, where).fields), False
+    raise PipelineError(
+        f"{where}: {hint!r} is no column type; there are bool, int, float, str, bytes, datetime, date, timedelta, "
+        "list[...] and nested dataclasses"
+    )
+
+
+def row_class(schema: Schema, name: str = "Row") -> type[Any]:
+    """A new `msgspec.Struct` class whose instances are rows of `schema`, for streams that have no class of the user."""
+    import msgspec
+
+    def hint(kind: DataType, nullable: bool, path: str) -> Any:
+        plain: Any
+        if isinstance(kind, ListType):
+            plain = list[hint(kind.inner, False, path)]
+        elif isinstance(kind, StructType):
+            plain = row_class(Schema(kind.fields), path)
+        else:
+            plain = _python_of(kind)
+        return plain | None if nullable else plain
+
+    fields = [(f.name, hint(f.type, f.nullable, f"{name}_{f.name}")) for f in schema.fields]
+    return msgspec.defstruct(name, fields, gc=False)
+
+
+def _python_of(kind: Scalar) -> Any:
+    if kind in INTEGERS:
+        return int
+    if kind in FLOATS:
+        return float
+    return next((python for python, scalar in _OF_PYTHON.items() if scalar == kind), Any)
+
+
+# -- Arrow and Polars -------------------------------------------------------------------------------------------------
+
+
+def arrow_type(kind: DataType) -> pa.DataType:
+    """The Arrow type of a column; strings and binaries have 64-bit offsets, as Polars writes them."""
+    import pyarrow as pa
+
+    if isinstance(kind, ListType):
+        return pa.large_list(arrow_type(kind.inner))
+    if isinstance(kind, StructType):
+        return pa.struct([_arrow_field(field) for field in kind.fields])
+    match kind.name:
+        case "boolean":
+            return pa.bool_()
+        case "string":
+            return pa.large_string()
+        case "binary":
+            return pa.large_binary()
+        case "date":
+            return pa.date32()
+        case "timestamp":
+            return pa.timestamp("us", tz="UTC")
+        case "duration":
+            return pa.duration("us")
+        case name:
+            return getattr(pa, name)()
+
+
+def _arrow_field(field: Field) -> pa.Field[Any]:
+    import pyarrow as pa
+
+    return pa.field(field.name, arrow_type(field.type), nullable=field.nullable)
+
+
+def polars_type(kind: DataType) -> pl.DataType:
+    """The Polars type of a column."""
+    import polars as pl
+
+    if isinstance(kind, ListType):
+        return pl.List(polars_type(kind.inner))
+    if isinstance(kind, StructType):
+        return pl.Struct([pl.Field(f.name, polars_type(f.type)) for f in kind.fields])
+    match kind.name:
+        case "timestamp":
+            return pl.Datetime("us", "UTC")
+        case "duration":
+            return pl.Duration("us")
+        case "int8" | "int16" | "int32" | "int64":
+            return getattr(pl, kind.name.capitalize())()
+        case "uint8" | "uint16" | "uint32" | "uint64":
+            return getattr(pl, "UInt" + kind.name[4:])()
+        case name:
+            return getattr(pl, name.capitalize())()
+
+
+def of_arrow(kind: pa.DataType, where: str) -> DataType:
+    """The column type of an Arrow type. Timestamps must have a time zone; any unit is read as microseconds.
+
+    Raises:
+        PipelineError: it has no counterpart.
+    """
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(kind):
+        return of_arrow(kind.value_type, where)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return ListType(of_arrow(kind.value_type, where))
+    if pa.types.is_struct(kind):
+        return StructType(tuple(Field(f.name, of_arrow(f.type, where), f.nullable) for f in kind))
+    if pa.types.is_timestamp(kind):
+        if kind.tz is None:
+            raise PipelineError(f"{where}: timestamps need a time zone; name it with timezone= at the source")
+        return TIMESTAMP
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return STRING
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        return BINARY
+    if pa.types.is_date(kind):
+        return DATE
+    if pa.types.is_duration(kind):
+        return DURATION
+    simple: dict[Any, Scalar] = {
+        pa.bool_(): BOOLEAN, pa.int8(): INT8, pa.int16(): INT16, pa.int32(): INT32, pa.int64(): INT64,
+        pa.uint8(): UINT8, pa.uint16(): UINT16, pa.uint32(): UINT32, pa.uint64(): UINT64,
+        pa.float32(): FLOAT32, pa.float64(): FLOAT64, pa.null(): NULL,
+    }  # fmt: skip
+    if kind in simple:
+        return simple[kind]
+    raise PipelineError(f"{where}: the Arrow type {kind} is not supported; cast it when the data is written")
+
+
+# -- JSON ---------------------------------------------------------------------------------------------------------------
+
+
+def type_to_json(kind: DataType) -> Any:
+    """`"int64"`, `{"list": ...}` or `{"struct": [...]}`."""
+    if isinstance(kind, ListType):
+        return {"list": type_to_json(kind.inner)}
+    if isinstance(kind, StructType):
+        return {"struct": [_field_to_json(field) for field in kind.fields]}
+    return kind.name
+
+
+def type_from_json(value: Any) -> DataType:
+    """The inverse of `type_to_json`."""
+    if isinstance(value, str):
+        return Scalar(typing.cast("ScalarName", value))
+    if "list" in value:
+        return ListType(type_from_json(value["list"]))
+    return StructType(tuple(_field_from_json(field) for field in value["struct"]))
+
+
+def _field_to_json(field: Field) -> dict[str, Any]:
+    return {"name": field.name, "type": type_to_json(field.type), "nullable": field.nullable}
+
+
+def _field_from_json(value: Any) -> Field:
+    return Field(value["name"], type_from_json(value["type"]), value["nullable"])
+
+
+def schema_to_json(schema: Schema) -> list[dict[str, Any]]:
+    """A JSON list with one object per column."""
+    return [_field_to_json(field) for field in schema.fields]
+
+
+def schema_from_json(value: Any) -> Schema:
+    """The inverse of `schema_to_json`."""
+    return Schema(tuple(_field_from_json(field) for field in value))
