@@ -1,0 +1,219 @@
+"""The consuming side of an exchange: which frames count, in what order, and when a snapshot is due.
+
+`InputGate` follows every channel of one subtask's partition. It applies the reader's rules (foreign attempt, duplicate,
+gap), holds back the frames of channels whose barrier has come until all have delivered it, and combines watermarks and
+idleness. It never looks into a payload: `ref` is whatever the caller wants back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.errors import ProtocolError
+from penstock.protocol.frames import Channel, Frame, FrameKind
+from penstock.protocol.messages import Flavour
+from penstock.times import MAX_WATERMARK, MIN_WATERMARK
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Hand the rows of this frame to the operator."""
+
+    channel: Channel
+    ref: Any
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceWatermark:
+    """Event time of the subtask has advanced."""
+
+    watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class BecomeIdle:
+    """Every channel is idle: tell the consumers not to wait for this subtask."""
+
+
+@dataclass(frozen=True, slots=True)
+class Align:
+    """The barrier has come on every channel and nothing behind it was delivered: take the snapshot, then `resume`."""
+
+    checkpoint: int
+    nonce: str
+    flavour: Flavour
+
+
+GateCommand = Deliver | AdvanceWatermark | BecomeIdle | Align
+
+
+@dataclass(slots=True)
+class _ChannelState:
+    last_seq: int = -1
+    ordinal: int = 0
+    watermark: int = MIN_WATERMARK
+    idle: bool = False
+    barriers: deque[Frame] = field(default_factory=deque[Frame])
+    """Barriers that came and whose checkpoint has not been taken yet."""
+    stashed: int = 0
+    """Frames of this channel that are held back."""
+    processed_bytes: int = 0
+    """What was handed on and may be reported as credit; grows only."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stashed:
+    frame: Frame
+    ref: Any
+    size_bytes: int
+
+
+class GapError(ProtocolError):
+    """A frame of a channel is missing: the attempt must fail, going on would lose rows."""
+
+
+class InputGate:
+    """The channels of one subtask in one attempt."""
+
+    def __init__(self, attempt: str, channels: Iterable[Channel]) -> None:
+        self._attempt = attempt
+        self._channels = {channel: _ChannelState() for channel in channels}
+        self._stash: list[_Stashed] = []
+        self._watermark = MIN_WATERMARK
+        self._idle = False
+        self._aligning: Frame | None = None
+        self._snapshot_due = False
+
+    @property
+    def watermark(self) -> int:
+        """Event time of the subtask."""
+        return self._watermark
+
+    @property
+    def aligning(self) -> tuple[int, str] | None:
+        """The checkpoint whose barrier has come on some channels, and its nonce."""
+        return (self._aligning.checkpoint, self._aligning.nonce) if self._aligning else None
+
+    @property
+    def stashed_bytes(self) -> int:
+        """What is held back by the alignment."""
+        return sum(item.size_bytes for item in self._stash)
+
+    @property
+    def ended(self) -> bool:
+        """Whether every channel has reached the end of event time."""
+        return all(state.watermark == MAX_WATERMARK for state in self._channels.values())
+
+    def processed_bytes(self) -> dict[Channel, int]:
+        """Per channel, the bytes that no longer count against its credit. Stashed frames do."""
+        return {channel: state.processed_bytes for channel, state in self._channels.items()}
+
+    def receive(self, frame: Frame, ref: Any, size_bytes: int) -> list[GateCommand]:
+        """A record of the partition was read.
+
+        Raises:
+            GapError: frames of its channel are missing.
+            ProtocolError: its channel is unknown, or channels disagree on the sequence of barriers.
+        """
+        if frame.attempt != self._attempt:
+            return []
+        state = self._channels.get(frame.channel)
+        if state is None:
+            raise ProtocolError(
+                f"frame of unknown channel ({frame.channel}); the deployment names {len(self._channels)}"
+            )
+        if frame.seq <= state.last_seq:
+            return []
+        if frame.seq != state.last_seq + 1:
+            raise GapError(
+                f"{frame.channel}: frame {frame.seq} follows {state.last_seq}, frames in between are missing"
+            )
+        state.last_seq = frame.seq
+        if frame.kind is FrameKind.DATA:
+            if frame.ordinal != state.ordinal:
+                raise GapError(f"{frame.channel}: rows start at ordinal {frame.ordinal}, {state.ordinal} were read")
+            state.ordinal += frame.rows
+        commands: list[GateCommand] = []
+        self._accept(_Stashed(frame, ref, size_bytes), commands)
+        return commands
+
+    def resume(self) -> list[GateCommand]:
+        """The snapshot asked for by `Align` is taken: hand on what was held back, up to the next barrier."""
+        if not self._snapshot_due:
+            raise ProtocolError("resume without a snapshot that was due")
+        self._snapshot_due = False
+        self._aligning = None
+        for state in self._channels.values():
+            state.barriers.popleft()
+            state.stashed = 0
+        held, self._stash = self._stash, []
+        commands: list[GateCommand] = []
+        self._check_alignment(commands)
+        for item in held:
+            self._accept(item, commands)
+        return commands
+
+    def _accept(self, item: _Stashed, commands: list[GateCommand]) -> None:
+        state = self._channels[item.frame.channel]
+        if self._held_back(state):
+            state.stashed += 1
+            self._stash.append(item)
+            return
+        frame = item.frame
+        match frame.kind:
+            case FrameKind.DATA:
+                state.idle = False
+                self._idle = False
+                commands.append(Deliver(frame.channel, item.ref, item.size_bytes))
+            case FrameKind.BARRIER:
+                state.barriers.append(frame)
+                self._check_alignment(commands)
+            case FrameKind.WATERMARK:
+                state.idle = False
+                state.watermark = max(state.watermark, frame.watermark)
+                self._combine(commands)
+            case FrameKind.IDLE:
+                state.idle = True
+                self._combine(commands)
+        state.processed_bytes += item.size_bytes
+
+    def _held_back(self, state: _ChannelState) -> bool:
+        """Aligned barriers hold back what is behind them; while a snapshot is due nothing moves at all."""
+        if self._snapshot_due:
+            return True
+        if state.stashed:
+            return True
+        return bool(state.barriers) and state.barriers[0].flavour == "aligned"
+
+    def _check_alignment(self, commands: list[GateCommand]) -> None:
+        heads = [state.barriers[0] for state in self._channels.values() if state.barriers]
+        if not heads:
+            return
+        first = heads[0]
+        for head in heads:
+            if (head.checkpoint, head.nonce) != (first.checkpoint, first.nonce):
+                raise ProtocolError(
+                    f"channels disagree on the barriers: {head.channel} delivered checkpoint {head.checkpoint}, "
+                    f"{first.channel} delivered {first.checkpoint}"
+                )
+        self._aligning = first
+        if len(heads) == len(self._channels):
+            self._snapshot_due = True
+            commands.append(Align(first.checkpoint, first.nonce, first.flavour))
+
+    def _combine(self, commands: list[GateCommand]) -> None:
+        """Flink's StatusWatermarkValve: the minimum over active channels; if all are idle, the maximum, then idle."""
+        active = [state.watermark for state in self._channels.values() if not state.idle]
+        candidate = min(active) if active else max(state.watermark for state in self._channels.values())
+        if candidate > self._watermark:
+            self._watermark = candidate
+            commands.append(AdvanceWatermark(candidate))
+        if not active and not self._idle:
+            self._idle = True
+            commands.append(BecomeIdle())
+        elif active:
+            self._idle = False

@@ -1,0 +1,152 @@
+"""Which checkpoint to trigger, and when one is complete: the leader's book of pending checkpoints.
+
+Acks are kept per (attempt, checkpoint, nonce) and never merged. Numbers rise strictly; completing one aborts all lower
+ones that are pending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from penstock.protocol.messages import Acknowledged, Declined, Flavour, SubtaskId, SubtaskSnapshot
+
+
+class CheckpointSettings(msgspec.Struct, frozen=True):
+    """When checkpoints happen. Times in milliseconds."""
+
+    interval_ms: int = 10_000
+    min_pause_ms: int = 0
+    timeout_ms: int = 600_000
+    max_concurrent: int = 1
+    tolerable_failed: int = 0
+    flavour: Flavour = "aligned"
+
+
+Purpose = Literal["periodic", "final", "savepoint", "stop", "rescale", "suspend"]
+"""Why a checkpoint was triggered: all but `periodic` belong to an ending."""
+
+
+@dataclass(slots=True)
+class PendingCheckpoint:
+    """A checkpoint whose acks are being gathered."""
+
+    checkpoint: int
+    nonce: str
+    attempt: str
+    purpose: Purpose
+    drain: bool
+    triggered_ms: int
+    missing: set[SubtaskId]
+    snapshots: dict[SubtaskId, SubtaskSnapshot] = field(default_factory=dict[SubtaskId, SubtaskSnapshot])
+
+    @property
+    def full(self) -> bool:
+        """Whether every subtask has acknowledged."""
+        return not self.missing
+
+
+class CheckpointBook:
+    """The pending checkpoints of the newest attempt."""
+
+    def __init__(self, settings: CheckpointSettings, new_nonce: Callable[[], str]) -> None:
+        self._settings = settings
+        self._new_nonce = new_nonce
+        self._pending: dict[tuple[str, int, str], PendingCheckpoint] = {}
+        self._highest = 0
+        self._last_trigger_ms: int | None = None
+        self._last_end_ms: int | None = None
+        self._failed_in_a_row = 0
+
+    @property
+    def pending(self) -> list[PendingCheckpoint]:
+        """Lowest number first."""
+        return sorted(self._pending.values(), key=lambda pending: pending.checkpoint)
+
+    @property
+    def too_many_failures(self) -> bool:
+        """Whether more checkpoints failed in a row than are tolerated."""
+        return self._failed_in_a_row > self._settings.tolerable_failed
+
+    def flavour(self, purpose: Purpose) -> Flavour:
+        """How the barriers of a checkpoint are taken: what others restore from is always exact."""
+        return self._settings.flavour if purpose == "periodic" else "aligned"
+
+    def seen(self, checkpoint: int) -> None:
+        """A checkpoint number stands in `commands` or in the job log: later ones are above it."""
+        self._highest = max(self._highest, checkpoint)
+
+    def start_attempt(self, now_ms: int) -> None:
+        """A new attempt runs: nothing is pending, and the interval starts anew."""
+        self._pending.clear()
+        self._failed_in_a_row = 0
+        self._last_trigger_ms = now_ms
+
+    def due(self, now_ms: int) -> bool:
+        """Whether a periodic checkpoint is to be triggered now."""
+        if len(self._pending) >= self._settings.max_concurrent:
+            return False
+        if self._last_trigger_ms is not None and now_ms - self._last_trigger_ms < self._settings.interval_ms:
+            return False
+        return self._last_end_ms is None or now_ms - self._last_end_ms >= self._settings.min_pause_ms
+
+    def trigger(
+        self, attempt: str, subtasks: Iterable[SubtaskId], purpose: Purpose, now_ms: int, *, drain: bool = False
+    ) -> PendingCheckpoint:
+        """Open the book of the next checkpoint."""
+        self._highest += 1
+        self._last_trigger_ms = now_ms
+        pending = PendingCheckpoint(
+            self._highest, self._new_nonce(), attempt, purpose, drain, now_ms, missing=set(subtasks)
+        )
+        self._pending[self._key(pending)] = pending
+        return pending
+
+    def acknowledged(self, message: Acknowledged) -> PendingCheckpoint | None:
+        """Note an ack; the checkpoint if this was the last one missing. Acks of unknown checkpoints are ignored."""
+        pending = self._pending.get((message.attempt, message.checkpoint, message.nonce))
+        if pending is None or message.subtask not in pending.missing:
+            return None
+        pending.missing.discard(message.subtask)
+        pending.snapshots[message.subtask] = message.snapshot
+        return pending if pending.full else None
+
+    def declined(self, message: Declined, now_ms: int) -> list[PendingCheckpoint]:
+        """The checkpoint that a subtask could not take, if it was pending: it is aborted."""
+        pending = self._pending.get((message.attempt, message.checkpoint, message.nonce))
+        return self._abort([pending] if pending else [], now_ms)
+
+    def expired(self, now_ms: int) -> list[PendingCheckpoint]:
+        """Those that took too long: they are aborted."""
+        late = [p for p in self.pending if now_ms - p.triggered_ms >= self._settings.timeout_ms and not p.full]
+        return self._abort(late, now_ms)
+
+    def completed(self, checkpoint: int, now_ms: int) -> list[PendingCheckpoint]:
+        """COMPLETE stands in the job log; returns the lower ones, which are aborted by it."""
+        self._failed_in_a_row = 0
+        self._last_end_ms = now_ms
+        done = [p for p in self.pending if p.checkpoint == checkpoint]
+        lower = [p for p in self.pending if p.checkpoint < checkpoint]
+        for pending in (*done, *lower):
+            del self._pending[self._key(pending)]
+        return lower
+
+    def abort_all(self) -> list[PendingCheckpoint]:
+        """Forget all pending checkpoints (a failed attempt, a takeover); this is no failure of theirs."""
+        pending = self.pending
+        self._pending.clear()
+        return pending
+
+    def _abort(self, aborted: list[PendingCheckpoint], now_ms: int) -> list[PendingCheckpoint]:
+        for pending in aborted:
+            del self._pending[self._key(pending)]
+            self._failed_in_a_row += 1
+            self._last_end_ms = now_ms
+        return aborted
+
+    @staticmethod
+    def _key(pending: PendingCheckpoint) -> tuple[str, int, str]:
+        return (pending.attempt, pending.checkpoint, pending.nonce)

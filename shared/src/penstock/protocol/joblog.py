@@ -1,0 +1,305 @@
+"""The job log: the one authority on what happened to a job.
+
+Records are objects `jobs/<job>/log/<seq>` in the store, dense, created conditionally, each with a nonce. `JobHistory`
+folds them and refuses what would break the chain (invariants I5 and I13); `JobLogWriter` decides what an answer of the
+store to a conditional create means.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+
+from penstock.errors import CorruptDataError, ProtocolError
+from penstock.protocol.messages import Restore
+
+TerminalState = Literal["FINISHED", "STOPPED", "CANCELED", "FAILED"]
+
+
+class Record(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Base of all records; the writer sets seq and nonce."""
+
+    seq: int = -1
+    nonce: str = ""
+
+
+class Submit(Record, frozen=True, kw_only=True):
+    """The job exists. Always the record 0; the job id is the request's id."""
+
+    job: str
+    name: str
+    graph: dict[str, Any]
+    restored_from: Restore | None = None
+
+
+class Leader(Record, frozen=True, kw_only=True):
+    """A leader with this epoch acts for the job from now on."""
+
+    epoch: int
+
+
+class Begin(Record, frozen=True, kw_only=True):
+    """An attempt may start. `generation` names its exchanges, `start_offsets` where it reads them."""
+
+    attempt: str
+    attempt_number: int
+    restore: Restore | None
+    parallelism: int
+    generation: int
+    start_offsets: dict[str, tuple[int, ...]]
+    graph: dict[str, Any] | None = None
+    """The graph, where it differs from that of the record before (another parallelism, a changed pipeline)."""
+
+
+class Complete(Record, frozen=True, kw_only=True):
+    """Checkpoint `checkpoint` is complete; valid only for the newest `Begin`."""
+
+    checkpoint: int
+    checkpoint_nonce: str
+    attempt: str
+    parent: int
+    """Seq of the previous COMPLETE, -1 if this is the first."""
+    manifest: str
+    sha256: str
+
+
+class Savepoint(Record, frozen=True, kw_only=True):
+    """The checkpoint is a savepoint: self-contained and published."""
+
+    checkpoint: int
+    manifest: str
+    sha256: str
+    request: str
+    published: bool
+
+
+class Terminated(Record, frozen=True, kw_only=True):
+    """The end. No record follows, no task of the job ever runs again."""
+
+    state: TerminalState
+    reason: str = ""
+
+
+AnyRecord = Submit | Leader | Begin | Complete | Savepoint | Terminated
+
+_RECORDS: msgspec.json.Decoder[AnyRecord] = msgspec.json.Decoder(AnyRecord)
+
+
+def encode_record(record: AnyRecord) -> bytes:
+    """The bytes of the object."""
+    return msgspec.json.encode(record)
+
+
+def decode_record(data: bytes, key: str) -> AnyRecord:
+    """The record in the object `key`; raises `CorruptDataError`."""
+    try:
+        return _RECORDS.decode(data)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise CorruptDataError(f"job log: object {key} is no record this program reads: {error}") from error
+
+
+def log_prefix(job: str) -> str:
+    """Where the records of a job stand."""
+    return f"jobs/{job}/log/"
+
+
+def log_key(job: str, seq: int) -> str:
+    """The key of a record."""
+    return f"{log_prefix(job)}{seq:020d}"
+
+
+@dataclass(slots=True)
+class JobHistory:
+    """What the job log says so far."""
+
+    records: list[AnyRecord] = field(default_factory=list[AnyRecord])
+    submit: Submit | None = None
+    begin: Begin | None = None
+    complete: Complete | None = None
+    terminated: Terminated | None = None
+    graph: dict[str, Any] = field(default_factory=dict[str, Any])
+    epoch: int = 0
+    highest_checkpoint: int = 0
+    attempts: set[str] = field(default_factory=set[str])
+
+    @classmethod
+    def of(cls, records: Iterable[AnyRecord]) -> JobHistory:
+        """The history after these records."""
+        history = cls()
+        for record in records:
+            history.apply(record)
+        return history
+
+    @property
+    def next_seq(self) -> int:
+        """The seq of the next record."""
+        return len(self.records)
+
+    @property
+    def restore(self) -> Restore | None:
+        """The checkpoint that a new attempt starts from."""
+        if self.complete is not None:
+            return Restore(self.complete.checkpoint, self.complete.manifest, self.complete.sha256)
+        return self.submit.restored_from if self.submit else None
+
+    def check(self, record: AnyRecord) -> None:
+        """Raise `ProtocolError` if the record may not follow."""
+        if self.terminated is not None:
+            raise ProtocolError(f"job log: {type(record).__name__} after TERMINATED{{{self.terminated.state}}}")
+        if (self.submit is None) != isinstance(record, Submit):
+            raise ProtocolError(f"job log: record {self.next_seq} is {type(record).__name__}")
+        match record:
+            case Leader() if record.epoch <= self.epoch:
+                raise ProtocolError(f"job log: LEADER of epoch {record.epoch} after epoch {self.epoch}")
+            case Begin() if record.attempt in self.attempts:
+                raise ProtocolError(f"job log: attempt {record.attempt} begins twice")
+            case Complete():
+                self._check_complete(record)
+            case _:
+                pass
+
+    def _check_complete(self, record: Complete) -> None:
+        if self.begin is None or record.attempt != self.begin.attempt:
+            raise ProtocolError(
+                f"job log: COMPLETE {record.checkpoint} of attempt {record.attempt}, which is not newest"
+            )
+        if record.checkpoint <= self.highest_checkpoint:
+            raise ProtocolError(f"job log: COMPLETE {record.checkpoint} after {self.highest_checkpoint}")
+        parent = self.complete.seq if self.complete else -1
+        if record.parent != parent:
+            raise ProtocolError(f"job log: COMPLETE {record.checkpoint} names parent {record.parent}, not {parent}")
+
+    def apply(self, record: AnyRecord) -> None:
+        """Take the next record.
+
+        Raises:
+            ProtocolError: it may not follow what is there.
+        """
+        if record.seq != self.next_seq:
+            raise ProtocolError(f"job log: record {record.seq} where {self.next_seq} should follow")
+        self.check(record)
+        self.records.append(record)
+        match record:
+            case Submit():
+                self.submit = record
+                self.graph = record.graph
+                self.highest_checkpoint = record.restored_from.checkpoint if record.restored_from else 0
+            case Leader():
+                self.epoch = record.epoch
+            case Begin():
+                self.begin = record
+                self.attempts.add(record.attempt)
+                self.graph = record.graph or self.graph
+            case Complete():
+                self.complete = record
+                self.highest_checkpoint = record.checkpoint
+            case Terminated():
+                self.terminated = record
+            case Savepoint():
+                pass
+
+
+# -- writing ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CreateRecord:
+    """Create the object `log_key(job, record.seq)` conditionally; answer with one of the three events below."""
+
+    record: AnyRecord
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRecord:
+    """Read the record of that seq back; answer with `RecordRead`."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordCommitted:
+    """The record stands in the log."""
+
+    record: AnyRecord
+
+
+@dataclass(frozen=True, slots=True)
+class StepDown:
+    """Another leader acted: reload, decide nothing more."""
+
+    reason: str
+
+
+WriterCommand = CreateRecord | ReadRecord | RecordCommitted | StepDown
+
+
+class JobLogWriter:
+    """Appends records one at a time, whatever the store answers.
+
+    A created object is committed. A refusal means someone wrote this seq: one's own earlier try (same nonce) or another
+    leader (step down). A lost answer means unknown: the identical bytes are sent again until the answer is certain.
+    """
+
+    def __init__(self, history: JobHistory) -> None:
+        self.history = history
+        self._queue: deque[AnyRecord] = deque()
+        self._in_flight: AnyRecord | None = None
+        self.lost = False
+
+    @property
+    def uncertain(self) -> AnyRecord | None:
+        """The record whose fate is not known; nothing that it names may be deleted."""
+        return self._in_flight
+
+    def append(self, record: AnyRecord, nonce: str) -> list[WriterCommand]:
+        """Queue a record; its seq is given when its turn comes."""
+        self._queue.append(msgspec.structs.replace(record, nonce=nonce))
+        return self._next()
+
+    def created(self) -> list[WriterCommand]:
+        """The store created the object."""
+        record = self._in_flight
+        if record is None:
+            raise ProtocolError("job log: an answer to no question")
+        self.history.apply(record)
+        self._in_flight = None
+        return [RecordCommitted(record), *self._next()]
+
+    def refused(self) -> list[WriterCommand]:
+        """The object exists: whose is it?"""
+        if self._in_flight is None:
+            raise ProtocolError("job log: an answer to no question")
+        return [ReadRecord(self._in_flight.seq)]
+
+    def unknown(self) -> list[WriterCommand]:
+        """No certain answer: send the identical bytes again."""
+        if self._in_flight is None:
+            raise ProtocolError("job log: an answer to no question")
+        return [CreateRecord(self._in_flight)]
+
+    def read_back(self, found: AnyRecord | None) -> list[WriterCommand]:
+        """What stands at the refused seq (None: nothing after all, a conflict that wrote nothing)."""
+        if self._in_flight is None:
+            raise ProtocolError("job log: an answer to no question")
+        if found is None:
+            return [CreateRecord(self._in_flight)]
+        if found.nonce == self._in_flight.nonce:
+            return self.created()
+        self.lost = True
+        self._queue.clear()
+        return [StepDown(f"record {found.seq} ({type(found).__name__}) was written by another leader")]
+
+    def _next(self) -> list[WriterCommand]:
+        if self.lost or self._in_flight is not None or not self._queue:
+            return []
+        record = msgspec.structs.replace(self._queue.popleft(), seq=self.history.next_seq)
+        if isinstance(record, Complete):
+            parent = self.history.complete.seq if self.history.complete else -1
+            record = msgspec.structs.replace(record, parent=parent)
+        self.history.check(record)
+        self._in_flight = record
+        return [CreateRecord(record)]

@@ -1,0 +1,226 @@
+"""Who leads: the lease for liveness, the epoch for safety, and the takeover.
+
+A candidate that gets the lease mints its epoch by creating `leaders/<epoch>` in the store; only then may it append
+EPOCH{e} to `commands` and read up to it. Everything before it is known to the new leader, everything behind it of a
+lower epoch is dropped by all. The holder renews at a third of the time to live and stops itself at two thirds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import assert_never
+
+from penstock.errors import ProtocolError
+from penstock.protocol.messages import AnyCommand, BarrierMarker, EpochStarted
+
+LEASE_TTL_MS = 15_000
+
+
+def epoch_key(epoch: int) -> str:
+    """The object that says who minted this epoch."""
+    return f"leaders/{epoch:020d}"
+
+
+class LeaderPhase(Enum):
+    """Where a candidate stands."""
+
+    STANDBY = "standby"
+    MINTING = "minting"
+    FENCING = "fencing"
+    LEADING = "leading"
+
+
+# -- events -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseAnswered:
+    """The metadata store answered an acquire or a renewal that was sent at `asked_ms`."""
+
+    held: bool
+    asked_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochsListed:
+    """The highest epoch that has an object; 0 if none."""
+
+    highest: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochCreated:
+    """The store created our epoch object, or the object found there carries our own nonce."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochTaken:
+    """Somebody else's object stands there."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochUnknown:
+    """No certain answer."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRead:
+    """A record of `commands`, in order, from its first kept one."""
+
+    command: AnyCommand
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """The monotonic clock has moved."""
+
+
+LeaderEvent = LeaseAnswered | EpochsListed | EpochCreated | EpochTaken | EpochUnknown | CommandRead | TimePassed
+
+# -- commands -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AskForLease:
+    """Acquire the lease, or renew it if it is held; `LeaseAnswered` follows."""
+
+    renew: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ListEpochs:
+    """Find the highest epoch object; `EpochsListed` follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateEpoch:
+    """Create the epoch object conditionally with our nonce; on a refusal read it back and compare."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class AppendEpoch:
+    """Append EPOCH to `commands`, then read `commands` from its start up to that record."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """Commands of earlier leaders are all known: open the jobs."""
+
+    epoch: int
+    markers: tuple[BarrierMarker, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StopLeading:
+    """Decide nothing more; drop everything that was known."""
+
+    reason: str
+
+
+LeaderCommand = AskForLease | ListEpochs | CreateEpoch | AppendEpoch | Lead | StopLeading
+
+
+class LeaderMachine:
+    """One candidate."""
+
+    def __init__(self, name: str, lease_ttl_ms: int = LEASE_TTL_MS) -> None:
+        self.name = name
+        self.phase = LeaderPhase.STANDBY
+        self.epoch = 0
+        self._ttl_ms = lease_ttl_ms
+        self._held_since_ms: int | None = None
+        self._asked_ms: int | None = None
+        self._markers: list[BarrierMarker] = []
+
+    def handle(self, event: LeaderEvent, now_ms: int) -> list[LeaderCommand]:
+        """Take an event; `now_ms` is monotonic."""
+        overdue = self._overdue(now_ms)
+        if overdue:
+            return overdue
+        match event:
+            case TimePassed():
+                return self._on_time(now_ms)
+            case LeaseAnswered():
+                return self._on_lease(event)
+            case EpochsListed():
+                return self._mint(event.highest + 1)
+            case EpochCreated():
+                return self._on_epoch_created(event.epoch)
+            case EpochTaken():
+                return self._mint(event.epoch + 1) if event.epoch == self.epoch else []
+            case EpochUnknown():
+                return self._mint(event.epoch) if event.epoch == self.epoch else []
+            case CommandRead():
+                return self._on_command(event.command)
+            case _:
+                assert_never(event)
+
+    def lost(self, reason: str) -> list[LeaderCommand]:
+        """The job log refused a record: another leader acts."""
+        return self._stop(reason)
+
+    def _overdue(self, now_ms: int) -> list[LeaderCommand]:
+        if self._held_since_ms is None or now_ms - self._held_since_ms < self._ttl_ms * 2 // 3:
+            return []
+        return self._stop("the lease was not renewed in time")
+
+    def _on_time(self, now_ms: int) -> list[LeaderCommand]:
+        renew = self._held_since_ms is not None
+        pause_ms = self._ttl_ms // 3
+        if self._asked_ms is not None and now_ms - self._asked_ms < pause_ms:
+            return []
+        self._asked_ms = now_ms
+        return [AskForLease(renew)]
+
+    def _on_lease(self, event: LeaseAnswered) -> list[LeaderCommand]:
+        if not event.held:
+            return self._stop("the lease is held by another") if self._held_since_ms is not None else []
+        self._held_since_ms = event.asked_ms
+        if self.phase is not LeaderPhase.STANDBY:
+            return []
+        self.phase = LeaderPhase.MINTING
+        return [ListEpochs()]
+
+    def _mint(self, epoch: int) -> list[LeaderCommand]:
+        if self.phase is not LeaderPhase.MINTING:
+            return []
+        self.epoch = epoch
+        return [CreateEpoch(epoch)]
+
+    def _on_epoch_created(self, epoch: int) -> list[LeaderCommand]:
+        if self.phase is not LeaderPhase.MINTING or epoch != self.epoch:
+            return []
+        self.phase = LeaderPhase.FENCING
+        self._markers.clear()
+        return [AppendEpoch(epoch)]
+
+    def _on_command(self, command: AnyCommand) -> list[LeaderCommand]:
+        if command.epoch > self.epoch and self.phase in (LeaderPhase.FENCING, LeaderPhase.LEADING):
+            return self._stop(f"a leader of epoch {command.epoch} acts")
+        if self.phase is not LeaderPhase.FENCING:
+            return []
+        if isinstance(command, BarrierMarker):
+            self._markers.append(command)
+        if isinstance(command, EpochStarted) and command.epoch == self.epoch:
+            if command.leader != self.name:
+                raise ProtocolError(f"epoch {command.epoch} was started by {command.leader} and by {self.name}")
+            self.phase = LeaderPhase.LEADING
+            return [Lead(self.epoch, tuple(self._markers))]
+        return []
+
+    def _stop(self, reason: str) -> list[LeaderCommand]:
+        was_active = self.phase is not LeaderPhase.STANDBY
+        self.phase = LeaderPhase.STANDBY
+        self._held_since_ms = None
+        return [StopLeading(reason)] if was_active else []

@@ -1,0 +1,113 @@
+"""The manifest: what a complete checkpoint consists of, one object named by its COMPLETE record.
+
+`intervals` lists, per sink partition, what is complete and not known to be published, oldest first: which attempt's
+frames count in which range of the sink's exchange. Every manifest repeats those of its parent that are still open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from penstock.errors import CorruptDataError
+from penstock.protocol.messages import SubtaskId, SubtaskSnapshot
+
+FORMAT_VERSION = 1
+
+
+class Interval(msgspec.Struct, frozen=True):
+    """Frames of `attempt` at offsets `start <= offset < end` of a sink's partition, completed by `checkpoint`."""
+
+    attempt: str
+    start: int
+    end: int
+    checkpoint: int
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """A complete checkpoint."""
+
+    job: str
+    checkpoint: int
+    attempt: str
+    parallelism: int
+    max_parallelism: int
+    subtasks: dict[str, dict[int, SubtaskSnapshot]]
+    """Vertex to subtask index to what it acknowledged."""
+    operators: dict[str, str]
+    """Operator id to its description, for the check that a restored pipeline fits."""
+    intervals: dict[str, dict[int, tuple[Interval, ...]]] = {}
+    """Sink vertex to partition to what is complete and perhaps not published."""
+    generation: int = 0
+    attempt_number: int = 0
+    version: int = FORMAT_VERSION
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The bytes of the object."""
+    return msgspec.json.encode(manifest)
+
+
+def decode_manifest(data: bytes, key: str) -> Manifest:
+    """The manifest in the object `key`; raises `CorruptDataError` naming it."""
+    try:
+        version = msgspec.json.decode(data, type=_Versioned).version
+        if version != FORMAT_VERSION:
+            raise CorruptDataError(
+                f"{key}: manifest format {version}, this program reads {FORMAT_VERSION}; use the Penstock that wrote it"
+            )
+        return msgspec.json.decode(data, type=Manifest)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise CorruptDataError(f"{key}: no readable manifest: {error}") from error
+
+
+class _Versioned(msgspec.Struct):
+    version: int
+
+
+def manifest_key(job: str, attempt: str, checkpoint: int, nonce: str) -> str:
+    """The key of a checkpoint's manifest."""
+    return f"jobs/{job}/checkpoints/{checkpoint:010d}-{attempt[:8]}-{nonce[:8]}/manifest.json"
+
+
+def blob_prefix(job: str, attempt: str, checkpoint: int, nonce: str) -> str:
+    """Where the state objects of a checkpoint stand."""
+    return f"jobs/{job}/checkpoints/{checkpoint:010d}-{attempt[:8]}-{nonce[:8]}/"
+
+
+def open_intervals(
+    parent: Mapping[str, Mapping[int, tuple[Interval, ...]]],
+    snapshots: Mapping[SubtaskId, SubtaskSnapshot],
+    sinks: Iterable[str],
+    start_offsets: Mapping[str, tuple[int, ...]],
+    attempt: str,
+    checkpoint: int,
+    published: Mapping[SubtaskId, int],
+) -> dict[str, dict[int, tuple[Interval, ...]]]:
+    """The intervals of a new checkpoint: its own, and those of its parent not known to be published.
+
+    Args:
+        parent: the intervals of the manifest before.
+        snapshots: what the sink subtasks acknowledged; `position` is the offset behind the barrier.
+        sinks: the vertices that publish from an exchange.
+        start_offsets: where the attempt began to read each exchange.
+        attempt: the attempt that takes this checkpoint.
+        checkpoint: its number.
+        published: per sink subtask, the checkpoint up to which everything is known to be visible.
+    """
+    result: dict[str, dict[int, tuple[Interval, ...]]] = {}
+    for sink in sinks:
+        result[sink] = {}
+        positions = {s.index: snapshot.position for s, snapshot in snapshots.items() if s.vertex == sink}
+        former = parent.get(sink, {})
+        for partition in sorted(positions.keys() | former.keys()):
+            earlier = former.get(partition, ())
+            visible = published.get(SubtaskId(sink, partition), 0)
+            kept = [interval for interval in earlier if interval.checkpoint > visible]
+            if partition in positions:
+                ends = [interval.end for interval in earlier if interval.attempt == attempt]
+                start = max([start_offsets[sink][partition], *ends])
+                kept.append(Interval(attempt, start, positions[partition], checkpoint))
+            result[sink][partition] = tuple(kept)
+    return result

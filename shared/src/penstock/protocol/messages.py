@@ -1,0 +1,243 @@
+"""What travels on the control topics: commands from the leader, events from the workers.
+
+Every message names the job, the attempt and (commands) the epoch of the leader that sent it. All are JSON.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from penstock.times import MIN_WATERMARK
+
+Flavour = Literal["aligned", "at_least_once"]
+"""How a barrier is taken. Unaligned barriers are a later part of the protocol."""
+
+
+class Message(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Base of all messages."""
+
+
+class SubtaskId(msgspec.Struct, frozen=True, order=True):
+    """A subtask of a job: vertex and index."""
+
+    vertex: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.vertex}[{self.index}]"
+
+
+# -- commands: leader -> workers ----------------------------------------------------------------------------------------
+
+
+class Command(Message, frozen=True, kw_only=True):
+    """A command of the leader with that epoch; receivers drop those below the highest epoch they have seen."""
+
+    epoch: int
+
+
+class EpochStarted(Command, frozen=True, kw_only=True):
+    """The first thing a new leader appends: whatever stands behind it from a lower epoch is void."""
+
+    leader: str
+
+
+class LeaderTick(Command, frozen=True, kw_only=True):
+    """The leader is alive; a worker that misses it for too long stops its tasks."""
+
+
+class Restore(msgspec.Struct, frozen=True):
+    """The checkpoint that an attempt starts from."""
+
+    checkpoint: int
+    manifest: str
+    sha256: str
+
+
+class Deploy(Command, frozen=True, kw_only=True):
+    """Start one subtask in one worker process. No (attempt, subtask) is ever deployed twice."""
+
+    job: str
+    attempt: str
+    attempt_number: int
+    subtask: SubtaskId
+    worker: str
+    generation: int
+    restore: Restore | None
+    start_offset: int
+    """Where the subtask begins to read its exchange partition; 0 if it has none."""
+
+
+class BarrierMarker(Command, frozen=True, kw_only=True):
+    """Checkpoint `checkpoint` begins; sources emit the barrier between two batches.
+
+    With `pause` sources emit no further rows behind it until the checkpoint is aborted; with `drain` they emit the
+    maximum watermark before it, so that all windows and timers fire.
+    """
+
+    job: str
+    attempt: str
+    checkpoint: int
+    nonce: str
+    flavour: Flavour = "aligned"
+    pause: bool = False
+    drain: bool = False
+
+
+class CheckpointCompleted(Command, frozen=True, kw_only=True):
+    """COMPLETE of this checkpoint stands in the job log: sinks publish it."""
+
+    job: str
+    attempt: str
+    checkpoint: int
+    nonce: str
+
+
+class CheckpointAborted(Command, frozen=True, kw_only=True):
+    """The leader discards the acks of this checkpoint. The data path does not care; paused sources go on."""
+
+    job: str
+    attempt: str
+    checkpoint: int
+    nonce: str
+
+
+class CancelAttempt(Command, frozen=True, kw_only=True):
+    """Stop all subtasks of the attempt at once."""
+
+    job: str
+    attempt: str
+    reason: str = ""
+
+
+class FinishAttempt(Command, frozen=True, kw_only=True):
+    """The final checkpoint is complete and published: subtasks end."""
+
+    job: str
+    attempt: str
+
+
+AnyCommand = (
+    EpochStarted | LeaderTick | Deploy | BarrierMarker | CheckpointCompleted | CheckpointAborted
+    | CancelAttempt | FinishAttempt
+)  # fmt: skip
+
+
+# -- events: workers -> leader ------------------------------------------------------------------------------------------
+
+TaskState = Literal["running", "ended", "finished", "failed", "canceled"]
+"""`ended`: a source that has no more rows (or a subtask whose every input has ended) but still forwards barriers."""
+
+
+class TaskStatus(msgspec.Struct, frozen=True):
+    """A subtask as its worker sees it."""
+
+    job: str
+    attempt: str
+    subtask: SubtaskId
+    state: TaskState
+    published: int = 0
+    """The highest checkpoint up to which everything of this subtask is visible in its sinks (0: none)."""
+    error: str = ""
+    metrics: dict[str, Any] = {}
+    progress: dict[str, Any] = {}
+
+
+class Heartbeat(Message, frozen=True, kw_only=True):
+    """The full state of a worker: one heartbeat heals any lost event. The first one registers the worker.
+
+    `highest_checkpoint` is the largest checkpoint number the worker has seen in `commands`.
+    """
+
+    worker: str
+    slots: int
+    tasks: tuple[TaskStatus, ...] = ()
+    leaving: bool = False
+
+
+class Handle(msgspec.Struct, frozen=True):
+    """A durable object that holds state of one operator of one subtask."""
+
+    key: str
+    sha256: str
+    size_bytes: int
+    key_groups: dict[int, tuple[int, int]] = {}
+    """Key group to (start, end) within the object."""
+
+
+class OperatorHandles(msgspec.Struct, frozen=True):
+    """What one operator of one subtask put into a checkpoint."""
+
+    keyed: Handle | None = None
+    lists: dict[str, tuple[bytes, ...]] = {}
+    unions: dict[str, tuple[bytes, ...]] = {}
+    broadcast: dict[str, bytes] = {}
+
+
+class SubtaskSnapshot(msgspec.Struct, frozen=True):
+    """What one subtask acknowledges: its operators' state, its event-time progress, where its sink exchange stands."""
+
+    operators: dict[str, OperatorHandles] = {}
+    watermark: int = MIN_WATERMARK
+    size_bytes: int = 0
+    sync_us: int = 0
+    """How long the subtask stood still."""
+    async_us: int = 0
+    """From the freeze until everything was durable."""
+    alignment_us: int = 0
+    """From the first barrier of the checkpoint to the last."""
+    position: int = 0
+    """Sinks behind an exchange: the offset behind this checkpoint's barrier."""
+
+
+class Acknowledged(Message, frozen=True, kw_only=True):
+    """Checkpoint acked: state durable, every frame up to the barrier confirmed."""
+
+    job: str
+    attempt: str
+    checkpoint: int
+    nonce: str
+    subtask: SubtaskId
+    snapshot: SubtaskSnapshot
+
+
+class Declined(Message, frozen=True, kw_only=True):
+    """The subtask could not take this checkpoint; the attempt goes on."""
+
+    job: str
+    attempt: str
+    checkpoint: int
+    nonce: str
+    subtask: SubtaskId
+    reason: str
+
+
+class TaskChanged(Message, frozen=True, kw_only=True):
+    """A subtask's state changed; the next heartbeat says the same."""
+
+    worker: str
+    status: TaskStatus
+
+
+AnyEvent = Heartbeat | Acknowledged | Declined | TaskChanged
+
+_ENCODER = msgspec.json.Encoder()
+_COMMANDS: msgspec.json.Decoder[AnyCommand] = msgspec.json.Decoder(AnyCommand)
+_EVENTS: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
+
+
+def encode(message: Message | msgspec.Struct) -> bytes:
+    """The JSON of a message."""
+    return _ENCODER.encode(message)
+
+
+def decode_command(data: bytes) -> AnyCommand:
+    """The inverse of `encode` for commands; raises `msgspec.ValidationError`."""
+    return _COMMANDS.decode(data)
+
+
+def decode_event(data: bytes) -> AnyEvent:
+    """The inverse of `encode` for events; raises `msgspec.ValidationError`."""
+    return _EVENTS.decode(data)

@@ -1,0 +1,284 @@
+"""Publishing to Kafka, exactly once: consume the sink's exchange, produce, commit the position in one transaction.
+
+One `PublisherMachine` per partition of a sink. Whoever runs it, on whatever attempt, publishes the same frames: the
+position (the *mark*) lives in the sink's own cluster, is committed with the records, and is read back after every
+InitProducerId and before anything is published. What may be published is said by the intervals of COMPLETE manifests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, assert_never
+
+import msgspec
+
+from penstock.protocol.frames import Frame, FrameKind
+from penstock.protocol.manifests import Interval
+
+CHUNK_BYTES = 4 << 20
+"""About how much one transaction publishes; whole frames."""
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """How far a sink partition is published: value and metadata of the group offset."""
+
+    position: int
+    checkpoint: int
+    attempt_number: int
+    closed: bool = False
+
+
+class PublisherPhase(Enum):
+    """Where the loop stands."""
+
+    WAITING = "waiting for COMPLETE"
+    FENCING = "InitProducerId"
+    READING_MARK = "reading the mark"
+    READING_FRAMES = "reading frames"
+    COMMITTING = "committing"
+    BACKING_OFF = "backing off"
+    EXITED = "exited"
+
+
+# -- events -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """COMPLETE covers these intervals of the partition; repeats those that are perhaps not published."""
+
+    intervals: tuple[Interval, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerReady:
+    """InitProducerId succeeded: older producers of this id are fenced, their transactions settled."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkRead:
+    """The mark as it stands now; None if there is none."""
+
+    mark: Mark | None
+
+
+@dataclass(frozen=True, slots=True)
+class FramesRead:
+    """Records of the exchange from the asked offset on: (offset, next offset, header, payload reference, bytes)."""
+
+    frames: Sequence[tuple[int, int, Frame, Any, int]]
+    end: int
+    """The offset behind everything that was scanned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The transaction is committed for certain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doubtful:
+    """An error, a time-out, any doubt: the producer is thrown away."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """Another producer with this transactional id has started."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackedOff:
+    """The asked back-off is over."""
+
+
+PublisherEvent = Covered | ProducerReady | MarkRead | FramesRead | Committed | Doubtful | Fenced | BackedOff
+
+# -- commands -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class InitProducer:
+    """A fresh producer for this partition's transactional id; `ProducerReady`, `Fenced` or `Doubtful` follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMark:
+    """Read the group offset back, stable; `MarkRead` or `Doubtful` follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFrames:
+    """Read the exchange at `start <= offset < end`, at most about `max_bytes`; `FramesRead` or `Doubtful` follows."""
+
+    start: int
+    end: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitTransaction:
+    """Produce the rows of these frames and commit the mark in the same transaction."""
+
+    refs: tuple[Any, ...]
+    mark: Mark
+
+
+@dataclass(frozen=True, slots=True)
+class BackOff:
+    """Wait a random time; `BackedOff` follows."""
+
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReportPublished:
+    """Everything up to this checkpoint is visible."""
+
+    checkpoint: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """A newer attempt publishes, or the sink is closed: stop without a failure."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailJob:
+    """Going on would lose or double rows."""
+
+    reason: str
+
+
+PublisherCommand = InitProducer | ReadMark | ReadFrames | CommitTransaction | BackOff | ReportPublished | Exit | FailJob
+
+
+class PublisherMachine:
+    """The loop of one sink partition in one attempt."""
+
+    def __init__(self, attempt_number: int, jitter: Callable[[int], int], chunk_bytes: int = CHUNK_BYTES) -> None:
+        """`jitter(n)` gives a random number below n."""
+        self.phase = PublisherPhase.WAITING
+        self._attempt_number = attempt_number
+        self._jitter = jitter
+        self._chunk_bytes = chunk_bytes
+        self._intervals: tuple[Interval, ...] = ()
+        self._mark: Mark | None = None
+        self._committing: Mark | None = None
+        self._announced = False
+        """Whether this attempt's number stands in the mark."""
+        self._failures = 0
+        self._reported = 0
+
+    def handle(self, event: PublisherEvent) -> list[PublisherCommand]:
+        """Take an event; the commands are to be carried out in order."""
+        if self.phase is PublisherPhase.EXITED:
+            return []
+        match event:
+            case Covered():
+                self._intervals = event.intervals
+                return self._next() if self.phase is PublisherPhase.WAITING else []
+            case ProducerReady():
+                self.phase = PublisherPhase.READING_MARK
+                return [ReadMark()]
+            case MarkRead():
+                return self._on_mark(event.mark)
+            case FramesRead():
+                return self._on_frames(event)
+            case Committed():
+                return self._on_committed()
+            case Doubtful() | Fenced():
+                return self._back_off()
+            case BackedOff():
+                self.phase = PublisherPhase.WAITING
+                return self._next()
+            case _:
+                assert_never(event)
+
+    def start(self) -> list[PublisherCommand]:
+        """The first thing a publisher does: announce its attempt, so that older ones exit."""
+        return self._next()
+
+    def _next(self) -> list[PublisherCommand]:
+        """Every chunk starts with a fresh producer and the mark read back: both safe and faster."""
+        if self._announced and not self._open():
+            self.phase = PublisherPhase.WAITING
+            return self._report()
+        self.phase = PublisherPhase.FENCING
+        return [InitProducer()]
+
+    def _open(self) -> list[Interval]:
+        position = self._mark.position if self._mark else 0
+        return [interval for interval in self._intervals if interval.end > position]
+
+    def _on_mark(self, mark: Mark | None) -> list[PublisherCommand]:
+        if mark is None:
+            return self._fail(
+                "the mark of this sink is missing: neither zero nor the manifest is safe; give a position"
+            )
+        if mark.closed:
+            return self._exit("the sink is closed")
+        if mark.attempt_number > self._attempt_number:
+            return self._exit(f"attempt number {mark.attempt_number} publishes")
+        self._mark = mark
+        if not self._announced:
+            return self._commit((), msgspec.structs.replace(mark, attempt_number=self._attempt_number))
+        open_intervals = self._open()
+        if not open_intervals:
+            return self._next()
+        first = open_intervals[0]
+        self.phase = PublisherPhase.READING_FRAMES
+        return [ReadFrames(max(first.start, mark.position), first.end, self._chunk_bytes)]
+
+    def _on_frames(self, event: FramesRead) -> list[PublisherCommand]:
+        mark = self._mark
+        assert mark is not None
+        interval = self._open()[0]
+        refs: list[Any] = []
+        position = event.end
+        for _, _, frame, ref, _ in event.frames:
+            if frame.attempt == interval.attempt and frame.kind is FrameKind.DATA:
+                refs.append(ref)
+        checkpoint = interval.checkpoint if position >= interval.end else mark.checkpoint
+        return self._commit(tuple(refs), Mark(position, checkpoint, self._attempt_number))
+
+    def _commit(self, refs: tuple[Any, ...], mark: Mark) -> list[PublisherCommand]:
+        self.phase = PublisherPhase.COMMITTING
+        self._committing = mark
+        return [CommitTransaction(refs, mark)]
+
+    def _on_committed(self) -> list[PublisherCommand]:
+        self._mark = self._committing
+        self._announced = True
+        self._failures = 0
+        return [*self._report(), *self._next()]
+
+    def _report(self) -> list[PublisherCommand]:
+        """Published up to the newest checkpoint all of whose intervals lie below the mark."""
+        position = self._mark.position if self._mark else 0
+        done = [interval.checkpoint for interval in self._intervals if interval.end <= position]
+        newest = max(done, default=0)
+        if newest <= self._reported:
+            return []
+        self._reported = newest
+        return [ReportPublished(newest)]
+
+    def _back_off(self) -> list[PublisherCommand]:
+        """Random and growing: two publishers that fence each other in step would never get anywhere."""
+        self._failures += 1
+        self._committing = None
+        self.phase = PublisherPhase.BACKING_OFF
+        return [BackOff(1 + self._jitter(min(10 * 2**self._failures, 10_000)))]
+
+    def _exit(self, reason: str) -> list[PublisherCommand]:
+        self.phase = PublisherPhase.EXITED
+        return [Exit(reason)]
+
+    def _fail(self, reason: str) -> list[PublisherCommand]:
+        self.phase = PublisherPhase.EXITED
+        return [FailJob(reason)]

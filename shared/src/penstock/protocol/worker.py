@@ -1,0 +1,121 @@
+"""A worker process: which commands it obeys, which deployments it starts, when it stops without being told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from penstock.protocol.messages import (
+    AnyCommand,
+    BarrierMarker,
+    CancelAttempt,
+    CheckpointAborted,
+    CheckpointCompleted,
+    Deploy,
+    EpochStarted,
+    FinishAttempt,
+    LeaderTick,
+    SubtaskId,
+)
+
+LEADER_SILENCE_MS = 60_000
+"""A worker that has seen no leader for so long stops its tasks: nobody watches them."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartTask:
+    """Start this subtask."""
+
+    deploy: Deploy
+
+
+@dataclass(frozen=True, slots=True)
+class StopTasks:
+    """Stop all subtasks of this attempt of the job (of every attempt if empty) at once."""
+
+    job: str
+    attempt: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class HandToTasks:
+    """Hand this command to the subtasks of its attempt that are deployed now."""
+
+    command: BarrierMarker | CheckpointCompleted | CheckpointAborted | FinishAttempt
+
+
+WorkerCommand = StartTask | StopTasks | HandToTasks
+
+
+class WorkerMachine:
+    """Follows `commands` from the position that was fixed before the worker registered."""
+
+    def __init__(self, worker: str, now_ms: int, leader_silence_ms: int = LEADER_SILENCE_MS) -> None:
+        """`worker` names this process instance; a restarted process has another name."""
+        self.worker = worker
+        self.highest_epoch = 0
+        self.highest_checkpoint = 0
+        self._leader_silence_ms = leader_silence_ms
+        self._leader_seen_ms = now_ms
+        self._started: set[tuple[str, str, SubtaskId]] = set()
+        self._live: dict[str, set[str]] = {}
+        """Attempts per job that have tasks here."""
+
+    def command_read(self, command: AnyCommand, now_ms: int) -> list[WorkerCommand]:
+        """The next record of `commands`."""
+        if command.epoch < self.highest_epoch:
+            return []
+        self.highest_epoch = command.epoch
+        self._leader_seen_ms = now_ms
+        match command:
+            case EpochStarted() | LeaderTick():
+                return []
+            case Deploy():
+                return self._on_deploy(command)
+            case BarrierMarker():
+                self.highest_checkpoint = max(self.highest_checkpoint, command.checkpoint)
+                return [HandToTasks(command)]
+            case CheckpointCompleted() | CheckpointAborted():
+                return [HandToTasks(command)]
+            case FinishAttempt():
+                self._forget(command.job, command.attempt)
+                return [HandToTasks(command)]
+            case CancelAttempt():
+                self._forget(command.job, command.attempt)
+                return [StopTasks(command.job, command.attempt, command.reason)]
+            case _:
+                assert_never(command)
+
+    def time_passed(self, now_ms: int) -> list[WorkerCommand]:
+        """Called from time to time."""
+        if now_ms - self._leader_seen_ms < self._leader_silence_ms or not self._live:
+            return []
+        silent = [StopTasks(job, "", "no leader was heard of") for job in self._live]
+        self._live.clear()
+        return [*silent]
+
+    def _on_deploy(self, deploy: Deploy) -> list[WorkerCommand]:
+        """Another instance's deploy is not for us; a newer attempt ends the older ones of its job."""
+        attempts = self._live.get(deploy.job, set())
+        commands: list[WorkerCommand] = [
+            StopTasks(deploy.job, attempt, "a newer attempt is deployed")
+            for attempt in sorted(attempts)
+            if attempt != deploy.attempt
+        ]
+        for stopped in commands:
+            assert isinstance(stopped, StopTasks)
+            self._forget(stopped.job, stopped.attempt)
+        identity = (deploy.job, deploy.attempt, deploy.subtask)
+        if deploy.worker != self.worker or identity in self._started:
+            return commands
+        self._started.add(identity)
+        self._live.setdefault(deploy.job, set()).add(deploy.attempt)
+        return [*commands, StartTask(deploy)]
+
+    def _forget(self, job: str, attempt: str) -> None:
+        attempts = self._live.get(job)
+        if attempts is not None:
+            attempts.discard(attempt)
+            if not attempts:
+                del self._live[job]
