@@ -1,0 +1,124 @@
+"""What every implementation of the Blobs port keeps. Another one joins by adding its factory to `FACTORIES`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.adapters.directory_blobs import DirectoryBlobs
+from penstock.adapters.memory import MemoryBlobs
+from penstock.errors import UsageError
+from penstock.ports import BlobExistsError, BlobNotFoundError, Blobs
+
+FACTORIES: dict[str, Callable[[Path], Blobs]] = {
+    "memory": lambda _: MemoryBlobs(),
+    "directory": lambda root: DirectoryBlobs(root / "blobs"),
+}
+
+
+@pytest.fixture(params=sorted(FACTORIES))
+def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> Blobs:
+    """A fresh, empty store."""
+    return FACTORIES[request.param](tmp_path)
+
+
+async def test_reads_what_was_written(blobs: Blobs) -> None:
+    """The bytes come back, whole or by range; ranges are cut at the end."""
+    await blobs.put("a/b/c", b"0123456789")
+    assert await blobs.get("a/b/c") == b"0123456789"
+    assert await blobs.get("a/b/c", 3) == b"3456789"
+    assert await blobs.get("a/b/c", 3, 5) == b"34"
+    assert await blobs.get("a/b/c", 8, 50) == b"89"
+    assert await blobs.get("a/b/c", 20) == b""
+
+
+async def test_put_replaces(blobs: Blobs) -> None:
+    """A second put of a key wins."""
+    await blobs.put("k", b"long old value")
+    await blobs.put("k", b"new")
+    assert await blobs.get("k") == b"new"
+
+
+async def test_readers_never_see_a_part(blobs: Blobs) -> None:
+    """While an object is replaced again and again, every read returns one of the written values whole."""
+    values = [bytes([65 + number]) * 200_000 for number in range(5)]
+    await blobs.put("k", values[0])
+
+    async def write() -> None:
+        for value in values:
+            await blobs.put("k", value)
+
+    writing = asyncio.create_task(write())
+    while not writing.done():
+        assert await blobs.get("k") in values
+        await asyncio.sleep(0)
+    await writing
+
+
+async def test_create_does_not_replace(blobs: Blobs) -> None:
+    """A create of a key that is taken fails and leaves the object."""
+    await blobs.create("jobs/1", b"first")
+    with pytest.raises(BlobExistsError):
+        await blobs.create("jobs/1", b"second")
+    assert await blobs.get("jobs/1") == b"first"
+
+
+async def test_racing_creates_have_one_winner(blobs: Blobs) -> None:
+    """Of many concurrent creates of a key exactly one returns, and its bytes are what is stored."""
+    for key in map(str, range(20)):
+        tries = [blobs.create(key, b"%d" % number) for number in range(8)]
+        outcomes = await asyncio.gather(*tries, return_exceptions=True)
+        winners = [number for number, outcome in enumerate(outcomes) if outcome is None]
+        assert len(winners) == 1
+        assert sum(isinstance(outcome, BlobExistsError) for outcome in outcomes) == 7
+        assert await blobs.get(key) == b"%d" % winners[0]
+
+
+async def test_missing_objects(blobs: Blobs) -> None:
+    """Reading what is not there is a named error, also where only a longer or shorter key exists."""
+    await blobs.put("a/b", b"1")
+    for key in ("x", "a", "a/b/c"):
+        with pytest.raises(BlobNotFoundError):
+            await blobs.get(key)
+
+
+async def test_list_by_prefix(blobs: Blobs) -> None:
+    """All keys that begin with the prefix, which need not end at a slash, sorted."""
+    for key in ("a/2", "a/10", "ab", "b/a/1", "a/x/y"):
+        await blobs.put(key, b"")
+    assert await blobs.list("a/") == ["a/10", "a/2", "a/x/y"]
+    assert await blobs.list("a") == ["a/10", "a/2", "a/x/y", "ab"]
+    assert await blobs.list("a/x") == ["a/x/y"]
+    assert await blobs.list("nothing/here") == []
+    assert await blobs.list("") == ["a/10", "a/2", "a/x/y", "ab", "b/a/1"]
+
+
+async def test_delete(blobs: Blobs) -> None:
+    """A deleted object is neither read nor listed; deleting again is harmless; the key is free for a create."""
+    await blobs.put("a/b", b"1")
+    await blobs.delete("a/b")
+    await blobs.delete("a/b")
+    await blobs.delete("never/there")
+    assert await blobs.list("") == []
+    with pytest.raises(BlobNotFoundError):
+        await blobs.get("a/b")
+    await blobs.create("a/b", b"2")
+
+
+@pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", "../a", "a/../../b", ".", "a/./b", "a\x00", "a\\b"])
+async def test_keys_that_are_refused(blobs: Blobs, key: str) -> None:
+    """A key that is empty, absolute or could leave the store is refused."""
+    with pytest.raises(UsageError):
+        await blobs.put(key, b"")
+    with pytest.raises(UsageError):
+        await blobs.create(key, b"")
+
+
+async def test_many_tasks(blobs: Blobs) -> None:
+    """Concurrent writers of different keys in one folder do not disturb each other."""
+    await asyncio.gather(*(blobs.put(f"deep/er/{number}", b"%d" % number) for number in range(50)))
+    assert len(await blobs.list("deep/er/")) == 50
+    assert await blobs.get("deep/er/49") == b"49"
