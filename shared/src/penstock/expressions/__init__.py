@@ -1,0 +1,73 @@
+"""Expressions: `col("price") * 0.908` as a small frozen tree, its types, its function catalogue and its lowerings.
+
+Importing this package loads neither Polars nor Arrow: `AggregatePlan` does, when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.expressions.accumulators import Accumulator
+from penstock.expressions.constructors import (
+    aggregate,
+    coalesce,
+    col,
+    concat_str,
+    count,
+    lit,
+    max_horizontal,
+    min_horizontal,
+    when,
+)
+from penstock.expressions.queries import (
+    aggregate_field,
+    check_predicate,
+    columns_of,
+    contains_aggregate,
+    from_json,
+    has_name,
+    output_field,
+    output_name,
+    row_field,
+    to_json,
+    to_polars,
+)
+from penstock.expressions.surface import Expr, Operand
+
+if TYPE_CHECKING:
+    from penstock.expressions.aggregates import AggregatePlan
+
+__all__ = [
+    "Accumulator",
+    "AggregatePlan",
+    "Expr",
+    "Operand",
+    "aggregate",
+    "aggregate_field",
+    "check_predicate",
+    "coalesce",
+    "col",
+    "columns_of",
+    "concat_str",
+    "contains_aggregate",
+    "count",
+    "from_json",
+    "has_name",
+    "lit",
+    "max_horizontal",
+    "min_horizontal",
+    "output_field",
+    "output_name",
+    "row_field",
+    "to_json",
+    "to_polars",
+    "when",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "AggregatePlan":
+        from penstock.expressions.aggregates import AggregatePlan
+
+        return AggregatePlan
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,104 @@
+"""Runs users' accumulators within Polars: rows to partials, partials to one, partials to results.
+
+A partial is MessagePack in a Binary column. This is the only aggregate that runs Python per row; what the user's code
+raises comes out as `UserCodeError`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from datetime import date, datetime, timedelta
+from typing import Any
+
+import msgspec
+import polars as pl
+
+from penstock.errors import UserCodeError
+from penstock.expressions.accumulators import Accumulator
+from penstock.types import DataType, polars_type
+
+
+class AccumulatorCalls:
+    """The four steps of one accumulator as expressions."""
+
+    def __init__(self, accumulator: Accumulator[Any, Any], result: DataType, where: str) -> None:
+        self._accumulator = accumulator
+        self._result = result
+        self._where = where
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._decode = msgspec.msgpack.Decoder(accumulator.accumulator_type).decode
+
+    def init(self, args: Sequence[pl.Expr]) -> pl.Expr:
+        """Elementwise: every row's own partial."""
+        return pl.map_batches(args, self._init, return_dtype=pl.Binary(), is_elementwise=True)
+
+    def init_grouped(self, args: Sequence[pl.Expr]) -> pl.Expr:
+        """In a group: the partial of all its rows."""
+        return pl.map_groups(args, self._fold, return_dtype=pl.Binary(), returns_scalar=True)
+
+    def merge(self, partial: pl.Expr) -> pl.Expr:
+        """In a group: one partial of several."""
+        return pl.map_groups([partial], self._merge, return_dtype=pl.Binary(), returns_scalar=True)
+
+    def finish(self, partial: pl.Expr) -> pl.Expr:
+        """Elementwise: the results."""
+        return partial.map_batches(self._finish, return_dtype=polars_type(self._result), is_elementwise=True)
+
+    def _init(self, columns: Sequence[pl.Series]) -> pl.Series:
+        accumulator = self._accumulator
+
+        def one(*values: Any) -> bytes:
+            return self._encode(accumulator.add(accumulator.create(), *values))
+
+        rows = zip(*(column.to_list() for column in columns), strict=True)
+        return pl.Series([self._call("add", one, *values) for values in rows], dtype=pl.Binary)
+
+    def _fold(self, columns: Sequence[pl.Series]) -> bytes:
+        state = self._call("create", self._accumulator.create)
+        for values in zip(*(column.to_list() for column in columns), strict=True):
+            state = self._call("add", self._accumulator.add, state, *values)
+        return self._call("add", self._encode, state)
+
+    def _merge(self, columns: Sequence[pl.Series]) -> bytes:
+        first, *others = columns[0].to_list() or [self._encode(self._accumulator.create())]
+        if not others:
+            return first
+        state = self._call("add", self._decode, first)
+        for other in others:
+            state = self._call("merge", self._accumulator.merge, state, self._call("add", self._decode, other))
+        return self._call("merge", self._encode, state)
+
+    def _finish(self, partials: pl.Series) -> pl.Series:
+        states = (self._call("add", self._decode, partial) for partial in partials.to_list())
+        results = [_plain(self._call("result", self._accumulator.result, state)) for state in states]
+        dtype = polars_type(self._result)
+        return self._call("result", lambda: pl.Series(partials.name, results, dtype=dtype, strict=True))
+
+    def _call(self, method: str, function: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return function(*args)
+        except Exception as error:
+            raise self._failure(method, error) from error
+
+    def _failure(self, method: str, cause: Exception) -> UserCodeError:
+        """An error that keeps its message and cause when Polars makes it anew from its class to add the expression."""
+        name = f"{type(self._accumulator).__name__}.{method}"
+        if isinstance(cause, msgspec.ValidationError):
+            name += " returned what does not fit accumulator_type"
+        message = f"{self._where}: {name}: {type(cause).__name__}: {cause}"
+
+        class RaisedError(UserCodeError):
+            def __init__(self, _: str) -> None:
+                super().__init__(message)
+                self.__cause__ = cause
+
+        RaisedError.__name__ = RaisedError.__qualname__ = UserCodeError.__name__
+        return RaisedError(message)
+
+
+def _plain(value: Any) -> Any:
+    """A result as Polars takes it: nested rows as dicts."""
+    if isinstance(value, (list, tuple)) or dataclasses.is_dataclass(value) or isinstance(value, msgspec.Struct):
+        return msgspec.to_builtins(value, builtin_types=(bytes, date, datetime, timedelta))
+    return value

@@ -1,0 +1,100 @@
+"""Aggregates written by users: an `Accumulator` says how rows are folded and how two folds become one.
+
+An accumulator's value travels between phases, in snapshots and between processes as MessagePack, so its type is
+declared. Where it runs is decided elsewhere (`penstock.expressions.aggregates`).
+"""
+
+from __future__ import annotations
+
+import typing
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Generic, TypeVar
+
+from penstock.errors import PipelineError
+from penstock.types import DataType, of_python
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+
+class Accumulator(ABC, Generic[A, R]):
+    """A user-defined aggregate, as Flink's `AggregateFunction`.
+
+    Used as `aggregate(Variance(), col("x"))`. `accumulator_type` is the Python type of the accumulator, anything that
+    msgspec encodes (a scalar, a list, a dataclass, a `msgspec.Struct`); the result's column type is the annotation of
+    `result`. `merge` is associative. No method may change its arguments' meaning for others: an accumulator may be
+    changed in place and returned, as each is handed to exactly one call.
+
+    Example:
+        ```python
+        class Product(Accumulator[float, float]):
+            accumulator_type = float
+
+            def create(self) -> float:
+                return 1.0
+
+            def add(self, accumulator: float, value: float) -> float:
+                return accumulator * value
+
+            def merge(self, left: float, right: float) -> float:
+                return left * right
+
+            def result(self, accumulator: float) -> float:
+                return accumulator
+        ```
+    """
+
+    accumulator_type: ClassVar[Any] = None
+
+    @abstractmethod
+    def create(self) -> A:
+        """The accumulator of no rows."""
+
+    @abstractmethod
+    def add(self, accumulator: A, *values: Any) -> A:
+        """The accumulator with one more row's values (None where the column is null)."""
+
+    @abstractmethod
+    def merge(self, left: A, right: A) -> A:
+        """The accumulator of both parts' rows."""
+
+    @abstractmethod
+    def result(self, accumulator: A) -> R:
+        """The value of the aggregate."""
+
+
+def result_type(accumulator: Accumulator[Any, Any]) -> tuple[DataType, bool]:
+    """Type and nullability of the column of an accumulator's results.
+
+    Raises:
+        PipelineError: `accumulator_type` or the annotation of `result` is missing or cannot be used.
+    """
+    kind = type(accumulator)
+    name = kind.__name__
+    if kind.accumulator_type is None:
+        raise PipelineError(
+            f"aggregate: {name} does not say what its accumulator is; add for example `accumulator_type = float`"
+        )
+    _check_encodable(kind.accumulator_type, name)
+    try:
+        hints = typing.get_type_hints(kind.result)
+    except NameError as error:
+        raise PipelineError(f"aggregate: the annotation of {name}.result cannot be resolved: {error}") from error
+    if "return" not in hints:
+        raise PipelineError(
+            f"aggregate: {name}.result does not say what it returns; write for example "
+            "`def result(self, accumulator) -> float:`"
+        )
+    return of_python(hints["return"], f"aggregate: {name}.result")
+
+
+def _check_encodable(accumulator_type: Any, name: str) -> None:
+    import msgspec
+
+    try:
+        msgspec.msgpack.Decoder(accumulator_type)
+    except (TypeError, ValueError) as error:
+        raise PipelineError(
+            f"aggregate: the accumulator_type of {name} cannot be encoded: {error}; use scalars, lists, dicts, "
+            "dataclasses or msgspec.Structs"
+        ) from error

@@ -1,0 +1,107 @@
+"""The aggregates: their names, documentation and type rules. How they are computed stands in `aggregates`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.expressions.functions_nested import sum_type
+from penstock.expressions.typing_rules import ORDERED, Arguments, TypeMismatchError, describe
+from penstock.types import BOOLEAN, DURATION, FLOAT64, INT64, NULL, NUMERIC, DataType, ListType, StructType
+
+AggregateRule = Callable[[Arguments], tuple[DataType, bool]]
+"""Type of the result, and whether it can be null."""
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateFunction:
+    """An aggregate of the catalogue."""
+
+    name: str
+    usage: str
+    rule: AggregateRule
+    doc: str
+    sql: str = ""
+
+
+def _only(arguments: Arguments, kinds: frozenset[DataType]) -> DataType:
+    kind = arguments[0].type
+    if kind not in kinds:
+        raise arguments.fail(describe(kinds), kind)
+    return kind
+
+
+def _count(arguments: Arguments) -> tuple[DataType, bool]:
+    return INT64, False
+
+
+def _sum(arguments: Arguments) -> tuple[DataType, bool]:
+    return sum_type(_only(arguments, NUMERIC | {BOOLEAN, DURATION})), arguments.nullable
+
+
+def _mean(arguments: Arguments) -> tuple[DataType, bool]:
+    kind = _only(arguments, NUMERIC | {BOOLEAN, DURATION})
+    return (DURATION if kind == DURATION else FLOAT64), arguments.nullable
+
+
+def _extreme(arguments: Arguments) -> tuple[DataType, bool]:
+    return _only(arguments, ORDERED), arguments.nullable
+
+
+def _one_row(arguments: Arguments) -> tuple[DataType, bool]:
+    return arguments[0].type, arguments.nullable
+
+
+def _n_unique(arguments: Arguments) -> tuple[DataType, bool]:
+    if isinstance(arguments[0].type, (ListType, StructType)) or arguments[0].type == NULL:
+        raise arguments.fail("a column without parts", arguments[0].type)
+    return INT64, False
+
+
+def _collect(arguments: Arguments) -> tuple[DataType, bool]:
+    return ListType(arguments[0].type), False
+
+
+def _quantile(arguments: Arguments) -> tuple[DataType, bool]:
+    _only(arguments, NUMERIC)
+    quantile = arguments.options["quantile"]
+    if not isinstance(quantile, (int, float)) or not 0 <= quantile <= 1:
+        raise TypeMismatchError(f"{arguments.name} needs a number between 0 and 1, got {quantile!r}")
+    return FLOAT64, arguments.nullable
+
+
+AGGREGATES: Final = (
+    AggregateFunction("count", "count() or x.count()", _count,
+                      "Number of rows, or of rows where x is not null.", "count"),
+    AggregateFunction("sum", "x.sum()", _sum,
+                      "Sum as int64, uint64, float64 or duration; true counts as 1. Nulls are left out; null if all "
+                      "are null. Integers wrap around when they overflow.", "sum"),
+    AggregateFunction("mean", "x.mean()", _mean,
+                      "Sum divided by count in float64, of durations rounded down to microseconds. Nulls are left "
+                      "out; null if all are null.", "avg"),
+    AggregateFunction("min", "x.min()", _extreme,
+                      "The least value; nulls are left out, and so is NaN unless there is nothing else.", "min"),
+    AggregateFunction("max", "x.max()", _extreme,
+                      "The greatest value; nulls are left out, and so is NaN unless there is nothing else (some SQL "
+                      "engines give NaN).", "max"),
+    AggregateFunction("first", "x.first()", _one_row,
+                      "The value, null or not, of the row with the smallest event time; of rows with equal times, any. "
+                      "Without event time: of the row that arrived first.", "first"),
+    AggregateFunction("last", "x.last()", _one_row,
+                      "The value, null or not, of the row with the largest event time; of rows with equal times, any. "
+                      "Without event time: of the row that arrived last.", "last"),
+    AggregateFunction("n_unique", "x.n_unique()", _n_unique,
+                      "Exact number of different values, nulls not counted (as SQL; Polars counts null). NaN equals "
+                      "NaN, -0.0 equals 0.0.", "count distinct"),
+    AggregateFunction("collect", "x.collect()", _collect,
+                      "All values, nulls included, as a list ordered by event time, then arrival.", "list"),
+    AggregateFunction("quantile", "x.quantile(0.99)", _quantile,
+                      "Exact quantile in float64, linear between neighbours; nulls are left out, null if all are null. "
+                      "Keeps all values as state.", "quantile_cont"),
+    AggregateFunction("aggregate", "aggregate(Accumulator(), x, ...)", _count,
+                      "A user-defined aggregate; runs Python per row."),
+)  # fmt: skip
+"""`aggregate` takes its type from the accumulator (see `inference`), so its rule is never asked."""
+
+BY_NAME: Final = {row.name: row for row in AGGREGATES}

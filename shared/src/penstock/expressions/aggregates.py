@@ -1,0 +1,291 @@
+"""Two-phase aggregation: rows to partials, partials to partials (any number of times), partials to results.
+
+Windows keep and ship partials only, so a partial is one row of plain columns `__p0`, `__p1`, ..., and merging is an
+ordinary Polars group-by. Aggregates share partials where they can (`mean` is made of the `sum` and `count` beside it).
+All of it is native Polars but for the user's own accumulators. Their glue stands in `accumulator_calls`, types and
+meanings of the aggregates in `aggregate_rules`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import polars as pl
+
+from penstock.batches import EVENT_TIME
+from penstock.expressions.accumulator_calls import AccumulatorCalls
+from penstock.expressions.functions_nested import sum_type
+from penstock.expressions.inference import Scope, check_aggregation
+from penstock.expressions.nodes import Aggregate, Node, walk
+from penstock.expressions.polars_lowering import lower
+from penstock.expressions.queries import aggregate_field
+from penstock.expressions.rendering import render
+from penstock.expressions.surface import Expr
+from penstock.types import (
+    BINARY,
+    DURATION,
+    FLOAT64,
+    INT64,
+    DataType,
+    Field,
+    ListType,
+    Schema,
+    StructType,
+    polars_type,
+)
+
+_INT64: Final = pl.Int64()
+_FLOAT64: Final = pl.Float64()
+
+
+@dataclass(frozen=True, slots=True)
+class AggregatePlan:
+    """How a set of aggregates is computed in two phases. Made by `build`.
+
+    The order of rows and of partials matters only to `first`, `last` and `collect`, and there only between equal event
+    times (or everywhere without event time): concatenate in order of arrival and results do not depend on batches.
+    """
+
+    partial_fields: tuple[Field, ...]
+    """The columns of a partial frame, beside keys."""
+    init: list[pl.Expr]
+    """Elementwise over rows: one partial per row (use beside a key column, so that constants have the rows' length)."""
+    init_grouped: list[pl.Expr]
+    """In `rows.group_by(keys).agg(...)`: one partial per group; equal to `init` followed by `merge`, but faster."""
+    merge: list[pl.Expr]
+    """In `partials.group_by(keys).agg(...)`: one partial per group. Associative."""
+    finish: list[pl.Expr]
+    """Elementwise over partials: the named results in exactly the types of `output_fields`."""
+    output_fields: tuple[Field, ...]
+    needs_event_time: bool
+    """Whether `init` and `init_grouped` read the column `EVENT_TIME`."""
+
+    @classmethod
+    def build(
+        cls, aggregates: Sequence[tuple[str, Expr]], schema: Schema, where: str = "agg", *, event_time: bool = True
+    ) -> Self:
+        """The plan of these named aggregates over rows of `schema`.
+
+        Args:
+            aggregates: Result name and expression: arithmetic over aggregates of row-level expressions.
+            schema: Columns of the rows.
+            where: The verb, for error messages.
+            event_time: Whether rows have an event time; without one `first`, `last` and `collect` go by arrival.
+
+        Raises:
+            PipelineError: an expression does not fit the schema or is not made of aggregates.
+        """
+        builder = _PlanBuilder(schema, where, event_time)
+        fields = tuple(aggregate_field(expr, schema, where, name) for name, expr in aggregates)
+        finish = [builder.finish(expr.node).alias(name) for name, expr in aggregates]
+        partials = builder.partials
+        return cls(
+            partial_fields=tuple(partial.field for partial in partials),
+            init=[partial.init.alias(partial.field.name) for partial in partials],
+            init_grouped=[partial.init_grouped.alias(partial.field.name) for partial in partials],
+            merge=[partial.merge.alias(partial.field.name) for partial in partials],
+            finish=finish,
+            output_fields=fields,
+            needs_event_time=builder.needs_event_time,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Partial:
+    """A column of a partial frame and the three expressions that fill it."""
+
+    field: Field
+    init: pl.Expr
+    init_grouped: pl.Expr
+    merge: pl.Expr
+
+
+@dataclass(frozen=True, slots=True)
+class _Argument:
+    """What is aggregated: a row-level expression."""
+
+    node: Node
+    expr: pl.Expr
+    type: DataType
+    nullable: bool
+
+
+class _PlanBuilder:
+    """Gathers the partials of all aggregates, each once."""
+
+    def __init__(self, schema: Schema, where: str, event_time: bool) -> None:
+        self.needs_event_time = False
+        self._schema = schema
+        self._where = where
+        self._event_time = event_time
+        self._partials: dict[Any, _Partial] = {}
+
+    @property
+    def partials(self) -> list[_Partial]:
+        """The partials in the order of their names."""
+        return list(self._partials.values())
+
+    def finish(self, root: Node) -> pl.Expr:
+        """The expression over partials that computes a whole result."""
+        check_aggregation(root, self._where)
+        found = dict.fromkeys(part for part in walk(root) if isinstance(part, Aggregate))
+        results = {node: self._aggregate(node) for node in found}
+        return lower(root, self._schema, self._where, results)
+
+    def _aggregate(self, node: Aggregate) -> pl.Expr:
+        args = [self._argument(arg) for arg in node.args]
+        if node.function == "aggregate":
+            return self._accumulator(node, args)
+        if not args:
+            return self._rows()
+        return _AGGREGATES[node.function](self, args[0], dict(node.options))
+
+    def _argument(self, node: Node) -> _Argument:
+        operand = Scope(node, self._schema, self._where).operand(node)
+        return _Argument(node, lower(node, self._schema, self._where), operand.type, operand.nullable)
+
+    def _partial(
+        self,
+        key: Any,
+        kind: DataType,
+        init: pl.Expr,
+        init_grouped: pl.Expr,
+        merge: Callable[[pl.Expr], pl.Expr],
+        *,
+        nullable: bool = False,
+    ) -> pl.Expr:
+        """The column of the partial of that key, which is made if it is not there yet."""
+        partial = self._partials.get(key)
+        if partial is None:
+            name = f"__p{len(self._partials)}"
+            partial = _Partial(Field(name, kind, nullable), init, init_grouped, merge(pl.col(name)))
+            self._partials[key] = partial
+        return pl.col(partial.field.name)
+
+    def _rows(self) -> pl.Expr:
+        return self._partial(
+            "rows", INT64, pl.lit(1, dtype=_INT64), pl.len().cast(_INT64), lambda partial: partial.sum()
+        )
+
+    # -- native aggregates ----------------------------------------------------------------------------------------------
+
+    def count(self, arg: _Argument, _: dict[str, Any]) -> pl.Expr:
+        if not arg.nullable:
+            return self._rows()
+        init, grouped = arg.expr.is_not_null().cast(_INT64), arg.expr.count().cast(_INT64)
+        return self._partial(("count", arg.node), INT64, init, grouped, lambda partial: partial.sum())
+
+    def sum(self, arg: _Argument, _: dict[str, Any]) -> pl.Expr:
+        total = self._total(arg)
+        return pl.when(self.count(arg, {}) > 0).then(total) if arg.nullable else total
+
+    def _total(self, arg: _Argument) -> pl.Expr:
+        """The sum with nothing for nulls: a group of nulls has 0."""
+        kind = sum_type(arg.type)
+        value = arg.expr if arg.type == kind else arg.expr.cast(polars_type(kind))
+        return self._partial(
+            ("sum", arg.node), kind, value, value.sum(), lambda partial: partial.sum(), nullable=arg.nullable
+        )
+
+    def mean(self, arg: _Argument, _: dict[str, Any]) -> pl.Expr:
+        total, rows = self._total(arg), self.count(arg, {})
+        if arg.type == DURATION:
+            mean = (total.cast(_INT64) // rows).cast(polars_type(DURATION))
+        else:
+            mean = total.cast(_FLOAT64) / rows
+        return pl.when(rows > 0).then(mean) if arg.nullable else mean
+
+    def min(self, arg: _Argument, _: dict[str, Any]) -> pl.Expr:
+        return self._partial(
+            ("min", arg.node), arg.type, arg.expr, arg.expr.min(), lambda partial: partial.min(), nullable=arg.nullable
+        )
+
+    def max(self, arg: _Argument, _: dict[str, Any]) -> pl.Expr:
+        return self._partial(
+            ("max", arg.node), arg.type, arg.expr, arg.expr.max(), lambda partial: partial.max(), nullable=arg.nullable
+        )
+
+    # -- aggregates by event time ---------------------------------------------------------------------------------------
+
+    def _time(self) -> pl.Expr:
+        self.needs_event_time = True
+        return pl.col(EVENT_TIME)
+
+    def first(self, arg: _Argument, _: dict[str, Any]) -> pl.Expr:
+        if not self._event_time:
+            return self._value("first", arg, arg.expr.first(), lambda partial: partial.first())
+        time = self._time()
+        earliest = self._partial("earliest", INT64, time, time.min(), lambda partial: partial.min())
+        return self._value("first", arg, arg.expr.get(time.arg_min()), lambda partial: partial.get(earliest.arg_min()))
+
+    def last(self, arg: _Argument, _: dict[str, Any]) -> pl.Expr:
+        if not self._event_time:
+            return self._value("last", arg, arg.expr.last(), lambda partial: partial.last())
+        time = self._time()
+        latest = self._partial("latest", INT64, time, time.max(), lambda partial: partial.max())
+        return self._value("last", arg, arg.expr.get(time.arg_max()), lambda partial: partial.get(latest.arg_max()))
+
+    def _value(self, name: str, arg: _Argument, grouped: pl.Expr, merge: Callable[[pl.Expr], pl.Expr]) -> pl.Expr:
+        return self._partial((name, arg.node), arg.type, arg.expr, grouped, merge, nullable=arg.nullable)
+
+    def collect(self, arg: _Argument, _: dict[str, Any]) -> pl.Expr:
+        key = ("collect", arg.node)
+        if not self._event_time:
+            kind = ListType(arg.type)
+            return self._partial(
+                key, kind, pl.concat_list(arg.expr), arg.expr.implode(), lambda partial: partial.explode()
+            )
+        kind = ListType(StructType((Field("time", INT64), Field("value", arg.type, arg.nullable))))
+        pair = pl.struct(self._time().alias("time"), arg.expr.alias("value"))
+        pairs = self._partial(key, kind, pl.concat_list(pair), pair.implode(), lambda partial: partial.explode())
+        element = pl.element().struct
+        return pairs.list.eval(pl.element().sort_by(element.field("time"), maintain_order=True).struct.field("value"))
+
+    # -- aggregates that keep all values ---------------------------------------------------------------------------------
+
+    def n_unique(self, arg: _Argument, _: dict[str, Any]) -> pl.Expr:
+        values = self._partial(
+            ("unique", arg.node),
+            ListType(arg.type),
+            pl.concat_list(arg.expr).list.drop_nulls(),
+            arg.expr.drop_nulls().unique(),
+            lambda partial: partial.explode().drop_nulls().unique(),
+        )
+        return values.list.len().cast(_INT64)
+
+    def quantile(self, arg: _Argument, options: dict[str, Any]) -> pl.Expr:
+        value = arg.expr.cast(_FLOAT64)
+        values = self._partial(
+            ("values", arg.node),
+            ListType(FLOAT64),
+            pl.concat_list(value).list.drop_nulls(),
+            value.drop_nulls(),
+            lambda partial: partial.explode().drop_nulls(),
+        )
+        at = options["quantile"]
+        return values.list.eval(pl.element().quantile(at, interpolation="linear")).list.first()
+
+    # -- the user's own -------------------------------------------------------------------------------------------------
+
+    def _accumulator(self, node: Aggregate, args: Sequence[_Argument]) -> pl.Expr:
+        result = Scope(node, self._schema, self._where).operand(node).type
+        calls = AccumulatorCalls(node.accumulator, result, f"{self._where}: {render(node)}")
+        values = [arg.expr for arg in args]
+        partial = self._partial(node, BINARY, calls.init(values), calls.init_grouped(values), calls.merge)
+        return calls.finish(partial)
+
+
+_AGGREGATES: Final[dict[str, Callable[[_PlanBuilder, _Argument, dict[str, Any]], pl.Expr]]] = {
+    "count": _PlanBuilder.count,
+    "sum": _PlanBuilder.sum,
+    "mean": _PlanBuilder.mean,
+    "min": _PlanBuilder.min,
+    "max": _PlanBuilder.max,
+    "first": _PlanBuilder.first,
+    "last": _PlanBuilder.last,
+    "collect": _PlanBuilder.collect,
+    "n_unique": _PlanBuilder.n_unique,
+    "quantile": _PlanBuilder.quantile,
+}

@@ -1,0 +1,112 @@
+"""The free functions that begin an expression: `col`, `lit`, `when`, `coalesce`, `count`, `aggregate` and their kin.
+
+Where Polars takes a bare string for a column (`coalesce("a", "b")`) so do these; where it could be meant either way
+(`then("a")`) a string is refused and the error says what to write.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.errors import PipelineError
+from penstock.expressions.accumulators import Accumulator, result_type
+from penstock.expressions.nodes import Aggregate, Call, Case, Column, Node, Option, Value
+from penstock.expressions.surface import Expr, Operand, as_node, literal
+
+
+def col(name: str) -> Expr:
+    """The value of a column."""
+    if not isinstance(name, str):
+        raise PipelineError(f"col: a column has a name, got {name!r}")
+    return Expr(Column(name))
+
+
+def lit(value: Value) -> Expr:
+    """A constant; a datetime must have a time zone."""
+    return Expr(literal(value, "lit"))
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """A condition that waits for its value: `when(condition).then(value)`."""
+
+    _branches: tuple[tuple[Node, Node], ...]
+    _condition: Node
+
+    def then(self, value: Operand) -> Then:
+        """The value where the condition is true."""
+        return Then(Case((*self._branches, (self._condition, _branch_value(value, "then")))))
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Then(Expr):
+    """A conditional expression, null where no condition holds, to which more branches can be added."""
+
+    node: Case  # pyright: ignore[reportIncompatibleVariableOverride] (frozen, so narrowing it is safe)
+
+    def when(self, condition: Expr | bool) -> When:
+        """A further condition, asked where none before held."""
+        return When(self.node.branches, as_node(condition, "when"))
+
+    def otherwise(self, value: Operand) -> Expr:
+        """The value where no condition holds."""
+        return Expr(Case(self.node.branches, _branch_value(value, "otherwise")))
+
+
+def when(condition: Expr | bool) -> When:
+    """Begins a conditional: `when(col("a") > 1).then(col("a")).otherwise(0)`."""
+    return When((), as_node(condition, "when"))
+
+
+def _branch_value(value: Operand, where: str) -> Node:
+    if isinstance(value, str):
+        raise PipelineError(f'{where}({value!r}): write lit("{value}") for the text or col("{value}") for the column')
+    return as_node(value, where)
+
+
+def coalesce(*values: Operand) -> Expr:
+    """The first value that is not null; strings name columns."""
+    return _of_columns("coalesce", values)
+
+
+def min_horizontal(*values: Operand) -> Expr:
+    """The least of a row's values, nulls left out; strings name columns."""
+    return _of_columns("min_horizontal", values)
+
+
+def max_horizontal(*values: Operand) -> Expr:
+    """The greatest of a row's values, nulls left out; strings name columns."""
+    return _of_columns("max_horizontal", values)
+
+
+def concat_str(*values: Expr | str, separator: str = "", ignore_nulls: bool = False) -> Expr:
+    """The texts joined; strings name columns, `lit("x")` is a text."""
+    return _of_columns("concat_str", values, separator=separator or None, ignore_nulls=ignore_nulls or None)
+
+
+def _of_columns(function: str, values: tuple[Operand, ...], **options: Option) -> Expr:
+    if not values:
+        raise PipelineError(f"{function}: give at least one column")
+    args = tuple(Column(value) if isinstance(value, str) else as_node(value, function) for value in values)
+    return Expr(Call(function, args, tuple((name, value) for name, value in options.items() if value is not None)))
+
+
+def count() -> Expr:
+    """Number of rows of the group."""
+    return Expr(Aggregate("count"))
+
+
+def aggregate(accumulator: Accumulator[Any, Any], *values: Expr | str) -> Expr:
+    """A user-defined aggregate over these columns.
+
+    Raises:
+        PipelineError: the accumulator does not declare its types, or no column is given.
+    """
+    if not isinstance(accumulator, Accumulator):
+        raise PipelineError(f"aggregate: need an instance of an Accumulator class, got {accumulator!r}")
+    result_type(accumulator)
+    if not values:
+        raise PipelineError(f"aggregate: {type(accumulator).__name__} needs at least one column")
+    args = tuple(Column(value) if isinstance(value, str) else value.node for value in values)
+    return Expr(Aggregate("aggregate", args, (), accumulator))

@@ -1,0 +1,163 @@
+"""Catalogue rows: `.list`, `.struct` and `.hash`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Final
+
+from penstock.errors import nearest
+from penstock.expressions.functions import Function, Lowering, polars
+from penstock.expressions.typing_rules import (
+    ORDERED,
+    Arguments,
+    Operand,
+    TypeMismatchError,
+    Typing,
+    common_type,
+    describe,
+)
+from penstock.types import (
+    BOOLEAN,
+    DURATION,
+    FLOAT64,
+    FLOATS,
+    INT64,
+    INTEGERS,
+    NULL,
+    NUMERIC,
+    STRING,
+    UINT64,
+    UNSIGNED,
+    DataType,
+    ListType,
+    StructType,
+)
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+def _inner(arguments: Arguments, kinds: Collection[DataType] | None = None) -> DataType:
+    """The element type of the list that the first argument is."""
+    kind = arguments[0].type
+    if not isinstance(kind, ListType):
+        raise arguments.fail("a list", kind)
+    if kinds is not None and kind.inner not in kinds:
+        raise arguments.fail(f"a list of {describe(kinds)}", kind)
+    return kind.inner
+
+
+def _length(arguments: Arguments) -> Typing:
+    return Typing(INT64, arguments.nullable, (ListType(_inner(arguments)),))
+
+
+def _element(arguments: Arguments) -> Typing:
+    """Null for an empty list, for a list that is null, and where the element is."""
+    inner = _inner(arguments)
+    indexes = arguments.operands[1:]
+    if any(index.type not in INTEGERS for index in indexes):
+        raise arguments.fail("an integer index", indexes[0].type)
+    return Typing(inner, True, (ListType(inner), *(INT64 for _ in indexes)))
+
+
+def _contains(arguments: Arguments) -> Typing:
+    inner = _inner(arguments, ORDERED)
+    value = arguments[1]
+    common = common_type([Operand(inner, True, arguments[0].node), value])
+    if common is None or value.type == NULL:
+        raise TypeMismatchError(f"cannot look for {value.type} in {arguments[0].type}; cast the value to {inner}")
+    return Typing(BOOLEAN, arguments.nullable, (ListType(common), common))
+
+
+def sum_type(kind: DataType) -> DataType:
+    """The type of a sum: int64, uint64, float64 or duration, whatever the width of what is added."""
+    if kind in FLOATS:
+        return FLOAT64
+    if kind in UNSIGNED:
+        return UINT64
+    return DURATION if kind == DURATION else INT64
+
+
+def _sum(arguments: Arguments) -> Typing:
+    total = sum_type(_inner(arguments, NUMERIC | {DURATION}))
+    return Typing(total, arguments.nullable, (ListType(total),))
+
+
+def _mean(arguments: Arguments) -> Typing:
+    _inner(arguments, NUMERIC)
+    return Typing(FLOAT64, True, (ListType(FLOAT64),))
+
+
+def _extreme(arguments: Arguments) -> Typing:
+    inner = _inner(arguments, ORDERED)
+    return Typing(inner, True, (ListType(inner),))
+
+
+def _join(arguments: Arguments) -> Typing:
+    _inner(arguments, {STRING})
+    keeps_nulls = arguments.options.get("ignore_nulls") is False
+    return Typing(STRING, keeps_nulls or arguments.nullable, (ListType(STRING),))
+
+
+def _field(arguments: Arguments) -> Typing:
+    kind = arguments[0].type
+    if not isinstance(kind, StructType):
+        raise arguments.fail("a struct", kind)
+    name = str(arguments.options["name"])
+    member = kind.field(name)
+    if member is None:
+        known = nearest(name, [field.name for field in kind.fields])
+        raise TypeMismatchError(f"{kind} has no field {name!r}; {known}")
+    return Typing(member.type, member.nullable or arguments.nullable, (kind,))
+
+
+def _hash_rule(arguments: Arguments) -> Typing:
+    kind = arguments[0].type
+    if isinstance(kind, (ListType, StructType)) or kind == NULL:
+        raise arguments.fail("a column without parts", kind)
+    return Typing(INT64, False, (kind,))
+
+
+def _hash(call: Lowering) -> pl.Expr:
+    from penstock.state.hashing import hash64
+
+    pl = polars()
+
+    def signed(series: pl.Series) -> pl.Series:
+        return pl.Series(series.name, hash64(series).view("int64"), dtype=pl.Int64)
+
+    return call[0].map_batches(signed, return_dtype=pl.Int64, is_elementwise=True)
+
+
+ROWS: Final = (
+    Function("list.len", "x.list.len()", _length, lambda c: c[0].list.len(),
+             "Number of elements, nulls included.", ("len", "array_length"), exact=False),
+    Function("list.get", "x.list.get(index)", _element, lambda c: c[0].list.get(c[1], null_on_oob=True),
+             "The element at an index counted from 0 (SQL: from 1), negative from the end; null if there is none.",
+             ("list_extract",)),
+    Function("list.first", "x.list.first()", _element, lambda c: c[0].list.first(),
+             "The first element; null if there is none."),
+    Function("list.last", "x.list.last()", _element, lambda c: c[0].list.last(),
+             "The last element; null if there is none."),
+    Function("list.contains", "x.list.contains(value)", _contains, lambda c: c[0].list.contains(c[1]),
+             "Whether an element equals the value; nulls among the elements are left out.", ("list_contains",)),
+    Function("list.sum", "x.list.sum()", _sum, lambda c: c[0].list.sum(),
+             "Sum as int64, uint64, float64 or duration; nulls are left out, an empty list gives 0 (SQL: null).",
+             ("list_sum",)),
+    Function("list.min", "x.list.min()", _extreme, lambda c: c[0].list.min(),
+             "The least element; null if there is none. NaN is left out unless there is nothing else.", ("list_min",)),
+    Function("list.max", "x.list.max()", _extreme, lambda c: c[0].list.max(),
+             "The greatest element; null if there is none. NaN is left out unless there is nothing else.",
+             ("list_max",)),
+    Function("list.mean", "x.list.mean()", _mean, lambda c: c[0].list.mean(),
+             "Mean in float64; nulls are left out, null if there is nothing else.", ("list_avg",)),
+    Function("list.join", "x.list.join(separator, ignore_nulls=True)", _join,
+             lambda c: c[0].list.join(c.option("by"), ignore_nulls=c.option("ignore_nulls", True)),
+             "The texts joined; nulls are left out, or make the result null with ignore_nulls=False.",
+             ("array_to_string",)),
+    Function("struct.field", 'x.struct.field("name")', _field, lambda c: c[0].struct.field(c.option("name")),
+             "A field of a nested row.", ("struct_extract",)),
+    Function("hash", "x.hash()", _hash_rule, _hash,
+             "A stable 64-bit hash as int64: MurmurHash64A of the key encoding that also places keys (see protocol). "
+             "Never null: null has a hash too."),
+)  # fmt: skip

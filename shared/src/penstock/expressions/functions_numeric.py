@@ -1,0 +1,226 @@
+"""Catalogue rows: operators, comparisons, logic, nulls and numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.expressions.functions import Function, Lowering, polars
+from penstock.expressions.typing_operators import (
+    arithmetic,
+    comparison,
+    equality,
+    logical,
+    membership,
+    multiplication,
+    negation,
+    power,
+    true_division,
+)
+from penstock.expressions.typing_rules import (
+    Arguments,
+    Typing,
+    anything,
+    first_of,
+    keeps,
+    meets,
+    never_null,
+    takes,
+    to_float,
+)
+from penstock.types import BOOLEAN, DATE, DURATION, FLOATS, INT64, INTEGERS, NUMERIC, STRING, TIMESTAMP, polars_type
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_HORIZONTAL: Final = NUMERIC | {STRING, BOOLEAN, DATE, TIMESTAMP, DURATION}
+_SIZED: Final = NUMERIC | {DURATION}
+
+
+def _duration_by_integer(call: Lowering) -> pl.Expr:
+    """`//` and `%` of durations, which Polars only knows of integers."""
+    left, right = (arg.cast(polars_type(INT64)) for arg in call.args)
+    return (left // right).cast(polars_type(call.result))
+
+
+def _floor_divide(call: Lowering) -> pl.Expr:
+    return _duration_by_integer(call) if call.operands[0] == DURATION else call[0] // call[1]
+
+
+def _remainder(call: Lowering) -> pl.Expr:
+    if call.operands[0] != DURATION:
+        return call[0] % call[1]
+    left, right = (arg.cast(polars_type(INT64)) for arg in call.args)
+    return (left % right).cast(polars_type(DURATION))
+
+
+def _is_in(call: Lowering) -> pl.Expr:
+    pl = polars()
+    values = pl.Series(list(call.constants[1:]), dtype=polars_type(call.operands[0]))
+    return call[0].is_in(pl.lit(values).implode())
+
+
+def _round(call: Lowering) -> pl.Expr:
+    if call.operands[0] in INTEGERS:
+        return call[0]
+    return call[0].round(call.option("decimals", 0), mode="half_to_even")
+
+
+def _clip_rule(arguments: Arguments) -> Typing:
+    answer = meets("clip", _SIZED)(arguments)
+    return Typing(answer.type, arguments[0].nullable, answer.operands)
+
+
+def _logarithm(call: Lowering) -> pl.Expr:
+    return call[0].log(call.option("base")) if call.option("base") is not None else call[0].log()
+
+
+ARITHMETIC: Final = (
+    Function(
+        "add", "a + b", arithmetic("add"), lambda c: c[0] + c[1],
+        "Sum; text is joined, a duration moves a timestamp. Integers wrap around when they overflow.", ("+",),
+    ),
+    Function(
+        "sub", "a - b", arithmetic("subtract"), lambda c: c[0] - c[1],
+        "Difference; between timestamps or dates a duration. Integers wrap around when they overflow.", ("-",),
+    ),
+    Function(
+        "mul", "a * b", multiplication, lambda c: c[0] * c[1],
+        "Product; also a duration and an integer. Integers wrap around when they overflow.", ("*",),
+    ),
+    Function(
+        "truediv", "a / b", true_division, lambda c: c[0] / c[1],
+        "True division, always float64. Dividing by zero gives inf, -inf or NaN (IEEE 754); SQL engines give null.",
+        ("/",),
+    ),
+    Function(
+        "floordiv", "a // b", arithmetic("floor-divide", null=True), _floor_divide,
+        "Division rounded down as in Python (SQL rounds towards zero). Integer division by zero is null; float as `/`.",
+        ("//",),
+    ),
+    Function(
+        "mod", "a % b", arithmetic("take the remainder of", null=True), _remainder,
+        "Remainder with the divisor's sign as in Python (SQL: the dividend's). By integer zero: null; float zero: NaN.",
+        ("%", "mod"),
+    ),
+    Function(
+        "pow", "a ** b", power, lambda c: c[0].pow(c[1]),
+        "Power. An integer to a constant whole power stays an integer (wraps around); all else is float64.",
+        ("pow", "power"),
+    ),
+    Function("neg", "-a", negation, lambda c: -c[0], "Negation; the smallest integer stays itself.", ("-",)),
+)  # fmt: skip
+
+COMPARISONS: Final = (
+    Function(
+        "eq", "a == b", equality, lambda c: c[0] == c[1],
+        "Equal; null if either is null. NaN equals NaN, -0.0 equals 0.0. Integer with float: compared as float64.",
+        ("=", "=="),
+    ),
+    Function("ne", "a != b", equality, lambda c: c[0] != c[1], "Not equal; null if either is null.", ("<>", "!=")),
+    Function(
+        "lt", "a < b", comparison, lambda c: c[0] < c[1],
+        "Less; null if either is null. NaN is above every number; text is ordered by code point, false before true.",
+        ("<",),
+    ),
+    Function("le", "a <= b", comparison, lambda c: c[0] <= c[1], "Less or equal; ordered as `<`.", ("<=",)),
+    Function("gt", "a > b", comparison, lambda c: c[0] > c[1], "Greater; ordered as `<`.", (">",)),
+    Function("ge", "a >= b", comparison, lambda c: c[0] >= c[1], "Greater or equal; ordered as `<`.", (">=",)),
+    Function(
+        "is_between", 'x.is_between(low, high, closed="both")', comparison,
+        lambda c: c[0].is_between(c[1], c[2], closed=c.option("closed", "both")),
+        'Within the bounds, ordered as `<`; `closed` is "both", "left", "right" or "none".', ("between",),
+    ),
+    Function(
+        "is_in", "x.is_in([1, 2])", membership, _is_in,
+        "Equal to one of the constants; null if x is null. In an empty list is nothing.", ("in",),
+    ),
+    Function(
+        "and", "a & b", logical, lambda c: c[0] & c[1],
+        "Both; three-valued (Kleene): false wins over null.", ("and",),
+    ),
+    Function(
+        "or", "a | b", logical, lambda c: c[0] | c[1],
+        "Either; three-valued (Kleene): true wins over null.", ("or",),
+    ),
+    Function("xor", "a ^ b", logical, lambda c: c[0] ^ c[1], "One but not both; null if either is null.", ("xor",)),
+    Function("not", "~a", logical, lambda c: ~c[0], "Negation; null stays null.", ("not",)),
+)  # fmt: skip
+
+NULLS: Final = (
+    Function(
+        "is_null", "x.is_null()", never_null(anything(BOOLEAN)), lambda c: c[0].is_null(),
+        "Whether the value is missing. NaN is not null.", ("is null",),
+    ),
+    Function(
+        "is_not_null", "x.is_not_null()", never_null(anything(BOOLEAN)), lambda c: c[0].is_not_null(),
+        "Whether there is a value.", ("is not null",),
+    ),
+    Function(
+        "fill_null", "x.fill_null(value)", first_of("fill null of"), lambda c: c[0].fill_null(c[1]),
+        "The value, or another one where it is null.", ("ifnull",),
+    ),
+    Function(
+        "coalesce", "coalesce(a, b, ...)", first_of("combine"), lambda c: polars().coalesce(list(c.args)),
+        "The first argument that is not null.", ("coalesce",),
+    ),
+    Function(
+        "is_nan", "x.is_nan()", takes(FLOATS, gives=BOOLEAN), lambda c: c[0].is_nan(),
+        "Whether a float is NaN; null stays null.", ("isnan",),
+    ),
+    Function(
+        "is_finite", "x.is_finite()", takes(FLOATS, gives=BOOLEAN), lambda c: c[0].is_finite(),
+        "Whether a float is neither infinite nor NaN; null stays null.", ("isfinite",),
+    ),
+)  # fmt: skip
+
+NUMBERS: Final = (
+    Function(
+        "abs", "x.abs()", keeps(_SIZED), lambda c: c[0].abs(),
+        "Absolute value; the smallest integer stays itself.", ("abs",),
+    ),
+    Function(
+        "round", "x.round(decimals=0)", keeps(NUMERIC), _round,
+        "Rounded to decimals; halves go to the even neighbour (0.5 to 0.0, 1.5 to 2.0). Integers stay as they are.",
+        ("round_even",),
+    ),
+    Function(
+        "floor", "x.floor()", keeps(NUMERIC), lambda c: c[0] if c.operands[0] in INTEGERS else c[0].floor(),
+        "The next whole number below, of the same type.", ("floor",),
+    ),
+    Function(
+        "ceil", "x.ceil()", keeps(NUMERIC), lambda c: c[0] if c.operands[0] in INTEGERS else c[0].ceil(),
+        "The next whole number above, of the same type.", ("ceil", "ceiling"),
+    ),
+    Function(
+        "sign", "x.sign()", keeps(NUMERIC), lambda c: c[0].sign(),
+        "-1, 0 or 1, of the same type; NaN stays NaN.", ("sign",),
+    ),
+    Function(
+        "sqrt", "x.sqrt()", to_float("take the square root of"), lambda c: c[0].sqrt(),
+        "Square root in float64; NaN for a negative number, where SQL engines fail.", ("sqrt",),
+    ),
+    Function(
+        "exp", "x.exp()", to_float("exponentiate"), lambda c: c[0].exp(), "e to that power in float64.", ("exp",),
+    ),
+    Function(
+        "log", "x.log(base=e)", to_float("take the logarithm of"), _logarithm,
+        "Logarithm in float64; -inf for zero and NaN for a negative number, where SQL engines fail.", ("ln", "log"),
+    ),
+    Function(
+        "clip", "x.clip(lower, upper)", _clip_rule, lambda c: c[0].clip(c[1], c[2]),
+        "Held within the bounds; a bound that is None or null does not bind, NaN stays NaN.",
+    ),
+    Function(
+        "min_horizontal", "min_horizontal(a, b, ...)", first_of("compare", _HORIZONTAL),
+        lambda c: polars().min_horizontal(list(c.args)),
+        "The least of the arguments; nulls are left out, and so is NaN unless there is nothing else.", ("least",),
+    ),
+    Function(
+        "max_horizontal", "max_horizontal(a, b, ...)", first_of("compare", _HORIZONTAL),
+        lambda c: polars().max_horizontal(list(c.args)),
+        "The greatest of the arguments; nulls are left out, and so is NaN unless there is nothing else.",
+        ("greatest",),
+    ),
+)  # fmt: skip
+
+ROWS: Final = (*ARITHMETIC, *COMPARISONS, *NULLS, *NUMBERS)

@@ -1,0 +1,95 @@
+"""Questions about an `Expr` that the rest of Penstock asks: its type, name, columns, JSON form and Polars expression."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import PipelineError
+from penstock.expressions import inference
+from penstock.expressions.json_form import node_from_json, node_to_json
+from penstock.expressions.nodes import Aggregate, implied_name, node_columns, walk
+from penstock.expressions.surface import Expr
+from penstock.types import Field, Schema
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+def output_field(expr: Expr, schema: Schema, where: str = "select", name: str | None = None) -> Field:
+    """Name (`name`, if given), type and nullability of an expression's column.
+
+    Raises:
+        PipelineError: it does not fit the schema or has no name; the message begins with `where`.
+    """
+    return inference.node_field(_checked(expr, where).node, schema, where, name)
+
+
+def row_field(expr: Expr, schema: Schema, where: str = "select", name: str | None = None) -> Field:
+    """`output_field` of an expression that has a value for every row: an aggregate is an error."""
+    inference.check_row_level(_checked(expr, where).node, where)
+    return output_field(expr, schema, where, name)
+
+
+def aggregate_field(expr: Expr, schema: Schema, where: str = "agg", name: str | None = None) -> Field:
+    """`output_field` of an expression that has one value for a group of rows: it must be made of aggregates."""
+    if not contains_aggregate(_checked(expr, where)):
+        raise PipelineError(f"{where}: {expr} is not an aggregate; write for example count() or col(...).sum()")
+    return output_field(expr, schema, where, name)
+
+
+def check_predicate(expr: Expr, schema: Schema, where: str = "filter") -> None:
+    """Raise `PipelineError` unless the expression is a condition on a row."""
+    inference.check_predicate(_checked(expr, where).node, schema, where)
+
+
+def output_name(expr: Expr) -> str:
+    """The alias, or the leftmost column's name.
+
+    Raises:
+        PipelineError: there is neither.
+    """
+    return inference.node_name(expr.node)
+
+
+def has_name(expr: Expr) -> bool:
+    """Whether `output_name` has an answer."""
+    return implied_name(expr.node) is not None
+
+
+def columns_of(expr: Expr) -> frozenset[str]:
+    """The names of all columns that the expression reads."""
+    return node_columns(expr.node)
+
+
+def contains_aggregate(expr: Expr) -> bool:
+    """Whether any part is an aggregate of many rows."""
+    return any(isinstance(part, Aggregate) for part in walk(expr.node))
+
+
+def to_json(expr: Expr) -> Any:
+    """The expression as a JSON value."""
+    return node_to_json(expr.node)
+
+
+def from_json(value: Any) -> Expr:
+    """The inverse of `to_json`; a user-defined aggregate does not travel and raises `PipelineError`."""
+    return Expr(node_from_json(value))
+
+
+def to_polars(expr: Expr, schema: Schema, where: str = "") -> pl.Expr:
+    """The Polars expression of a row-level expression: elementwise, of exactly the type that `output_field` says.
+
+    It is named as `output_name` says, if that has an answer.
+    """
+    from penstock.expressions.polars_lowering import lower
+
+    lowered = lower(expr.node, schema, where)
+    name = implied_name(expr.node)
+    return lowered if name is None else lowered.alias(name)
+
+
+def _checked(expr: object, where: str) -> Expr:
+    if isinstance(expr, Expr):
+        return expr
+    hint = f"; write col({expr!r}) or lit({expr!r})" if isinstance(expr, str) else ""
+    raise PipelineError(f"{where}: need an expression, got {expr!r}{hint}")

@@ -1,0 +1,133 @@
+"""Prints a node as the user wrote it, for error messages and plans.
+
+Operators stand between their operands with no more parentheses than Python needs, functions are methods again. The
+text is for people: what travels is `penstock.expressions.json_form`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from penstock.expressions.nodes import Aggregate, Alias, Call, Case, Cast, Column, Literal, Node, Option
+
+_BINARY: Final = {
+    "or": ("|", 1), "xor": ("^", 2), "and": ("&", 3),
+    "add": ("+", 5), "sub": ("-", 5),
+    "mul": ("*", 6), "truediv": ("/", 6), "floordiv": ("//", 6), "mod": ("%", 6),
+    "pow": ("**", 8),
+    "eq": ("==", 0), "ne": ("!=", 0), "lt": ("<", 0), "le": ("<=", 0), "gt": (">", 0), "ge": (">=", 0),
+}  # fmt: skip
+"""Sign and how tightly Python binds it; comparisons bind loosest and are always bracketed within another operator."""
+_UNARY: Final = {"neg": ("-", 7), "not": ("~", 7)}
+_ATOM: Final = 9
+PREFIX_FUNCTIONS: Final = frozenset({"coalesce", "concat_str", "min_horizontal", "max_horizontal"})
+"""Functions written `f(a, b)` instead of `a.f(b)`."""
+
+
+KEYWORDS: Final = frozenset({"closed", "ignore_nulls", "literal", "separator", "strict"})
+"""Settings written with their name; others are known by their place."""
+
+
+def display_name(function: str) -> str:
+    """How a message speaks of a function: `+`, `.abs()`, `coalesce()`."""
+    if function in _BINARY or function in _UNARY:
+        return (_BINARY.get(function) or _UNARY[function])[0]
+    return f"{function}()" if function in PREFIX_FUNCTIONS else f".{function}()"
+
+
+def render(node: Node) -> str:
+    """The text of a node in Python."""
+    return _render(node)[0]
+
+
+def _render(node: Node) -> tuple[str, int]:
+    match node:
+        case Column(name=name):
+            return f"col({_quote(name)})", _ATOM
+        case Literal(value=value):
+            return f"lit({_value(value)})", _ATOM
+        case Cast(operand=operand, to=to, strict=strict):
+            return f"{_receiver(operand)}.cast({to}{'' if strict else ', strict=False'})", _ATOM
+        case Alias(operand=operand, name=name):
+            return f"{_receiver(operand)}.alias({_quote(name)})", _ATOM
+        case Case():
+            return _render_case(node), _ATOM
+        case Aggregate():
+            return _render_aggregate(node), _ATOM
+        case Call(function=function, args=args) if function in _BINARY and len(args) == 2:
+            return _render_binary(function, args[0], args[1])
+        case Call(function=function, args=(operand,)) if function in _UNARY:
+            sign, tightness = _UNARY[function]
+            text, inner = _render(operand)
+            return sign + (text if inner >= tightness else f"({text})"), tightness
+        case Call():
+            return _render_call(node), _ATOM
+
+
+def _render_binary(function: str, left: Node, right: Node) -> tuple[str, int]:
+    sign, tightness = _BINARY[function]
+    both_constant = isinstance(left, Literal) and isinstance(right, Literal)
+    left_text, left_binds = _render(left) if both_constant else _operand(left)
+    right_text, right_binds = _operand(right)
+    # Equal tightness groups to the left in Python (to the right for **); comparisons would chain, so never bare.
+    left_bare = left_binds > tightness or (left_binds == tightness and function != "pow" and tightness > 0)
+    right_bare = right_binds > tightness
+    left_text = left_text if left_bare else f"({left_text})"
+    return f"{left_text} {sign} {right_text if right_bare else f'({right_text})'}", tightness
+
+
+def _render_call(node: Call) -> str:
+    settings = [_setting(name, value) for name, value in node.options]
+    if node.function in PREFIX_FUNCTIONS:
+        return f"{node.function}({', '.join([_operand(arg)[0] for arg in node.args] + settings)})"
+    if node.function == "is_in":
+        values = ", ".join(_operand(arg)[0] for arg in node.args[1:])
+        return f"{_receiver(node.args[0])}.is_in([{values}])"
+    rest = ", ".join([_operand(arg)[0] for arg in node.args[1:]] + settings)
+    return f"{_receiver(node.args[0])}.{node.function}({rest})"
+
+
+def _render_case(node: Case) -> str:
+    text = "".join(
+        f"{'.' if index else ''}when({_render(condition)[0]}).then({_operand(value)[0]})"
+        for index, (condition, value) in enumerate(node.branches)
+    )
+    return text if node.otherwise is None else f"{text}.otherwise({_operand(node.otherwise)[0]})"
+
+
+def _render_aggregate(node: Aggregate) -> str:
+    args = [_render(arg)[0] for arg in node.args]
+    if node.function == "aggregate":
+        return f"aggregate({', '.join([type(node.accumulator).__name__ + '()', *args])})"
+    if not args:
+        return f"{node.function}()"
+    settings = ", ".join(_value(value) for _, value in node.options)
+    return f"{_receiver(node.args[0])}.{node.function}({settings})"
+
+
+def _receiver(node: Node) -> str:
+    """The text of what stands before a dot."""
+    text, tightness = _render(node)
+    return text if tightness == _ATOM else f"({text})"
+
+
+def _operand(node: Node) -> tuple[str, int]:
+    """The text of an argument: a constant stands there bare, as users write it."""
+    if isinstance(node, Literal):
+        negative = isinstance(node.value, (int, float)) and str(node.value).startswith("-")
+        return _value(node.value), _UNARY["neg"][1] if negative else _ATOM
+    return _render(node)
+
+
+def _setting(name: str, value: Option) -> str:
+    return f"{name}={_value(value)}" if name in KEYWORDS else _value(value)
+
+
+def _value(value: object) -> str:
+    return _quote(value) if isinstance(value, str) else repr(value)
+
+
+def _quote(text: str) -> str:
+    """A string in double quotes, as the documentation writes code."""
+    return json.dumps(text, ensure_ascii=False)
