@@ -17,6 +17,10 @@ class SystemClock:
         """Milliseconds since an arbitrary start (usually boot)."""
         return time.monotonic_ns() // 1_000_000
 
+    def monotonic_us(self) -> int:
+        """Microseconds of the system's monotonic clock."""
+        return time.monotonic_ns() // 1_000
+
     async def sleep_ms(self, duration_ms: float) -> None:
         """Suspend the calling task for at least `duration_ms`."""
         await asyncio.sleep(duration_ms / 1_000)

@@ -1,0 +1,1 @@
+"""What users write: pipelines, streams, windows, functions, state."""

@@ -40,6 +40,11 @@ class WatermarkStrategy(ABC):
     def describe(self) -> str:
         """One line for `penstock plan`."""
 
+    @property
+    def every_us(self) -> int:
+        """How often `on_period` of its generators wants to be called; Flink's auto-watermark interval by default."""
+        return 200_000
+
 
 class WatermarkGenerator(Protocol):
     """Follows the rows of one split. `state` is a JSON value that survives a restart."""
@@ -250,6 +255,9 @@ class Sink(ABC):
         Opening removes staged leftovers only of the same operator and subtask and only of other attempts that
         `recover` was told are not needed.
         """
+
+    def begin(self) -> None:
+        """Called once when a job starts anew (not when it is resumed), by one process, before `recover`."""
 
     def recover(self, needed: Sequence[Any]) -> None:
         """Called once per start of a job, by one process, before writers open: remove staged parts not in `needed`."""

@@ -16,7 +16,6 @@ from penstock.types import Schema
 
 if TYPE_CHECKING:
     from penstock.api.functions import KeyedProcess, OutputTag, Process
-
     from penstock.connectors.base import Sink, Source
     from penstock.expressions import Expr
 

@@ -16,6 +16,10 @@ class Clock(Protocol):
         """Milliseconds from an arbitrary start; never goes back."""
         ...
 
+    def monotonic_us(self) -> int:
+        """The same clock in microseconds, for measuring."""
+        ...
+
     async def sleep_ms(self, duration_ms: float) -> None:
         """Suspend the calling task."""
         ...

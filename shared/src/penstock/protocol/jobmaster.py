@@ -125,7 +125,10 @@ class JobMaster:
         new_id: Callable[[], str],
         graph: Mapping[str, Any] | None = None,
     ) -> None:
-        """`new_id` gives fresh ids of 32 hex digits; `graph` is written into the next BEGIN if it differs."""
+        """`new_id` gives fresh ids of 32 hex digits.
+
+        `graph` is given if it differs from the job log's: the next attempt begins with it, on exchanges of its own.
+        """
         self.job = job
         self.history = history
         self.topology = topology
@@ -137,6 +140,8 @@ class JobMaster:
         self._graph = graph
         self._epoch = 0
         self._generation = history.begin.generation if history.begin else 0
+        if history.begin is not None and graph is not None:
+            self._generation += 1
         self._opened: Opened | None = None
         self._workers: Mapping[str, int] = {}
         self._assignment: dict[SubtaskId, str] = {}
@@ -268,7 +273,7 @@ class JobMaster:
                 return []
 
     def _try_begin(self) -> list[JobCommand]:
-        """Begin an attempt if there are slots; not before every record asked for stands in the log (one may be COMPLETE)."""
+        """Begin an attempt if there are slots, but not while a record is on its way: it may be a COMPLETE."""
         if self._appending:
             return []
         if self._ending is not None and self._ending.kind == "suspend" and self._ending.checkpoint is None:

@@ -138,7 +138,7 @@ class LeaderMachine:
         self.name = name
         self.phase = LeaderPhase.STANDBY
         self.epoch = 0
-        self._ttl_ms = lease_ttl_ms
+        self.lease_ttl_ms = lease_ttl_ms
         self._held_since_ms: int | None = None
         self._asked_ms: int | None = None
         self._markers: list[BarrierMarker] = []
@@ -171,13 +171,13 @@ class LeaderMachine:
         return self._stop(reason)
 
     def _overdue(self, now_ms: int) -> list[LeaderCommand]:
-        if self._held_since_ms is None or now_ms - self._held_since_ms < self._ttl_ms * 2 // 3:
+        if self._held_since_ms is None or now_ms - self._held_since_ms < self.lease_ttl_ms * 2 // 3:
             return []
         return self._stop("the lease was not renewed in time")
 
     def _on_time(self, now_ms: int) -> list[LeaderCommand]:
         renew = self._held_since_ms is not None
-        pause_ms = self._ttl_ms // 3
+        pause_ms = self.lease_ttl_ms // 3
         if self._asked_ms is not None and now_ms - self._asked_ms < pause_ms:
             return []
         self._asked_ms = now_ms

@@ -127,7 +127,7 @@ AnyCommand = (
 
 # -- events: workers -> leader ------------------------------------------------------------------------------------------
 
-TaskState = Literal["running", "ended", "finished", "failed", "canceled"]
+TaskState = Literal["initializing", "running", "ended", "finished", "failed", "canceled"]
 """`ended`: a source that has no more rows (or a subtask whose every input has ended) but still forwards barriers."""
 
 

@@ -16,9 +16,10 @@ CREDIT_BYTES: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True, order=True)
 class OutputId:
-    """One partition of one exchange that this subtask writes to."""
+    """One partition that this subtask writes to: of which vertex, as which of its inputs."""
 
     exchange: str
+    input: int
     partition: int
 
 
@@ -34,12 +35,10 @@ class _OutputState:
 class OutputLedger:
     """Every frame this subtask cut, in one attempt. Frames of a partition are appended in the order of their seq."""
 
-    def __init__(
-        self, attempt: str, channel: dict[str, Channel], outputs: Iterable[OutputId], credit_bytes: int
-    ) -> None:
-        """`channel` says, per exchange, as which channel this subtask appears there."""
+    def __init__(self, attempt: str, producer: int, outputs: Iterable[OutputId], credit_bytes: int) -> None:
+        """`producer` is the index of this subtask."""
         self._attempt = attempt
-        self._channel = channel
+        self._producer = producer
         self._outputs = {output: _OutputState() for output in outputs}
         self._credit_bytes = credit_bytes
 
@@ -107,7 +106,7 @@ class OutputLedger:
         watermark: int = 0, checkpoint: int = 0, nonce: str = "", flavour: Flavour = "aligned",
     ) -> Frame:  # fmt: skip
         frame = Frame(
-            kind, self._attempt, self._channel[output.exchange], state.next_seq,
+            kind, self._attempt, Channel(output.input, self._producer), state.next_seq,
             ordinal, rows, watermark, checkpoint, nonce, flavour,
         )  # fmt: skip
         state.next_seq += 1

@@ -1,0 +1,45 @@
+# `make` alone prints the targets. Everything that is needed is set up in .venv by whatever target needs it.
+.DEFAULT_GOAL := help
+PYTHON ?= python3.11
+BIN := .venv/bin
+SEEDS ?= 10000
+
+.PHONY: help setup lock demo test lint bench simulate clean
+
+help: ## Print the targets
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: .venv/.ready ## Install the locked requirements into .venv
+
+.venv/.ready: requirements.lock shared/pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable shared
+	@touch $@
+
+lock: ## Write requirements.lock anew from the pyproject files
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+		--group pyproject.toml:dev shared/pyproject.toml --output-file requirements.lock
+
+demo: setup ## Run the first example on 20,000 real flights
+	$(BIN)/penstock run --fresh examples/departures.py
+	@echo "the result lies in out/departures; its first lines:"
+	@cat out/departures/part-* | head -n 3
+
+test: setup ## Run all tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+lint: setup ## Check format, style, types and import rules
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/basedpyright
+	$(BIN)/lint-imports
+
+bench: setup ## Measure the data path beside Polars and DuckDB
+	$(BIN)/python -m benchmarks
+
+simulate: setup ## Search SEEDS (10000) fresh histories of the protocol
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+
+clean: ## Remove what was built and what runs left
+	rm -rf .venv out .penstock .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,114 @@
+"""Penstock: Apache Flink's semantics for Python teams.
+
+A pipeline file imports from here and from `penstock.connectors`, and nothing else. Names are resolved when first used,
+so that importing the package costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.api.functions import (
+        Context,
+        KeyedContext,
+        KeyedProcess,
+        ListState,
+        MapState,
+        OperatorListState,
+        OutputTag,
+        Process,
+        ReducingState,
+        UnionListState,
+        ValueState,
+    )
+    from penstock.api.parameters import param
+    from penstock.api.pipeline import Pipeline
+    from penstock.api.stream import KeyedStream, Row, Stream, UpsertStream, WindowedStream
+    from penstock.api.windows import session, sliding, tumbling
+    from penstock.connectors.watermarks import periodic, punctuated
+    from penstock.errors import PenstockError, PipelineError
+    from penstock.expressions import (
+        Accumulator,
+        Expr,
+        aggregate,
+        coalesce,
+        col,
+        concat_str,
+        count,
+        lit,
+        max_horizontal,
+        min_horizontal,
+        when,
+    )
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "penstock.api.functions": (
+        "Context", "KeyedContext", "KeyedProcess", "ListState", "MapState", "OperatorListState", "OutputTag",
+        "Process", "ReducingState", "UnionListState", "ValueState",
+    ),
+    "penstock.api.parameters": ("param",),
+    "penstock.api.pipeline": ("Pipeline",),
+    "penstock.api.stream": ("KeyedStream", "Row", "Stream", "UpsertStream", "WindowedStream"),
+    "penstock.api.windows": ("session", "sliding", "tumbling"),
+    "penstock.connectors.watermarks": ("periodic", "punctuated"),
+    "penstock.errors": ("PenstockError", "PipelineError"),
+    "penstock.expressions": (
+        "Accumulator", "Expr", "aggregate", "coalesce", "col", "concat_str", "count", "lit",
+        "max_horizontal", "min_horizontal", "when",
+    ),
+}  # fmt: skip
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Accumulator",
+    "Context",
+    "Expr",
+    "KeyedContext",
+    "KeyedProcess",
+    "KeyedStream",
+    "ListState",
+    "MapState",
+    "OperatorListState",
+    "OutputTag",
+    "PenstockError",
+    "Pipeline",
+    "PipelineError",
+    "Process",
+    "ReducingState",
+    "Row",
+    "Stream",
+    "UnionListState",
+    "UpsertStream",
+    "ValueState",
+    "WindowedStream",
+    "aggregate",
+    "coalesce",
+    "col",
+    "concat_str",
+    "count",
+    "lit",
+    "max_horizontal",
+    "min_horizontal",
+    "param",
+    "periodic",
+    "punctuated",
+    "session",
+    "sliding",
+    "tumbling",
+    "when",
+]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+    return getattr(importlib.import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,39 @@
+"""Windows: how a keyed stream is cut into finite pieces of event time."""
+
+from __future__ import annotations
+
+from penstock.errors import PipelineError
+from penstock.graph.logical import SessionWindow, SlidingWindow, TumblingWindow
+from penstock.times import Duration, duration_us, format_duration
+
+
+def tumbling(size: Duration, *, offset: Duration = "0s") -> TumblingWindow:
+    """Windows of one size side by side: `tumbling("1h")` is 00:00-01:00, 01:00-02:00, ... UTC.
+
+    Args:
+        size: length of a window.
+        offset: shifts every window; `tumbling("1d", offset="6h")` begins days at 06:00 UTC.
+    """
+    size_us = duration_us(size, "tumbling", positive=True)
+    return TumblingWindow(size_us, duration_us(offset, "tumbling: offset") % size_us)
+
+
+def sliding(size: Duration, every: Duration, *, offset: Duration = "0s") -> SlidingWindow:
+    """Windows of `size` that begin every `every`; a row belongs to all that cover it.
+
+    Raises:
+        PipelineError: `every` is larger than `size`, so that rows would belong to no window.
+    """
+    size_us = duration_us(size, "sliding", positive=True)
+    slide_us = duration_us(every, "sliding: every", positive=True)
+    if slide_us > size_us:
+        raise PipelineError(
+            f"sliding: windows of {format_duration(size_us)} every {format_duration(slide_us)} leave gaps; "
+            "every must not exceed the size"
+        )
+    return SlidingWindow(size_us, slide_us, duration_us(offset, "sliding: offset") % slide_us)
+
+
+def session(gap: Duration) -> SessionWindow:
+    """Per key, one window per burst of rows: it ends `gap` behind its last row."""
+    return SessionWindow(duration_us(gap, "session", positive=True))

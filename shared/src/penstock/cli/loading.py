@@ -1,0 +1,64 @@
+"""Finds the one pipeline that a file declares."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from penstock.api.parameters import check_parameters, set_parameters
+from penstock.api.pipeline import Pipeline, set_importing
+from penstock.errors import UsageError, nearest
+
+
+def load_pipeline(target: str, parameters: dict[str, str]) -> Pipeline:
+    """The pipeline in `file.py`, or the one named in `file.py:name`.
+
+    What the file itself raises comes through unchanged.
+
+    Raises:
+        UsageError: there is no such file, no pipeline in it, or several; or a parameter it never asks for.
+    """
+    path_text, _, name = target.partition(":")
+    path = Path(path_text)
+    if not path.is_file():
+        raise UsageError(f"{path_text}: there is no such file")
+    if path.suffix != ".py":
+        raise UsageError(f"{path_text}: a pipeline file is a Python file (.py)")
+    set_parameters(parameters)
+    module = _import(path)
+    found = _pipelines(module)
+    check_parameters()
+    if name:
+        if name not in found:
+            raise UsageError(f"{path_text}: there is no pipeline {name!r}; {nearest(name, found)}")
+        return found[name]
+    distinct = {id(pipeline): pipeline for pipeline in found.values()}
+    if not distinct:
+        raise UsageError(f"{path_text}: declares no pipeline; write for example p = Pipeline('my-job')")
+    if len(distinct) > 1:
+        raise UsageError(f"{path_text}: declares several pipelines; say which: {path_text}:{next(iter(found))}")
+    return next(iter(distinct.values()))
+
+
+def _import(path: Path) -> ModuleType:
+    """Import the file as a module of its own name, with its folder importable, as `python file.py` would."""
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path}: cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    before = set_importing(True)
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        set_importing(before)
+    return module
+
+
+def _pipelines(module: ModuleType) -> dict[str, Pipeline]:
+    return {name: value for name, value in vars(module).items() if isinstance(value, Pipeline)}

@@ -1,0 +1,146 @@
+"""What a node's settings are, for plans; and what its state looks like, for the check that a restored pipeline fits."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from penstock.errors import IncompatibleStateError
+from penstock.graph.logical import (
+    Explode,
+    Filter,
+    MapBatches,
+    MapRows,
+    Node,
+    ProcessRows,
+    Project,
+    Read,
+    RunningAggregate,
+    RunningReduce,
+    SessionWindow,
+    SlidingWindow,
+    TumblingWindow,
+    Window,
+    WindowAggregate,
+    Write,
+)
+from penstock.times import format_duration
+from penstock.types import schema_to_json
+
+
+def describe_node(node: Node) -> dict[str, Any]:
+    """The settings of an operator as JSON values."""
+    operation = node.operation
+    match operation:
+        case Read(source=source):
+            event_time = source.event_time
+            described = {"source": source.kind, **source.describe(), "bad_rows": source.bad_rows}
+            if event_time is not None:
+                described |= {"event_time": event_time.column, "watermarks": event_time.watermarks.describe()}
+                if event_time.idle_after_us is not None:
+                    described["idle_after"] = format_duration(event_time.idle_after_us)
+            return described
+        case Project(columns=columns):
+            return {"columns": {name: str(expr) for name, expr in columns}}
+        case Filter(predicate=predicate):
+            return {"predicate": str(predicate)}
+        case Explode(columns=columns):
+            return {"columns": list(columns)}
+        case MapRows(function=function) | MapBatches(function=function):
+            return {"function": function_name(function)}
+        case WindowAggregate():
+            settings: dict[str, Any] = {
+                "keys": list(node.keys),
+                "window": describe_window(operation.window),
+                "aggregates": {name: str(expr) for name, expr in operation.aggregates},
+            }
+            if operation.allowed_lateness_us:
+                settings["allowed_lateness"] = format_duration(operation.allowed_lateness_us)
+            if operation.late is not None:
+                settings["late_to"] = operation.late.name
+            return settings
+        case RunningAggregate(aggregates=aggregates):
+            return {"keys": list(node.keys), "aggregates": {name: str(expr) for name, expr in aggregates}}
+        case RunningReduce(function=function):
+            return {"keys": list(node.keys), "function": function_name(function)}
+        case ProcessRows(process=process):
+            return {"keys": list(node.inputs[0].keys), "process": type(process).__qualname__}
+        case Write(sink=sink):
+            return {"sink": sink.kind, **sink.describe()}
+        case _:
+            return {}
+
+
+def function_name(function: Any) -> str:
+    """A function as people know it."""
+    return getattr(function, "__qualname__", None) or type(function).__qualname__
+
+
+def describe_window(window: Window) -> str:
+    """The window as the user wrote it."""
+    match window:
+        case TumblingWindow():
+            offset = f", offset={format_duration(window.offset_us)!r}" if window.offset_us else ""
+            return f"tumbling({format_duration(window.size_us)!r}{offset})"
+        case SlidingWindow():
+            offset = f", offset={format_duration(window.offset_us)!r}" if window.offset_us else ""
+            return f"sliding({format_duration(window.size_us)!r}, every={format_duration(window.slide_us)!r}{offset})"
+        case SessionWindow():
+            return f"session({format_duration(window.gap_us)!r})"
+
+
+def state_signature(node: Node) -> str:
+    """JSON text that tells whether a snapshot of the operator can be read by another version of it; empty: no state."""
+    operation = node.operation
+    match operation:
+        case Read(source=source):
+            return _text({"verb": "read", "source": source.kind})
+        case WindowAggregate():
+            return _text(
+                {
+                    "verb": "window",
+                    "keys": _keys(node),
+                    "window": describe_window(operation.window),
+                    "aggregates": {name: str(expr) for name, expr in operation.aggregates},
+                }
+            )
+        case RunningAggregate(aggregates=aggregates):
+            described = {name: str(expr) for name, expr in aggregates}
+            return _text({"verb": "agg", "keys": _keys(node), "aggregates": described})
+        case RunningReduce():
+            return _text({"verb": "reduce", "keys": _keys(node), "row": schema_to_json(node.schema)})
+        case ProcessRows(process=process):
+            from penstock.api.functions import describe_states
+
+            return _text({"verb": "process", "keys": _keys(node), "states": describe_states(process)})
+        case Write(sink=sink):
+            return _text({"verb": "write", "sink": sink.kind})
+        case _:
+            return ""
+
+
+def check_signature(operator: str, stored: str, current: str) -> None:
+    """Raise `IncompatibleStateError` naming the operator if state written under `stored` cannot be read now.
+
+    The states of a process function may evolve; whether they do so compatibly is checked by its operator when it is
+    opened, so only what surrounds them is compared here.
+    """
+    old, new = json.loads(stored), json.loads(current)
+    if old.get("verb") == new.get("verb") == "process":
+        old.pop("states", None)
+        new.pop("states", None)
+    for part in sorted(old.keys() | new.keys()):
+        if old.get(part) != new.get(part):
+            raise IncompatibleStateError(
+                f"operator {operator!r}: its {part} changed from {old.get(part)} to {new.get(part)}, so its state cannot "
+                "be continued; undo the change, or give the operator another uid to start it with empty state"
+            )
+
+
+def _keys(node: Node) -> list[dict[str, Any]]:
+    source = node.inputs[0]
+    return schema_to_json(source.schema.select(source.keys)) if source.keys else []
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)

@@ -1,0 +1,87 @@
+"""From the job graph to the execution graph: subtasks, key groups, exchanges, slots."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.graph.jobgraph import JobGraph
+from penstock.protocol.frames import Channel
+from penstock.protocol.jobevents import Topology
+from penstock.protocol.keygroups import KeyGroupRange, key_group_range
+from penstock.protocol.messages import SubtaskId
+
+
+@dataclass(frozen=True)
+class ExecutionGraph:
+    """A job graph unfolded into subtasks.
+
+    Slot sharing: subtask i of every vertex of a group shares slot i of the group (which also co-locates them); groups
+    have slots of their own.
+    """
+
+    graph: JobGraph
+
+    def subtasks(self) -> tuple[SubtaskId, ...]:
+        """All subtasks, consumers before producers: a producer may send as soon as it runs."""
+        return tuple(
+            SubtaskId(vertex.id, index)
+            for vertex in reversed(self.graph.vertices)
+            for index in range(vertex.parallelism)
+        )
+
+    def channels(self, vertex_id: str) -> tuple[Channel, ...]:
+        """The channels of every subtask of a vertex: all subtasks of all its inputs."""
+        vertex = self.graph.vertex(vertex_id)
+        return tuple(
+            Channel(index, producer)
+            for index, edge in enumerate(vertex.inputs)
+            for producer in range(self.graph.vertex(edge.vertex).parallelism)
+        )
+
+    def key_groups(self, subtask: SubtaskId) -> KeyGroupRange:
+        """The key groups of a subtask."""
+        vertex = self.graph.vertex(subtask.vertex)
+        return key_group_range(subtask.index, vertex.parallelism, vertex.max_parallelism)
+
+    def exchanges(self) -> dict[str, int]:
+        """Vertices behind an exchange, with its number of partitions."""
+        return {vertex.id: vertex.parallelism for vertex in self.graph.vertices if vertex.inputs}
+
+    def slots(self) -> dict[SubtaskId, int]:
+        """The slot of every subtask."""
+        width: dict[str, int] = {}
+        for vertex in self.graph.vertices:
+            width[vertex.slot_group] = max(width.get(vertex.slot_group, 0), vertex.parallelism)
+        base: dict[str, int] = {}
+        for group in width:
+            base[group] = sum(width[earlier] for earlier in base)
+        return {
+            subtask: base[self.graph.vertex(subtask.vertex).slot_group] + subtask.index for subtask in self.subtasks()
+        }
+
+    def topology(self) -> Topology:
+        """What the protocol needs to know."""
+        subtasks = self.subtasks()
+        sources = frozenset(s for s in subtasks if self.graph.vertex(s.vertex).is_source)
+        sinks = frozenset(s for s in subtasks if self.graph.vertex(s.vertex).has_sink)
+        return Topology(
+            subtasks=subtasks,
+            sources=sources,
+            sinks=sinks,
+            exchanges=self.exchanges(),
+            publishers=frozenset(),
+            slots=self.slots(),
+            parallelism=self.graph.parallelism,
+            max_parallelism=self.graph.max_parallelism,
+            operators={operator.id: operator.state for operator in self.graph.operators() if operator.state},
+        )
+
+
+def exchange_topic(job: str, vertex: str, generation: int) -> str:
+    """The topic of an exchange."""
+    return f"{job}.x.{vertex}.g{generation}"
+
+
+def credits_topic(job: str) -> str:
+    """The topic of credit reports."""
+    return f"{job}.credits"

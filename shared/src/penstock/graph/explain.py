@@ -1,0 +1,91 @@
+"""The job graph for people: text, JSON and Graphviz."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from penstock.graph.jobgraph import JobEdge, JobGraph, JobOperator, JobVertex
+from penstock.types import schema_from_json
+
+
+def explain_text(graph: JobGraph) -> str:
+    """Chains, exchanges, parallelism, key groups, schemas, state and guarantees, one block per vertex."""
+    lines = [f"{graph.name}: {len(graph.vertices)} vertices, parallelism {graph.parallelism}"]
+    for vertex in graph.vertices:
+        lines += ["", *_vertex_lines(graph, vertex)]
+    return "\n".join(lines)
+
+
+def _vertex_lines(graph: JobGraph, vertex: JobVertex) -> Iterator[str]:
+    yield f"{vertex.id}  {vertex.name}"
+    slot = f", slot group {vertex.slot_group}" if vertex.slot_group != "default" else ""
+    yield f"  parallelism {vertex.parallelism}, {vertex.max_parallelism} key groups{slot}"
+    for edge in vertex.inputs:
+        yield f"  <- {edge.vertex} {_ship(edge)} through the log, {graph.vertex(edge.vertex).parallelism} channels"
+    for operator in vertex.operators:
+        yield from _operator_lines(operator)
+
+
+def _ship(edge: JobEdge) -> str:
+    tag = f" [{edge.link.tag}]" if edge.link.tag else ""
+    keys = f" by {', '.join(edge.link.keys)}" if edge.link.keys else ""
+    return f"{edge.ship}{keys}{tag}"
+
+
+def _operator_lines(operator: JobOperator) -> Iterator[str]:
+    yield f"  - {operator.verb} ({operator.id})"
+    for name, value in operator.settings.items():
+        yield f"      {name}: {_value(value)}"
+    yield f"      columns: {schema_from_json(operator.schema)}"
+    if operator.state:
+        yield f"      state: {_state(operator.state)}"
+    if operator.guarantee:
+        yield f"      guarantee: {operator.guarantee}"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return "; ".join(f"{name} = {expr}" for name, expr in value.items())  # pyright: ignore[reportUnknownVariableType] # JSON
+    if isinstance(value, list):
+        return ", ".join(str(item) for item in value)  # pyright: ignore[reportUnknownVariableType] # JSON
+    return str(value)
+
+
+def _state(signature: str) -> str:
+    described = json.loads(signature)
+    match described:
+        case {"verb": "read"}:
+            return "split positions and watermarks"
+        case {"verb": "write"}:
+            return "staged parts"
+        case {"keys": keys} if keys:
+            names = ", ".join(key["name"] for key in keys)
+            states = described.get("states")
+            return f"keyed by {names}" + (f": {json.dumps(states)}" if states else "")
+        case _:
+            return json.dumps(described.get("states", {}))
+
+
+def explain_dot(graph: JobGraph) -> str:
+    """A Graphviz digraph: a cluster per vertex, a node per operator; dashed edges cross the log."""
+    lines = ["digraph {", "  rankdir=LR; node [shape=box, fontname=Helvetica];"]
+    for vertex in graph.vertices:
+        lines.append(f"  subgraph cluster_{vertex.id} {{")
+        lines.append(f"    label={json.dumps(f'{vertex.id} x {vertex.parallelism}')};")
+        lines += [f"    {o.node} [label={json.dumps(_label(o))}];" for o in vertex.operators]
+        lines.append("  }")
+    for vertex in graph.vertices:
+        for edge in vertex.inputs:
+            label = json.dumps(_ship(edge))
+            lines.append(f"  {edge.link.source} -> {vertex.operators[0].node} [style=dashed, label={label}];")
+        for operator in vertex.operators:
+            for link in operator.inputs:
+                label = f" [label={json.dumps(link.tag)}]" if link.tag else ""
+                lines.append(f"  {link.source} -> {operator.node}{label};")
+    return "\n".join([*lines, "}"])
+
+
+def _label(operator: JobOperator) -> str:
+    return f"{operator.verb}\n{operator.id}"

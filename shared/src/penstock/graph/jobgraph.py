@@ -1,0 +1,302 @@
+"""From the logical plan to the job graph: which operators are chained into one vertex, and which edges cross the log.
+
+The job graph is JSON: structure, schemas, settings and signatures, never code. A worker imports the pipeline file again
+and finds the functions, sources and sinks by the operators' node ids.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import msgspec
+
+from penstock.errors import PipelineError
+from penstock.graph.describe import describe_node, state_signature
+from penstock.graph.logical import (
+    As,
+    DeadLetters,
+    KeyBy,
+    LogicalPlan,
+    Node,
+    Read,
+    Side,
+    Union,
+    Write,
+)
+from penstock.protocol.keygroups import DEFAULT_MAX_PARALLELISM
+from penstock.types import schema_to_json
+
+FORMAT_VERSION = 1
+
+Ship = Literal["forward", "hash", "rebalance"]
+"""`forward`: within a chain; `hash`: by key group; `rebalance`: round robin by batch."""
+
+DEFAULT_SLOT_GROUP = "default"
+DEAD_LETTERS_TAG = "__dead_letters"
+
+
+class Link(msgspec.Struct, frozen=True):
+    """Rows of operator `source` (of its side output `tag`, if named) go to another operator."""
+
+    source: str
+    tag: str | None = None
+    keys: tuple[str, ...] = ()
+
+
+class JobOperator(msgspec.Struct, frozen=True):
+    """One operator of a chain."""
+
+    node: str
+    id: str
+    verb: str
+    inputs: tuple[Link, ...]
+    """Chained inputs; empty at the head of a vertex."""
+    schema: list[dict[str, Any]]
+    event_time: bool
+    settings: dict[str, Any]
+    state: str
+    """What its state looks like, as text that must agree on restore; empty if it keeps none."""
+    guarantee: str = ""
+    """Sinks: what the result promises, with the reason where it is less than exactly-once."""
+
+
+class JobEdge(msgspec.Struct, frozen=True):
+    """An input of a vertex: an exchange from another vertex."""
+
+    vertex: str
+    link: Link
+    ship: Ship
+    schema: list[dict[str, Any]]
+    event_time: bool
+
+
+class JobVertex(msgspec.Struct, frozen=True):
+    """Operators that run chained in one subtask."""
+
+    id: str
+    name: str
+    parallelism: int
+    max_parallelism: int
+    slot_group: str
+    operators: tuple[JobOperator, ...]
+    inputs: tuple[JobEdge, ...] = ()
+
+    @property
+    def is_source(self) -> bool:
+        """Whether the chain begins with a source."""
+        return self.operators[0].verb == "read"
+
+    @property
+    def has_sink(self) -> bool:
+        """Whether the chain ends in a sink somewhere."""
+        return any(operator.verb == "write" for operator in self.operators)
+
+
+class JobGraph(msgspec.Struct, frozen=True):
+    """A job at one parallelism."""
+
+    name: str
+    parallelism: int
+    max_parallelism: int
+    vertices: tuple[JobVertex, ...]
+    version: int = FORMAT_VERSION
+
+    def vertex(self, vertex_id: str) -> JobVertex:
+        """The vertex with that id."""
+        return next(vertex for vertex in self.vertices if vertex.id == vertex_id)
+
+    def consumers(self, vertex_id: str) -> Iterator[tuple[JobVertex, int, JobEdge]]:
+        """Vertices that read from this one, with the number of the input."""
+        for vertex in self.vertices:
+            for index, edge in enumerate(vertex.inputs):
+                if edge.vertex == vertex_id:
+                    yield vertex, index, edge
+
+    def operators(self) -> Iterator[JobOperator]:
+        """All operators."""
+        for vertex in self.vertices:
+            yield from vertex.operators
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return msgspec.to_builtins(self)
+
+
+def graph_from_json(value: Any) -> JobGraph:
+    """The inverse of `JobGraph.to_json`."""
+    return msgspec.convert(value, JobGraph)
+
+
+def build_job_graph(plan: LogicalPlan, parallelism: int, *, at_least_once: bool = False) -> JobGraph:
+    """Cut the plan into vertices.
+
+    Raises:
+        PipelineError: nothing is written, an operator's parallelism exceeds its key groups, or nothing can come of it.
+    """
+    return _Builder(plan, parallelism, at_least_once).build()
+
+
+class _Builder:
+    def __init__(self, plan: LogicalPlan, parallelism: int, at_least_once: bool) -> None:
+        self._plan = plan
+        self._parallelism = parallelism
+        self._at_least_once = at_least_once
+        self._needed = _needed_nodes(plan)
+        self._physical = [n for n in plan if n in self._needed and not _is_structure(n)]
+        self._links = {node: tuple(_links(node)) for node in self._physical}
+        self._vertex_of: dict[Node, Node] = {}
+        """Operator to the head of its chain."""
+
+    def build(self) -> JobGraph:
+        for node in self._physical:
+            self._vertex_of[node] = self._head(node)
+        heads = [node for node in self._physical if self._vertex_of[node] is node]
+        names = {head: f"v{index}" for index, head in enumerate(heads)}
+        vertices = tuple(self._vertex(head, names) for head in heads)
+        return JobGraph(self._plan.name, self._parallelism, DEFAULT_MAX_PARALLELISM, vertices)
+
+    def _head(self, node: Node) -> Node:
+        links = self._links[node]
+        if len(links) != 1:
+            return node
+        producer, link = links[0]
+        chained = (
+            node.chainable
+            and producer.chainable
+            and self._parallelism_of(producer) == self._parallelism_of(node)
+            and self._slot_group(producer) == self._slot_group(node)
+            and (not link.keys or self._parallelism_of(node) == 1)
+        )
+        return self._vertex_of[producer] if chained else node
+
+    def _parallelism_of(self, node: Node) -> int:
+        return node.parallelism or self._parallelism
+
+    def _max_parallelism(self, chain: list[Node]) -> int:
+        wanted = {node.max_parallelism for node in chain if node.max_parallelism is not None}
+        if len(wanted) > 1:
+            raise PipelineError(
+                f"max_parallelism: chained operators say {sorted(wanted)}; separate them with chain(False)"
+            )
+        return wanted.pop() if wanted else DEFAULT_MAX_PARALLELISM
+
+    def _slot_group(self, node: Node) -> str:
+        """An operator shares slots with its first input unless it says otherwise, as in Flink."""
+        if node.slot_group is not None:
+            return node.slot_group
+        links = self._links[node]
+        return self._slot_group(links[0][0]) if links else DEFAULT_SLOT_GROUP
+
+    def _vertex(self, head: Node, names: dict[Node, str]) -> JobVertex:
+        chain = [node for node in self._physical if self._vertex_of[node] is head]
+        parallelism = self._parallelism_of(head)
+        max_parallelism = self._max_parallelism(chain)
+        if parallelism > max_parallelism:
+            raise PipelineError(
+                f"parallelism {parallelism} of {chain[0].verb} exceeds its {max_parallelism} key groups; "
+                "raise max_parallelism or lower the parallelism"
+            )
+        edges = tuple(self._edge(link, producer, names) for producer, link in self._links[head])
+        operators = tuple(self._operator(node, chained=node is not head) for node in chain)
+        name = " -> ".join(node.uid or node.verb for node in chain)
+        return JobVertex(names[head], name, parallelism, max_parallelism, self._slot_group(head), operators, edges)
+
+    def _edge(self, link: Link, producer: Node, names: dict[Node, str]) -> JobEdge:
+        schema, event_time = _link_schema(producer, link, self._plan)
+        ship: Ship = "hash" if link.keys else "rebalance"
+        return JobEdge(names[self._vertex_of[producer]], link, ship, schema, event_time)
+
+    def _operator(self, node: Node, *, chained: bool) -> JobOperator:
+        return JobOperator(
+            node=node.id,
+            id=node.operator_id,
+            verb=node.verb,
+            inputs=tuple(link for _, link in self._links[node]) if chained else (),
+            schema=schema_to_json(node.schema),
+            event_time=node.event_time,
+            settings=describe_node(node),
+            state=state_signature(node),
+            guarantee=self._guarantee(node) if isinstance(node.operation, Write) else "",
+        )
+
+    def _guarantee(self, node: Node) -> str:
+        operation = node.operation
+        assert isinstance(operation, Write)
+        sink = operation.sink
+        weak = [n.operation.source for n in _ancestors(node) if isinstance(n.operation, Read)]
+        unreplayable = next((source for source in weak if not source.replayable), None)
+        if sink.guarantee != "exactly-once":
+            return f"{sink.guarantee}: the {sink.kind} sink cannot do better"
+        if unreplayable is not None:
+            return (
+                f"at-least-once: the {unreplayable.kind} source cannot be read again after a failure (rows may be lost)"
+            )
+        if self._at_least_once:
+            return "at-least-once: barriers are not aligned in this mode"
+        return "exactly-once"
+
+
+def _is_structure(node: Node) -> bool:
+    return isinstance(node.operation, As | Union | KeyBy | Side | DeadLetters)
+
+
+def _ancestors(node: Node) -> Iterator[Node]:
+    for upstream in node.inputs:
+        yield upstream
+        yield from _ancestors(upstream)
+
+
+def _needed_nodes(plan: LogicalPlan) -> set[Node]:
+    writes = [node for node in plan if isinstance(node.operation, Write)]
+    if not writes:
+        raise PipelineError(f"pipeline {plan.name!r} writes nothing; end a stream with .write(sink)")
+    needed: set[Node] = set(writes)
+    for node in writes:
+        needed.update(_ancestors(node))
+    return needed
+
+
+def _links(node: Node) -> Iterator[tuple[Node, Link]]:
+    """The operators whose rows reach this one, seen through the nodes that are only structure."""
+    for upstream in node.inputs:
+        yield from _resolve(upstream)
+
+
+def _resolve(node: Node) -> Iterator[tuple[Node, Link]]:
+    match node.operation:
+        case As():
+            yield from _resolve(node.inputs[0])
+        case Union():
+            for upstream in node.inputs:
+                yield from _resolve(upstream)
+        case KeyBy():
+            for producer, link in _resolve(node.inputs[0]):
+                yield producer, Link(link.source, link.tag, node.keys)
+        case Side(tag=tag):
+            yield _producer_of(node.inputs[0]), Link(_producer_of(node.inputs[0]).id, tag.name)
+        case DeadLetters():
+            yield node.inputs[0], Link(node.inputs[0].id, DEAD_LETTERS_TAG)
+        case _:
+            yield node, Link(node.id)
+
+
+def _producer_of(node: Node) -> Node:
+    """The operator behind a stream whose side output is read (`as_` in between changes nothing)."""
+    return _producer_of(node.inputs[0]) if isinstance(node.operation, As) else node
+
+
+def _link_schema(producer: Node, link: Link, plan: LogicalPlan) -> tuple[list[dict[str, Any]], bool]:
+    """Schema and event time of the rows of a link."""
+    if link.tag is None:
+        return schema_to_json(producer.schema), producer.event_time
+    if link.tag == DEAD_LETTERS_TAG:
+        node = next(n for n in plan if isinstance(n.operation, DeadLetters) and n.inputs[0] is producer)
+        return schema_to_json(node.schema), False
+    return schema_to_json(producer.sides[link.tag]), producer.event_time
+
+
+def fingerprint(graph: JobGraph) -> str:
+    """Text that differs exactly when two graphs differ."""
+    return json.dumps(graph.to_json(), sort_keys=True)

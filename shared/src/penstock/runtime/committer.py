@@ -1,0 +1,70 @@
+"""Carries out what `StagedParts` decides: makes staged parts visible, one at a time, in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from penstock.connectors.base import SinkWriter
+from penstock.protocol.committing import StagedPart, StagedParts
+
+STAGED = "staged"
+"""Name of the list state that holds staged parts."""
+
+
+class Committer:
+    """The staged parts of one subtask's sinks."""
+
+    def __init__(
+        self,
+        writers: Mapping[str, SinkWriter],
+        restored: Sequence[StagedPart],
+        restored_checkpoint: int,
+        changed: Callable[[], None],
+    ) -> None:
+        """`changed` is called when `published` has risen."""
+        self._writers = writers
+        self._parts = StagedParts(restored, restored_checkpoint)
+        self._wake = asyncio.Event()
+        self._wake.set()
+        self._changed = changed
+
+    @property
+    def published(self) -> int:
+        """The checkpoint up to which everything is visible."""
+        return self._parts.published
+
+    def prepare(self, checkpoint: int) -> tuple[dict[str, list[bytes]], list[Callable[[], None]]]:
+        """Stage what was written; returns per sink operator what its snapshot lists, and the work to make it durable."""
+        persists: list[Callable[[], None]] = []
+        for operator, writer in self._writers.items():
+            prepared = writer.prepare(checkpoint)
+            self._parts.prepared(StagedPart(operator, checkpoint, part) for part in prepared.committables)
+            if prepared.persist is not None:
+                persists.append(prepared.persist)
+        listed: dict[str, list[bytes]] = {operator: [] for operator in self._writers}
+        for part in self._parts.listed():
+            listed[part.operator].append(msgspec.json.encode(part))
+        return listed, persists
+
+    def completed(self, checkpoint: int) -> None:
+        """COMPLETE: commit what it covers."""
+        self._parts.completed(checkpoint)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Commit whenever there is something to commit; ends by cancellation."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            for part in self._parts.to_commit():
+                await asyncio.to_thread(self._writers[part.operator].commit, part.committable)
+                self._parts.committed(part)
+            self._changed()
+
+
+def decode_staged(entries: Sequence[bytes]) -> list[StagedPart]:
+    """Staged parts from list state."""
+    return [msgspec.json.decode(entry, type=StagedPart) for entry in entries]

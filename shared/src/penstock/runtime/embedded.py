@@ -1,0 +1,312 @@
+"""Embedded mode: coordinator, worker and log in one process on one directory. The same code as on a cluster.
+
+The directory holds the log, the snapshots and the job log; SIGKILL at any moment loses nothing: `resume` continues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+import uuid
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from penstock.adapters.directory_blobs import DirectoryBlobs
+from penstock.adapters.directory_log import DirectoryLog
+from penstock.adapters.directory_metadata import DirectoryMetadata
+from penstock.adapters.system_clock import SystemClock
+from penstock.connectors.base import Sink
+from penstock.errors import IncompatibleStateError, PenstockError, ProtocolError, UsageError, UserCodeError
+from penstock.graph.describe import check_signature
+from penstock.graph.executiongraph import ExecutionGraph
+from penstock.graph.jobgraph import JobGraph, build_job_graph, fingerprint, graph_from_json
+from penstock.graph.logical import LogicalPlan, Write
+from penstock.ports import BlobNotFoundError, Blobs
+from penstock.protocol.checkpoints import CheckpointSettings
+from penstock.protocol.jobevents import JobEnded, Requested
+from penstock.protocol.joblog import JobHistory, JobLogWriter, Submit, encode_record, log_key
+from penstock.protocol.jobmaster import JobMaster
+from penstock.protocol.manifests import Manifest
+from penstock.protocol.messages import Deploy, Restore
+from penstock.protocol.restarts import NoRestart, RestartStrategy
+from penstock.runtime.committer import STAGED, decode_staged
+from penstock.runtime.coordinator import CoordinatorPorts, CoordinatorService, load_history, load_manifest
+from penstock.runtime.progress import JobProgress
+from penstock.runtime.subtask import Services, SubtaskSettings
+from penstock.runtime.worker import WorkerService
+
+if TYPE_CHECKING:
+    from penstock.api.pipeline import Pipeline
+
+LEASE_TTL_MS = 15_000
+END_DEADLINE_MS = 5_000
+CURRENT = "current-job"
+"""Names the job that a directory belongs to."""
+
+
+@dataclass(frozen=True)
+class EmbeddedSettings:
+    """How an embedded run behaves."""
+
+    parallelism: int = 1
+    checkpoint_interval_ms: int = 10_000
+    durable: bool = True
+    """fsync before COMPLETE, so that results survive a power loss; without it only the death of the process."""
+    at_least_once: bool = False
+    restart: RestartStrategy = field(default_factory=NoRestart)
+    data: SubtaskSettings = field(default_factory=SubtaskSettings)
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """What became of a job."""
+
+    job: str
+    state: Literal["FINISHED", "STOPPED", "CANCELED", "FAILED", "SUSPENDED"]
+    reason: str
+    progress: JobProgress
+    error: BaseException | None = None
+    """What user code or the engine raised, if the job failed."""
+
+
+@dataclass(frozen=True)
+class FoundJob:
+    """A job that an earlier run left in a directory."""
+
+    job: str
+    history: JobHistory
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is nothing to continue."""
+        return self.history.terminated is not None and self.history.terminated.state != "FAILED"
+
+
+class _Loader:
+    """The job's code is in this process already."""
+
+    def __init__(self, graph: JobGraph, plan: LogicalPlan, blobs: Blobs) -> None:
+        self._graph = graph
+        self._plan = plan
+        self._blobs = blobs
+
+    async def load(self, deploy: Deploy) -> tuple[JobGraph, LogicalPlan, Manifest | None]:
+        manifest = await load_manifest(self._blobs, deploy.restore) if deploy.restore else None
+        return self._graph, self._plan, manifest
+
+
+class EmbeddedJob:
+    """One job in one directory. Used as an async context manager around `wait`."""
+
+    def __init__(self, pipeline: Pipeline, directory: Path, settings: EmbeddedSettings) -> None:
+        self._plan = pipeline.plan
+        self._directory = directory
+        self._settings = settings
+        self._clock = SystemClock()
+        self._blobs = DirectoryBlobs(directory / "blobs")
+        self.graph = build_job_graph(pipeline.plan, settings.parallelism, at_least_once=settings.at_least_once)
+        self.job = ""
+        self._coordinator: CoordinatorService | None = None
+        self._worker: WorkerService | None = None
+
+    async def find(self) -> FoundJob | None:
+        """The job that an earlier run left in this directory."""
+        try:
+            job = (await self._blobs.get(CURRENT)).decode()
+        except BlobNotFoundError:
+            return None
+        history = await load_history(self._blobs, job)
+        return FoundJob(job, history) if history.submit is not None else None
+
+    async def run(self, *, resume: bool) -> JobResult:
+        """Run to the end of the input, to a suspension or a failure.
+
+        Raises:
+            UsageError: there is nothing to resume.
+            IncompatibleStateError: the pipeline changed so that its state does not fit; names the operator.
+        """
+        if not resume:
+            await asyncio.to_thread(self._clear)
+        history = await self._continue() if resume else await self._submit(None)
+        await self._recover_sinks(history, new=not resume)
+        async with self._services(history) as ended:
+            outcome = await ended
+            await self._let_tasks_end()
+        if outcome.state == "FINISHED":
+            await self._recover_sinks(None, new=False)
+        assert self._coordinator is not None
+        assert self._worker is not None
+        error = self._worker.failures[0] if self._worker.failures and outcome.state == "FAILED" else None
+        return JobResult(self.job, outcome.state, outcome.reason, self._coordinator.progress(self.job), error)
+
+    def suspend(self) -> None:
+        """Stop at a checkpoint, to be resumed later."""
+        if self._coordinator is not None:
+            self._coordinator.request(self.job, Requested(uuid.uuid4().hex, "suspend", reason="interrupted"))
+
+    @property
+    def started(self) -> bool:
+        """Whether there is progress to look at."""
+        return self._coordinator is not None
+
+    @property
+    def progress(self) -> JobProgress:
+        """How the job is."""
+        assert self._coordinator is not None
+        return self._coordinator.progress(self.job)
+
+    def _clear(self) -> None:
+        """Remove what an earlier run left."""
+        for part in ("log", "blobs", "metadata"):
+            shutil.rmtree(self._directory / part, ignore_errors=True)
+        self._blobs = DirectoryBlobs(self._directory / "blobs")
+
+    async def _let_tasks_end(self) -> None:
+        """Subtasks close their files by themselves once the leader has commanded the end."""
+        assert self._worker is not None
+        deadline_ms = self._clock.monotonic_ms() + END_DEADLINE_MS
+        while self._worker.statuses() and self._clock.monotonic_ms() < deadline_ms:
+            if all(status.state == "failed" for status in self._worker.statuses()):
+                return
+            await self._clock.sleep_ms(5)
+
+    # -- start ----------------------------------------------------------------------------------------------------------
+
+    async def _submit(self, restored_from: Restore | None) -> JobHistory:
+        self.job = uuid.uuid4().hex
+        submit = Submit(
+            seq=0,
+            nonce=uuid.uuid4().hex,
+            job=self.job,
+            name=self.graph.name,
+            graph=self.graph.to_json(),
+            restored_from=restored_from,
+        )
+        await self._blobs.create(log_key(self.job, 0), encode_record(submit))
+        await self._blobs.put(CURRENT, self.job.encode())
+        return JobHistory.of([submit])
+
+    async def _continue(self) -> JobHistory:
+        found = await self.find()
+        if found is None:
+            raise UsageError(f"--resume: {self._directory} holds no earlier run; start without --resume")
+        if found.finished:
+            raise UsageError(
+                f"--resume: the run in {self._directory} has finished; start without --resume to run it again"
+            )
+        restore = found.history.restore
+        if restore is not None:
+            self._check_compatible(await load_manifest(self._blobs, restore))
+        if found.history.terminated is None:
+            self.job = found.job
+            return found.history
+        return await self._submit(restore)
+
+    def _check_compatible(self, manifest: Manifest) -> None:
+        current = {operator.id: operator.state for operator in self.graph.operators() if operator.state}
+        for operator, stored in manifest.operators.items():
+            if operator not in current:
+                raise IncompatibleStateError(
+                    f"operator {operator!r} has state in checkpoint {manifest.checkpoint} but is no longer in the "
+                    "pipeline; put it back, or start over without --resume (give operators a .uid() so that they are "
+                    "found again when the pipeline changes around them)"
+                )
+            check_signature(operator, stored, current[operator])
+        widths = {vertex.max_parallelism for vertex in self.graph.vertices}
+        if widths != {manifest.max_parallelism}:
+            raise IncompatibleStateError(
+                f"max_parallelism changed from {manifest.max_parallelism} to {sorted(widths)}: key groups would not match"
+            )
+
+    async def _recover_sinks(self, history: JobHistory | None, *, new: bool) -> None:
+        """Let every sink remove staged parts that no complete checkpoint names."""
+        needed: dict[str, list[Any]] = {}
+        if history is not None and history.restore is not None:
+            manifest = await load_manifest(self._blobs, history.restore)
+            for subtasks in manifest.subtasks.values():
+                for snapshot in subtasks.values():
+                    for operator, handles in snapshot.operators.items():
+                        staged = decode_staged(handles.lists.get(STAGED, ()))
+                        needed.setdefault(operator, []).extend(part.committable for part in staged)
+        for operator, sink in self._sinks():
+            if new:
+                await asyncio.to_thread(sink.begin)
+            await asyncio.to_thread(sink.recover, needed.get(operator, []))
+
+    def _sinks(self) -> list[tuple[str, Sink]]:
+        return [(node.operator_id, node.operation.sink) for node in self._plan if isinstance(node.operation, Write)]
+
+    # -- services -------------------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def _services(self, history: JobHistory) -> AsyncGenerator[asyncio.Future[JobEnded]]:
+        log = DirectoryLog(self._directory / "log", durable=self._settings.durable)
+        metadata = DirectoryMetadata(self._directory / "metadata", self._clock)
+        ports = CoordinatorPorts(log, self._blobs, metadata, self._clock, lambda: uuid.uuid4().hex)
+        topology = ExecutionGraph(self.graph).topology()
+        self._coordinator = CoordinatorService(uuid.uuid4().hex, ports, LEASE_TTL_MS, takeover_ms=0)
+        services = Services(log, self._blobs, self._clock, self._settings.data)
+        self._worker = WorkerService(
+            uuid.uuid4().hex, topology.slot_count, services, _Loader(self.graph, self._plan, self._blobs)
+        )
+        changed = fingerprint(graph_from_json(history.graph)) != fingerprint(self.graph)
+        master = JobMaster(
+            self.job,
+            history,
+            topology,
+            CheckpointSettings(
+                interval_ms=self._settings.checkpoint_interval_ms,
+                flavour="at_least_once" if self._settings.at_least_once else "aligned",
+            ),
+            self._settings.restart,
+            ports.new_id,
+            self.graph.to_json() if changed else None,
+        )
+        ended = self._coordinator.add_job(self.job, master, JobLogWriter(history))
+        await self._coordinator.prepare()
+        serving = [asyncio.ensure_future(self._coordinator.run()), asyncio.ensure_future(self._worker.run())]
+        for service in serving:
+            service.add_done_callback(lambda done: _fail_with(ended, done))
+        try:
+            yield ended
+        finally:
+            for service in serving:
+                service.cancel()
+            await asyncio.gather(*serving, return_exceptions=True)
+            await log.close()
+
+
+def _fail_with(ended: asyncio.Future[JobEnded], service: asyncio.Future[None]) -> None:
+    """A service that ends by itself before the job has failed, and with it the run."""
+    if ended.done() or service.cancelled():
+        return
+    ended.set_exception(service.exception() or ProtocolError("a service of the embedded run ended by itself"))
+
+
+def default_directory(name: str) -> Path:
+    """Where `penstock run` keeps log and snapshots of a pipeline unless told otherwise."""
+    return Path(".penstock") / name
+
+
+def run_pipeline(pipeline: Pipeline, *, parallelism: int, directory: str | Path | None, resume: bool) -> JobResult:
+    """Run a pipeline in this process; what `Pipeline.run` does.
+
+    Raises:
+        PenstockError: the job failed; the error is what its code or the engine raised.
+    """
+    settings = EmbeddedSettings(parallelism=parallelism)
+    with contextlib.ExitStack() as stack:
+        if directory is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-")))
+        else:
+            folder = Path(directory)
+        result = asyncio.run(EmbeddedJob(pipeline, folder, settings).run(resume=resume))
+    if result.state == "FAILED":
+        raise (
+            result.error if isinstance(result.error, PenstockError) else UserCodeError(result.reason)
+        ) from result.error
+    return result

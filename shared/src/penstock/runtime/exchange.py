@@ -1,0 +1,163 @@
+"""The exchange as a chain sees it: rows are split by key group, buffered, cut into frames; frames become rows again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pyarrow as pa
+
+from penstock.batches import EVENT_TIME, KEY_GROUP
+from penstock.graph.jobgraph import JobEdge
+from penstock.protocol.frames import MAX_PAYLOAD_BYTES, MAX_ROWS, Frame
+from penstock.protocol.keygroups import key_group_range
+from penstock.protocol.outputs import OutputId, OutputLedger
+from penstock.state.hashing import key_groups
+from penstock.types import schema_from_json
+
+if TYPE_CHECKING:
+    from penstock.protocol.messages import Flavour
+
+COALESCE_ROWS = 16_384
+"""Readers join smaller frames up to this many rows before an operator is called."""
+
+SendFrame = Callable[[OutputId, Frame, bytes], None]
+
+
+def frame_schema(edge: JobEdge) -> pa.Schema:
+    """The Arrow schema of the payloads of an edge."""
+    schema = schema_from_json(edge.schema).arrow()
+    return schema.append(pa.field(EVENT_TIME, pa.int64())) if edge.event_time else schema
+
+
+def encode_payload(frame: pl.DataFrame) -> bytes:
+    """An Arrow IPC record batch without schema."""
+    table = frame.to_arrow(compat_level=pl.CompatLevel.oldest()).combine_chunks()
+    return table.to_batches()[0].serialize().to_pybytes()
+
+
+def decode_payload(payload: memoryview, schema: pa.Schema) -> pl.DataFrame:
+    """The inverse of `encode_payload`."""
+    batch = pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
+    frame = pl.from_arrow(batch)
+    assert isinstance(frame, pl.DataFrame)
+    return frame
+
+
+class ExchangeWriter:
+    """One edge out of a subtask: a `Receiver` at the end of a chain.
+
+    Watermarks never overtake rows and are sent when rows are flushed; between two flushes only the newest counts.
+    """
+
+    def __init__(
+        self, outputs: Sequence[OutputId], edge: JobEdge, max_parallelism: int, ledger: OutputLedger, send: SendFrame
+    ) -> None:
+        """`outputs` are the partitions of the consuming vertex, in order."""
+        self._outputs = outputs
+        self._columns = list(frame_schema(edge).names)
+        self._keys = list(edge.link.keys)
+        self._max_parallelism = max_parallelism
+        self._ledger = ledger
+        self._send = send
+        self._buffers: list[list[pl.DataFrame]] = [[] for _ in self._outputs]
+        self._buffered_rows = [0] * len(outputs)
+        self._turn = 0
+        self._watermark: int | None = None
+        self._idle = False
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something waits for a flush."""
+        return self._watermark is not None or any(self._buffered_rows)
+
+    def rows(self, frame: pl.DataFrame) -> None:
+        """Split and buffer rows; full buffers are cut."""
+        self._idle = False
+        for partition, part in self._split(frame.select(self._columns)):
+            if part.height:
+                self._buffers[partition].append(part)
+                self._buffered_rows[partition] += part.height
+                if self._buffered_rows[partition] >= MAX_ROWS:
+                    self._cut(partition)
+
+    def watermark(self, watermark: int) -> None:
+        """Remember the watermark for the next flush."""
+        self._idle = False
+        self._watermark = watermark
+
+    def flush(self) -> None:
+        """Cut everything buffered, then send the newest watermark."""
+        for partition in range(len(self._outputs)):
+            self._cut(partition)
+        if self._watermark is not None:
+            for output in self._outputs:
+                self._send(output, self._ledger.watermark(output, self._watermark), b"")
+            self._watermark = None
+
+    def idle(self) -> None:
+        """Tell the consumers that nothing is to be waited for here."""
+        self.flush()
+        if not self._idle:
+            self._idle = True
+            for output in self._outputs:
+                self._send(output, self._ledger.idle(output), b"")
+
+    def barrier(self, checkpoint: int, nonce: str, flavour: Flavour) -> None:
+        """Send a barrier behind everything cut so far."""
+        for output in self._outputs:
+            self._send(output, self._ledger.barrier(output, checkpoint, nonce, flavour), b"")
+
+    def _split(self, frame: pl.DataFrame) -> Sequence[tuple[int, pl.DataFrame]]:
+        count = len(self._outputs)
+        if count == 1:
+            return [(0, frame)]
+        if not self._keys:
+            self._turn = (self._turn + 1) % count
+            return [(self._turn, frame)]
+        groups = key_groups(frame, self._keys, self._max_parallelism)
+        keyed = frame.with_columns(groups.alias(KEY_GROUP))
+        parts: list[tuple[int, pl.DataFrame]] = []
+        for partition in range(count):
+            bounds = key_group_range(partition, count, self._max_parallelism)
+            inside = pl.col(KEY_GROUP).is_between(bounds.start, bounds.end - 1)
+            parts.append((partition, keyed.filter(inside).drop(KEY_GROUP)))
+        return parts
+
+    def _cut(self, partition: int) -> None:
+        if not self._buffered_rows[partition]:
+            return
+        frame = pl.concat(self._buffers[partition], rechunk=True)
+        self._buffers[partition] = []
+        self._buffered_rows[partition] = 0
+        per_row = max(1.0, frame.estimated_size() / frame.height)
+        step = max(1, min(MAX_ROWS, int(MAX_PAYLOAD_BYTES / per_row)))
+        output = self._outputs[partition]
+        for start in range(0, frame.height, step):
+            part = frame.slice(start, step)
+            payload = encode_payload(part)
+            self._send(output, self._ledger.data(output, part.height, len(payload)), payload)
+
+
+class Coalescer:
+    """Joins consecutive small frames of any channels before an operator is called; order is kept."""
+
+    def __init__(self, deliver: Callable[[pl.DataFrame], None]) -> None:
+        self._deliver = deliver
+        self._frames: list[pl.DataFrame] = []
+        self._rows = 0
+
+    def add(self, frame: pl.DataFrame) -> None:
+        """Take a frame."""
+        self._frames.append(frame)
+        self._rows += frame.height
+        if self._rows >= COALESCE_ROWS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand on what was gathered."""
+        if not self._frames:
+            return
+        frames, self._frames, self._rows = self._frames, [], 0
+        self._deliver(frames[0] if len(frames) == 1 else pl.concat(frames))

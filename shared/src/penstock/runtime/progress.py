@@ -1,0 +1,98 @@
+"""How a job is: what the command line shows. Fed with everything the job's master hears and orders."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.protocol.jobevents import Announce, Append, JobCommand, JobEnded, JobEvent, ManifestStored, StatusReported
+from penstock.protocol.joblog import Begin, Complete
+from penstock.protocol.jobmaster import JobMaster
+from penstock.protocol.messages import BarrierMarker, CheckpointAborted, SubtaskId, TaskStatus
+
+
+@dataclass
+class CheckpointProgress:
+    """A checkpoint as people see it."""
+
+    checkpoint: int
+    triggered_us: int
+    state: str = "in progress"
+    completed_us: int | None = None
+    size_bytes: int = 0
+    sync_us: int = 0
+    """The longest time a subtask stood still."""
+
+    @property
+    def duration_us(self) -> int | None:
+        """From the trigger to COMPLETE."""
+        return None if self.completed_us is None else self.completed_us - self.triggered_us
+
+
+@dataclass
+class JobProgress:
+    """The newest known facts of one job."""
+
+    job: str
+    phase: str = "opening"
+    attempt_number: int = 0
+    restored: int | None = None
+    missing_slots: int = 0
+    statuses: dict[SubtaskId, TaskStatus] = field(default_factory=dict[SubtaskId, TaskStatus])
+    checkpoints: dict[int, CheckpointProgress] = field(default_factory=dict[int, CheckpointProgress])
+    failures: list[str] = field(default_factory=list[str])
+    ended: JobEnded | None = None
+
+    def event(self, event: JobEvent, master: JobMaster, now_us: int) -> None:
+        """The master was told this."""
+        self.phase = master.phase.value
+        if isinstance(event, StatusReported):
+            status = event.status
+            if status.attempt == master.attempt:
+                self.statuses[status.subtask] = status
+            if status.state == "failed" and status.error not in self.failures[-1:]:
+                self.failures.append(f"{status.subtask}: {status.error}")
+        if isinstance(event, ManifestStored) and event.checkpoint in self.checkpoints:
+            pending = next((p for p in master.book.pending if p.checkpoint == event.checkpoint), None)
+            if pending is not None:
+                shown = self.checkpoints[event.checkpoint]
+                shown.size_bytes = sum(snapshot.size_bytes for snapshot in pending.snapshots.values())
+                shown.sync_us = max(snapshot.sync_us for snapshot in pending.snapshots.values())
+
+    def command(self, command: JobCommand, now_us: int) -> None:
+        """The master ordered this."""
+        match command:
+            case Announce(command=BarrierMarker(checkpoint=checkpoint)):
+                self.checkpoints[checkpoint] = CheckpointProgress(checkpoint, now_us)
+            case Announce(command=CheckpointAborted(checkpoint=checkpoint)) if checkpoint in self.checkpoints:
+                self.checkpoints[checkpoint].state = "aborted"
+            case Append(record=Complete(checkpoint=checkpoint)) if checkpoint in self.checkpoints:
+                self.checkpoints[checkpoint].state = "complete"
+                self.checkpoints[checkpoint].completed_us = now_us
+            case Append(record=Begin(attempt_number=number)):
+                self.attempt_number = number
+                self.missing_slots = 0
+                self.statuses.clear()
+            case JobEnded():
+                self.ended = command
+            case _:
+                pass
+
+    def total(self, operator: str, metric: str) -> int:
+        """A metric of an operator over all subtasks."""
+        values: list[Any] = [status.metrics.get(operator, {}).get(metric, 0) for status in self.statuses.values()]
+        return sum(values)
+
+    def watermarks(self, vertex: str) -> list[int]:
+        """Watermark per subtask of a vertex."""
+        return [s.progress.get("watermark", 0) for i, s in sorted(self.statuses.items()) if i.vertex == vertex]
+
+    @property
+    def last_checkpoint(self) -> int:
+        """The newest complete checkpoint, that of an earlier run included; 0 if there is none."""
+        return max((c.checkpoint for c in self.completed_checkpoints), default=self.restored or 0)
+
+    @property
+    def completed_checkpoints(self) -> list[CheckpointProgress]:
+        """All complete ones, oldest first."""
+        return [c for c in self.checkpoints.values() if c.state == "complete"]

@@ -1,0 +1,164 @@
+"""Snapshots of a subtask: what is frozen at a barrier, how it becomes durable in the background, how it comes back.
+
+Operators' keyed state of one checkpoint is one object per operator and subtask, with an index of its key groups in the
+manifest, so that a restore at another parallelism reads ranges and never rewrites anything. Small operator state
+(splits, staged parts, lists) stands in the manifest itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from penstock.errors import CorruptDataError
+from penstock.ports import BlobNotFoundError, Blobs
+from penstock.protocol.keygroups import KeyGroupRange, key_group_range
+from penstock.protocol.manifests import Manifest
+from penstock.protocol.messages import Handle, OperatorHandles, SubtaskSnapshot
+from penstock.runtime.operator import KeyedPart, OperatorSnapshot, RestoredState
+
+
+@dataclass
+class FrozenSubtask:
+    """What a subtask captured at a barrier. `persist` runs in a thread before the state is written."""
+
+    operators: dict[str, OperatorSnapshot]
+    watermark: int
+    sync_us: int
+    alignment_us: int = 0
+    persist: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
+
+
+async def upload(frozen: FrozenSubtask, prefix: str, blobs: Blobs, monotonic_us: Callable[[], int]) -> SubtaskSnapshot:
+    """Make a frozen snapshot durable; returns its handles."""
+    started_us = monotonic_us()
+    for persist in frozen.persist:
+        await asyncio.to_thread(persist)
+    operators: dict[str, OperatorHandles] = {}
+    total = 0
+    for operator, snapshot in frozen.operators.items():
+        handle = None
+        if snapshot.keyed is not None:
+            handle = await _upload_keyed(snapshot.keyed, f"{prefix}{_safe(operator)}.state", blobs)
+            total += handle.size_bytes if handle else 0
+        operators[operator] = OperatorHandles(
+            keyed=handle,
+            lists={name: tuple(entries) for name, entries in snapshot.lists.items()},
+            unions={name: tuple(entries) for name, entries in snapshot.unions.items()},
+            broadcast=dict(snapshot.broadcast),
+        )
+        total += sum(
+            len(entry) for entries in (*snapshot.lists.values(), *snapshot.unions.values()) for entry in entries
+        )
+    return SubtaskSnapshot(
+        operators=operators,
+        watermark=frozen.watermark,
+        size_bytes=total,
+        sync_us=frozen.sync_us,
+        async_us=monotonic_us() - started_us,
+        alignment_us=frozen.alignment_us,
+    )
+
+
+async def _upload_keyed(part: KeyedPart, key: str, blobs: Blobs) -> Handle | None:
+    data, index = await asyncio.to_thread(_assemble, part)
+    if not data:
+        return None
+    digest = await asyncio.to_thread(lambda: hashlib.sha256(data).hexdigest())
+    await blobs.put(key, data)
+    return Handle(key, digest, len(data), index)
+
+
+def _assemble(part: KeyedPart) -> tuple[bytes, dict[int, tuple[int, int]]]:
+    pieces: list[bytes] = []
+    index: dict[int, tuple[int, int]] = {}
+    position = 0
+    for key_group, segment in part.segments():
+        pieces.append(segment)
+        index[key_group] = (position, position + len(segment))
+        position += len(segment)
+    return b"".join(pieces), index
+
+
+def _safe(operator: str) -> str:
+    return "".join(character if character.isalnum() or character in "-_." else "_" for character in operator)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What one former subtask put into a checkpoint for an operator."""
+
+    handles: OperatorHandles
+    watermark: int
+    index: int
+
+
+async def restore_operator(
+    manifest: Manifest, operator: str, key_groups: KeyGroupRange, subtask: int, parallelism: int, blobs: Blobs
+) -> RestoredState | None:
+    """The state of one operator for one subtask, whatever the parallelism it was written with.
+
+    Raises:
+        CorruptDataError: an object that the manifest names is missing or not what was written; the error names it.
+    """
+    parts = [
+        _Part(snapshot.operators[operator], snapshot.watermark, index)
+        for subtasks in manifest.subtasks.values()
+        for index, snapshot in sorted(subtasks.items())
+        if operator in snapshot.operators
+    ]
+    if not parts:
+        return None
+    keyed: list[tuple[int, bytes]] = []
+    former = {group: part.watermark for part in parts for group in _former_range(manifest, part.index, len(parts))}
+    for part in parts:
+        if part.handles.keyed is not None:
+            keyed += await _read_segments(part.handles.keyed, key_groups, blobs)
+    watermarks = {group: former[group] for group in range(key_groups.start, key_groups.end) if group in former}
+    return RestoredState(
+        keyed=sorted(keyed, key=lambda segment: segment[0]),
+        lists=_redistribute([part.handles.lists for part in parts], subtask, parallelism),
+        unions=_union([part.handles.unions for part in parts]),
+        broadcast=dict(parts[0].handles.broadcast),
+        watermarks=watermarks,
+    )
+
+
+def _former_range(manifest: Manifest, index: int, parallelism: int) -> range:
+    """The key groups that a former subtask owned."""
+    bounds = key_group_range(index, parallelism, manifest.max_parallelism)
+    return range(bounds.start, bounds.end)
+
+
+async def _read_segments(handle: Handle, key_groups: KeyGroupRange, blobs: Blobs) -> list[tuple[int, bytes]]:
+    wanted = {group: bounds for group, bounds in handle.key_groups.items() if group in key_groups}
+    if not wanted:
+        return []
+    try:
+        data = await blobs.get(handle.key)
+    except BlobNotFoundError as error:
+        raise CorruptDataError(
+            f"snapshot object {handle.key} is missing; restore an older savepoint explicitly"
+        ) from error
+    digest = await asyncio.to_thread(lambda: hashlib.sha256(data).hexdigest())
+    if digest != handle.sha256:
+        raise CorruptDataError(f"snapshot object {handle.key} is not what was written (its checksum differs)")
+    return [(group, data[start:end]) for group, (start, end) in wanted.items()]
+
+
+def _redistribute(
+    lists: Sequence[Mapping[str, Sequence[bytes]]], subtask: int, parallelism: int
+) -> dict[str, Sequence[bytes]]:
+    """List state: all entries in order, dealt out round robin."""
+    return {name: entries[subtask::parallelism] for name, entries in _union(lists).items()}
+
+
+def _union(lists: Sequence[Mapping[str, Sequence[bytes]]]) -> dict[str, Sequence[bytes]]:
+    """Union list state: all entries of all subtasks."""
+    result: dict[str, list[bytes]] = {}
+    for named in lists:
+        for name, entries in named.items():
+            result.setdefault(name, []).extend(entries)
+    return dict(result)

@@ -1,0 +1,281 @@
+"""The source of a subtask: which splits it owns, their positions, their event time, what happens to bad records."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import polars as pl
+
+from penstock.batches import EVENT_TIME
+from penstock.connectors.base import (
+    BadRow,
+    EndOfSplit,
+    Fetched,
+    Position,
+    ReadContext,
+    Source,
+    Split,
+    SplitReader,
+    WatermarkGenerator,
+)
+from penstock.errors import BadRecordError
+from penstock.runtime.operator import OperatorMetrics
+from penstock.times import MAX_WATERMARK, MIN_WATERMARK
+
+BATCH_ROWS = 65_536
+DISCOVERY_INTERVAL_MS = 10_000
+PERIOD_MS = 200
+"""Flink's auto-watermark interval."""
+
+
+class SplitEntry(msgspec.Struct, frozen=True):
+    """A split in a snapshot."""
+
+    split: str
+    position: Position
+    finished: bool
+    watermark: int
+    idle: bool
+    generator: Any
+
+
+@dataclass(frozen=True)
+class SourceBatch:
+    """What one step of a source brought."""
+
+    frame: pl.DataFrame | None = None
+    dead: pl.DataFrame | None = None
+    watermark: int | None = None
+    became_idle: bool = False
+    exhausted: bool = False
+    size_bytes: int = 0
+
+
+@dataclass
+class _SplitState:
+    split: Split
+    reader: SplitReader | None
+    generator: WatermarkGenerator | None
+    position: Position = None
+    finished: bool = False
+    watermark: int = MIN_WATERMARK
+    idle: bool = False
+    last_row_ms: int = 0
+
+
+def owner_of(split_id: str, parallelism: int) -> int:
+    """The subtask that reads a split: by number where the id is one, else by a hash of it."""
+    if split_id.isdecimal():
+        return int(split_id) % parallelism
+    digest = hashlib.sha256(split_id.encode()).digest()
+    return int.from_bytes(digest[:8], "little") % parallelism
+
+
+class SourceDriver:
+    """Reads the splits of one subtask in turn. Not started until `open`."""
+
+    def __init__(
+        self, source: Source[Any], subtask: int, parallelism: int, context: ReadContext, metrics: OperatorMetrics
+    ) -> None:
+        self._source = source
+        self._subtask = subtask
+        self._parallelism = parallelism
+        self._context = context
+        self._metrics = metrics
+        self._splits: dict[str, _SplitState] = {}
+        self._turn: list[str] = []
+        self._watermark = MIN_WATERMARK
+        self._idle = False
+        self._next_period_ms = 0
+        self._next_discovery_ms = 0
+
+    async def open(self, entries: Sequence[bytes]) -> None:
+        """Find the splits; those with an entry of a snapshot continue at its position."""
+        restored = {entry.split: entry for entry in (msgspec.json.decode(data, type=SplitEntry) for data in entries)}
+        await self._discover(restored)
+
+    async def _discover(self, restored: dict[str, SplitEntry]) -> None:
+        found = await asyncio.to_thread(self._source.discover)
+        for split in found:
+            if split.id in self._splits or owner_of(split.id, self._parallelism) != self._subtask:
+                continue
+            self._splits[split.id] = self._start(split, restored.get(split.id))
+        for split_id, entry in restored.items():
+            if split_id not in self._splits and owner_of(split_id, self._parallelism) == self._subtask:
+                self._splits[split_id] = self._start(Split(split_id), entry)
+        self._turn = sorted(split_id for split_id, state in self._splits.items() if not state.finished)
+        self._next_discovery_ms = self._context.monotonic_ms() + DISCOVERY_INTERVAL_MS
+
+    def _start(self, split: Split, entry: SplitEntry | None) -> _SplitState:
+        event_time = self._source.event_time
+        generator = event_time.watermarks.generator() if event_time is not None else None
+        state = _SplitState(split, None, generator, last_row_ms=self._context.monotonic_ms())
+        if entry is not None:
+            state.position = entry.position
+            state.finished = entry.finished
+            state.watermark = entry.watermark
+            state.idle = entry.idle
+            if generator is not None:
+                generator.restore(entry.generator)
+        if not state.finished:
+            state.reader = self._source.open(split, state.position, self._context)
+        return state
+
+    def entries(self) -> list[bytes]:
+        """Every split as it stands behind the rows handed out so far."""
+        return [
+            msgspec.json.encode(
+                SplitEntry(
+                    split=split_id,
+                    position=state.position,
+                    finished=state.finished,
+                    watermark=state.watermark,
+                    idle=state.idle,
+                    generator=state.generator.state() if state.generator is not None else None,
+                )
+            )
+            for split_id, state in sorted(self._splits.items())
+        ]
+
+    @property
+    def watermark(self) -> int:
+        """The combined watermark last handed out."""
+        return self._watermark
+
+    @property
+    def positions(self) -> dict[str, Position]:
+        """Position per split, for progress."""
+        return {split_id: state.position for split_id, state in self._splits.items()}
+
+    async def step(self) -> SourceBatch:
+        """Read once from the next split; waits at most as long as its reader does."""
+        now_ms = self._context.monotonic_ms()
+        if not self._source.bounded and now_ms >= self._next_discovery_ms:
+            await self._discover({})
+        if not self._turn:
+            if self._source.bounded:
+                return SourceBatch(exhausted=True)
+            await asyncio.sleep(0.05)
+            return self._with_watermark(SourceBatch())
+        state = self._splits[self._turn.pop(0)]
+        assert state.reader is not None
+        try:
+            fetched = await state.reader.read(BATCH_ROWS)
+        except EndOfSplit:
+            await self._finish(state)
+            return self._with_watermark(SourceBatch())
+        self._turn.append(state.split.id)
+        state.position = state.reader.position()
+        if fetched is None:
+            self._note_silence(state)
+            return self._with_watermark(SourceBatch())
+        state.last_row_ms = self._context.monotonic_ms()
+        state.idle = False
+        return self._with_watermark(self._accept(state, fetched))
+
+    async def _finish(self, state: _SplitState) -> None:
+        assert state.reader is not None
+        state.position = state.reader.position()
+        state.finished = True
+        await state.reader.close()
+        state.reader = None
+
+    def _note_silence(self, state: _SplitState) -> None:
+        event_time = self._source.event_time
+        if event_time is None or event_time.idle_after_us is None:
+            return
+        silent_us = (self._context.monotonic_ms() - state.last_row_ms) * 1_000
+        state.idle = silent_us >= event_time.idle_after_us
+
+    def _accept(self, state: _SplitState, fetched: Fetched) -> SourceBatch:
+        frame, bad = fetched.frame, list(fetched.bad)
+        if self._source.event_time is not None:
+            frame, untimed = self._timed(frame, state.split.id)
+            bad += untimed
+            if state.generator is not None and frame.height:
+                watermark = state.generator.on_batch(frame[EVENT_TIME], frame)
+                if watermark is not None:
+                    state.watermark = max(state.watermark, watermark)
+        self._metrics.rows_in += frame.height + len(bad)
+        return SourceBatch(frame=frame, dead=self._judge(bad), size_bytes=fetched.size_bytes)
+
+    def _timed(self, frame: pl.DataFrame, split_id: str) -> tuple[pl.DataFrame, list[BadRow]]:
+        """The frame with its hidden event time; rows without one are bad."""
+        event_time = self._source.event_time
+        assert event_time is not None
+        column = frame[event_time.column]
+        bad: list[BadRow] = []
+        if column.null_count():
+            for row in frame.filter(column.is_null()).iter_rows(named=True):
+                raw = msgspec.json.encode({key: str(value) for key, value in row.items()})
+                bad.append(BadRow(f"event time {event_time.column!r} is null", raw, split_id))
+            frame = frame.filter(column.is_not_null())
+            column = frame[event_time.column]
+        return frame.with_columns(column.cast(pl.Int64).alias(EVENT_TIME)), bad
+
+    def _judge(self, bad: list[BadRow]) -> pl.DataFrame | None:
+        """Apply the source's policy."""
+        if not bad:
+            return None
+        if self._source.bad_rows == "fail":
+            first = bad[0]
+            raise BadRecordError(
+                f"{first.where}: {first.error}; the record is {first.raw[:200]!r}. Correct it, or choose "
+                "bad_rows='skip' (counted) or 'dead_letter' at the source"
+            )
+        self._metrics.bad_rows += len(bad)
+        if self._source.bad_rows == "skip":
+            return None
+        columns = {
+            "error": [row.error for row in bad],
+            "raw": [row.raw for row in bad],
+            "where": [row.where for row in bad],
+        }
+        return pl.DataFrame(columns, schema={"error": pl.String, "raw": pl.Binary, "where": pl.String})
+
+    def _with_watermark(self, batch: SourceBatch) -> SourceBatch:
+        """Add the combined watermark if it has risen, or that every split is idle."""
+        if self._source.event_time is None:
+            return batch
+        self._poll_periodic()
+        active = [state for state in self._splits.values() if not state.finished]
+        awake = [state.watermark for state in active if not state.idle]
+        became_idle = bool(active) and not awake and not self._idle
+        self._idle = bool(active) and not awake
+        watermark = min(awake) if awake else None
+        if watermark is None and active and self._idle:
+            watermark = max(state.watermark for state in active)
+        if watermark is None or watermark <= self._watermark or watermark == MAX_WATERMARK:
+            watermark = None
+        else:
+            self._watermark = watermark
+        return SourceBatch(
+            frame=batch.frame,
+            dead=batch.dead,
+            watermark=watermark,
+            became_idle=became_idle,
+            size_bytes=batch.size_bytes,
+        )
+
+    def _poll_periodic(self) -> None:
+        now_ms = self._context.monotonic_ms()
+        if now_ms < self._next_period_ms:
+            return
+        self._next_period_ms = now_ms + PERIOD_MS
+        for state in self._splits.values():
+            if state.generator is not None and not state.finished:
+                watermark = state.generator.on_period()
+                if watermark is not None:
+                    state.watermark = max(state.watermark, watermark)
+
+    async def close(self) -> None:
+        """Close all readers."""
+        for state in self._splits.values():
+            if state.reader is not None:
+                await state.reader.close()
+                state.reader = None

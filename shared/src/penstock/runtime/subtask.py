@@ -1,0 +1,586 @@
+"""One subtask as an asyncio service: it feeds a `SubtaskMachine` and carries out what that commands.
+
+Everything that happens outside reaches the subtask through its inbox and is handled between two batches, so operators
+are never called concurrently. CPU work happens in `_handle`; awaits only wait for input, credit or wall-clock timers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, assert_never
+
+import msgspec
+
+from penstock.connectors.base import ReadContext, SinkWriter, WriteContext
+from penstock.graph.executiongraph import ExecutionGraph, credits_topic, exchange_topic
+from penstock.graph.jobgraph import DEAD_LETTERS_TAG, JobGraph
+from penstock.graph.logical import LogicalPlan, Read, Write
+from penstock.ports import Blobs, Clock, Log, NewRecord
+from penstock.protocol.channels import AdvanceWatermark, BecomeIdle, Deliver
+from penstock.protocol.frames import Channel, Frame, decode_frame
+from penstock.protocol.manifests import Manifest, blob_prefix
+from penstock.protocol.messages import AnyEvent, Deploy, TaskState, TaskStatus
+from penstock.protocol.outputs import CREDIT_BYTES, OutputId, OutputLedger
+from penstock.protocol.subtask import (
+    BarrierSent,
+    CreditReported,
+    EmitEndOfTime,
+    Finish,
+    FlushRows,
+    FrameConfirmed,
+    FrameRead,
+    Freeze,
+    Frozen,
+    Publish,
+    ReportEnded,
+    Send,
+    SendBarrier,
+    SetPaused,
+    SourceExhausted,
+    SubtaskCommand,
+    SubtaskEvent,
+    SubtaskMachine,
+    Upload,
+    Uploaded,
+    UploadFailed,
+)
+from penstock.runtime.chain import Chain, build_chain
+from penstock.runtime.committer import STAGED, Committer, decode_staged
+from penstock.runtime.exchange import Coalescer, ExchangeWriter, decode_payload, frame_schema
+from penstock.runtime.operator import OperatorMetrics, OperatorSnapshot, RestoredState
+from penstock.runtime.snapshots import FrozenSubtask, restore_operator, upload
+from penstock.runtime.sources import SourceDriver
+from penstock.times import MAX_WATERMARK, MIN_WATERMARK
+
+SPLITS = "splits"
+"""Name of the union list state that holds a source's splits."""
+FETCH_BYTES = 8 << 20
+"""How much of its partition a subtask reads ahead."""
+SLICE_MS = 20
+"""How long a subtask works before it lets others run."""
+
+
+@dataclass(frozen=True)
+class SubtaskSettings:
+    """Settings of the data path."""
+
+    flush_ms: int = 50
+    credit_bytes: int = CREDIT_BYTES
+
+
+@dataclass(frozen=True)
+class Services:
+    """What a subtask is given of the world."""
+
+    log: Log
+    blobs: Blobs
+    clock: Clock
+    settings: SubtaskSettings = field(default_factory=SubtaskSettings)
+
+
+class CreditReport(msgspec.Struct, frozen=True):
+    """A record of the credits topic: bytes processed per channel of one partition in one attempt."""
+
+    attempt: str
+    vertex: str
+    partition: int
+    processed: tuple[tuple[int, int, int], ...]
+    """(input, producer, bytes)."""
+
+
+@dataclass
+class TimeUse:
+    """Where a subtask's time went, in microseconds."""
+
+    busy_us: int = 0
+    idle_us: int = 0
+    blocked_us: int = 0
+
+
+class Inbox:
+    """What waits for the subtask: frames, bounded by what is read ahead, and everything else, which goes first.
+
+    Frames are taken only while there is credit to emit what comes of them.
+    """
+
+    def __init__(self) -> None:
+        self._events: deque[SubtaskEvent] = deque()
+        self._frames: deque[FrameRead] = deque()
+        self._wake = asyncio.Event()
+
+    def put(self, event: SubtaskEvent) -> None:
+        """Add an event and wake the subtask."""
+        if isinstance(event, FrameRead):
+            self._frames.append(event)
+        else:
+            self._events.append(event)
+        self._wake.set()
+
+    def take(self, *, frames: bool) -> SubtaskEvent | None:
+        """The next event; the next frame only if `frames`."""
+        if self._events:
+            return self._events.popleft()
+        return self._frames.popleft() if frames and self._frames else None
+
+    def ready(self, *, frames: bool) -> bool:
+        """Whether `take` would return something."""
+        return bool(self._events) or (frames and bool(self._frames))
+
+    async def wait(self, timeout_s: float) -> None:
+        """Until something is put, at most `timeout_s`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    def clear(self) -> None:
+        """Forget what was put so far as a reason to wake."""
+        self._wake.clear()
+
+
+class SubtaskRunner:
+    """A deployed subtask. `run` returns when the leader commands the end, and raises when the subtask fails."""
+
+    def __init__(
+        self,
+        deploy: Deploy,
+        graph: JobGraph,
+        plan: LogicalPlan,
+        manifest: Manifest | None,
+        services: Services,
+        inbox: Inbox,
+        send_event: Callable[[AnyEvent], None],
+        status_changed: Callable[[TaskStatus], None],
+    ) -> None:
+        self.deploy = deploy
+        self.inbox = inbox
+        self.time_use = TimeUse()
+        self.state: TaskState = "initializing"
+        self._execution = ExecutionGraph(graph)
+        self._vertex = graph.vertex(deploy.subtask.vertex)
+        self._plan = plan
+        self._manifest = manifest
+        self._services = services
+        self._send_event = send_event
+        self._status_changed = status_changed
+        self._source: SourceDriver | None = None
+        self._paused = False
+        self._exhausted = False
+        self._watermark = MIN_WATERMARK
+        self._aligning_since_us: int | None = None
+        self._chain: Chain | None = None
+        self._committer: Committer | None = None
+        self._coalescer: Coalescer | None = None
+        self._frozen: dict[int, FrozenSubtask] = {}
+        self._uploads: set[asyncio.Task[None]] = set()
+        self._frames: deque[tuple[OutputId, Frame, bytes]] = deque()
+        self._frames_wake = asyncio.Event()
+        self._fetched_bytes = 0
+        self._fetch_room = asyncio.Event()
+        self._credit_reported: dict[Channel, int] = {}
+        self._credit_wake = asyncio.Event()
+        self._unflushed_since_ms: int | None = None
+        consumers = [
+            (vertex, edge, [OutputId(vertex.id, index, partition) for partition in range(vertex.parallelism)])
+            for vertex, index, edge in graph.consumers(self._vertex.id)
+        ]
+        self._ledger = OutputLedger(
+            deploy.attempt,
+            deploy.subtask.index,
+            [output for _, _, outputs in consumers for output in outputs],
+            services.settings.credit_bytes,
+        )
+        self._writers = [
+            ExchangeWriter(outputs, edge, vertex.max_parallelism, self._ledger, self._enqueue)
+            for vertex, edge, outputs in consumers
+        ]
+        self._edges = [edge for _, edge, _ in consumers]
+        self._schemas = [frame_schema(edge) for edge in self._vertex.inputs]
+        self.machine = SubtaskMachine(
+            deploy.job,
+            deploy.attempt,
+            deploy.subtask,
+            "source" if self._vertex.is_source else "inner",
+            self._execution.channels(self._vertex.id),
+            self._ledger,
+        )
+
+    # -- life -----------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Open, work until finished, close."""
+        chain, committer = await self._open()
+        self._chain, self._committer = chain, committer
+        self._coalescer = Coalescer(chain.head.rows) if chain.head is not None else None
+        self.state = "running"
+        self._status_changed(self.status)
+        try:
+            async with asyncio.TaskGroup() as group:
+                helpers = [group.create_task(committer.run()), group.create_task(self._send_frames())]
+                if self._vertex.inputs:
+                    helpers += [group.create_task(self._fetch()), group.create_task(self._report_credit())]
+                await self._work(chain)
+                for helper in helpers:
+                    helper.cancel()
+                for task in self._uploads:
+                    task.cancel()
+            self.state = "finished"
+        finally:
+            if self._source is not None:
+                await self._source.close()
+            chain.close()
+
+    @property
+    def status(self) -> TaskStatus:
+        """What the leader hears."""
+        metrics = {operator: _as_dict(m) for operator, m in self._chain.metrics.items()} if self._chain else {}
+        return TaskStatus(
+            job=self.deploy.job,
+            attempt=self.deploy.attempt,
+            subtask=self.deploy.subtask,
+            state=self.state,
+            published=self._committer.published if self._committer else 0,
+            metrics=metrics,
+            progress={
+                "watermark": self._watermark,
+                "busy_us": self.time_use.busy_us,
+                "idle_us": self.time_use.idle_us,
+                "blocked_us": self.time_use.blocked_us,
+            },
+        )
+
+    async def _open(self) -> tuple[Chain, Committer]:
+        restored: dict[str, RestoredState | None] = {}
+        if self._manifest is not None:
+            for operator in self._vertex.operators:
+                restored[operator.id] = await restore_operator(
+                    self._manifest,
+                    operator.id,
+                    self._execution.key_groups(self.deploy.subtask),
+                    self.deploy.subtask.index,
+                    self._vertex.parallelism,
+                    self._services.blobs,
+                )
+        writers: dict[str, SinkWriter] = {}
+
+        def open_sink(operator: str, write: Write) -> SinkWriter:
+            writers[operator] = write.sink.open(self._sink_schema(operator), self._write_context(operator))
+            return writers[operator]
+
+        chain = build_chain(
+            self._vertex,
+            self._plan,
+            self.deploy.subtask.index,
+            self._execution.key_groups(self.deploy.subtask),
+            self._services.clock.now_us,
+            restored.get,
+            open_sink,
+            [
+                (edge.link.source, edge.link.tag, writer)
+                for edge, writer in zip(self._edges, self._writers, strict=True)
+            ],
+        )
+        staged = [part for state in restored.values() if state for part in decode_staged(state.lists.get(STAGED, ()))]
+        checkpoint = self.deploy.restore.checkpoint if self.deploy.restore else 0
+        committer = Committer(writers, staged, checkpoint, self._published_changed)
+        if self._vertex.is_source:
+            self._source = await self._open_source(chain, restored)
+        return chain, committer
+
+    async def _open_source(self, chain: Chain, restored: dict[str, RestoredState | None]) -> SourceDriver:
+        operator = self._vertex.operators[0]
+        operation = self._plan.node(operator.node).operation
+        assert isinstance(operation, Read)
+        clock = self._services.clock
+        context = ReadContext(clock.now_us, clock.monotonic_ms, self._vertex.parallelism)
+        driver = SourceDriver(
+            operation.source, self.deploy.subtask.index, self._vertex.parallelism, context, chain.metrics[operator.id]
+        )
+        state = restored.get(operator.id)
+        await driver.open(state.unions.get(SPLITS, ()) if state else ())
+        return driver
+
+    def _sink_schema(self, operator: str) -> Any:
+        node = next(o.node for o in self._vertex.operators if o.id == operator)
+        return self._plan.node(node).schema
+
+    def _write_context(self, operator: str) -> WriteContext:
+        return WriteContext(
+            operator,
+            self.deploy.subtask.index,
+            self.deploy.attempt,
+            self.deploy.attempt_number,
+            self._services.clock.now_us,
+        )
+
+    # -- the loop -------------------------------------------------------------------------------------------------------
+
+    async def _work(self, chain: Chain) -> None:
+        clock = self._services.clock
+        while not self.machine.finished:
+            started = self._micros()
+            slice_end = clock.monotonic_ms() + SLICE_MS
+            self.inbox.clear()
+            credit = not self._ledger.blocked()
+            while not self.machine.finished and clock.monotonic_ms() < slice_end:
+                event = self.inbox.take(frames=credit)
+                if event is None:
+                    break
+                self._feed(event)
+                credit = not self._ledger.blocked()
+            if self._coalescer is not None:
+                self._coalescer.flush()
+            timer = chain.next_timer_us()
+            if timer is not None and timer <= clock.now_us():
+                chain.fire_timers(clock.now_us())
+            self._flush_if_due()
+            self.time_use.busy_us += self._micros() - started
+            await self._next_input(chain)
+
+    async def _next_input(self, chain: Chain) -> None:
+        """Read the source, or wait until there is something to do."""
+        credit = not self._ledger.blocked()
+        if self.machine.finished:
+            return
+        if self._source is not None and credit and not (self._paused or self._exhausted):
+            await self._read_source(self._source, chain)
+            await asyncio.sleep(0)
+        elif self.inbox.ready(frames=credit):
+            await asyncio.sleep(0)
+        else:
+            started = self._micros()
+            await self.inbox.wait(self._timeout_s(chain))
+            waited = self._micros() - started
+            if credit:
+                self.time_use.idle_us += waited
+            else:
+                self.time_use.blocked_us += waited
+
+    def _timeout_s(self, chain: Chain) -> float:
+        """Until the next flush or timer, at most a second."""
+        timeout = 1.0
+        if self._unflushed_since_ms is not None:
+            due = self._unflushed_since_ms + self._services.settings.flush_ms
+            timeout = min(timeout, (due - self._services.clock.monotonic_ms()) / 1_000)
+        timer = chain.next_timer_us()
+        if timer is not None:
+            timeout = min(timeout, (timer - self._services.clock.now_us()) / 1_000_000)
+        return max(0.001, timeout)
+
+    async def _read_source(self, source: SourceDriver, chain: Chain) -> None:
+        started = self._micros()
+        batch = await source.step()
+        output = chain.source_output
+        assert output is not None
+        if batch.frame is not None:
+            output.rows(batch.frame)
+        if batch.dead is not None:
+            output.side(DEAD_LETTERS_TAG, batch.dead)
+        if batch.watermark is not None:
+            self._advance(batch.watermark)
+        spent = self._micros() - started
+        if batch.frame is None:
+            self.time_use.idle_us += spent
+            self._flush()
+        else:
+            self.time_use.busy_us += spent
+        if batch.became_idle:
+            for writer in self._writers:
+                writer.idle()
+        if batch.exhausted:
+            self._exhausted = True
+            self._feed(SourceExhausted())
+
+    def _flush_if_due(self) -> None:
+        if not any(writer.waiting for writer in self._writers):
+            self._unflushed_since_ms = None
+            return
+        now_ms = self._services.clock.monotonic_ms()
+        if self._unflushed_since_ms is None:
+            self._unflushed_since_ms = now_ms
+        idle_input = self._source is None and not self.inbox.ready(frames=True)
+        if idle_input or now_ms - self._unflushed_since_ms >= self._services.settings.flush_ms:
+            self._flush()
+
+    def _flush(self) -> None:
+        for writer in self._writers:
+            writer.flush()
+        self._unflushed_since_ms = None
+
+    def _advance(self, watermark: int) -> None:
+        self._watermark = watermark
+        if self._chain is not None:
+            self._chain.watermark(watermark)
+
+    # -- events and commands --------------------------------------------------------------------------------------------
+
+    def _feed(self, event: SubtaskEvent) -> None:
+        if isinstance(event, FrameRead):
+            self._fetched_bytes -= event.size_bytes
+            self._fetch_room.set()
+        for command in self.machine.handle(event):
+            self._carry_out(command)
+        if isinstance(event, FrameRead):
+            self._credit_wake.set()
+            if self._aligning_since_us is None and self.machine.gate.aligning is not None:
+                self._aligning_since_us = self._micros()
+
+    def _carry_out(self, command: SubtaskCommand) -> None:
+        if not isinstance(command, Deliver) and self._coalescer is not None:
+            self._coalescer.flush()
+        match command:
+            case Deliver():
+                assert self._coalescer is not None
+                self._coalescer.add(decode_payload(command.ref, self._schemas[command.channel.input]))
+            case AdvanceWatermark():
+                self._advance(command.watermark)
+            case BecomeIdle():
+                for writer in self._writers:
+                    writer.idle()
+            case Freeze():
+                self._freeze(command.checkpoint)
+                self._feed(Frozen(command.checkpoint))
+            case FlushRows():
+                self._flush()
+            case SendBarrier():
+                for writer in self._writers:
+                    writer.barrier(command.checkpoint, command.nonce, command.flavour)
+                self._feed(BarrierSent(command.checkpoint))
+            case Upload():
+                task = asyncio.create_task(self._upload(command))
+                self._uploads.add(task)
+                task.add_done_callback(self._uploads.discard)
+            case Send():
+                self._send_event(command.message)
+            case EmitEndOfTime():
+                self._advance(MAX_WATERMARK)
+            case SetPaused():
+                self._paused = command.paused
+            case Publish():
+                assert self._committer is not None
+                self._committer.completed(command.checkpoint)
+            case ReportEnded():
+                self.state = "ended"
+                self._status_changed(self.status)
+            case Finish():
+                pass
+            case _:
+                assert_never(command)
+
+    def _published_changed(self) -> None:
+        self._status_changed(self.status)
+
+    # -- snapshots ------------------------------------------------------------------------------------------------------
+
+    def _freeze(self, checkpoint: int) -> None:
+        assert self._chain is not None
+        assert self._committer is not None
+        started = self._micros()
+        snapshots: dict[str, OperatorSnapshot] = {}
+        for operator, link in self._chain.operators.items():
+            snapshot = link.operator.snapshot()
+            if snapshot is not None:
+                snapshots[operator] = snapshot
+        if self._source is not None:
+            snapshots[self._vertex.operators[0].id] = OperatorSnapshot(unions={SPLITS: self._source.entries()})
+        listed, persists = self._committer.prepare(checkpoint)
+        for operator, entries in listed.items():
+            snapshots[operator] = OperatorSnapshot(lists={STAGED: entries})
+        alignment_us = started - self._aligning_since_us if self._aligning_since_us is not None else 0
+        self._aligning_since_us = None
+        sync_us = self._micros() - started
+        self._frozen[checkpoint] = FrozenSubtask(snapshots, self._watermark, sync_us, alignment_us, persists)
+
+    async def _upload(self, command: Upload) -> None:
+        frozen = self._frozen.pop(command.checkpoint)
+        prefix = blob_prefix(self.deploy.job, self.deploy.attempt, command.checkpoint, command.nonce)
+        prefix += f"{self.deploy.subtask.vertex}-{self.deploy.subtask.index}-"
+        try:
+            snapshot = await upload(frozen, prefix, self._services.blobs, self._micros)
+        except Exception as error:  # a checkpoint that cannot be written is declined, whatever the reason
+            self.inbox.put(UploadFailed(command.checkpoint, command.nonce, f"{type(error).__name__}: {error}"))
+            return
+        await self._services.log.sync()
+        self.inbox.put(Uploaded(command.checkpoint, command.nonce, snapshot))
+
+    # -- the log --------------------------------------------------------------------------------------------------------
+
+    def _enqueue(self, output: OutputId, frame: Frame, payload: bytes) -> None:
+        self._frames.append((output, frame, payload))
+        self._frames_wake.set()
+
+    async def _send_frames(self) -> None:
+        """Append frames, in order per partition; a failed append fails the attempt."""
+        while True:
+            await self._frames_wake.wait()
+            self._frames_wake.clear()
+            while self._frames:
+                batches: dict[OutputId, list[tuple[Frame, bytes]]] = {}
+                while self._frames:
+                    output, frame, payload = self._frames.popleft()
+                    batches.setdefault(output, []).append((frame, payload))
+                await asyncio.gather(*(self._append(output, frames) for output, frames in batches.items()))
+
+    async def _append(self, output: OutputId, frames: list[tuple[Frame, bytes]]) -> None:
+        topic = exchange_topic(self.deploy.job, output.exchange, self.deploy.generation)
+        records = [NewRecord(frame.encode(payload)) for frame, payload in frames]
+        await self._services.log.append(topic, output.partition, records)
+        for frame, _ in frames:
+            self.inbox.put(FrameConfirmed(output, frame.seq))
+
+    async def _fetch(self) -> None:
+        """Read the subtask's partition ahead, within a budget."""
+        topic = exchange_topic(self.deploy.job, self._vertex.id, self.deploy.generation)
+        offset = self.deploy.start_offset
+        while True:
+            while self._fetched_bytes >= FETCH_BYTES:
+                self._fetch_room.clear()
+                await self._fetch_room.wait()
+            records = await self._services.log.read(topic, self.deploy.subtask.index, offset, timeout_s=1.0)
+            for record in records:
+                offset = record.next_offset
+                frame, payload = decode_frame(record.value)
+                self._fetched_bytes += len(record.value)
+                self.inbox.put(FrameRead(frame, payload, len(record.value)))
+
+    async def _report_credit(self) -> None:
+        """Tell producers what was processed, not more often than it matters to them."""
+        topic = credits_topic(self.deploy.job)
+        threshold = self._services.settings.credit_bytes // 4
+        while True:
+            await self._credit_wake.wait()
+            self._credit_wake.clear()
+            processed = self.machine.gate.processed_bytes()
+            due = [c for c, size in processed.items() if size - self._credit_reported.get(c, 0) >= threshold]
+            if not due:
+                continue
+            self._credit_reported = processed
+            report = CreditReport(
+                self.deploy.attempt,
+                self._vertex.id,
+                self.deploy.subtask.index,
+                tuple((channel.input, channel.producer, size) for channel, size in processed.items()),
+            )
+            key = f"{self.deploy.attempt}/{self._vertex.id}/{self.deploy.subtask.index}".encode()
+            await self._services.log.append(topic, 0, [NewRecord(msgspec.json.encode(report), key)])
+
+    def credit(self, report: CreditReport) -> None:
+        """A consumer's report, read from the credits topic."""
+        own = self.deploy.subtask.index
+        if report.attempt != self.deploy.attempt:
+            return
+        for index, producer, size in report.processed:
+            output = OutputId(report.vertex, index, report.partition)
+            if producer == own and output in self._ledger.outputs:
+                self.inbox.put(CreditReported(output, size))
+
+    def _micros(self) -> int:
+        return self._services.clock.monotonic_us()
+
+
+def _as_dict(metrics: OperatorMetrics) -> dict[str, int]:
+    return {name: getattr(metrics, name) for name in OperatorMetrics.__slots__}

@@ -1,0 +1,225 @@
+"""A worker process as an asyncio service: obeys `commands`, runs subtasks, reports them in heartbeats."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Protocol, assert_never
+
+import msgspec
+import structlog
+
+from penstock.errors import PenstockError
+from penstock.graph.executiongraph import credits_topic
+from penstock.graph.jobgraph import JobGraph
+from penstock.graph.logical import LogicalPlan
+from penstock.ports import NewRecord
+from penstock.protocol.manifests import Manifest
+from penstock.protocol.messages import (
+    AnyEvent,
+    BarrierMarker,
+    CheckpointAborted,
+    CheckpointCompleted,
+    Deploy,
+    FinishAttempt,
+    Heartbeat,
+    TaskChanged,
+    TaskStatus,
+    decode_command,
+    encode,
+)
+from penstock.protocol.subtask import AbortRead, CompletionRead, FinishRead, MarkerRead
+from penstock.protocol.worker import HandToTasks, StartTask, StopTasks, WorkerCommand, WorkerMachine
+from penstock.runtime.subtask import CreditReport, Inbox, Services, SubtaskRunner
+
+COMMANDS = "commands"
+EVENTS = "events"
+HEARTBEAT_MS = 500
+
+_log = structlog.get_logger("penstock.worker")
+
+
+class JobLoader(Protocol):
+    """Where a worker gets a job's graph and code, and the manifest it restores from."""
+
+    async def load(self, deploy: Deploy) -> tuple[JobGraph, LogicalPlan, Manifest | None]:
+        """Raise `PenstockError` if the job's code does not fit its graph or the manifest cannot be read."""
+        ...
+
+
+@dataclass
+class _Task:
+    """A deployed subtask, from the moment of its deploy: its inbox is there before its code is loaded."""
+
+    deploy: Deploy
+    inbox: Inbox
+    task: asyncio.Task[None] | None = None
+    runner: SubtaskRunner | None = None
+    failed: str = ""
+    canceled: bool = False
+
+    @property
+    def status(self) -> TaskStatus:
+        if self.runner is not None:
+            status = self.runner.status
+        else:
+            deploy = self.deploy
+            status = TaskStatus(deploy.job, deploy.attempt, deploy.subtask, "initializing")
+        if self.failed:
+            return msgspec.structs.replace(status, state="failed", error=self.failed)
+        return msgspec.structs.replace(status, state="canceled") if self.canceled else status
+
+
+class WorkerService:
+    """One worker process. `run` ends when it is cancelled; then its subtasks are stopped."""
+
+    def __init__(self, name: str, slots: int, services: Services, loader: JobLoader) -> None:
+        self.name = name
+        self.failures: list[BaseException] = []
+        """What subtasks raised, newest last, for whoever runs this worker in its own process."""
+        self._slots = slots
+        self._services = services
+        self._loader = loader
+        self._machine = WorkerMachine(name, services.clock.monotonic_ms())
+        self._tasks: dict[tuple[str, str, str], _Task] = {}
+        self._events: asyncio.Queue[AnyEvent] = asyncio.Queue(maxsize=100_000)
+        self._credit_readers: dict[str, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Fix the position in `commands`, register, then serve."""
+        _, position = await self._services.log.offsets(COMMANDS, 0)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._send_events())
+                group.create_task(self._heartbeats())
+                group.create_task(self._read_commands(group, position))
+        finally:
+            for task in [*(t.task for t in self._tasks.values() if t.task), *self._credit_readers.values()]:
+                task.cancel()
+
+    def statuses(self) -> list[TaskStatus]:
+        """All subtasks of this worker."""
+        return [task.status for task in self._tasks.values()]
+
+    async def _read_commands(self, group: asyncio.TaskGroup, position: int) -> None:
+        clock = self._services.clock
+        while True:
+            records = await self._services.log.read(COMMANDS, 0, position, timeout_s=1.0)
+            for record in records:
+                position = record.next_offset
+                for command in self._machine.command_read(decode_command(record.value), clock.monotonic_ms()):
+                    self._obey(command, group)
+            for command in self._machine.time_passed(clock.monotonic_ms()):
+                self._obey(command, group)
+
+    def _obey(self, command: WorkerCommand, group: asyncio.TaskGroup) -> None:
+        match command:
+            case StartTask():
+                self._start(command.deploy, group)
+            case StopTasks():
+                self._stop(command.job, command.attempt, command.reason)
+            case HandToTasks():
+                self._hand(command.command)
+            case _:
+                assert_never(command)
+
+    # -- subtasks -------------------------------------------------------------------------------------------------------
+
+    def _start(self, deploy: Deploy, group: asyncio.TaskGroup) -> None:
+        key = (deploy.job, deploy.attempt, str(deploy.subtask))
+        task = self._tasks[key] = _Task(deploy, Inbox())
+        task.task = group.create_task(self._run_task(key, task))
+        if deploy.job not in self._credit_readers:
+            self._credit_readers[deploy.job] = group.create_task(self._read_credits(deploy.job))
+
+    async def _run_task(self, key: tuple[str, str, str], task: _Task) -> None:
+        log = _log.bind(job=key[0][:8], attempt=key[1][:8], subtask=key[2])
+        try:
+            graph, plan, manifest = await self._loader.load(task.deploy)
+            task.runner = SubtaskRunner(
+                task.deploy, graph, plan, manifest, self._services, task.inbox, self._send, self._changed
+            )
+            await task.runner.run()
+            log.debug("subtask finished")
+        except asyncio.CancelledError:
+            task.canceled = True
+            log.debug("subtask canceled")
+        except BaseException as raised:
+            error = _first(raised)
+            if not isinstance(error, Exception):
+                raise
+            task.failed = describe_error(error)
+            self.failures.append(error)
+            log.warning("subtask failed", error=task.failed)
+        self._changed(task.status)
+        if not task.failed:
+            self._tasks.pop(key, None)
+
+    def _stop(self, job: str, attempt: str, reason: str) -> None:
+        for key, task in list(self._tasks.items()):
+            if key[0] == job and attempt in ("", key[1]):
+                _log.debug("stopping subtask", job=job[:8], subtask=key[2], reason=reason)
+                if task.task is not None:
+                    task.task.cancel()
+                if task.failed:
+                    del self._tasks[key]
+
+    def _hand(self, command: BarrierMarker | CheckpointCompleted | CheckpointAborted | FinishAttempt) -> None:
+        for (job, attempt, _), task in self._tasks.items():
+            if (job, attempt) != (command.job, command.attempt):
+                continue
+            match command:
+                case BarrierMarker():
+                    task.inbox.put(MarkerRead(command))
+                case CheckpointCompleted():
+                    task.inbox.put(CompletionRead(command))
+                case CheckpointAborted():
+                    task.inbox.put(AbortRead(command))
+                case FinishAttempt():
+                    task.inbox.put(FinishRead())
+                case _:
+                    assert_never(command)
+
+    async def _read_credits(self, job: str) -> None:
+        """Hand every credit report of a job to its subtasks here."""
+        topic = credits_topic(job)
+        _, position = await self._services.log.offsets(topic, 0)
+        while True:
+            for record in await self._services.log.read(topic, 0, position, timeout_s=1.0):
+                position = record.next_offset
+                report = msgspec.json.decode(record.value, type=CreditReport)
+                for key, task in self._tasks.items():
+                    if key[0] == job and task.runner is not None:
+                        task.runner.credit(report)
+
+    # -- events ---------------------------------------------------------------------------------------------------------
+
+    def _send(self, event: AnyEvent) -> None:
+        self._events.put_nowait(event)
+
+    def _changed(self, status: TaskStatus) -> None:
+        self._send(TaskChanged(worker=self.name, status=status))
+
+    async def _heartbeats(self) -> None:
+        while True:
+            self._send(Heartbeat(worker=self.name, slots=self._slots, tasks=tuple(self.statuses())))
+            await self._services.clock.sleep_ms(HEARTBEAT_MS)
+
+    async def _send_events(self) -> None:
+        while True:
+            batch = [await self._events.get()]
+            while not self._events.empty():
+                batch.append(self._events.get_nowait())
+            await self._services.log.append(EVENTS, 0, [NewRecord(encode(event)) for event in batch])
+
+
+def _first(error: BaseException) -> BaseException:
+    """The first cause inside exception groups."""
+    while isinstance(error, BaseExceptionGroup) and error.exceptions:
+        error = error.exceptions[0]
+    return error
+
+
+def describe_error(error: BaseException) -> str:
+    """One line: our own errors speak for themselves, others are named."""
+    return str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
