@@ -1,0 +1,175 @@
+"""The object backend: state as Python objects in dictionaries that can be frozen at once, whatever their size.
+
+Responsible for `Table`, a dictionary in generations. Writes go to the `live` dictionary; `freeze` puts it on top of the
+frozen `layers` and starts an empty one, which takes microseconds for any size. Reads look into `live` first, then into
+the layers from the newest to the oldest. While a snapshot is being encoded in the background (it holds a lease) the
+layers are not changed; once no lease is out, `maintain` moves a bounded number of entries per batch back down until one
+dictionary is left, so no single call pays for the size of the state. Where objects can be changed in place, a value
+found in a leased layer is copied before it is handed out, as Flink's CopyOnWriteStateMap does.
+
+What the values mean is `penstock.state.keyed_state`'s business, the bytes of a snapshot `penstock.state.segments`'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+
+class _Absent:
+    """Stands in a generation for a key that was removed."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT: Final = _Absent()
+"""What look-ups return for a key without value, and what hides a removed key of an older generation."""
+_UNKNOWN: Final = _Absent()
+"""The generation knows nothing of the key."""
+
+Entries = dict[Any, Any]
+
+
+class Lease:
+    """Held by a snapshot on the layers it reads; given back in the background thread when it is encoded."""
+
+    __slots__ = ("expired", "out")
+
+    def __init__(self) -> None:
+        self.out = True
+        self.expired: list[Any] = []
+        """Keys that the snapshot found past their time to live."""
+
+
+class FrozenTable:
+    """The content of a table at the moment of `freeze`. Readable from any thread until `release`."""
+
+    __slots__ = ("_layers", "_lease")
+
+    def __init__(self, layers: tuple[Entries, ...], lease: Lease) -> None:
+        self._layers = layers
+        self._lease = lease
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        """Every key once, with its newest value."""
+        for index, layer in enumerate(self._layers):
+            newer = self._layers[:index]
+            for key, value in layer.items():
+                if value is not ABSENT and not any(key in above for above in newer):
+                    yield key, value
+
+    def expired(self, key: Any) -> None:
+        """Tell the table that the value of `key` is past its time to live."""
+        self._lease.expired.append(key)
+
+    def release(self) -> None:
+        """The snapshot is written or given up."""
+        self._layers = ()
+        self._lease.out = False
+
+    def __del__(self) -> None:
+        # A checkpoint that is aborted before its upload never asks for the content.
+        self._lease.out = False
+
+
+class Table:
+    """A dictionary that is frozen in constant time.
+
+    Hot paths read `live` themselves and call `find` only for what is not there.
+
+    Args:
+        copy: makes an independent copy of a value, for values that may be changed in place; None if there are none.
+    """
+
+    __slots__ = ("_copy", "_expired", "_leases", "layers", "live")
+
+    def __init__(self, copy: Callable[[Any], Any] | None = None) -> None:
+        self.live: Entries = {}
+        self.layers: list[Entries] = []
+        self._copy = copy
+        self._leases: list[Lease] = []
+        self._expired: list[Any] = []
+
+    def get(self, key: Any) -> Any:
+        """The value of `key`, or `ABSENT`."""
+        value = self.live.get(key, ABSENT)
+        return self.find(key) if value is ABSENT else value
+
+    def find(self, key: Any) -> Any:
+        """The value of a key that is not in `live`, or `ABSENT`."""
+        if not self.layers or key in self.live:
+            return ABSENT
+        for layer in self.layers:
+            value = layer.get(key, _UNKNOWN)
+            if value is not _UNKNOWN:
+                return self._handed_out(key, value)
+        return ABSENT
+
+    def _handed_out(self, key: Any, value: Any) -> Any:
+        if value is ABSENT or self._copy is None or not self.leased():
+            return value
+        copied = self._copy(value)
+        self.live[key] = copied
+        return copied
+
+    def put(self, key: Any, value: Any) -> None:
+        """Set the value of `key`."""
+        self.live[key] = value
+
+    def remove(self, key: Any) -> None:
+        """Remove `key` if it is there."""
+        if self.layers:
+            self.live[key] = ABSENT
+        else:
+            self.live.pop(key, None)
+
+    def size_bound(self) -> int:
+        """At least the number of keys."""
+        return len(self.live) + sum(map(len, self.layers))
+
+    def freeze(self) -> FrozenTable:
+        """The content as it is now, for another thread to read; later changes do not touch it."""
+        if self.live:
+            self.layers.insert(0, self.live)
+            self.live = {}
+        lease = Lease()
+        self._leases.append(lease)
+        return FrozenTable(tuple(self.layers), lease)
+
+    def leased(self) -> bool:
+        """Whether a snapshot still reads the layers."""
+        return any(lease.out for lease in self._leases)
+
+    def maintain(self, budget: int) -> list[Any]:
+        """Do up to `budget` entries of the work that snapshots left; returns keys that snapshots found expired."""
+        if not (self._leases or self.layers or self._expired) or self.leased():
+            return []
+        for lease in self._leases:
+            self._expired.extend(lease.expired)
+        self._leases.clear()
+        remaining = budget
+        while remaining > 0 and self.layers:
+            remaining -= self._merge_down(remaining)
+        expired, self._expired = self._expired[:budget], self._expired[budget:]
+        return expired
+
+    def _merge_down(self, budget: int) -> int:
+        """Move entries of the second oldest generation into the oldest; returns how many, at least one."""
+        oldest = self.layers[-1]
+        source = self.layers[-2] if len(self.layers) > 1 else self.live
+        moved = min(budget, len(source))
+        for _ in range(moved):
+            key, value = source.popitem()
+            if value is ABSENT:
+                oldest.pop(key, None)
+            else:
+                oldest[key] = value
+        if not source:
+            if len(self.layers) > 1:
+                del self.layers[-2]
+            else:
+                self.live = self.layers.pop()
+        return max(moved, 1)

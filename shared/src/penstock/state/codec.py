@@ -1,0 +1,135 @@
+"""Values of one declared type as msgpack bytes: encoded, decoded, copied, and checked when they are set.
+
+Values are checked where the user sets them, because a value of another type would be written into a snapshot without
+complaint and only fail when that snapshot is restored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import types
+import typing
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, Final, NoReturn, cast
+from uuid import UUID
+
+import msgspec
+
+from penstock.errors import IncompatibleStateError, UserCodeError
+
+_IMMUTABLE: Final = frozenset(
+    {bool, int, float, str, bytes, type(None), datetime, date, time, timedelta, Decimal, UUID}
+)  # fmt: skip
+
+
+class ValueCodec:
+    """Encodes and decodes values of one type.
+
+    Args:
+        hint: the declared type.
+        where: which state of which operator; leads error messages.
+    """
+
+    def __init__(self, hint: Any, where: str) -> None:
+        self._hint = hint
+        self._where = where
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._decode = msgspec.msgpack.Decoder(hint).decode
+        self._accepted = _classes(hint)
+        self.exact: type | None = self._accepted[0] if self._accepted else None
+        """The class that needs no further check."""
+        self.immutable = _is_immutable(hint)
+        """Whether values cannot be changed in place."""
+
+    def encode(self, value: Any) -> bytes:
+        """The msgpack bytes of a value.
+
+        Raises:
+            UserCodeError: some part of it cannot be stored.
+        """
+        try:
+            return self._encode(value)
+        except (TypeError, OverflowError, UnicodeError, msgspec.EncodeError) as error:
+            raise UserCodeError(f"{self._where}: the value {value!r} cannot be stored: {error}") from error
+
+    def decode(self, data: bytes) -> Any:
+        """The value of `encode`'s bytes.
+
+        Raises:
+            IncompatibleStateError: it does not fit the declared type.
+        """
+        try:
+            return self._decode(data)
+        except msgspec.MsgspecError as error:
+            raise IncompatibleStateError(
+                f"{self._where}: a stored value does not fit the declared type {type_name(self._hint)}: {error}"
+            ) from error
+
+    def copy(self, value: Any) -> Any:
+        """An independent copy."""
+        return value if self.immutable else self.decode(self.encode(value))
+
+    def check(self, value: Any) -> None:
+        """Check a value that is not of class `exact`.
+
+        Raises:
+            UserCodeError: it is not of the declared type.
+        """
+        accepted = self._accepted
+        if accepted is None:
+            return
+        if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
+            self._refuse(value)
+
+    def _refuse(self, value: Any) -> NoReturn:
+        raise UserCodeError(f"{self._where} holds {type_name(self._hint)}, but was given {value!r}")
+
+
+def type_name(hint: Any) -> str:
+    """A type as the user wrote it."""
+    return hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
+
+
+def _classes(hint: Any) -> tuple[type, ...] | None:
+    """The classes whose instances are accepted for `hint`, None if that cannot be told by the class alone."""
+    origin = typing.get_origin(hint)
+    if isinstance(hint, typing.NewType):
+        return _classes(hint.__supertype__)
+    if origin is typing.Annotated:
+        return _classes(typing.get_args(hint)[0])
+    if origin in (typing.Union, types.UnionType):
+        parts = [_classes(part) for part in typing.get_args(hint)]
+        known = [part for part in parts if part is not None]
+        return None if len(known) < len(parts) else tuple(cls for part in known for cls in part)
+    found = type(None) if hint is None else origin or hint
+    if not isinstance(found, type):
+        return None
+    return (float, int) if found is float else (found,)
+
+
+def _is_immutable(hint: Any, above: tuple[Any, ...] = ()) -> bool:
+    if isinstance(hint, typing.NewType):
+        return _is_immutable(hint.__supertype__, above)
+    origin = typing.get_origin(hint)
+    arguments = typing.get_args(hint)
+    if origin is typing.Annotated:
+        return _is_immutable(arguments[0], above)
+    if origin is typing.Literal:
+        return True
+    if origin in (typing.Union, types.UnionType, tuple, frozenset):
+        return all(part is Ellipsis or _is_immutable(part, above) for part in arguments)
+    if hint in above or hint is None or hint in _IMMUTABLE:
+        return True
+    if not isinstance(hint, type) or arguments:
+        return False
+    return issubclass(hint, enum.Enum) or _is_frozen_record(hint, (*above, hint))
+
+
+def _is_frozen_record(cls: type, above: tuple[Any, ...]) -> bool:
+    if dataclasses.is_dataclass(cls):
+        frozen = bool(cast("Any", cls).__dataclass_params__.frozen)
+    else:
+        frozen = issubclass(cls, msgspec.Struct) and bool(cls.__struct_config__.frozen)
+    return frozen and all(_is_immutable(hint, above) for hint in typing.get_type_hints(cls).values())

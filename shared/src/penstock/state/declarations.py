@@ -1,0 +1,388 @@
+"""State declarations: what users write on the class of a process function, and how a state's type is described.
+
+A declaration (`last = ValueState(float, ttl="1h")`) says name, kind, type and time to live before a row arrives. When an
+operator opens, each declaration is replaced on the operator's own copy of the process by a bound state of the same
+class (`penstock.state.keyed_state`), so what users call is always a method declared here. Responsible for declarations
+and for comparing them with a snapshot's; where values live is the backend's business.
+
+Imports neither numpy nor Polars: this module is part of `import penstock`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, Generic, NoReturn, TypeVar, cast, overload
+
+from penstock.errors import IncompatibleStateError, PipelineError, UsageError
+from penstock.times import Duration, duration_us
+
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+D = TypeVar("D")
+
+
+class State(ABC):
+    """Base of all state declarations."""
+
+    kind: ClassVar[str]
+    keyed: ClassVar[bool] = True
+
+    def __init__(self, *types: Any, ttl: Duration | None = None) -> None:
+        self.name = ""
+        self.types: tuple[Any, ...] = types
+        self.ttl_us: int | None = (
+            None if ttl is None else duration_us(ttl, f"{type(self).__name__}: ttl", positive=True)
+        )
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def _unbound(self) -> NoReturn:
+        raise UsageError(
+            f"state {self.name or type(self).__name__!r} was used outside a running pipeline; it exists only in the "
+            "on_row and on_timer of a process that Penstock runs (penstock.testing runs one in a test)"
+        )
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Forget the content."""
+
+
+class ValueState(State, Generic[T]):
+    """One value per key.
+
+    Args:
+        value_type: type of the value: a scalar, dataclass, `msgspec.Struct`, or list or dict of such.
+        ttl: how long a value lives after it was written, in processing time; it is never returned after that.
+    """
+
+    kind = "value"
+
+    def __init__(self, value_type: type[T], *, ttl: Duration | None = None) -> None:
+        super().__init__(value_type, ttl=ttl)
+
+    @overload
+    def get(self) -> T | None: ...
+    @overload
+    def get(self, default: D) -> T | D: ...
+    def get(self, default: Any = None) -> Any:
+        """The value of the current key, or `default`."""
+        self._unbound()
+
+    def set(self, value: T) -> None:
+        """Replace the value of the current key."""
+        self._unbound()
+
+    def clear(self) -> None:
+        """Forget the value of the current key."""
+        self._unbound()
+
+
+class ListState(State, Generic[T]):
+    """A list of values per key; with a time to live, each element has its own."""
+
+    kind = "list"
+
+    def __init__(self, element_type: type[T], *, ttl: Duration | None = None) -> None:
+        super().__init__(element_type, ttl=ttl)
+
+    def get(self) -> list[T]:
+        """The elements of the current key in the order in which they were added: a new list."""
+        self._unbound()
+
+    def add(self, value: T) -> None:
+        """Append an element."""
+        self._unbound()
+
+    def update(self, values: list[T]) -> None:
+        """Replace all elements."""
+        self._unbound()
+
+    def clear(self) -> None:
+        """Forget the elements of the current key."""
+        self._unbound()
+
+
+class MapState(State, Generic[K, V]):
+    """A dictionary per key; with a time to live, each entry has its own."""
+
+    kind = "map"
+
+    def __init__(self, key_type: type[K], value_type: type[V], *, ttl: Duration | None = None) -> None:
+        super().__init__(key_type, value_type, ttl=ttl)
+
+    @overload
+    def get(self, key: K) -> V | None: ...
+    @overload
+    def get(self, key: K, default: D) -> V | D: ...
+    def get(self, key: K, default: Any = None) -> Any:
+        """The value of an entry of the current key, or `default`."""
+        self._unbound()
+
+    def set(self, key: K, value: V) -> None:
+        """Add or replace an entry."""
+        self._unbound()
+
+    def remove(self, key: K) -> None:
+        """Remove an entry; nothing happens if there is none."""
+        self._unbound()
+
+    def contains(self, key: K) -> bool:
+        """Whether there is an entry."""
+        self._unbound()
+
+    def items(self) -> Iterator[tuple[K, V]]:
+        """All entries of the current key, as they are now."""
+        self._unbound()
+
+    def keys(self) -> Iterator[K]:
+        """The keys of all entries."""
+        self._unbound()
+
+    def values(self) -> Iterator[V]:
+        """The values of all entries."""
+        self._unbound()
+
+    def clear(self) -> None:
+        """Forget all entries of the current key."""
+        self._unbound()
+
+
+class ReducingState(State, Generic[T]):
+    """One value per key, into which `function` folds every added one: `function(old, added)`."""
+
+    kind = "reducing"
+
+    def __init__(self, function: Callable[[T, T], T], value_type: type[T], *, ttl: Duration | None = None) -> None:
+        super().__init__(value_type, ttl=ttl)
+        self.function = function
+
+    @overload
+    def get(self) -> T | None: ...
+    @overload
+    def get(self, default: D) -> T | D: ...
+    def get(self, default: Any = None) -> Any:
+        """The folded value of the current key, or `default` if nothing was added."""
+        self._unbound()
+
+    def add(self, value: T) -> None:
+        """Fold a value in."""
+        self._unbound()
+
+    def clear(self) -> None:
+        """Forget the value of the current key."""
+        self._unbound()
+
+
+class OperatorListState(State, Generic[T]):
+    """A list per subtask, without key. When the parallelism changes, its elements are dealt out anew."""
+
+    kind = "operator_list"
+    keyed = False
+
+    def __init__(self, element_type: type[T]) -> None:
+        super().__init__(element_type)
+
+    def get(self) -> list[T]:
+        """The elements of this subtask: a new list."""
+        self._unbound()
+
+    def add(self, value: T) -> None:
+        """Append an element."""
+        self._unbound()
+
+    def update(self, values: list[T]) -> None:
+        """Replace all elements."""
+        self._unbound()
+
+    def clear(self) -> None:
+        """Forget all elements."""
+        self._unbound()
+
+
+class UnionListState(OperatorListState[T]):
+    """A list per subtask; after a restore every subtask gets the elements of all of them."""
+
+    kind = "union_list"
+
+
+# -- declarations of a class --------------------------------------------------------------------------------------------
+
+
+def declared_states(process: object) -> dict[str, State]:
+    """The state declarations of a process (instance or class) by name, those of base classes included."""
+    cls = process if isinstance(process, type) else type(process)
+    found: dict[str, State] = {}
+    for base in reversed(cls.__mro__):
+        for name, value in vars(base).items():
+            if isinstance(value, State):
+                found[name] = value
+            else:
+                found.pop(name, None)
+    return found
+
+
+def describe_states(process: object) -> dict[str, Any]:
+    """A JSON value per declared state: kind, types and time to live. What a savepoint keeps and a restore compares.
+
+    Raises:
+        PipelineError: a type cannot be stored.
+    """
+    cls = process if isinstance(process, type) else type(process)
+    return {name: _describe(state, f"{cls.__name__}.{name}") for name, state in declared_states(cls).items()}
+
+
+def _describe(state: State, where: str) -> dict[str, Any]:
+    names = ("key", "value") if state.kind == "map" else ("value",)
+    described: dict[str, Any] = {"kind": state.kind}
+    described.update((name, describe_type(hint, where)) for name, hint in zip(names, state.types, strict=True))
+    if state.ttl_us is not None:
+        described["ttl_us"] = state.ttl_us
+    return described
+
+
+def describe_type(hint: Any, where: str) -> Any:
+    """A JSON value that names the type of stored values as msgspec writes them.
+
+    Raises:
+        PipelineError: msgspec cannot store such values; `where` names the state.
+    """
+    import msgspec
+
+    try:
+        info: Any = msgspec.inspect.type_info(hint)
+    except (TypeError, NameError) as error:
+        raise PipelineError(f"state {where}: values of type {hint!r} cannot be stored: {error}") from error
+    return _describe_info(info, where, ())
+
+
+def _describe_info(info: Any, where: str, above: tuple[Any, ...]) -> Any:
+    from msgspec import inspect
+
+    match info:
+        case inspect.Metadata():
+            return _describe_info(info.type, where, above)
+        case inspect.CustomType() | inspect.RawType():
+            raise PipelineError(
+                f"state {where}: values of type {getattr(info, 'cls', 'Raw')!r} cannot be stored; use scalars, "
+                "dataclasses, msgspec.Structs, lists and dicts"
+            )
+        case inspect.StructType() | inspect.DataclassType():
+            if info.cls in above:
+                return {"recursive": info.cls.__name__}
+            return _describe_record(info, where, (*above, info.cls))
+        case inspect.ListType() | inspect.SetType() | inspect.FrozenSetType() | inspect.VarTupleType():
+            return {"list": _describe_info(info.item_type, where, above)}
+        case inspect.TupleType():
+            return {"tuple": [_describe_info(item, where, above) for item in info.item_types]}
+        case inspect.DictType():
+            return {"dict": [_describe_info(part, where, above) for part in (info.key_type, info.value_type)]}
+        case inspect.UnionType():
+            return {"union": [_describe_info(part, where, above) for part in info.types]}
+        case inspect.EnumType():
+            return {"enum": sorted(str(member.value) for member in info.cls)}
+        case inspect.LiteralType():
+            return {"enum": sorted(str(value) for value in info.values)}
+        case _:
+            return type(info).__name__.removesuffix("Type").lower()
+
+
+def _describe_record(info: Any, where: str, above: tuple[Any, ...]) -> dict[str, Any]:
+    fields = [
+        {
+            "name": field.encode_name,
+            "type": _describe_info(field.type, where, above),
+            "required": field.required,
+        }
+        for field in info.fields
+    ]
+    described: dict[str, Any] = {"struct": info.cls.__name__, "fields": fields}
+    if getattr(info, "array_like", False):
+        described["array_like"] = True
+    if getattr(info, "tag", None) is not None:
+        described["tag"] = info.tag
+    return described
+
+
+# -- compatibility ------------------------------------------------------------------------------------------------------
+
+
+def check_states(operator: str, stored: Mapping[str, Any], declared: Mapping[str, Any]) -> list[str]:
+    """Check that the states of a snapshot can be read as `declared`; returns the names that are no longer declared.
+
+    A stored record may lack fields that have a default now, and may have fields that exist no more. The time to live
+    may change freely: it applies to what is written from now on.
+
+    Raises:
+        IncompatibleStateError: kind or type of a state changed.
+    """
+    for name in stored.keys() & declared.keys():
+        old, new = stored[name], declared[name]
+        if old["kind"] != new["kind"]:
+            raise _incompatible(operator, name, f"{old['kind']} state", f"{new['kind']} state")
+        for part in ("key", "value"):
+            if not _readable(old.get(part), new.get(part)):
+                raise _incompatible(operator, name, type_text(old[part]), type_text(new[part]))
+    return sorted(stored.keys() - declared.keys())
+
+
+def _incompatible(operator: str, name: str, old: str, new: str) -> IncompatibleStateError:
+    return IncompatibleStateError(
+        f"operator {operator!r}, state {name!r}: the snapshot holds {old}, the pipeline declares {new}; declare the old "
+        "type (fields with defaults may be added), or give the state another name to begin empty"
+    )
+
+
+def _readable(old: Any, new: Any) -> bool:
+    if old == new:
+        return True
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return isinstance(new, dict) and any(_readable(old, part) for part in _parts(new))
+    before, after = cast("dict[str, Any]", old), cast("dict[str, Any]", new)
+    if "union" in before:
+        return all(_readable(part, after) for part in before["union"])
+    if "union" in after:
+        return any(_readable(before, part) for part in after["union"])
+    if "struct" in before and "struct" in after:
+        return _readable_record(before, after)
+    if "enum" in before and "enum" in after:
+        return set(before["enum"]) <= set(after["enum"])
+    if "list" in before and "list" in after:
+        return _readable(before["list"], after["list"])
+    for kind in ("dict", "tuple"):
+        if kind in before and kind in after:
+            return len(before[kind]) == len(after[kind]) and all(map(_readable, before[kind], after[kind]))
+    return False
+
+
+def _parts(described: dict[str, Any]) -> list[Any]:
+    return described.get("union", [])
+
+
+def _readable_record(before: dict[str, Any], after: dict[str, Any]) -> bool:
+    if before.get("array_like") != after.get("array_like") or before.get("tag") != after.get("tag"):
+        return False
+    old = {field["name"]: field for field in before["fields"]}
+    if before.get("array_like") and list(old) != [field["name"] for field in after["fields"]][: len(old)]:
+        return False  # values are found by position: fields may only be added at the end
+    return all(
+        _readable(old[field["name"]]["type"], field["type"]) if field["name"] in old else not field["required"]
+        for field in after["fields"]
+    )
+
+
+def type_text(described: Any) -> str:
+    """A described type as people read it."""
+    if not isinstance(described, dict):
+        return str(described)
+    value = cast("dict[str, Any]", described)
+    if "struct" in value:
+        inner = ", ".join(f"{field['name']}: {type_text(field['type'])}" for field in value.get("fields", []))
+        return f"{value['struct']}({inner})"
+    if "union" in value:
+        return " | ".join(type_text(part) for part in value["union"])
+    kind, content = next(iter(value.items()))
+    parts = cast("list[Any]", content) if isinstance(content, list) else [content]
+    return f"{kind}[{', '.join(type_text(part) for part in parts)}]"

@@ -1,0 +1,113 @@
+"""Segments: the bytes of keyed state in a snapshot, one or more per key group, the same for every backend.
+
+A segment is self-describing::
+
+    4 bytes  magic "PSK" and the version of the format, 1
+    4 bytes  little endian: length of the header
+    n bytes  header: JSON object; "kind" says whose state it is, "keys" are the key columns as a schema
+    rest     an Arrow IPC stream with the key columns first (typed, readable by any Arrow reader)
+
+Object state (kind "objects") has one row per value, list, map entry or timer: the key columns, then `__state` (index
+into the header's list "names"), `__subkey` (binary: the map key as msgpack, else null), `__value` (binary: msgpack) and
+`__time_us` (int64: when the value expires, or when the timer fires). Aggregates have their partial columns instead.
+
+Responsible for framing, and for cutting frames into key groups. What stands in the frames is the operators' business.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from penstock.errors import CorruptDataError, IncompatibleStateError
+from penstock.state.hashing import key_groups
+from penstock.types import Schema, schema_to_json
+
+VERSION: Final = 1
+_MAGIC: Final = b"PSK"
+
+
+def encode_segments(
+    header: Mapping[str, Any], frames: Sequence[pl.DataFrame], keys: Schema, max_parallelism: int
+) -> Iterator[tuple[int, bytes]]:
+    """The frames' rows as one segment per key group that has any, with rising key groups."""
+    rows = pl.concat(frames) if frames else pl.DataFrame()
+    if rows.height == 0:
+        return
+    prefix = _prefix({**header, "keys": schema_to_json(keys)})
+    groups = key_groups(rows, keys.names, max_parallelism).to_numpy()
+    order = np.argsort(groups, kind="stable")
+    rows = rows[order]
+    counts = np.bincount(groups, minlength=max_parallelism)
+    start = 0
+    for group in np.flatnonzero(counts).tolist():
+        size = int(counts[group])
+        buffer = io.BytesIO()
+        buffer.write(prefix)
+        # The oldest layout of Arrow: every reader knows it, whatever Polars uses inside.
+        rows.slice(start, size).write_ipc_stream(buffer, compat_level=pl.CompatLevel.oldest())
+        start += size
+        yield group, buffer.getvalue()
+
+
+def _prefix(header: Mapping[str, Any]) -> bytes:
+    encoded = msgspec.json.encode(header)
+    return _MAGIC + bytes([VERSION]) + len(encoded).to_bytes(4, "little") + encoded
+
+
+def decode_segment(data: bytes, operator: str) -> tuple[dict[str, Any], pl.DataFrame]:
+    """Header and rows of a segment.
+
+    Raises:
+        CorruptDataError: these are not the bytes of a segment.
+        IncompatibleStateError: a later version of Penstock wrote it.
+    """
+    if data[:3] != _MAGIC:
+        raise CorruptDataError(f"operator {operator!r}: a part of its keyed state is no segment of a snapshot")
+    if data[3] != VERSION:
+        raise IncompatibleStateError(
+            f"operator {operator!r}: its keyed state has format {data[3]}, this Penstock reads format {VERSION}; "
+            "restore it with the version that wrote it or a later one"
+        )
+    length = int.from_bytes(data[4:8], "little")
+    try:
+        header = msgspec.json.decode(data[8 : 8 + length], type=dict[str, Any])
+        rows = pl.read_ipc_stream(io.BytesIO(memoryview(data)[8 + length :]))
+    except (msgspec.DecodeError, pl.exceptions.PolarsError, OSError) as error:
+        raise CorruptDataError(f"operator {operator!r}: a segment of its keyed state is damaged: {error}") from error
+    return header, rows
+
+
+def decode_segments(
+    segments: Iterable[tuple[int, bytes]], operator: str, kind: str, keys: Schema
+) -> Iterator[tuple[int, dict[str, Any], pl.DataFrame]]:
+    """Key group, header and rows of each segment, checked to be of this kind and these keys.
+
+    Raises:
+        CorruptDataError: a segment is damaged.
+        IncompatibleStateError: another kind of operator wrote it, or the key is another.
+    """
+    expected = schema_to_json(keys)
+    for group, data in segments:
+        header, rows = decode_segment(data, operator)
+        if header["kind"] != kind:
+            raise IncompatibleStateError(
+                f"operator {operator!r}: the snapshot holds the state of a {header['kind']} operator, the pipeline has "
+                f"a {kind} operator there; give the new operator another uid"
+            )
+        stored = [(part["name"], part["type"]) for part in header["keys"]]
+        if stored != [(part["name"], part["type"]) for part in expected]:
+            raise IncompatibleStateError(
+                f"operator {operator!r}: the snapshot is keyed by {_columns(header['keys'])}, the pipeline by "
+                f"{_columns(expected)}; restore it with the same key_by, or give the operator another uid"
+            )
+        yield group, header, rows
+
+
+def _columns(described: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{part['name']}: {part['type']}" for part in described)
