@@ -72,8 +72,10 @@ class AccumulatorCalls:
     def _finish(self, partials: pl.Series) -> pl.Series:
         states = (self._call("add", self._decode, partial) for partial in partials.to_list())
         results = [_plain(self._call("result", self._accumulator.result, state)) for state in states]
-        dtype = polars_type(self._result)
-        return self._call("result", lambda: pl.Series(partials.name, results, dtype=dtype, strict=True))
+        try:
+            return pl.Series(partials.name, results, dtype=polars_type(self._result), strict=True)
+        except (TypeError, pl.exceptions.PolarsError) as error:
+            raise self._failure("result", error, f" returned what is not {self._result}") from error
 
     def _call(self, method: str, function: Callable[..., Any], *args: Any) -> Any:
         try:
@@ -81,12 +83,13 @@ class AccumulatorCalls:
         except Exception as error:
             raise self._failure(method, error) from error
 
-    def _failure(self, method: str, cause: Exception) -> UserCodeError:
+    def _failure(self, method: str, cause: Exception, returned: str = "") -> UserCodeError:
         """An error that keeps its message and cause when Polars makes it anew from its class to add the expression."""
-        name = f"{type(self._accumulator).__name__}.{method}"
         if isinstance(cause, msgspec.ValidationError):
-            name += " returned what does not fit accumulator_type"
-        message = f"{self._where}: {name}: {type(cause).__name__}: {cause}"
+            returned = " returned what does not fit accumulator_type"
+        reason = str(cause).split("\n\n")[0]
+        name = f"{type(self._accumulator).__name__}.{method}{returned}"
+        message = f"{self._where}: {name}: {type(cause).__name__}: {reason}"
 
         class RaisedError(UserCodeError):
             def __init__(self, _: str) -> None:

@@ -91,10 +91,13 @@ def result_type(accumulator: Accumulator[Any, Any]) -> tuple[DataType, bool]:
 def _check_encodable(accumulator_type: Any, name: str) -> None:
     import msgspec
 
+    reason = "msgspec does not know this type"
     try:
-        msgspec.msgpack.Decoder(accumulator_type)
+        if not isinstance(msgspec.inspect.type_info(accumulator_type), msgspec.inspect.CustomType):
+            return
     except (TypeError, ValueError) as error:
-        raise PipelineError(
-            f"aggregate: the accumulator_type of {name} cannot be encoded: {error}; use scalars, lists, dicts, "
-            "dataclasses or msgspec.Structs"
-        ) from error
+        reason = str(error)
+    raise PipelineError(
+        f"aggregate: the accumulator_type of {name} cannot be encoded: {reason}; use scalars, lists, dicts, "
+        "dataclasses or msgspec.Structs"
+    )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.errors import nearest
 from penstock.expressions.functions import Function, Lowering, polars
 from penstock.expressions.typing_rules import (
+    FITTING_INT64,
     ORDERED,
     Arguments,
     Operand,
@@ -22,7 +23,6 @@ from penstock.types import (
     FLOAT64,
     FLOATS,
     INT64,
-    INTEGERS,
     NULL,
     NUMERIC,
     STRING,
@@ -55,8 +55,8 @@ def _element(arguments: Arguments) -> Typing:
     """Null for an empty list, for a list that is null, and where the element is."""
     inner = _inner(arguments)
     indexes = arguments.operands[1:]
-    if any(index.type not in INTEGERS for index in indexes):
-        raise arguments.fail("an integer index", indexes[0].type)
+    if any(index.type not in FITTING_INT64 for index in indexes):
+        raise arguments.fail("an index that fits into int64", indexes[0].type)
     return Typing(inner, True, (ListType(inner), *(INT64 for _ in indexes)))
 
 
@@ -153,7 +153,7 @@ ROWS: Final = (
              "Mean in float64; nulls are left out, null if there is nothing else.", ("list_avg",)),
     Function("list.join", "x.list.join(separator, ignore_nulls=True)", _join,
              lambda c: c[0].list.join(c.option("by"), ignore_nulls=c.option("ignore_nulls", True)),
-             "The texts joined; nulls are left out, or make the result null with ignore_nulls=False.",
+             "The texts joined; nulls are left out (only nulls: empty text), or make it null with ignore_nulls=False.",
              ("array_to_string",)),
     Function("struct.field", 'x.struct.field("name")', _field, lambda c: c[0].struct.field(c.option("name")),
              "A field of a nested row.", ("struct_extract",)),

@@ -102,7 +102,7 @@ _CASE_AND_EDGES: Final = (
     ),
     Function(
         "str.zfill", "x.str.zfill(length)", _gives_text, lambda c: c[0].str.zfill(c.option("length")),
-        "Filled with zeros on the left to a length in bytes; a leading sign stays in front.",
+        "Filled with zeros on the left to a length in code points; a leading sign stays in front.",
     ),
 )  # fmt: skip
 

@@ -10,7 +10,6 @@ from penstock.errors import PipelineError, nearest
 from penstock.expressions.accumulators import result_type
 from penstock.expressions.aggregate_rules import BY_NAME
 from penstock.expressions.casts import check_cast
-from penstock.expressions.catalogue import function
 from penstock.expressions.nodes import (
     Aggregate,
     Alias,
@@ -76,6 +75,9 @@ class Scope:
             case Case():
                 return self._case(node)
             case Call():
+                # Imported here because the catalogue is also a command, which must not find itself imported already.
+                from penstock.expressions.catalogue import function
+
                 answer = function(node.function).rule(self._arguments(node))
                 self._typings[id(node)] = answer
                 return Operand(answer.type, answer.nullable, node)
@@ -133,12 +135,12 @@ def node_field(node: Node, schema: Schema, where: str, name: str | None = None) 
     """Name, type and nullability of an expression; aggregates and columns are checked to stand where they may.
 
     Raises:
-        PipelineError: it has no name, or does not fit the schema.
+        PipelineError: it does not fit the schema.
     """
     if any(isinstance(part, Aggregate) for part in walk(node)):
         check_aggregation(node, where)
     operand = Scope(node, schema, where).operand(node)
-    return Field(name or node_name(node, where), operand.type, operand.nullable)
+    return Field(name or implied_name(node) or render(node), operand.type, operand.nullable)
 
 
 def node_name(node: Node, where: str = "") -> str:

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
 
 def output_field(expr: Expr, schema: Schema, where: str = "select", name: str | None = None) -> Field:
-    """Name (`name`, if given), type and nullability of an expression's column.
+    """Name, type and nullability of an expression's column.
+
+    The name is `name` if given, else what `output_name` says, else the expression's text.
 
     Raises:
-        PipelineError: it does not fit the schema or has no name; the message begins with `where`.
+        PipelineError: it does not fit the schema; the message begins with `where`.
     """
     return inference.node_field(_checked(expr, where).node, schema, where, name)
 
@@ -42,13 +44,13 @@ def check_predicate(expr: Expr, schema: Schema, where: str = "filter") -> None:
     inference.check_predicate(_checked(expr, where).node, schema, where)
 
 
-def output_name(expr: Expr) -> str:
+def output_name(expr: Expr, where: str = "") -> str:
     """The alias, or the leftmost column's name.
 
     Raises:
         PipelineError: there is neither.
     """
-    return inference.node_name(expr.node)
+    return inference.node_name(expr.node, where)
 
 
 def has_name(expr: Expr) -> bool:

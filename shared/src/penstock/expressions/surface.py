@@ -352,7 +352,7 @@ def literal(value: object, where: str) -> Literal:
         case datetime():
             if value.tzinfo is None:
                 raise PipelineError(f"{where}: {value!r} has no time zone; write datetime(..., tzinfo=UTC)")
-            return Literal(value.astimezone(UTC))
+            return Literal(value.astimezone(UTC).replace(fold=0))
         case date():
             return Literal(value)
         case _:

@@ -9,6 +9,7 @@ from typing import Final
 
 from penstock.expressions.nodes import Literal
 from penstock.expressions.typing_rules import (
+    FITTING_INT64,
     ORDERED,
     Arguments,
     Rule,
@@ -62,7 +63,7 @@ def arithmetic(verb: str, *, null: bool = False) -> Rule:
         if result is not None:
             zero_divisor = null and not _nonzero(arguments)
             return Typing(result, zero_divisor or arguments.nullable, (left, right))
-        if verb == "floor-divide" and left == DURATION and right in INTEGERS:
+        if verb == "floor-divide" and left == DURATION and right in FITTING_INT64:
             return Typing(DURATION, arguments.nullable or not _nonzero(arguments), (DURATION, INT64))
         if DATE in (left, right) and DURATION in (left, right):
             raise TypeMismatchError(f"cannot {verb} {left} and {right}; make a timestamp of the date: .cast(datetime)")
@@ -82,9 +83,9 @@ def _nonzero(arguments: Arguments) -> bool:
 def multiplication(arguments: Arguments) -> Typing:
     """`*`: numbers, or a duration and an integer."""
     left, right = arguments[0].type, arguments[1].type
-    if left == DURATION and right in INTEGERS:
+    if left == DURATION and right in FITTING_INT64:
         return Typing(DURATION, arguments.nullable, (DURATION, INT64))
-    if right == DURATION and left in INTEGERS:
+    if right == DURATION and left in FITTING_INT64:
         return Typing(DURATION, arguments.nullable, (INT64, DURATION))
     common = meet(arguments, "multiply", NUMERIC)
     return Typing(common, arguments.nullable, (common, common))
@@ -94,7 +95,7 @@ def true_division(arguments: Arguments) -> Typing:
     """`/`: always float64, as in Python."""
     left, right = arguments[0].type, arguments[1].type
     if (left, right) == (DURATION, DURATION):
-        return Typing(FLOAT64, arguments.nullable, (INT64, INT64))
+        return Typing(FLOAT64, arguments.nullable, (DURATION, DURATION))
     return to_float("divide")(arguments)
 
 

@@ -48,6 +48,8 @@ _WIDTH: Final = {kind: int("".join(filter(str.isdigit, kind.name))) for kind in 
 _SIGNED_ABOVE: Final = {UINT8: INT16, UINT16: INT32, UINT32: INT64}
 ORDERED: Final[frozenset[DataType]] = NUMERIC | {STRING, BINARY, BOOLEAN, DATE, TIMESTAMP, DURATION}
 """Types whose values have an order."""
+FITTING_INT64: Final[frozenset[DataType]] = INTEGERS - {UINT64}
+"""Integers that int64 can hold."""
 
 
 class TypeMismatchError(PenstockError):

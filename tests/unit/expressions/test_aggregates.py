@@ -1,0 +1,387 @@
+"""Two-phase aggregation: any split of rows into batches and any order of merging gives what one pass gives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import duckdb
+import msgspec
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.batches import EVENT_TIME
+from penstock.errors import PipelineError, UserCodeError
+from penstock.expressions import Accumulator, AggregatePlan, Expr, aggregate, col, count, when
+from penstock.types import (
+    BINARY,
+    BOOLEAN,
+    DURATION,
+    FLOAT64,
+    INT8,
+    INT64,
+    STRING,
+    TIMESTAMP,
+    Field,
+    ListType,
+    Schema,
+    StructType,
+    polars_type,
+)
+
+SCHEMA = Schema(
+    (
+        Field("k", INT64), Field("i", INT64, True), Field("n", INT64), Field("f", FLOAT64, True),
+        Field("s", STRING, True), Field("p", BOOLEAN, True), Field("t", TIMESTAMP, True), Field("u", DURATION, True),
+        Field("small", INT8), Field("l", ListType(STRING), True), Field("r", StructType((Field("x", INT64, True),))),
+    )
+)  # fmt: skip
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass
+class Spread:
+    """An accumulator with two parts."""
+
+    low: float
+    high: float
+
+
+class Range(Accumulator[Spread | None, float | None]):
+    """Largest minus smallest, written by a user."""
+
+    accumulator_type = Spread | None
+
+    def create(self) -> Spread | None:
+        return None
+
+    def add(self, accumulator: Spread | None, *values: Any) -> Spread | None:
+        if values[0] is None:
+            return accumulator
+        return self.merge(accumulator, Spread(values[0], values[0]))
+
+    def merge(self, left: Spread | None, right: Spread | None) -> Spread | None:
+        if left is None or right is None:
+            return left or right
+        return Spread(min(left.low, right.low), max(left.high, right.high))
+
+    def result(self, accumulator: Spread | None) -> float | None:
+        return None if accumulator is None else float(accumulator.high - accumulator.low)
+
+
+i, n, f, s, p, t, u = col("i"), col("n"), col("f"), col("s"), col("p"), col("t"), col("u")
+AGAINST_DUCKDB: dict[str, tuple[Expr, str]] = {
+    "rows": (count(), "count(*)"),
+    "count": (i.count(), "count(i)"),
+    "count_all": (n.count(), "count(n)"),
+    "sum": (i.sum(), "sum(i)::BIGINT"),
+    "sum_n": (n.sum(), "sum(n)::BIGINT"),
+    "sum_f": (f.sum(), "sum(f)"),
+    "sum_p": (p.sum(), "sum(p::INT)::BIGINT"),
+    "sum_expression": ((i * 2 + n).sum(), "sum(i * 2 + n)::BIGINT"),
+    "sum_where": (when(i > 0).then(n).sum(), "sum(n) FILTER (i > 0)::BIGINT"),
+    "mean": (i.mean(), "avg(i)"),
+    "mean_f": (f.mean(), "avg(f)"),
+    "min": (i.min(), "min(i)"),
+    "max": (i.max(), "max(i)"),
+    "min_f": (f.min(), "coalesce(min(f) FILTER (NOT isnan(f)), min(f))"),
+    "max_f": (f.max(), "coalesce(max(f) FILTER (NOT isnan(f)), max(f))"),
+    "max_s": (s.max(), "max(s)"),
+    "min_p": (p.min(), "min(p)"),
+    "max_t": (t.max(), "max(t)"),
+    "first": (s.first(), "first(s ORDER BY __event_time)"),
+    "last": (s.last(), "last(s ORDER BY __event_time)"),
+    "last_i": (i.last(), "last(i ORDER BY __event_time)"),
+    "first_l": (col("l").first(), "first(l ORDER BY __event_time)"),
+    "n_unique": (i.n_unique(), "count(DISTINCT i)"),
+    "n_unique_f": (f.n_unique(), "count(DISTINCT f)"),
+    "n_unique_s": (s.n_unique(), "count(DISTINCT s)"),
+    "collect": (s.collect(), "list(s ORDER BY __event_time)"),
+    "collect_r": (col("r").collect(), "list(r ORDER BY __event_time)"),
+    "quantile": (i.quantile(0.3), "quantile_cont(i, 0.3)"),
+    "median": (n.median(), "quantile_cont(n, 0.5)"),
+    "arithmetic": ((n.sum() / count()).round(3), "round_even(sum(n) / count(*), 3)"),
+    "spread": (n.max() - n.min(), "max(n) - min(n)"),
+    "range": (aggregate(Range(), i), "(max(i) - min(i))::DOUBLE"),
+}
+ROW = st.fixed_dictionaries(
+    {
+        "k": st.integers(1, 2),
+        "i": st.one_of(st.none(), st.integers(-20, 20)),
+        "n": st.integers(-(10**6), 10**6),
+        "f": st.one_of(st.none(), st.floats(-1e3, 1e3, width=32), st.sampled_from([math.nan, 0.0, -0.0, math.inf])),
+        "s": st.one_of(st.none(), st.sampled_from(["", "a", "b", "é"])),
+        "p": st.one_of(st.none(), st.booleans()),
+        "t": st.one_of(st.none(), st.integers(0, 10**12).map(lambda us: EPOCH + timedelta(microseconds=us))),
+        "u": st.one_of(st.none(), st.integers(-9, 9).map(lambda us: timedelta(microseconds=us))),
+        "small": st.integers(-128, 127),
+        "l": st.one_of(st.none(), st.lists(st.one_of(st.none(), st.just("x")), max_size=2)),
+        "r": st.fixed_dictionaries({"x": st.one_of(st.none(), st.integers(0, 3))}),
+    }
+)
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> pl.DataFrame:
+    """Rows with event times that differ, out of order."""
+    values = draw(st.lists(ROW, min_size=1, max_size=14))
+    times = draw(st.lists(st.integers(-100, 100), min_size=len(values), max_size=len(values), unique=True))
+    return pl.DataFrame(values, schema=SCHEMA.polars()).with_columns(pl.Series(EVENT_TIME, times, dtype=pl.Int64))
+
+
+def partials_of(plan: AggregatePlan, frame: pl.DataFrame, grouped: bool) -> pl.DataFrame:
+    """A batch's partials by either path."""
+    if grouped:
+        return frame.group_by("k", maintain_order=True).agg(plan.init_grouped)
+    return frame.select("k", *plan.init)
+
+
+def merged(plan: AggregatePlan, *partials: pl.DataFrame) -> pl.DataFrame:
+    """One partial per key."""
+    return pl.concat(partials).group_by("k", maintain_order=True).agg(plan.merge)
+
+
+def finished(plan: AggregatePlan, partials: pl.DataFrame) -> pl.DataFrame:
+    """Results in the order of keys."""
+    return partials.select("k", *plan.finish).sort("k")
+
+
+def in_pieces(plan: AggregatePlan, frame: pl.DataFrame, data: st.DataObject) -> pl.DataFrame:
+    """The results of batches cut anywhere, merged in any tree that keeps their order."""
+    cuts = sorted(data.draw(st.lists(st.integers(0, frame.height), max_size=4), label="cuts"))
+    pieces: list[pl.DataFrame] = []
+    for start, end in zip([0, *cuts], [*cuts, frame.height], strict=True):
+        pieces.append(partials_of(plan, frame[start:end], data.draw(st.booleans(), label="grouped")))
+    while len(pieces) > 1:
+        at = data.draw(st.integers(0, len(pieces) - 2), label="merge at")
+        pair = pieces[at : at + 2]
+        joined = merged(plan, *pair) if data.draw(st.booleans(), label="merge now") else pl.concat(pair)
+        pieces[at : at + 2] = [joined]
+    return finished(plan, merged(plan, pieces[0]))
+
+
+def same(left: Any, right: Any) -> bool:
+    """Equal up to rounding, NaN equal to NaN."""
+    if isinstance(left, float) and isinstance(right, float):
+        return (
+            (math.isnan(left) and math.isnan(right))
+            or left == right
+            or math.isclose(left, right, rel_tol=1e-9, abs_tol=1e-9)
+        )
+    return type(left) is type(right) and left == right
+
+
+def check_same(left: pl.DataFrame, right: pl.DataFrame) -> None:
+    """Two frames of results agree in names, types and values."""
+    assert left.schema == right.schema
+    for name in left.columns:
+        for ours, theirs in zip(left[name].to_list(), right[name].to_list(), strict=True):
+            assert same(ours, theirs), (name, ours, theirs)
+
+
+PLAN = AggregatePlan.build([(name, expr) for name, (expr, _) in AGAINST_DUCKDB.items()], SCHEMA)
+
+
+@settings(deadline=None, max_examples=40)
+@given(rows())
+def test_one_pass_equals_duckdb(frame: pl.DataFrame) -> None:
+    """Every aggregate on random groups with nulls, NaN, -0.0 and times out of order."""
+    results = finished(PLAN, partials_of(PLAN, frame, grouped=True))
+    plain = frame.with_columns(pl.col("t").dt.replace_time_zone(None))
+    query = ", ".join(f"{sql} AS {name}" for name, (_, sql) in AGAINST_DUCKDB.items())
+    with duckdb.connect(":memory:") as connection:
+        connection.register("rows", plain.to_arrow())
+        expected = connection.execute(f"SELECT k, {query} FROM rows GROUP BY k ORDER BY k").fetchall()
+    ours = results.with_columns(pl.col("max_t").dt.replace_time_zone(None)).rows()
+    for got, wanted in zip(ours, expected, strict=True):
+        for name, left, right in zip(results.columns, got, wanted, strict=True):
+            assert same(left, right), (name, left, right)
+
+
+@settings(deadline=None, max_examples=60)
+@given(rows(), st.data())
+def test_any_batches_and_any_merging_equal_one_pass(frame: pl.DataFrame, data: st.DataObject) -> None:
+    """Results do not depend on how rows are cut, on the path, or on the merge tree."""
+    check_same(in_pieces(PLAN, frame, data), finished(PLAN, partials_of(PLAN, frame, grouped=True)))
+
+
+@settings(deadline=None, max_examples=40)
+@given(rows(), st.data())
+def test_without_event_time_first_last_and_collect_go_by_arrival(frame: pl.DataFrame, data: st.DataObject) -> None:
+    """The order of arrival decides, whatever the batches."""
+    plan = AggregatePlan.build([("a", s.first()), ("b", s.last()), ("c", i.collect())], SCHEMA, event_time=False)
+    assert not plan.needs_event_time
+    got = in_pieces(plan, frame.drop(EVENT_TIME), data)
+    expected = frame.group_by("k").agg(a=pl.col("s").first(), b=pl.col("s").last(), c=pl.col("i")).sort("k")
+    check_same(got, expected)
+
+
+@settings(deadline=None, max_examples=30)
+@given(rows(), st.data())
+def test_with_equal_event_times_collect_keeps_arrival(frame: pl.DataFrame, data: st.DataObject) -> None:
+    """Rows of one instant stay in order of arrival; `first` is one of them."""
+    frame = frame.with_columns(pl.lit(5, dtype=pl.Int64).alias(EVENT_TIME))
+    plan = AggregatePlan.build([("a", n.first()), ("b", n.last()), ("c", n.collect())], SCHEMA)
+    got = in_pieces(plan, frame, data)
+    check_same(got.select("k", "c"), frame.group_by("k").agg(c=pl.col("n")).sort("k"))
+    assert all(a in c and b in c for a, b, c in got.select("a", "b", "c").rows())
+
+
+@pytest.mark.parametrize("expr", [expr for expr, _ in AGAINST_DUCKDB.values()], ids=list(AGAINST_DUCKDB))
+def test_types_are_exact_on_no_rows_too(expr: Expr) -> None:
+    """Partial and result columns have the declared types, on every path, also for empty frames."""
+    plan = AggregatePlan.build([("x", expr)], SCHEMA)
+    schema = {"k": pl.Int64(), **{field.name: polars_type(field.type) for field in plan.partial_fields}}
+    empty = pl.DataFrame(schema={**SCHEMA.polars(), EVENT_TIME: pl.Int64()})
+    row = empty.clear(1).with_columns(k=1, n=0, small=0, r=pl.struct(x=pl.lit(None, pl.Int64)))
+    row = row.with_columns(pl.lit(0, pl.Int64).alias(EVENT_TIME)).cast({"k": pl.Int64, "n": pl.Int64})
+    for frame in (empty, row):
+        for grouped in (True, False):
+            partials = partials_of(plan, frame, grouped)
+            assert partials.schema == schema
+            assert merged(plan, partials).schema == schema
+            results = finished(plan, partials)
+            assert results.schema == {"k": pl.Int64(), "x": polars_type(plan.output_fields[0].type)}
+            assert plan.output_fields[0].nullable or results["x"].null_count() == 0
+
+
+def test_sums_are_wide() -> None:
+    """Small integers are added as int64, durations stay durations and their mean is whole microseconds."""
+    plan = AggregatePlan.build([("a", col("small").sum()), ("b", u.sum()), ("c", u.mean())], SCHEMA)
+    frame = pl.DataFrame({"k": [1] * 3, "small": [127] * 3, "u": [timedelta(microseconds=us) for us in (-1, 0, 3)]})
+    frame = frame.cast({"small": pl.Int8})
+    got = finished(plan, partials_of(plan, frame, grouped=True))
+    assert got.rows() == [(1, 381, timedelta(microseconds=2), timedelta(0))]
+
+
+def test_aggregates_share_partials() -> None:
+    """Mean, sum and count of one column are two columns; a column without nulls is counted by rows."""
+    plan = AggregatePlan.build([("a", i.mean()), ("b", i.sum()), ("c", i.count()), ("d", i.sum() * 2)], SCHEMA)
+    assert plan.partial_fields == (Field("__p0", INT64, True), Field("__p1", INT64))
+    plan = AggregatePlan.build([("a", n.mean()), ("b", count()), ("c", n.sum() / count())], SCHEMA)
+    assert [field.name for field in plan.partial_fields] == ["__p0", "__p1"]
+    assert [(field.name, field.type) for field in plan.output_fields] == [("a", FLOAT64), ("b", INT64), ("c", FLOAT64)]
+    assert not plan.needs_event_time
+    plan = AggregatePlan.build([("a", n.first()), ("b", s.first()), ("c", aggregate(Range(), i))], SCHEMA)
+    assert [str(field.type) for field in plan.partial_fields] == ["int64", "int64", "string", "binary"]
+    assert plan.needs_event_time
+
+
+def test_a_partial_of_an_accumulator_is_messagepack() -> None:
+    """What snapshots hold of a user's aggregate is its accumulator, encoded by msgspec."""
+    plan = AggregatePlan.build([("x", aggregate(Range(), i))], SCHEMA)
+    frame = pl.DataFrame({"k": [1, 1], "i": [3, 5]})
+    partial = partials_of(plan, frame, grouped=True)["__p0"]
+    assert plan.partial_fields == (Field("__p0", BINARY),)
+    assert msgspec.msgpack.decode(partial[0], type=Spread) == Spread(3.0, 5.0)
+
+
+def test_what_stands_outside_an_aggregate_is_refused() -> None:
+    """The plan checks its expressions."""
+    with pytest.raises(PipelineError, match="agg: column 'n' stands outside an aggregate"):
+        AggregatePlan.build([("x", n.sum() + n)], SCHEMA)
+    with pytest.raises(PipelineError, match=r'window: col\("n"\) is not an aggregate'):
+        AggregatePlan.build([("x", n)], SCHEMA, "window")
+
+
+# -- accumulators -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Decayed(Accumulator[list[float], list[float]]):
+    """A plain dataclass, so not hashable, whose results are lists."""
+
+    factor: float
+    accumulator_type = list[float]
+
+    def create(self) -> list[float]:
+        return []
+
+    def add(self, accumulator: list[float], *values: Any) -> list[float]:
+        return [*accumulator, values[0] * self.factor + values[1]]
+
+    def merge(self, left: list[float], right: list[float]) -> list[float]:
+        return left + right
+
+    def result(self, accumulator: list[float]) -> list[float]:
+        return sorted(accumulator)
+
+
+def test_accumulators_take_several_columns_and_give_lists() -> None:
+    """`aggregate(Decayed(0.5), "n", "small")` calls `add` with both values; equal accumulators share a partial."""
+    plan = AggregatePlan.build(
+        [("x", aggregate(Decayed(0.5), "n", "small")), ("y", aggregate(Decayed(0.5), n, col("small")))], SCHEMA
+    )
+    assert len(plan.partial_fields) == 1
+    frame = pl.DataFrame({"k": [1, 1], "n": [8, 2], "small": [1, 2]}, schema_overrides={"small": pl.Int8})
+    got = finished(plan, merged(plan, partials_of(plan, frame, grouped=False)))
+    assert got.rows() == [(1, [3.0, 5.0], [3.0, 5.0])]
+
+
+def _broken(**methods: Callable[..., Any]) -> Accumulator[Any, Any]:
+    return type("Broken", (Range,), methods)()
+
+
+def _raises(*_: Any) -> Any:
+    raise KeyError("zz")
+
+
+def _keeps(self: Any, accumulator: Any, *_: Any) -> Any:
+    return accumulator
+
+
+def _returns_text(*_: Any) -> Any:
+    return "text"
+
+
+def _text_result(self: Any, accumulator: Any) -> float:
+    return "text"  # pyright: ignore
+
+
+@pytest.mark.parametrize(
+    ("accumulator", "message"),
+    [
+        (_broken(add=_raises), r'agg: aggregate\(Broken\(\), col\("i"\)\): Broken.add: KeyError: \'zz\''),
+        (_broken(add=_keeps, merge=_raises), r"Broken.merge: KeyError: 'zz'"),
+        (_broken(add=_returns_text), r"Broken.add returned what does not fit accumulator_type: ValidationError"),
+        (_broken(result=_text_result), r"Broken.result returned what is not float64: TypeError: unexpected value"),
+    ],
+)
+def test_what_a_users_aggregate_raises_is_a_user_code_error(accumulator: Any, message: str) -> None:
+    """It names expression, class and method, keeps the cause, and nothing of Polars is in the text."""
+    plan = AggregatePlan.build([("x", aggregate(accumulator, i))], SCHEMA)
+    frame = pl.DataFrame({"k": [1, 1], "i": [3, 5]})
+    with pytest.raises(UserCodeError, match=message) as caught:
+        finished(plan, merged(plan, partials_of(plan, frame, grouped=False)))
+    assert caught.value.__cause__ is not None
+    assert "This error occurred" not in str(caught.value)
+
+
+def test_an_accumulator_declares_its_types() -> None:
+    """Without them the pipeline is refused when it is built, and the message says what to write."""
+
+    class Untyped(Range):
+        accumulator_type = None
+
+    class NoResult(Range):
+        def result(self, accumulator):  # type: ignore[no-untyped-def]
+            return 1.0
+
+    class Unencodable(Range):
+        accumulator_type = Callable[[int, str], int]
+
+    with pytest.raises(PipelineError, match="aggregate: Untyped does not say what its accumulator is; add for example"):
+        aggregate(Untyped(), i)
+    with pytest.raises(PipelineError, match=r"aggregate: NoResult.result does not say what it returns; write for"):
+        aggregate(NoResult(), i)
+    with pytest.raises(PipelineError, match="aggregate: the accumulator_type of Unencodable cannot be encoded"):
+        aggregate(Unencodable(), i)
+    with pytest.raises(PipelineError, match="aggregate: need an instance of an Accumulator class, got"):
+        aggregate(Range, i)  # pyright: ignore
+    with pytest.raises(PipelineError, match="aggregate: Range needs at least one column"):
+        aggregate(Range())
