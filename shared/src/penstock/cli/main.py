@@ -99,6 +99,9 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("--dir", metavar="DIR", help="log, snapshots, job log (.penstock/<pipeline>)")
     parser.add_argument("--resume", action="store_true", help="continue the run that DIR holds")
     parser.add_argument("--fresh", action="store_true", help="discard the unfinished run that DIR holds")
+    parser.add_argument(
+        "--metrics", metavar="FILE", help="keep FILE current with all metrics, in Prometheus' text format"
+    )
     parser.add_argument("--no-fsync", action="store_true", help="survive the death of the process, not a power loss")
 
     def run(arguments: argparse.Namespace) -> int:

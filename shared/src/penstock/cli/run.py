@@ -17,10 +17,12 @@ from penstock.cli.display import Rate, live_view, print_start, print_summary
 from penstock.cli.loading import load_pipeline
 from penstock.cli.options import parse_parameters
 from penstock.errors import PenstockError, UsageError, UserCodeError
+from penstock.observability.metrics import prometheus_text, samples
 from penstock.runtime.embedded import EmbeddedJob, EmbeddedSettings, JobResult, default_directory
 from penstock.times import duration_us
 
 REFRESH_S = 0.25
+METRICS_S = 1.0
 
 
 def run_command(arguments: argparse.Namespace) -> int:
@@ -46,15 +48,18 @@ async def _run(pipeline: Pipeline, directory: Path, settings: EmbeddedSettings, 
     restore = found.history.restore if found is not None and arguments.resume else None
     print_start(console, job.graph, str(directory), restore.checkpoint if restore else None)
     started = time.monotonic()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, _Interrupts(job, console).interrupt)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _Interrupts(job, console).interrupt)
-    shown = asyncio.create_task(_show(job, console)) if console.is_terminal else None
+    interrupts = _Interrupts(job, console)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, interrupts.interrupt)
+    watchers = [asyncio.create_task(_show(job, console))] if console.is_terminal else []
+    if arguments.metrics is not None:
+        watchers.append(asyncio.create_task(_write_metrics(job, Path(arguments.metrics))))
     try:
         result = await job.run(resume=arguments.resume)
     finally:
-        if shown is not None:
-            shown.cancel()
-            await asyncio.gather(shown, return_exceptions=True)
+        for watcher in watchers:
+            watcher.cancel()
+        await asyncio.gather(*watchers, return_exceptions=True)
     return _report(console, job, result, time.monotonic() - started, arguments.file)
 
 
@@ -81,6 +86,24 @@ async def _show(job: EmbeddedJob, console: Console) -> None:
             await asyncio.sleep(REFRESH_S)
             if job.started:
                 live.update(live_view(job.graph, job.progress, rate, time.monotonic()))
+
+
+async def _write_metrics(job: EmbeddedJob, path: Path) -> None:
+    """Keep a file of all metrics current, as node exporters read it; the last look is taken at the end."""
+    try:
+        while True:
+            await asyncio.sleep(METRICS_S)
+            _write_metrics_once(job, path)
+    finally:
+        _write_metrics_once(job, path)
+
+
+def _write_metrics_once(job: EmbeddedJob, path: Path) -> None:
+    if job.started:
+        text = prometheus_text(samples(job.graph, job.progress, job.now_us()))
+        temporary = path.with_name(f".{path.name}.tmp")
+        temporary.write_text(text)
+        temporary.replace(path)
 
 
 def _report(console: Console, job: EmbeddedJob, result: JobResult, seconds: float, file: str) -> int:

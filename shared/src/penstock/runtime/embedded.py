@@ -148,6 +148,10 @@ class EmbeddedJob:
         if self._coordinator is not None:
             self._coordinator.request(self.job, Requested(uuid.uuid4().hex, "suspend", reason="interrupted"))
 
+    def now_us(self) -> int:
+        """Wall time as the job sees it."""
+        return self._clock.now_us()
+
     @property
     def started(self) -> bool:
         """Whether there is progress to look at."""

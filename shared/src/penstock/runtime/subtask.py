@@ -180,6 +180,9 @@ class SubtaskRunner:
         self._frames: deque[tuple[OutputId, Frame, bytes]] = deque()
         self._frames_wake = asyncio.Event()
         self._fetched_bytes = 0
+        self._bytes_in = 0
+        self._bytes_out = 0
+        self._state_bytes = 0
         self._fetch_room = asyncio.Event()
         self._credit_reported: dict[Channel, int] = {}
         self._credit_wake = asyncio.Event()
@@ -250,6 +253,9 @@ class SubtaskRunner:
                 "busy_us": self.time_use.busy_us,
                 "idle_us": self.time_use.idle_us,
                 "blocked_us": self.time_use.blocked_us,
+                "bytes_in": self._bytes_in,
+                "bytes_out": self._bytes_out,
+                "state_bytes": self._state_bytes,
             },
         )
 
@@ -374,6 +380,7 @@ class SubtaskRunner:
     async def _read_source(self, source: SourceDriver, chain: Chain) -> None:
         started = self._micros()
         batch = await source.step()
+        self._bytes_in += batch.size_bytes
         output = chain.source_output
         assert output is not None
         if batch.frame is not None:
@@ -505,12 +512,14 @@ class SubtaskRunner:
             self.inbox.put(UploadFailed(command.checkpoint, command.nonce, f"{type(error).__name__}: {error}"))
             return
         await self._services.log.sync()
+        self._state_bytes = snapshot.size_bytes
         self.inbox.put(Uploaded(command.checkpoint, command.nonce, snapshot))
 
     # -- the log --------------------------------------------------------------------------------------------------------
 
     def _enqueue(self, output: OutputId, frame: Frame, payload: bytes) -> None:
         self._frames.append((output, frame, payload))
+        self._bytes_out += len(payload)
         self._frames_wake.set()
 
     async def _send_frames(self) -> None:
@@ -545,6 +554,7 @@ class SubtaskRunner:
                 offset = record.next_offset
                 frame, payload = decode_frame(record.value)
                 self._fetched_bytes += len(record.value)
+                self._bytes_in += len(record.value)
                 self.inbox.put(FrameRead(frame, payload, len(record.value)))
 
     async def _report_credit(self) -> None:

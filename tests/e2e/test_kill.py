@@ -1,0 +1,128 @@
+"""SIGKILL at any moment, then --resume: the rows are those of an uninterrupted run, none lost, none doubled."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import EXAMPLES, Command, kill
+
+pytestmark = pytest.mark.e2e
+
+SEED = int(os.environ.get("PENSTOCK_TEST_SEED", random.SystemRandom().randrange(10**6)))
+MOMENTS = 30
+GROUPS = 6
+"""Files of tests are spread over processes; the moments are split so that they can be, too."""
+RATE = 12_000
+"""Rows per second: 20,000 rows take a little under two seconds."""
+INTERVAL = "40ms"
+
+
+def job_log(folder: Path) -> Iterator[dict[str, Any]]:
+    """The records of the job log, straight from the store."""
+    for path in sorted(folder.glob(".penstock/departures/blobs/jobs/*/log/*")):
+        yield json.loads(path.read_bytes())
+
+
+def completes(folder: Path) -> int:
+    """How many checkpoints are COMPLETE; cheap enough to be polled."""
+    return sum(1 for path in folder.glob(".penstock/departures/blobs/jobs/*/log/*") if b'"Complete"' in path.read_bytes())
+
+
+def staged_of_newest_complete(folder: Path) -> list[str]:
+    """Staged files that the newest COMPLETE lists and that nobody has made visible yet."""
+    newest = [record for record in job_log(folder) if record["type"] == "Complete"][-1:]
+    if not newest:
+        return []
+    manifest = json.loads((folder / ".penstock/departures/blobs" / newest[0]["manifest"]).read_bytes())
+    staged = {path.name for path in folder.glob("out/departures/.staging/*")}
+    return [name for name in staged if name in json.dumps(manifest) or any(name in text for text in decoded(manifest))]
+
+
+def decoded(manifest: dict[str, Any]) -> Iterator[str]:
+    """The staged parts in a manifest, which stand there as base64."""
+    import base64
+
+    for subtasks in manifest["subtasks"].values():
+        for snapshot in subtasks.values():
+            for operator in snapshot["operators"].values():
+                for entry in operator.get("lists", {}).get("staged", []):
+                    yield base64.b64decode(entry).decode()
+
+
+def start(penstock: Command, *more: str) -> subprocess.Popen[str]:
+    return penstock.start(
+        "run", EXAMPLES / "departures.py", "--checkpoint-interval", INTERVAL, "--param", f"rate={RATE}", *more
+    )
+
+
+def kill_at(penstock: Command, rng: random.Random, process: subprocess.Popen[str], how: str) -> None:
+    """Kill at a random moment, or as soon as the job log has one more COMPLETE than a random number."""
+    if how == "time":
+        end = time.monotonic() + rng.uniform(0.2, 3.0)
+        while process.poll() is None and time.monotonic() < end:
+            time.sleep(0.001)
+    else:
+        wanted = completes(penstock.folder) + rng.randint(1, 12)
+        while process.poll() is None and completes(penstock.folder) < wanted:
+            pass
+    kill(process)
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> Counter[str]:
+    """The rows of an uninterrupted run."""
+    command = Command(tmp_path_factory.mktemp("uninterrupted"))
+    command.run("run", EXAMPLES / "departures.py")
+    return counted(command)
+
+
+def counted(command: Command) -> Counter[str]:
+    return Counter(json.dumps(row, sort_keys=True) for row in command.rows("out/departures"))
+
+
+@pytest.mark.timeout(600)
+def test_thirty_kills_change_nothing(tmp_path: Path, expected: Counter[str]) -> None:
+    """30 seeded kills, at least 10 after a COMPLETE, at least 5 between a COMPLETE and the commit of its files."""
+    print(f"seed {SEED}: repeat with PENSTOCK_TEST_SEED={SEED}")
+    rng = random.Random(SEED)
+    after_complete = between = moments = run = 0
+    while moments < MOMENTS:
+        run += 1
+        folder = tmp_path / f"run-{run}"
+        folder.mkdir()
+        penstock = Command(folder)
+        process = start(penstock)
+        for _ in range(rng.randint(2, 4)):
+            kill_at(penstock, rng, process, rng.choice(["time", "complete", "complete"]))
+            moments += 1
+            after_complete += completes(folder) > 0
+            between += bool(staged_of_newest_complete(folder))
+            if ended(folder):
+                break
+            process = start(penstock, "--resume" if submitted(folder) else "--fresh")
+        out, err = process.communicate(timeout=60) if process.poll() is None else ("", "")
+        assert ended(folder), f"run {run} of seed {SEED} did not finish: {out}\n{err}"
+        assert counted(penstock) == expected, f"run {run} of seed {SEED}"
+        assert not list(folder.glob("out/departures/.staging/*"))
+    assert after_complete >= 10, f"only {after_complete} of {moments} kills fell after a COMPLETE: the harness missed"
+    assert between >= 5, f"only {between} kills fell between a COMPLETE and the commit: the harness missed"
+
+
+def submitted(folder: Path) -> bool:
+    """Whether there is a job to resume (a kill may come before the job exists)."""
+    return (folder / ".penstock/departures/blobs/current-job").exists()
+
+
+def ended(folder: Path) -> bool:
+    """Whether the job log says so."""
+    return any(record["type"] == "Terminated" for record in job_log(folder))

@@ -1,0 +1,226 @@
+"""Errors before rows: every verb checks what it is given when the pipeline is built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import pytest
+
+from penstock import (
+    KeyedProcess,
+    OutputTag,
+    Pipeline,
+    PipelineError,
+    Process,
+    col,
+    count,
+    session,
+    sliding,
+    tumbling,
+)
+from penstock.api.stream import SourceStream
+from penstock.connectors import collecting, iterables
+
+
+@dataclass
+class Bid:
+    auction: int
+    bidder: int
+    price: float
+    at: datetime
+    channel: str | None
+    tags: list[str]
+
+
+@dataclass
+class Total:
+    auction: int
+    price: float
+
+
+@dataclass
+class Priced:
+    auction: int
+    price: float
+
+
+class Identity(Process[Bid, Bid]):
+    def on_row(self, row, ctx):
+        ctx.emit(row)
+
+
+class PerAuction(KeyedProcess[Bid, Total]):
+    def on_row(self, row, ctx):
+        ctx.emit(Total(row.auction, row.price))
+
+
+class WrongRow(Process[Total, Total]):
+    def on_row(self, row, ctx):
+        ctx.emit(row)
+
+
+@pytest.fixture
+def bids() -> SourceStream[Bid]:
+    return Pipeline("test").read(iterables.Source([], schema=Bid, event_time="at"))
+
+
+@pytest.fixture
+def untimed() -> SourceStream[Bid]:
+    return Pipeline("test").read(iterables.Source([], schema=Bid))
+
+
+def test_an_unknown_column_names_the_nearest(bids):
+    """A typo is answered with the column that was probably meant."""
+    with pytest.raises(PipelineError, match=r"prise.*did you mean 'price'"):
+        bids.filter(col("prise") > 1)
+    with pytest.raises(PipelineError, match=r"key_by: there is no column 'auktion'; did you mean 'auction'"):
+        bids.key_by("auktion")
+    with pytest.raises(PipelineError, match=r"drop: there is no column"):
+        bids.drop("nothing")
+    with pytest.raises(PipelineError, match=r"rename: there is no column"):
+        bids.rename({"x": "y"})
+
+
+def test_types_are_checked_before_rows(bids):
+    """An expression whose operands do not fit is refused with both types."""
+    with pytest.raises(PipelineError, match=r"with_columns.*string"):
+        bids.with_columns(x=col("price") + col("channel"))
+    with pytest.raises(PipelineError, match=r"filter: .* is float64, not boolean"):
+        bids.filter(col("price") * 2)
+
+
+def test_columnar_verbs_know_their_columns(bids):
+    """Schemas follow the verbs."""
+    assert bids.select("auction", double=col("price") * 2).schema.names == ("auction", "double")
+    assert bids.with_columns(price=col("price") * 2, cents=col("price") * 100).schema.names[-1] == "cents"
+    assert "tags" not in bids.drop("tags").schema
+    assert bids.rename({"price": "amount"}).schema.names[2] == "amount"
+    assert str(bids.explode("tags").schema.field("tags")) == "tags: string or null"
+
+
+def test_a_window_needs_event_time(untimed):
+    """Without event time there is nothing to cut windows by; the message says where to say it."""
+    with pytest.raises(PipelineError, match=r"window: the stream has no event time; say event_time='column'"):
+        untimed.key_by("auction").window(tumbling("10s"))
+
+
+def test_a_map_needs_its_output_type(bids):
+    """A function without annotation cannot be typed; the message says what to write."""
+    with pytest.raises(PipelineError, match=r"map: .*<lambda> does not say what rows it returns"):
+        bids.map(lambda row: row)
+    assert bids.map(lambda row: Total(row.auction, row.price), returns=Total).schema.names == ("auction", "price")
+
+
+def test_annotations_give_the_output_type(bids):
+    """The annotated return type is the schema of the output."""
+
+    def total(bid: Bid) -> Total:
+        return Total(bid.auction, bid.price)
+
+    def many(bid: Bid) -> Iterator[Total]:
+        yield Total(bid.auction, bid.price)
+
+    assert bids.map(total).schema.names == ("auction", "price")
+    assert bids.flat_map(many).schema.names == ("auction", "price")
+
+
+def test_verbs_in_the_wrong_place_say_where_they_belong(bids):
+    """Column verbs come before key_by, keyed processes after it, and updates cannot be aggregated again."""
+    keyed = bids.key_by("auction")
+    with pytest.raises(PipelineError, match="filter: do it before key_by"):
+        _ = keyed.filter
+    with pytest.raises(PipelineError, match="KeyedProcess; it needs key_by"):
+        bids.process(PerAuction())
+    with pytest.raises(PipelineError, match="no KeyedProcess; after key_by only those run"):
+        keyed.process(Identity())
+    running = keyed.agg(total=col("price").sum())
+    with pytest.raises(PipelineError, match="stream of updates"):
+        _ = running.key_by
+    corrected = keyed.window(tumbling("10s")).allowed_lateness("1m").agg(bids=count())
+    with pytest.raises(PipelineError, match="stream of updates"):
+        _ = corrected.window
+
+
+def test_windows_check_their_sizes():
+    """A slide beyond the size would lose rows; sizes are positive durations."""
+    with pytest.raises(PipelineError, match="leave gaps"):
+        sliding("10s", every="11s")
+    with pytest.raises(PipelineError, match="must be positive"):
+        tumbling("0s")
+    with pytest.raises(PipelineError, match="is not a duration"):
+        session("soon")
+
+
+def test_a_window_result_has_keys_bounds_and_aggregates(bids):
+    """The columns of a window's result."""
+    result = bids.key_by("auction").window(tumbling("10s")).agg(bids=count(), revenue=col("price").sum())
+    assert result.schema.names == ("auction", "window_start", "window_end", "bids", "revenue")
+
+
+def test_a_process_must_fit_the_rows(bids):
+    """The row class of a process is compared with the stream's columns."""
+    with pytest.raises(PipelineError, match=r"there is no column|takes Total"):
+        bids.drop("price").process(WrongRow())
+
+
+def test_side_outputs_must_exist(bids):
+    """A tag that nobody emits to is refused on a window, and needs a row class on a process."""
+    result = bids.key_by("auction").window(tumbling("10s")).agg(bids=count())
+    with pytest.raises(PipelineError, match="side: window has no side output 'late'"):
+        result.side(OutputTag("late"))
+    with pytest.raises(PipelineError, match="say what rows 'odd' carries"):
+        bids.process(Identity()).side(OutputTag("odd"))
+
+
+def test_as_checks_names_types_and_nulls(bids):
+    """`as_` gives columns a class only where they agree."""
+    two = bids.select("auction", "price")
+    assert two.as_(Priced).schema.names == ("auction", "price")
+    assert bids.select("price", "auction").as_(Priced).schema.names == ("auction", "price")
+    with pytest.raises(PipelineError, match="the class lacks"):
+        bids.as_(Priced)
+    with pytest.raises(PipelineError, match="is string, the class says float64"):
+        bids.select("auction", price=col("channel").fill_null("")).as_(Priced)
+
+
+def test_unions_need_equal_columns(bids):
+    """Streams of different columns cannot be one."""
+    with pytest.raises(PipelineError, match="union: the columns differ"):
+        bids.union(bids.drop("tags"))
+
+
+def test_dead_letters_need_the_policy(bids):
+    """Bad records go to dead_letters only where the source says so."""
+    with pytest.raises(PipelineError, match="say bad_rows='dead_letter'"):
+        bids.dead_letters()
+
+
+def test_two_operators_cannot_share_a_uid(bids):
+    """A uid names one operator."""
+    first = bids.filter(col("price") > 1).uid("same")
+    with pytest.raises(PipelineError, match="two operators are named 'same'"):
+        first.filter(col("price") > 2).uid("same")
+    with pytest.raises(PipelineError, match="uid: key_by is no operator of its own"):
+        bids.key_by("auction").uid("keyed")
+
+
+def test_naive_literals_are_refused(bids):
+    """Event time is UTC: a naive datetime could be anything."""
+    with pytest.raises(PipelineError, match="no time zone"):
+        bids.filter(col("at") > datetime(2026, 1, 1))  # noqa: DTZ001
+    bids.filter(col("at") > datetime(2026, 1, 1, tzinfo=UTC))
+
+
+def test_a_pipeline_runs_from_a_script():
+    """`p.run()` runs embedded and returns what became of the job."""
+    rows: list[Total] = [Total(1, 2.0), Total(1, 3.0), Total(2, 4.0)]
+    sink = collecting.Sink()
+    p = Pipeline("script")
+    p.read(iterables.Source(rows, schema=Total)).key_by("auction").agg(total=col("price").sum()).write(sink)
+    result = p.run()
+    assert result is not None
+    assert result.state == "FINISHED"
+    newest = {row["auction"]: row["total"] for row in sink.rows}
+    assert newest == {1: 5.0, 2: 4.0}

@@ -1,0 +1,138 @@
+"""The job graph: what is chained, what crosses the log, and what stands in the JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+
+import pytest
+
+from penstock import OutputTag, Pipeline, PipelineError, col, count, tumbling
+from penstock.connectors import collecting, iterables
+from penstock.errors import IncompatibleStateError
+from penstock.graph.describe import check_signature, state_signature
+from penstock.graph.executiongraph import ExecutionGraph
+from penstock.graph.explain import explain_dot, explain_text
+from penstock.graph.jobgraph import build_job_graph, graph_from_json
+
+
+@dataclass
+class Bid:
+    auction: int
+    price: float
+    at: datetime
+
+
+def windowed(p: Pipeline, size: str = "10s"):
+    bids = p.read(iterables.Source([], schema=Bid, event_time="at"))
+    return bids.filter(col("price") > 1).key_by("auction").window(tumbling(size)).agg(bids=count())
+
+
+def test_everything_chains_at_parallelism_one():
+    """With one subtask a keyed edge needs no exchange."""
+    p = Pipeline("one")
+    windowed(p).write(collecting.Sink())
+    graph = build_job_graph(p.plan, 1)
+    assert [vertex.name for vertex in graph.vertices] == ["read -> filter -> window -> write"]
+
+
+def test_a_keyed_edge_crosses_the_log():
+    """With several subtasks rows are exchanged by key group."""
+    p = Pipeline("two")
+    windowed(p).write(collecting.Sink())
+    graph = build_job_graph(p.plan, 2)
+    assert [vertex.name for vertex in graph.vertices] == ["read -> filter", "window -> write"]
+    (edge,) = graph.vertices[1].inputs
+    assert (edge.ship, edge.link.keys, edge.vertex) == ("hash", ("auction",), "v0")
+
+
+def test_chaining_can_be_refused_and_parallelism_set():
+    """`chain(False)` and another parallelism make a hop."""
+    p = Pipeline("hops")
+    bids = p.read(iterables.Source([], schema=Bid)).filter(col("price") > 1).chain(False)
+    bids.filter(col("price") > 2).parallelism(3).write(collecting.Sink())
+    graph = build_job_graph(p.plan, 1)
+    assert [vertex.parallelism for vertex in graph.vertices] == [1, 1, 3, 1]
+    assert [edge.ship for vertex in graph.vertices for edge in vertex.inputs] == ["rebalance"] * 3
+
+
+def test_union_and_side_outputs_become_edges():
+    """Nodes that are only structure vanish; their meaning is in the edges."""
+    p = Pipeline("structure")
+    late = OutputTag("late", Bid)
+    left = p.read(iterables.Source([], schema=Bid, event_time="at"))
+    right = p.read(iterables.Source([], schema=Bid, event_time="at"))
+    result = left.union(right).key_by("auction").window(tumbling("10s")).late_to(late).agg(bids=count())
+    result.write(collecting.Sink())
+    result.side(late).write(collecting.Sink())
+    graph = build_job_graph(p.plan, 1)
+    window = next(vertex for vertex in graph.vertices if vertex.inputs)
+    assert [edge.vertex for edge in window.inputs] == ["v0", "v1"]
+    assert [link.tag for operator in window.operators for link in operator.inputs] == [None, "late"]
+
+
+def test_the_graph_is_json():
+    """A graph survives the way through JSON."""
+    p = Pipeline("json")
+    windowed(p).write(collecting.Sink())
+    graph = build_job_graph(p.plan, 2)
+    assert graph_from_json(json.loads(json.dumps(graph.to_json()))) == graph
+
+
+def test_a_pipeline_must_write_something():
+    """A stream without an end is a mistake."""
+    p = Pipeline("nothing")
+    windowed(p)
+    with pytest.raises(PipelineError, match="writes nothing"):
+        build_job_graph(p.plan, 1)
+
+
+def test_parallelism_is_bounded_by_key_groups():
+    """More subtasks than key groups cannot share the keys."""
+    p = Pipeline("wide")
+    windowed(p).write(collecting.Sink())
+    with pytest.raises(PipelineError, match="exceeds its 240 key groups"):
+        build_job_graph(p.plan, 241)
+
+
+def test_slots_are_shared_within_a_group():
+    """Subtask i of every vertex shares slot i; groups have slots of their own."""
+    p = Pipeline("slots")
+    bids = p.read(iterables.Source([], schema=Bid, event_time="at"))
+    bids.key_by("auction").window(tumbling("10s")).agg(bids=count()).slot_group("heavy").write(collecting.Sink())
+    execution = ExecutionGraph(build_job_graph(p.plan, 2))
+    assert execution.topology().slot_count == 4
+    slots = {str(subtask): slot for subtask, slot in execution.slots().items()}
+    assert slots == {"v0[0]": 0, "v0[1]": 1, "v1[0]": 2, "v1[1]": 3}
+
+
+def test_key_groups_cover_everything_once():
+    """The ranges of the subtasks of a vertex are contiguous and complete."""
+    p = Pipeline("ranges")
+    windowed(p).write(collecting.Sink())
+    execution = ExecutionGraph(build_job_graph(p.plan, 7))
+    ranges = [execution.key_groups(s) for s in sorted(execution.subtasks()) if s.vertex == "v1"]
+    assert [bounds.start for bounds in ranges[1:]] == [bounds.end for bounds in ranges[:-1]]
+    assert (ranges[0].start, ranges[-1].end) == (0, 240)
+
+
+def test_the_plan_is_readable():
+    """Text and Graphviz name chains, exchanges, key groups, state and guarantee."""
+    p = Pipeline("readable")
+    windowed(p).write(collecting.Sink())
+    graph = build_job_graph(p.plan, 2)
+    text = explain_text(graph)
+    for part in ("hash by auction", "240 key groups", "tumbling('10s')", "keyed by auction", "guarantee: exactly-once"):
+        assert part in text
+    assert explain_dot(graph).startswith("digraph {")
+
+
+def test_a_changed_window_cannot_take_over_state():
+    """A signature names the operator and what changed."""
+    before, after = Pipeline("a"), Pipeline("b")
+    old = state_signature(windowed(before, "10s")._node)
+    new = state_signature(windowed(after, "20s")._node)
+    with pytest.raises(IncompatibleStateError, match=r"operator 'hot': its window changed from tumbling\('10s'\)"):
+        check_signature("hot", old, new)
+    check_signature("hot", old, old)
