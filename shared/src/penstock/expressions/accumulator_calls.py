@@ -35,11 +35,13 @@ class AccumulatorCalls:
 
     def init_grouped(self, args: Sequence[pl.Expr]) -> pl.Expr:
         """In a group: the partial of all its rows."""
-        return pl.map_groups(args, self._fold, return_dtype=pl.Binary(), returns_scalar=True)
+        # A list per group, and one elementwise call for all groups: Polars calls Python per group far more slowly.
+        lists = [arg.implode() for arg in args]
+        return pl.map_batches(lists, self._fold_groups, return_dtype=pl.Binary(), is_elementwise=True)
 
     def merge(self, partial: pl.Expr) -> pl.Expr:
         """In a group: one partial of several."""
-        return pl.map_groups([partial], self._merge, return_dtype=pl.Binary(), returns_scalar=True)
+        return partial.implode().map_batches(self._merge_groups, return_dtype=pl.Binary(), is_elementwise=True)
 
     def finish(self, partial: pl.Expr) -> pl.Expr:
         """Elementwise: the results."""
@@ -54,14 +56,21 @@ class AccumulatorCalls:
         rows = zip(*(column.to_list() for column in columns), strict=True)
         return pl.Series([self._call("add", one, *values) for values in rows], dtype=pl.Binary)
 
-    def _fold(self, columns: Sequence[pl.Series]) -> bytes:
+    def _fold_groups(self, lists: Sequence[pl.Series]) -> pl.Series:
+        groups = zip(*(column.to_list() for column in lists), strict=True)
+        return pl.Series([self._fold(group) for group in groups], dtype=pl.Binary)
+
+    def _fold(self, columns: Sequence[Sequence[Any]]) -> bytes:
         state = self._call("create", self._accumulator.create)
-        for values in zip(*(column.to_list() for column in columns), strict=True):
+        for values in zip(*columns, strict=True):
             state = self._call("add", self._accumulator.add, state, *values)
         return self._call("add", self._encode, state)
 
-    def _merge(self, columns: Sequence[pl.Series]) -> bytes:
-        first, *others = columns[0].to_list() or [self._encode(self._accumulator.create())]
+    def _merge_groups(self, lists: pl.Series) -> pl.Series:
+        return pl.Series([self._merge(partials) for partials in lists.to_list()], dtype=pl.Binary)
+
+    def _merge(self, partials: Sequence[bytes]) -> bytes:
+        first, *others = partials
         if not others:
             return first
         state = self._call("add", self._decode, first)
