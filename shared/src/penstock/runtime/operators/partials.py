@@ -42,13 +42,27 @@ class Partials:
         if self.plan.needs_event_time:
             self.columns.append(EVENT_TIME)
 
-    def group(self, frames: Sequence[pl.DataFrame], by: Sequence[str], *, ordered: bool = False) -> pl.DataFrame:
-        """Partials of rows, one per group; with `ordered` in order of first appearance."""
-        return self._grouped(_together(frames), by, self.plan.init_grouped, ordered)
+    def group(
+        self,
+        frames: Sequence[pl.DataFrame],
+        by: Sequence[str],
+        *,
+        ordered: bool = False,
+        beside: Sequence[pl.Expr] = (),
+    ) -> pl.DataFrame:
+        """Partials of rows, one per group; with `ordered` in order of first appearance; `beside` are further columns."""
+        return self._grouped(_together(frames), by, [*beside, *self.plan.init_grouped], ordered)
 
-    def merge(self, frames: Sequence[pl.DataFrame], by: Sequence[str], *, ordered: bool = False) -> pl.DataFrame:
+    def merge(
+        self,
+        frames: Sequence[pl.DataFrame],
+        by: Sequence[str],
+        *,
+        ordered: bool = False,
+        beside: Sequence[pl.Expr] = (),
+    ) -> pl.DataFrame:
         """Partials of partials, one per group."""
-        return self._grouped(_together(frames), by, self.plan.merge, ordered)
+        return self._grouped(_together(frames), by, [*beside, *self.plan.merge], ordered)
 
     def _grouped(self, frame: pl.DataFrame, by: Sequence[str], how: list[pl.Expr], ordered: bool) -> pl.DataFrame:
         try:

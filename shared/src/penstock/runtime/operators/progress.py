@@ -3,16 +3,19 @@
 A key group restored from a snapshot has seen the watermark of its former owner: its windows up to there have fired and
 its rows at or below it are late, even if the new owner's watermark starts lower (protocol.md: watermarks per key group).
 `GroupWatermarks` answers with the larger of the two. Only while some group is ahead does this cost anything.
+
+What becomes of rows that came too late is the same for all windows and stands here too: `LateRows`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import polars as pl
 
+from penstock.batches import EVENT_TIME
 from penstock.state.hashing import key_groups
 from penstock.times import MIN_WATERMARK
 
@@ -21,7 +24,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from penstock.runtime.operator import OperatorContext, RestoredState
+    from penstock.graph.logical import Node, WindowAggregate
+    from penstock.runtime.operator import OperatorContext, OperatorMetrics, Output, RestoredState
 
 
 class GroupWatermarks:
@@ -80,3 +84,21 @@ class GroupWatermarks:
         marks = self.of_rows(frame)
         for mark in np.unique(marks).tolist():
             yield mark, frame.filter(pl.Series(marks == mark))
+
+
+class LateRows:
+    """Where late rows go: to the side output that the pipeline names, else nowhere, but counted."""
+
+    def __init__(self, node: Node) -> None:
+        operation = cast("WindowAggregate", node.operation)
+        self._tag = operation.late.name if operation.late else None
+        self._names = [*node.inputs[0].schema.names, EVENT_TIME]
+
+    def refuse(self, late: pl.DataFrame, output: Output, metrics: OperatorMetrics) -> None:
+        """Take late rows."""
+        if late.height == 0:
+            return
+        if self._tag is None:
+            metrics.late_rows += late.height
+        else:
+            output.side(self._tag, late.select(self._names))

@@ -20,7 +20,7 @@ from penstock.errors import IncompatibleStateError
 from penstock.graph.logical import Node, SlidingWindow, TumblingWindow, WindowAggregate
 from penstock.runtime.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.runtime.operators.partials import Partials
-from penstock.runtime.operators.progress import GroupWatermarks
+from penstock.runtime.operators.progress import GroupWatermarks, LateRows
 from penstock.runtime.operators.window_panes import PANE, FrozenPanes, PaneStore, split_runs
 from penstock.runtime.operators.window_shape import WindowShape
 from penstock.state.segments import decode_segments
@@ -45,12 +45,11 @@ class WindowAggregateOperator(Operator):
         self._operator = node.operator_id
         self._shape = WindowShape.of(cast("TumblingWindow | SlidingWindow", operation.window))
         self._lateness = operation.allowed_lateness_us
-        self._late_tag = operation.late.name if operation.late else None
+        self._late = LateRows(node)
         self._partials = Partials(node)
         self._by = list(self._partials.keys.names)
         self._names = [*node.schema.names, EVENT_TIME]
         self._store = PaneStore(self._partials)
-        self._input_names = [*node.inputs[0].schema.names, EVENT_TIME]
         self._context: OperatorContext
         self._watermarks: GroupWatermarks
 
@@ -91,7 +90,7 @@ class WindowAggregateOperator(Operator):
         earliest = cast("int | None", times.min())
         if earliest is None or earliest >= first_open:
             return frame
-        self._refuse(frame.filter(times < first_open), output)
+        self._late.refuse(frame.filter(times < first_open), output, self._context.metrics)
         return frame.filter(times >= first_open)
 
     def _without_uncovered(self, frame: pl.DataFrame, watermark: int, output: Output) -> pl.DataFrame:
@@ -102,16 +101,8 @@ class WindowAggregateOperator(Operator):
             return frame
         if watermark != MIN_WATERMARK:
             behind = frame.filter(pl.Series(~covered & (times <= watermark - self._lateness)))
-            self._refuse(behind, output)
+            self._late.refuse(behind, output, self._context.metrics)
         return frame.filter(pl.Series(covered))
-
-    def _refuse(self, late: pl.DataFrame, output: Output) -> None:
-        if late.height == 0:
-            return
-        if self._late_tag is None:
-            self._context.metrics.late_rows += late.height
-        else:
-            output.side(self._late_tag, late.select(self._input_names))
 
     def _may_have_fired(self, moment: int, watermark: int) -> bool:
         """Whether some window of `moment`, or of a later one, has fired already."""

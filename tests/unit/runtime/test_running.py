@@ -1,0 +1,122 @@
+"""Running aggregates and reduces: the last result per key is that of all its rows, however they came."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from window_cases import AGGREGATES, GROUPS, KEYS, SCHEMA, Batch, Restore, frame_of, histories
+
+from penstock.batches import EVENT_TIME
+from penstock.errors import IncompatibleStateError, UserCodeError
+from penstock.expressions import AggregatePlan, col
+from penstock.graph.logical import Node, RunningAggregate, RunningReduce
+from penstock.testing.harness import OperatorHarness, input_node
+from penstock.types import Schema, row_class, schema_of
+
+
+class Total(msgspec.Struct):
+    key: str | None
+    value: int
+
+
+def aggregate_node(aggregates=AGGREGATES):
+    source = input_node(SCHEMA, row_class(SCHEMA), ("key",), event_time=True)
+    plan = AggregatePlan.build(aggregates, SCHEMA)
+    out = Schema((*SCHEMA.select(["key"]), *plan.output_fields))
+    return Node("n1", RunningAggregate(tuple(aggregates)), (source,), out, row_class(out), True, keys=("key",))
+
+
+def reduce_node(function):
+    schema = schema_of(Total)
+    source = input_node(schema, Total, ("key",), event_time=True)
+    return Node("n1", RunningReduce(function), (source,), schema, Total, True, keys=("key",))
+
+
+def add(total, row):
+    return Total(row.key, total.value + row.value)
+
+
+def add_in_place(total, row):
+    total.value += row.value
+    return total
+
+
+def play(node, steps):
+    """The final row per key with its event time, and the rows that were fed."""
+    harness = OperatorHarness(node, max_parallelism=GROUPS)
+    fed = []
+    for step in steps:
+        if isinstance(step, Batch):
+            harness.frame(frame_of(step.rows))
+            fed += step.rows
+        elif isinstance(step, Restore):
+            write, seen = harness.freeze(), len(harness.collected.frames)
+            if step.extra:
+                harness.frame(frame_of(step.extra))
+            snapshot = write()
+            del harness.collected.frames[seen:]
+            harness = harness.restored(snapshot, step.parallelism)
+    return {row["key"]: row for frame in harness.collected.frames for row in frame.to_dicts()}, fed
+
+
+@settings(max_examples=50, deadline=None)
+@given(steps=histories(st.integers(0, 100)))
+def test_the_last_aggregate_of_every_key_is_that_of_all_its_rows(steps):
+    """Batches, snapshots in mid-flight and rescales change nothing but the number of updates."""
+    final, fed = play(aggregate_node(), steps)
+    assert final.keys() == {key for key, _, _ in fed}
+    for key, row in final.items():
+        mine = [(time, value) for other, time, value in fed if other == key]
+        assert row["rows"] == len(mine)
+        assert row["total"] == sum(value for _, value in mine)
+        assert sorted(row["values"]) == sorted(value for _, value in mine)
+        assert row[EVENT_TIME] == mine[-1][0]
+
+
+@settings(max_examples=50, deadline=None)
+@given(steps=histories(st.integers(0, 100)), function=st.sampled_from([add, add_in_place]))
+def test_the_last_reduction_of_every_key_is_that_of_all_its_rows(steps, function):
+    """Also for a function that changes the accumulated object, while a snapshot of it is being written."""
+    final, fed = play(reduce_node(function), steps)
+    for key in KEYS:
+        mine = [(time, value) for other, time, value in fed if other == key]
+        if mine:
+            assert final[key]["value"] == sum(value for _, value in mine)
+            assert final[key][EVENT_TIME] == mine[-1][0]
+
+
+def test_touched_keys_leave_in_the_order_in_which_the_batch_touched_them():
+    """One row per touched key and batch."""
+    for node, name in ((aggregate_node(), "total"), (reduce_node(add), "value")):
+        harness = OperatorHarness(node)
+        harness.frame(frame_of([("b", 1, 1), ("a", 2, 2), ("b", 3, 4), ("c", 4, 8)]))
+        harness.frame(frame_of([("c", 5, 1), ("b", 6, 1)]))
+        assert [(row["key"], row[name]) for row in harness.output()] == [
+            ("b", 5), ("a", 2), ("c", 8), ("c", 9), ("b", 6),
+        ]  # fmt: skip
+
+
+def test_what_a_reduce_function_raises_or_returns_wrongly_is_told_with_the_row():
+    """The message has the function's name and the row; the cause is kept."""
+
+    def broken(total, row):
+        raise KeyError(row.value)
+
+    harness = OperatorHarness(reduce_node(broken))
+    with pytest.raises(UserCodeError, match=r"broken raised KeyError.*Total\(key='a', value=2\)") as caught:
+        harness.frame(frame_of([("a", 1, 1), ("a", 1, 2)]))
+    assert isinstance(caught.value.__cause__, KeyError)
+    harness = OperatorHarness(reduce_node(lambda total, row: None))
+    with pytest.raises(UserCodeError, match="was given None"):
+        harness.frame(frame_of([("a", 1, 1), ("a", 1, 2)]))
+
+
+def test_a_snapshot_of_other_aggregates_is_refused():
+    """Partials of other aggregates cannot be continued."""
+    harness = OperatorHarness(aggregate_node(), max_parallelism=GROUPS)
+    harness.frame(frame_of([("a", 1, 1)]))
+    other = aggregate_node([("least", col("value").min()), ("most", col("value").max())])
+    with pytest.raises(IncompatibleStateError, match="partial aggregates of"):
+        OperatorHarness(other, max_parallelism=GROUPS, restored=harness.snapshot())
