@@ -1,0 +1,105 @@
+"""Rows gathered in memory, for tests and notebooks.
+
+A checkpoint carries its rows itself (Arrow, as text), and the process that commits it appends them: each row is there
+once, also after failures, as long as one process runs the job (embedded mode with parallelism 1).
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from penstock.connectors import base
+from penstock.connectors.base import Collected, Guarantee, Prepared, WriteContext
+from penstock.connectors.declaring import freeze
+from penstock.types import Schema
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+@dataclass(frozen=True, init=False, eq=False)
+class Sink(base.Sink):
+    """Appends rows as dicts to `rows`; they appear with the checkpoint that covers them. Kept small: it is memory.
+
+    Args:
+        into: a list to append to; a new one if not given.
+    """
+
+    kind: ClassVar[str] = "collecting"
+    collected: Collected
+    _owned: bool
+    _committed: set[tuple[str, int, int]]
+
+    def __init__(self, into: list[dict[str, Any]] | None = None) -> None:
+        freeze(self, collected=Collected([] if into is None else into), _owned=into is None, _committed=set())
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows so far; in the order of their subtask, subtasks interleave."""
+        return self.collected.rows
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Exactly-once within one process."""
+        return "exactly-once"
+
+    def check(self, schema: Schema, *, updates: bool) -> None:
+        """Every row can be collected; of an upsert stream, every update."""
+
+    def open(self, schema: Schema, context: WriteContext) -> base.SinkWriter:
+        """See `Sink.open`."""
+        return _Writer(self, schema, context)
+
+    def begin(self) -> None:
+        """A new job starts: forget what an earlier run of the same pipeline object collected (not a list given)."""
+        if self._owned:
+            self.collected.rows.clear()
+        self._committed.clear()
+
+    def commit_once(self, key: tuple[str, int, int], frame: pl.DataFrame) -> None:
+        """Append the rows of one operator, subtask and checkpoint unless they are there."""
+        if key not in self._committed:
+            self._committed.add(key)
+            self.collected.rows.extend(frame.to_dicts())
+
+    def describe(self) -> Mapping[str, Any]:
+        """See `Sink.describe`."""
+        return {}
+
+
+class _Writer:
+    def __init__(self, sink: Sink, schema: Schema, context: WriteContext) -> None:
+        self._sink = sink
+        self._names = schema.names
+        self._context = context
+        self._frames: list[pl.DataFrame] = []
+
+    def write(self, frame: pl.DataFrame) -> None:
+        if frame.height:
+            self._frames.append(frame.select(self._names))
+
+    def prepare(self, checkpoint: int) -> Prepared:
+        import polars as pl
+
+        if not self._frames:
+            return Prepared()
+        frames, self._frames = self._frames, []
+        data = pl.concat(frames).write_ipc(None, compression="zstd").getvalue()
+        key = [self._context.operator, self._context.subtask, checkpoint]
+        return Prepared([{"key": key, "rows": base64.b64encode(data).decode()}])
+
+    def commit(self, committable: Any) -> None:
+        import polars as pl
+
+        operator, subtask, checkpoint = committable["key"]
+        frame = pl.read_ipc(base64.b64decode(committable["rows"]))
+        self._sink.commit_once((operator, subtask, checkpoint), frame)
+
+    def discard(self, committable: Any) -> None:
+        """The rows are in the committable alone."""
+
+    def close(self) -> None:
+        self._frames = []

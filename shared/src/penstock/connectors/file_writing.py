@@ -1,0 +1,206 @@
+"""The writer of file sinks: rows go to a staged file, a checkpoint closes it, its completion renames it.
+
+    <folder>/.staging/<operator>--<subtask>-<attempt>-<n>.<format>
+    <folder>/part-<operator>-<subtask>-<checkpoint>-<attempt>.<format>
+
+A commit is one rename. Once it has happened the staged file is gone, so a repeated commit finds nothing to do, even if
+somebody has consumed the visible file since: it never appears twice.
+"""
+
+from __future__ import annotations
+
+import os
+import urllib.parse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from penstock.connectors.base import Prepared, WriteContext
+from penstock.connectors.encoding import encode_csv, encode_jsonl
+from penstock.connectors.formats import Format
+from penstock.errors import ExternalError
+from penstock.types import Schema
+
+if TYPE_CHECKING:
+    import polars as pl
+
+STAGING: Final = ".staging"
+_GROUP_ROWS: Final = 100_000
+"""Rows of a row group (record batch) of columnar formats, at least, the last one aside."""
+
+
+class StagedFile(Protocol):
+    """A file being written."""
+
+    def write(self, frame: pl.DataFrame) -> None:
+        """Append rows."""
+        ...
+
+    def close(self) -> None:
+        """Write what is missing and close the file."""
+        ...
+
+
+class FileWriter:
+    """Writes the rows of one subtask; see `SinkWriter`."""
+
+    def __init__(
+        self, folder: Path, extension: str, context: WriteContext, create: Callable[[Path], StagedFile]
+    ) -> None:
+        self._folder = folder
+        self._extension = extension
+        self._context = context
+        self._create = create
+        self._file: StagedFile | None = None
+        self._path: Path | None = None
+        self._number = 0
+        try:
+            (folder / STAGING).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ExternalError(f"cannot create {folder / STAGING}: {error}") from error
+
+    def write(self, frame: pl.DataFrame) -> None:
+        """See `SinkWriter.write`."""
+        if not frame.height:
+            return
+        try:
+            if self._file is None:
+                self._path = self._folder / STAGING / self._staged_name()
+                self._file = self._create(self._path)
+            self._file.write(frame)
+        except OSError as error:
+            raise ExternalError(f"cannot write {self._path}: {error}") from error
+
+    def _staged_name(self) -> str:
+        self._number += 1
+        context = self._context
+        return f"{_quoted(context.operator)}--{context.subtask}-{context.attempt}-{self._number}.{self._extension}"
+
+    def prepare(self, checkpoint: int) -> Prepared:
+        """See `SinkWriter.prepare`. Without rows there is no file."""
+        if self._file is None or self._path is None:
+            return Prepared()
+        path, file = self._path, self._file
+        self._file = self._path = None
+        try:
+            file.close()
+        except OSError as error:
+            raise ExternalError(f"cannot write {path}: {error}") from error
+        context = self._context
+        operator, attempt = _quoted(context.operator), context.attempt[:8]
+        visible = f"part-{operator}-{context.subtask}-{checkpoint:08d}-{attempt}.{self._extension}"
+        return Prepared([{"staged": path.name, "visible": visible}], lambda: _persist(path))
+
+    def commit(self, committable: Any) -> None:
+        """See `SinkWriter.commit`."""
+        staged, visible = self._folder / STAGING / committable["staged"], self._folder / committable["visible"]
+        try:
+            os.rename(staged, visible)
+        except FileNotFoundError:
+            return  # committed before
+        except OSError as error:
+            raise ExternalError(f"cannot rename {staged} to {visible}: {error}") from error
+        # Only now may the checkpoint's list of staged files forget it: a power loss must not bring it back to staging.
+        _fsync(self._folder)
+        _fsync(self._folder / STAGING)
+
+    def discard(self, committable: Any) -> None:
+        """See `SinkWriter.discard`."""
+        (self._folder / STAGING / committable["staged"]).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """See `SinkWriter.close`."""
+        if self._file is not None and self._path is not None:
+            self._file.close()
+            self._path.unlink(missing_ok=True)
+            self._file = self._path = None
+
+
+def remove_staged(folder: Path, needed: Sequence[Any], operator: str | None) -> None:
+    """Remove the staged files (of one operator) that no committable in `needed` names."""
+    keep = {committable["staged"] for committable in needed}
+    for path in (folder / STAGING).glob("*"):
+        owner = path.name.rpartition("--")[0]
+        if path.name not in keep and (operator is None or owner == _quoted(operator)):
+            path.unlink(missing_ok=True)
+
+
+def staged_file(path: Path, schema: Schema, kind: Format, delimiter: str, null: str) -> StagedFile:
+    """A new file of the format."""
+    if kind == "jsonl":
+        return _TextFile(path, lambda frame, _: encode_jsonl(frame, schema))
+    if kind == "csv":
+        return _TextFile(
+            path, lambda frame, first: encode_csv(frame, schema, header=first, delimiter=delimiter, null=null)
+        )
+    return _ColumnarFile(path, schema, kind)
+
+
+class _TextFile:
+    def __init__(self, path: Path, encode: Callable[[pl.DataFrame, bool], bytes]) -> None:
+        self._file = open(path, "xb")  # noqa: SIM115 (closed by close)
+        self._encode = encode
+        self._empty = True
+
+    def write(self, frame: pl.DataFrame) -> None:
+        self._file.write(self._encode(frame, self._empty))
+        self._empty = False
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _ColumnarFile:
+    """Parquet or Arrow: gathers small frames into row groups of a useful size."""
+
+    def __init__(self, path: Path, schema: Schema, kind: Format) -> None:
+        from pyarrow import ipc, parquet
+
+        self._schema = schema
+        self._arrow = schema.arrow()
+        self._file = open(path, "xb")  # noqa: SIM115 (closed by close)
+        self._writer: Any = (
+            parquet.ParquetWriter(self._file, self._arrow)
+            if kind == "parquet"
+            else ipc.new_file(self._file, self._arrow)
+        )
+        self._frames: list[pl.DataFrame] = []
+        self._rows = 0
+
+    def write(self, frame: pl.DataFrame) -> None:
+        self._frames.append(frame.select(self._schema.names))
+        self._rows += frame.height
+        if self._rows >= _GROUP_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        import polars as pl
+
+        if self._frames:
+            self._writer.write_table(pl.concat(self._frames).to_arrow().cast(self._arrow).combine_chunks())
+        self._frames, self._rows = [], 0
+
+    def close(self) -> None:
+        self._flush()
+        self._writer.close()
+        self._file.close()
+
+
+def _quoted(operator: str) -> str:
+    return urllib.parse.quote(operator, safe="")
+
+
+def _persist(path: Path) -> None:
+    _fsync(path)
+    _fsync(path.parent)
+
+
+def _fsync(path: Path) -> None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise ExternalError(f"cannot sync {path}: {error}") from error

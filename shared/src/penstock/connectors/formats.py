@@ -1,0 +1,37 @@
+"""File formats by name and by extension."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, Literal
+
+from penstock.errors import PipelineError, nearest
+
+Format = Literal["jsonl", "csv", "parquet", "arrow"]
+
+_EXTENSIONS: Final[dict[str, Format]] = {
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
+    ".csv": "csv",
+    ".parquet": "parquet", ".pq": "parquet",
+    ".arrow": "arrow", ".arrows": "arrow", ".ipc": "arrow", ".feather": "arrow",
+}  # fmt: skip
+FORMATS: Final[tuple[Format, ...]] = ("jsonl", "csv", "parquet", "arrow")
+
+
+def checked_format(name: str, what: str) -> Format:
+    """The format of that name; raises `PipelineError`."""
+    if name not in FORMATS:
+        raise PipelineError(f"{what}: there is no format {name!r}; {nearest(name, FORMATS)}")
+    return name
+
+
+def format_of(path: Path) -> Format | None:
+    """The format that a file's name tells, `.gz` aside."""
+    plain = path.with_suffix("") if is_compressed(path) else path
+    found = _EXTENSIONS.get(plain.suffix.lower())
+    return None if is_compressed(path) and found in ("parquet", "arrow") else found
+
+
+def is_compressed(path: Path) -> bool:
+    """Whether the name says that the file is compressed with gzip."""
+    return path.suffix.lower() == ".gz"

@@ -1,0 +1,217 @@
+"""Python values as a source: a list, or a function that returns an iterable. For tests, notebooks and small inputs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar, cast
+
+from penstock.connectors import base
+from penstock.connectors.base import (
+    BadRow,
+    EndOfSplit,
+    EventTime,
+    Fetched,
+    Policy,
+    Position,
+    ReadContext,
+    Split,
+    WatermarkStrategy,
+)
+from penstock.connectors.columns import FrameBuilder
+from penstock.connectors.declaring import declare, freeze, zone
+from penstock.connectors.pacing import Pace, checked_rate
+from penstock.errors import PipelineError, UserCodeError
+from penstock.times import Duration
+from penstock.types import Schema, is_row_class
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+
+_SLICE_MS: Final = 20
+_SPLIT: Final = Split("rows")
+
+
+@dataclass(frozen=True, init=False, eq=False)
+class Source(base.Source[T], Generic[T]):
+    """Rows of an iterable, as one split.
+
+    Args:
+        data: a list or tuple; or a function without parameters that returns an iterable (called again after a restart,
+            the rows already read are skipped: it must return the same rows); or an iterator, which cannot be read again
+            and so gives no exactly-once. Rows are objects of the schema's class, or dicts.
+        schema: dataclass, msgspec.Struct or pyarrow.Schema; the class of the first element of a list if not given.
+        bounded: False if the iterable never ends.
+        rate: rows per second.
+        event_time, max_out_of_orderness, watermarks, idle_after, bad_rows, timezone: as at every source.
+    """
+
+    kind: ClassVar[str] = "iterables"
+    schema: Schema
+    row_type: type[T] | None
+    event_time: EventTime | None
+    bad_rows: Policy
+    data: Iterable[T] | Iterable[Mapping[str, Any]] | Callable[[], Iterable[Any]]
+    timezone: str | None
+    rate: float | None
+    ends: bool
+
+    def __init__(
+        self,
+        data: Iterable[T] | Iterable[Mapping[str, Any]] | Callable[[], Iterable[Any]],
+        *,
+        schema: type[T] | Schema | pa.Schema | None = None,
+        bounded: bool = True,
+        rate: float | None = None,
+        event_time: str | None = None,
+        max_out_of_orderness: Duration | None = None,
+        watermarks: WatermarkStrategy | None = None,
+        idle_after: Duration | None = None,
+        bad_rows: str = "fail",
+        timezone: str | None = None,
+    ) -> None:
+        what = "iterables.Source"
+        if not callable(data) and not isinstance(data, Iterable):
+            raise PipelineError(f"{what}: need a list or a function that returns an iterable, got {data!r:.100}")
+        declared = declare(
+            what,
+            _class_of_rows(data) if schema is None else schema,
+            event_time=event_time,
+            max_out_of_orderness=max_out_of_orderness,
+            watermarks=watermarks,
+            idle_after=idle_after,
+            bad_rows=bad_rows,
+            timezone=timezone,
+        )
+        freeze(
+            self,
+            schema=declared.schema,
+            row_type=declared.row_type,
+            event_time=declared.event_time,
+            bad_rows=declared.bad_rows,
+            data=data,
+            timezone=timezone,
+            rate=checked_rate(rate, what),
+            ends=bounded,
+        )
+
+    def discover(self) -> Sequence[Split]:
+        """See `Source.discover`."""
+        return [_SPLIT]
+
+    def open(self, split: Split, position: Position, context: ReadContext) -> base.SplitReader:
+        """See `Source.open`."""
+        builder = FrameBuilder(self.schema, zone(self.timezone, "iterables.Source"))
+        return _Reader(self._rows(), builder, position, Pace(self.rate, context.monotonic_ms), context)
+
+    def _rows(self) -> Iterator[Any]:
+        if not callable(self.data):
+            return iter(self.data)
+        try:
+            return iter(self.data())
+        except Exception as error:
+            raise UserCodeError(f"iterables.Source: the function raised {type(error).__name__}: {error}") from error
+
+    @property
+    def bounded(self) -> bool:
+        """As declared."""
+        return self.ends
+
+    @property
+    def replayable(self) -> bool:
+        """Whether the data can be read again: an iterator cannot."""
+        return callable(self.data) or not isinstance(self.data, Iterator)
+
+    def describe(self) -> Mapping[str, Any]:
+        """See `Source.describe`."""
+        return {"data": getattr(self.data, "__qualname__", type(self.data).__name__), "bounded": self.ends}
+
+
+class _Reader:
+    """Position: the number of rows taken from the iterable."""
+
+    def __init__(
+        self, rows: Iterator[Any], builder: FrameBuilder, position: Position, pace: Pace, context: ReadContext
+    ) -> None:
+        self._rows = rows
+        self._builder = builder
+        self._pace = pace
+        self._now_ms = context.monotonic_ms
+        self._skip: int = position or 0
+        self._position: int = position or 0
+
+    async def read(self, max_rows: int) -> Fetched | None:
+        """See `SplitReader.read`. Takes rows for about 20 ms; an iterator that blocks blocks the subtask."""
+        allowed = await self._pace.allowed(max_rows)
+        if not allowed:
+            return None
+        rows = self._taken(allowed)
+        if not rows:
+            raise EndOfSplit
+        fetched = self._fetched(rows)
+        self._position += len(rows)
+        self._pace.take(len(rows))
+        return fetched
+
+    def _taken(self, count: int) -> list[Any]:
+        deadline = self._now_ms() + _SLICE_MS
+        rows: list[Any] = []
+        try:
+            while self._skip:
+                next(self._rows)
+                self._skip -= 1
+            for row in itertools.islice(self._rows, count):
+                rows.append(row)
+                if self._now_ms() >= deadline:
+                    break
+        except StopIteration:
+            pass  # fewer rows than had been read before the restart
+        except Exception as error:
+            where = f"iterables.Source: row {self._position + len(rows) + 1}"
+            raise UserCodeError(f"{where}: the iterable raised {type(error).__name__}: {error}") from error
+        return rows
+
+    def _fetched(self, rows: list[Any]) -> Fetched:
+        names = self._builder.schema.names
+        good: list[int] = []
+        columns: list[list[Any]] = [[] for _ in names]
+        bad: list[tuple[int, str]] = []
+        for index, row in enumerate(rows):
+            try:
+                values = (
+                    [cast("Mapping[str, Any]", row).get(name) for name in names]
+                    if isinstance(row, Mapping)
+                    else [getattr(row, name) for name in names]
+                )
+            except AttributeError as error:
+                bad.append((index, f"no row of the schema: {error}"))
+                continue
+            good.append(index)
+            for column, value in zip(columns, values, strict=True):
+                column.append(value)
+        frame, wrong = self._builder.frame(columns)
+        bad = sorted([*bad, *((good[index], reason) for index, reason in wrong)])
+        return Fetched(
+            frame,
+            [BadRow(reason, repr(rows[index]).encode(), f"row {self._position + index + 1}") for index, reason in bad],
+        )
+
+    def position(self) -> Position:
+        """See `SplitReader.position`."""
+        return self._position
+
+    async def close(self) -> None:
+        """Close a generator, so that its `finally` runs."""
+        close = getattr(self._rows, "close", None)
+        if callable(close):
+            close()
+
+
+def _class_of_rows(data: object) -> type[Any]:
+    first = cast("Sequence[Any]", data)[0] if isinstance(data, list | tuple) and data else None
+    if first is None or not is_row_class(cast("type[Any]", type(first))):
+        raise PipelineError("iterables.Source: give schema=, the dataclass or msgspec.Struct of the rows")
+    return cast("type[Any]", type(first))

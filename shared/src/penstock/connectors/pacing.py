@@ -1,0 +1,46 @@
+"""Rates: how many rows a reader may hand out by now, for demonstrations and tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from penstock.errors import PipelineError
+
+_LONGEST_PAUSE_S: Final = 0.02
+
+
+class Pace:
+    """Allows `rate` rows per second from its making on; what was read before a restart does not count.
+
+    Args:
+        rate: rows per second; None: no limit.
+        monotonic_ms: the clock.
+    """
+
+    def __init__(self, rate: float | None, monotonic_ms: Callable[[], int]) -> None:
+        self._rate = rate
+        self._now_ms = monotonic_ms
+        self._start_ms = monotonic_ms()
+        self._taken = 0
+
+    async def allowed(self, max_rows: int) -> int:
+        """Rows that may be read now, at most `max_rows`; waits a little (under 20 ms) if there are none, then 0."""
+        if self._rate is None:
+            return max_rows
+        due = int((self._now_ms() - self._start_ms) * self._rate / 1_000) - self._taken
+        if due <= 0:
+            await asyncio.sleep(min((1 - due) / self._rate, _LONGEST_PAUSE_S))
+        return max(0, min(due, max_rows))
+
+    def take(self, rows: int) -> None:
+        """Account for rows that were handed out."""
+        self._taken += rows
+
+
+def checked_rate(rate: float | None, what: str) -> float | None:
+    """The rate, if it is one; raises `PipelineError`."""
+    if rate is not None and not rate > 0:
+        raise PipelineError(f"{what}: rate= is a number of rows per second above zero, got {rate!r}")
+    return rate

@@ -1,0 +1,196 @@
+"""CSV to frames: quoting, headers, nulls, types, bad records."""
+
+# ruff: noqa: DTZ001 (naive datetimes are what is tested, and the bounds that hypothesis wants)
+
+from __future__ import annotations
+
+import csv
+import io
+from datetime import UTC, date, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
+
+from penstock.connectors.csv_decoding import CsvDecoder, header_of
+from penstock.connectors.encoding import encode_csv
+from penstock.errors import PipelineError
+from penstock.types import (
+    BINARY,
+    BOOLEAN,
+    DATE,
+    DURATION,
+    FLOAT64,
+    INT8,
+    INT64,
+    STRING,
+    TIMESTAMP,
+    Field,
+    ListType,
+    Schema,
+)
+
+TWO = Schema((Field("a", INT64), Field("b", STRING, nullable=True)))
+
+
+def decoder(schema: Schema = TWO, header: str | None = None, **options: str) -> CsvDecoder:
+    return CsvDecoder(schema, (header or ",".join(schema.names)).split(","), "x.csv", **options)  # type: ignore[arg-type]
+
+
+def test_records_with_quotes_and_newlines() -> None:
+    """Quoted texts may hold delimiters, quotes and line ends; columns are matched by name."""
+    block = b'"x,y",1,zz\r\n"say ""hi""\nthere",2,\n,3,"q"\n"",4,""\n'
+    decoded = decoder(header="b,a,c").decode(block)
+    assert not decoded.bad
+    assert decoded.frame.rows() == [(1, "x,y"), (2, 'say "hi"\nthere'), (3, None), (4, "")]
+
+
+def test_bad_records() -> None:
+    """Wrong types, missing values and other numbers of columns are told by record; the others stay."""
+    block = b'1,a\nx,b\n,c\n4\n5,d,e\n\n6,"f\nf"\n9223372036854775808,g\n1.5,h\n7,\xff\n8,i'
+    decoded = decoder().decode(block)
+    assert decoded.frame.rows() == [(1, "a"), (6, "f\nf"), (8, "i")]
+    assert [(line.index, line.raw) for line in decoded.bad] == [
+        (1, b"x,b"),
+        (2, b",c"),
+        (3, b"4"),
+        (4, b"5,d,e"),
+        (7, b"9223372036854775808,g"),
+        (8, b"1.5,h"),
+        (9, b"7,\xff"),
+    ]
+    reasons = [line.error for line in decoded.bad]
+    assert reasons[0] == "a: expected int64, got 'x'"
+    assert "missing" in reasons[1]
+    assert reasons[2] == "has 1 columns, the header 2"
+    assert "UTF" in reasons[6]
+
+
+def test_values_of_every_type() -> None:
+    """Every scalar type is read; texts that do not fit say what was expected."""
+    schema = Schema(
+        tuple(
+            Field(kind.name, kind, nullable=True)
+            for kind in (BOOLEAN, INT8, FLOAT64, STRING, BINARY, DATE, TIMESTAMP, DURATION)
+        )
+    )
+    block = b"true,-128,1e3,x,aGk=,2001-02-03,2001-02-03T04:05:06+01:00,PT1S\nFALSE,,,,,,,\n"
+    assert decoder(schema).decode(block).frame.rows() == [
+        (
+            True,
+            -128,
+            1000.0,
+            "x",
+            b"hi",
+            date(2001, 2, 3),
+            datetime(2001, 2, 3, 3, 5, 6, tzinfo=UTC),
+            timedelta(seconds=1),
+        ),
+        (False, None, None, None, None, None, None, None),
+    ]
+    for index, wrong in enumerate(("yes", "128", "one", None, "*", "2001-02-30", "2001-02-03T04:05:06", "1 s")):
+        if wrong is not None:
+            record = ",".join(wrong if column == index else "" for column in range(8)).encode()
+            decoded = decoder(schema).decode(record)
+            assert decoded.frame.height == 0, wrong
+            assert schema.names[index] in decoded.bad[0].error
+    assert "timezone=" in decoder(schema).decode(b",,,,,,2001-02-03T04:05:06,").bad[0].error
+
+
+def test_naive_timestamps_get_the_zone() -> None:
+    """With a zone, timestamps without offset are local times of it."""
+    schema = Schema((Field("at", TIMESTAMP),))
+    made = CsvDecoder(schema, ["at"], "x.csv", zone=ZoneInfo("Europe/Berlin"))
+    assert made.decode(b"2001-07-01 12:00:00\n").frame["at"].to_list() == [datetime(2001, 7, 1, 10, tzinfo=UTC)]
+
+
+def test_null_text_and_delimiter() -> None:
+    """The text for null and the delimiter can be chosen; a quoted null text is a text."""
+    decoded = decoder(null="NA", delimiter=";").decode(b'1;NA\n2;"NA"\n3;\n')
+    assert decoded.frame["b"].to_list() == [None, "NA", ""]
+
+
+def test_columns_that_the_file_lacks() -> None:
+    """A missing nullable column is null; a missing other one is an error with the nearest name."""
+    assert decoder(header="a").decode(b"1\n2\n").frame.rows() == [(1, None), (2, None)]
+    with pytest.raises(PipelineError, match=r"no column 'a'; did you mean 'aa'\?"):
+        decoder(header="aa,b")
+    with pytest.raises(PipelineError, match="twice"):
+        decoder(header="a,b,a")
+
+
+def test_nested_columns_are_refused() -> None:
+    """A list has no place in CSV."""
+    with pytest.raises(PipelineError, match="use jsonl"):
+        decoder(Schema((Field("l", ListType(INT64)),)))
+
+
+def test_empty_text_of_a_column_that_is_not_nullable() -> None:
+    """Where a text may not be null, an empty one is empty."""
+    assert decoder(Schema((Field("s", STRING), Field("i", INT64)))).decode(b",1\n").frame.rows() == [("", 1)]
+
+
+def test_header() -> None:
+    """Headers may be quoted and begin with a byte order mark."""
+    assert header_of(b'\xef\xbb\xbf"a b",c\r\n', ",", "x.csv") == ["a b", "c"]
+    with pytest.raises(PipelineError, match="UTF-8"):
+        header_of(b"\xff\n", ",", "x.csv")
+
+
+ROUND = Schema(
+    (
+        Field("i", INT64, nullable=True),
+        Field("s", STRING, nullable=True),
+        Field("f", FLOAT64, nullable=True),
+        Field("at", TIMESTAMP, nullable=True),
+        Field("d", DURATION, nullable=True),
+        Field("b", BINARY, nullable=True),
+        Field("t", BOOLEAN, nullable=True),
+    )
+)
+rows = st.lists(
+    st.tuples(
+        st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)),
+        st.one_of(
+            st.none(),
+            st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=5),
+            st.sampled_from(['"', "\n", "\r", ",", " "]),
+        ),
+        st.one_of(st.none(), st.floats(allow_nan=False)),
+        st.one_of(
+            st.none(), st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30)).map(lambda m: m.replace(tzinfo=UTC))
+        ),
+        st.one_of(st.none(), st.timedeltas(timedelta(days=-9999), timedelta(days=9999))),
+        st.one_of(st.none(), st.binary(max_size=4)),
+        st.one_of(st.none(), st.booleans()),
+    ),
+    max_size=5,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(rows)
+def test_what_the_sink_writes_the_source_reads(values: list[tuple[object, ...]]) -> None:
+    """Encoding and decoding gives the same frame, whatever the texts hold."""
+    frame = pl.DataFrame(values, schema=ROUND.polars(), orient="row")
+    decoded = decoder(ROUND).decode(encode_csv(frame, ROUND, header=False))
+    assert not decoded.bad
+    assert_frame_equal(decoded.frame, frame)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(-5, 5), st.text('ab,"\n ', max_size=4)), max_size=6), st.data())
+def test_records_are_those_of_pythons_csv_module(values: list[tuple[int, str]], data: st.DataObject) -> None:
+    """Splitting at any record's end gives the same rows, which are those that the standard library reads."""
+    out = io.StringIO()
+    csv.writer(out, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n").writerows(values)
+    block = out.getvalue().encode()
+    made = decoder()
+    ends = made.ends(block).tolist()
+    assert len(ends) == len(values)
+    cut = data.draw(st.sampled_from([0, *ends]))
+    frame = pl.concat([made.decode(block[:cut]).frame, made.decode(block[cut:]).frame])
+    assert frame.rows() == values
