@@ -23,7 +23,7 @@ from penstock.types import Schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.connectors.file_reading import TextFile
+    from penstock.connectors.file_reading import Content, TextFile
 
 T = TypeVar("T")
 
@@ -168,7 +168,7 @@ class Source(base.Source[T], Generic[T]):
 
     def open(self, split: Split, position: Position, context: ReadContext) -> base.SplitReader:
         """See `Source.open`."""
-        from penstock.connectors.file_reading import ColumnarReader, TextReader
+        from penstock.connectors.file_reading import ColumnarReader, GzipContent, PlainContent, TextReader
 
         path = self._file(split)
         rate = None if self.rate is None else self.rate / len(self.discover())
@@ -176,17 +176,21 @@ class Source(base.Source[T], Generic[T]):
         kind = self._format(path)
         if kind in ("parquet", "arrow"):
             return ColumnarReader(path, split.id, self.schema, self.timezone, position, pace)
-        return TextReader(self._text_file(path, split.id, kind, position), position, pace)
-
-    def _text_file(self, path: Path, name: str, kind: Format, position: Position) -> TextFile:
-        from penstock.connectors.csv_decoding import CsvDecoder, header_of
-        from penstock.connectors.decoding import JsonDecoder
-        from penstock.connectors.file_reading import GzipContent, PlainContent, TextFile
-
-        naive = zone(self.timezone, "files.Source")
         content = (
             GzipContent(path) if is_compressed(path) else PlainContent(path, position["end"] if position else None)
         )
+        try:
+            return TextReader(self._text_file(path, split.id, kind, content), position, pace)
+        except BaseException:
+            content.close()
+            raise
+
+    def _text_file(self, path: Path, name: str, kind: Format, content: Content) -> TextFile:
+        from penstock.connectors.csv_decoding import CsvDecoder, header_of
+        from penstock.connectors.decoding import JsonDecoder
+        from penstock.connectors.file_reading import TextFile
+
+        naive = zone(self.timezone, "files.Source")
         head = content.read(0, _HEAD_BYTES)
         begin = len(_BYTE_ORDER_MARK) if head.startswith(_BYTE_ORDER_MARK) else 0
         if kind == "jsonl":

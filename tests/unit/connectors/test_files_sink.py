@@ -1,0 +1,228 @@
+"""Files as sinks: formats, two-phase commit, consumed files, recovery."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.connectors import files
+from penstock.errors import PipelineError
+from penstock.types import (
+    BINARY,
+    BOOLEAN,
+    DATE,
+    DURATION,
+    FLOAT32,
+    FLOAT64,
+    INT8,
+    INT64,
+    STRING,
+    TIMESTAMP,
+    UINT64,
+    Field,
+    ListType,
+    Schema,
+    StructType,
+)
+
+FORMATS = ["jsonl", "csv", "parquet", "arrow"]
+SIMPLE = Schema((Field("i", INT64), Field("at", TIMESTAMP), Field("s", STRING, nullable=True)))
+START = datetime(2001, 1, 1, tzinfo=UTC)
+
+
+def frame(*numbers: int) -> pl.DataFrame:
+    """Rows of SIMPLE."""
+    return pl.DataFrame(
+        {"i": numbers, "at": [START] * len(numbers), "s": [None if n % 2 else f"é{n}" for n in numbers]},
+        schema=SIMPLE.polars(),
+    )
+
+
+def visible(folder: Path) -> list[Path]:
+    return sorted(folder.glob("part-*"))
+
+
+async def rows_in(folder: Path, read_split: Callable[..., Any], schema: Schema = SIMPLE) -> list[dict[str, Any]]:
+    """What a source reads from the folder."""
+    source = files.Source(folder, schema=schema)
+    return [row for split in source.discover() for row in (await read_split(source, split.id)).rows]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+async def test_rows_become_visible_with_the_commit(
+    kind: str, tmp_path: Path, read_split: Callable[..., Any], write_context: Callable[..., Any]
+) -> None:
+    """Staged rows are not seen; a commit shows exactly those of its checkpoint; the source reads them back."""
+    folder = tmp_path / "out"
+    writer = files.Sink(folder, format=kind).open(SIMPLE, write_context())
+    writer.write(frame(1, 2))
+    writer.write(frame())
+    writer.write(frame(3))
+    prepared = writer.prepare(7)
+    assert prepared.persist is not None
+    prepared.persist()
+    writer.write(frame(4))
+    assert visible(folder) == []
+    [committable] = json.loads(json.dumps(prepared.committables))
+    writer.commit(committable)
+    assert [path.name for path in visible(folder)] == [f"part-sink-0-00000007-aaaaaaaa.{kind}"]
+    assert await rows_in(folder, read_split) == frame(1, 2, 3).to_dicts()
+    [later] = writer.prepare(8).committables
+    writer.commit(later)
+    assert await rows_in(folder, read_split) == frame(1, 2, 3, 4).to_dicts()
+    assert list((folder / ".staging").iterdir()) == []
+
+
+def test_a_consumed_file_never_reappears(tmp_path: Path, write_context: Callable[..., Any]) -> None:
+    """A commit repeated after the visible file was moved away does nothing, by this writer or another one."""
+    writer = files.Sink(tmp_path).open(SIMPLE, write_context())
+    writer.write(frame(1))
+    [committable] = writer.prepare(1).committables
+    writer.commit(committable)
+    visible(tmp_path)[0].unlink()
+    writer.commit(committable)
+    files.Sink(tmp_path).open(SIMPLE, write_context(attempt="b" * 32)).commit(committable)
+    assert visible(tmp_path) == []
+
+
+def test_checkpoints_without_rows_write_no_file(tmp_path: Path, write_context: Callable[..., Any]) -> None:
+    """Nothing written means nothing staged."""
+    writer = files.Sink(tmp_path).open(SIMPLE, write_context())
+    writer.write(frame())
+    prepared = writer.prepare(1)
+    assert prepared.committables == ()
+    assert prepared.persist is None
+    assert list((tmp_path / ".staging").iterdir()) == []
+
+
+def test_discard_and_close(tmp_path: Path, write_context: Callable[..., Any]) -> None:
+    """Discarding removes the staged part, again and again; closing removes what was not prepared."""
+    writer = files.Sink(tmp_path).open(SIMPLE, write_context())
+    writer.write(frame(1))
+    [committable] = writer.prepare(1).committables
+    writer.discard(committable)
+    writer.discard(committable)
+    writer.commit(committable)
+    writer.write(frame(2))
+    writer.close()
+    assert visible(tmp_path) == []
+    assert list((tmp_path / ".staging").iterdir()) == []
+
+
+def test_recovery_keeps_what_is_needed(tmp_path: Path, write_context: Callable[..., Any]) -> None:
+    """Recovery removes staged parts that no checkpoint names, of this sink's operator only, and commits go on."""
+    sink = files.Sink(tmp_path)
+    committables: list[Any] = []
+    for operator in ("a", "a--b", "ns/é"):
+        for subtask in (0, 1):
+            writer = sink.open(SIMPLE, write_context(operator, subtask))
+            writer.write(frame(subtask))
+            committables += writer.prepare(1).committables
+    sink.recover([committables[1]], "a")
+    staged = {path.name for path in (tmp_path / ".staging").iterdir()}
+    assert staged == {part["staged"] for part in committables[1:]}
+    sink.recover(committables[1:5], "ns/é")
+    sink.recover([committables[2]], "a--b")
+    sink.open(SIMPLE, write_context("a", 1, "b" * 32)).commit(committables[1])
+    assert len(visible(tmp_path)) == 1
+    sink.recover([])
+    assert list((tmp_path / ".staging").iterdir()) == []
+    files.Sink(tmp_path / "never").recover([])
+
+
+def test_rows_that_files_cannot_hold(tmp_path: Path) -> None:
+    """Updates and nested columns in CSV are refused when the pipeline is built."""
+    with pytest.raises(PipelineError, match="replace earlier ones"):
+        files.Sink(tmp_path).check(SIMPLE, updates=True)
+    with pytest.raises(PipelineError, match="CSV cannot hold"):
+        files.Sink(tmp_path, format="csv").check(Schema((Field("l", ListType(INT64)),)), updates=False)
+    with pytest.raises(PipelineError, match="did you mean 'parquet'"):
+        files.Sink(tmp_path, format="parket")
+    files.Sink(tmp_path, format="csv").check(SIMPLE, updates=False)
+    assert files.Sink(tmp_path).guarantee == "exactly-once"
+
+
+def test_text_of_jsonl(tmp_path: Path, write_context: Callable[..., Any]) -> None:
+    """Timestamps end in Z with a fraction only where there is one; NaN and infinity are null; text is UTF-8."""
+    schema = Schema((Field("at", TIMESTAMP), Field("f", FLOAT64), Field("s", STRING), Field("l", ListType(TIMESTAMP))))
+    moments = [START, START + timedelta(milliseconds=1), START + timedelta(microseconds=1)]
+    rows = {"at": moments, "f": [0.1, float("nan"), float("-inf")], "s": ['é"', "", "\n"], "l": [[START], [], [None]]}
+    writer = files.Sink(tmp_path).open(schema, write_context())
+    writer.write(pl.DataFrame(rows, schema=schema.polars()))
+    writer.commit(writer.prepare(1).committables[0])
+    assert visible(tmp_path)[0].read_text() == (
+        '{"at":"2001-01-01T00:00:00Z","f":0.1,"s":"é\\"","l":["2001-01-01T00:00:00Z"]}\n'
+        '{"at":"2001-01-01T00:00:00.001Z","f":null,"s":"","l":[]}\n'
+        '{"at":"2001-01-01T00:00:00.000001Z","f":null,"s":"\\n","l":[null]}\n'
+    )
+
+
+def test_csv_has_one_header_per_file(tmp_path: Path, write_context: Callable[..., Any]) -> None:
+    """Each file begins with the header; the delimiter can be chosen."""
+    writer = files.Sink(tmp_path, format="csv", delimiter=";").open(SIMPLE, write_context())
+    for checkpoint in (1, 2):
+        writer.write(frame(1))
+        writer.write(frame(2))
+        writer.commit(writer.prepare(checkpoint).committables[0])
+    text = "i;at;s\n1;2001-01-01T00:00:00Z;\n2;2001-01-01T00:00:00Z;é2\n"
+    assert [path.read_text() for path in visible(tmp_path)] == [text, text]
+
+
+def nullable(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.one_of(st.none(), strategy)
+
+
+FLAT: dict[Any, st.SearchStrategy[Any]] = {
+    INT64: st.integers(-(2**63), 2**63 - 1),
+    INT8: st.integers(-128, 127),
+    UINT64: st.integers(0, 2**64 - 1),
+    FLOAT64: st.floats(allow_nan=False, allow_infinity=False),
+    FLOAT32: st.floats(width=32, allow_nan=False, allow_infinity=False),
+    STRING: st.text(max_size=5).filter(lambda text: "\x00" not in text),
+    BINARY: st.binary(max_size=4),
+    BOOLEAN: st.booleans(),
+    DATE: st.dates(),
+    TIMESTAMP: st.datetimes(timezones=st.just(UTC)),
+    DURATION: st.timedeltas(timedelta(days=-9_999), timedelta(days=9_999)),
+}
+INNER = StructType((Field("a b", INT64, nullable=True), Field("t", TIMESTAMP, nullable=True)))
+NESTED: dict[Any, st.SearchStrategy[Any]] = {
+    ListType(DURATION): st.lists(nullable(FLAT[DURATION]), max_size=2),
+    INNER: st.fixed_dictionaries({"a b": nullable(FLAT[INT64]), "t": nullable(FLAT[TIMESTAMP])}),
+    ListType(INNER): st.lists(
+        nullable(st.fixed_dictionaries({"a b": nullable(FLAT[INT64]), "t": nullable(FLAT[TIMESTAMP])})), max_size=2
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_every_format_brings_back_what_was_written(
+    kind: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    read_split: Callable[..., Any],
+    write_context: Callable[..., Any],
+) -> None:
+    """Rows of every type, nulls included, written by the sink and read by the source, are the same."""
+    types = FLAT if kind == "csv" else {**FLAT, **NESTED}
+    schema = Schema(tuple(Field(f"c{index}", each, nullable=True) for index, each in enumerate(types)))
+
+    @settings(max_examples=25, deadline=None)
+    @given(st.lists(st.tuples(*map(nullable, types.values())), min_size=1, max_size=4))
+    def check(values: list[tuple[Any, ...]]) -> None:
+        folder = tmp_path_factory.mktemp("round")
+        written = pl.DataFrame(values, schema=schema.polars(), orient="row")
+        writer = files.Sink(folder, format=kind).open(schema, write_context())
+        writer.write(written)
+        writer.commit(writer.prepare(1).committables[0])
+        assert asyncio.run(rows_in(folder, read_split, schema)) == written.to_dicts()
+
+    check()

@@ -1,0 +1,30 @@
+"""Importing the connectors is cheap."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def test_declaring_a_pipeline_loads_no_data_library() -> None:
+    """Importing every connector and declaring sources and sinks loads neither Polars nor pyarrow nor numpy."""
+    program = """
+import sys
+from dataclasses import dataclass
+from datetime import datetime
+from penstock.connectors import collecting, console, files, generate, iterables, nexmark, sockets, watermarks
+
+@dataclass
+class Row:
+    at: datetime
+
+files.Source("x.jsonl", schema=Row, event_time="at", max_out_of_orderness="9h")
+generate.Source(nexmark.bids(), rows=1)
+sockets.Source("localhost", 1, schema=Row, event_time="at", watermarks=watermarks.periodic(lambda newest: newest))
+iterables.Source([], schema=Row)
+for sink in (files.Sink("out"), console.Sink(), collecting.Sink()):
+    sink.describe()
+print(sorted({"polars", "pyarrow", "numpy"} & set(sys.modules)))
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
