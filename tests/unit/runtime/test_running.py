@@ -61,7 +61,7 @@ def play(node, steps):
     return {row["key"]: row for frame in harness.collected.frames for row in frame.to_dicts()}, fed
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=35, deadline=None)
 @given(steps=histories(st.integers(0, 100)))
 def test_the_last_aggregate_of_every_key_is_that_of_all_its_rows(steps):
     """Batches, snapshots in mid-flight and rescales change nothing but the number of updates."""
@@ -75,7 +75,7 @@ def test_the_last_aggregate_of_every_key_is_that_of_all_its_rows(steps):
         assert row[EVENT_TIME] == mine[-1][0]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=35, deadline=None)
 @given(steps=histories(st.integers(0, 100)), function=st.sampled_from([add, add_in_place]))
 def test_the_last_reduction_of_every_key_is_that_of_all_its_rows(steps, function):
     """Also for a function that changes the accumulated object, while a snapshot of it is being written."""

@@ -100,7 +100,7 @@ def _list_reader(kind: ListType, hint: Any) -> Callable[[pl.Series], Values]:
         lengths = present.list.len()
         elements = inner(present.filter(lengths > 0).explode())
         ends = np.cumsum(lengths.to_numpy(), dtype=np.int64).tolist()
-        starts = [0, *ends[:-1]]
+        starts = [0, *ends][: len(ends)]
         return _spread([elements[start:end] for start, end in zip(starts, ends, strict=True)], series)
 
     return read

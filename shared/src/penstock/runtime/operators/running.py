@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
+from operator import itemgetter
 from typing import Any, Final, cast
 
 import polars as pl
@@ -70,10 +71,14 @@ class FrozenPartials:
 
 
 def _partial_frame(rows: list[tuple[Any, ...]], types: Mapping[str, pl.DataType]) -> pl.DataFrame:
-    columns = zip(*rows, strict=True) if rows else ([] for _ in types)
     return pl.DataFrame(
-        [pl.Series(name, values, kind) for (name, kind), values in zip(types.items(), columns, strict=True)]
+        [pl.Series(name, list(map(itemgetter(index), rows)), kind) for index, (name, kind) in enumerate(types.items())]
     )
+
+
+def _tuples(frame: pl.DataFrame) -> Iterator[tuple[Any, ...]]:
+    """The rows; several times as fast as `frame.rows()`, which makes them one by one."""
+    return zip(*(column.to_list() for column in frame.get_columns()), strict=True)
 
 
 class RunningAggregateOperator(Operator):
@@ -101,7 +106,7 @@ class RunningAggregateOperator(Operator):
         fresh = self._partials.group([frame], self._by, ordered=True, beside=beside)
         keys = key_values(fresh, self._partials.keys)
         merged = self._merged(fresh, keys)
-        self._table.live.update(zip(keys, merged.rows(), strict=True))
+        self._table.live.update(zip(keys, _tuples(merged), strict=True))
         leading: list[pl.Expr | str] = [*self._by, EVENT_TIME] if self._event_time else [*self._by]
         rows = fresh.drop(self._partials.names).hstack(merged)
         output.rows(self._partials.results(rows, leading, self._names))
@@ -110,7 +115,10 @@ class RunningAggregateOperator(Operator):
     def _merged(self, fresh: pl.DataFrame, keys: list[Any]) -> pl.DataFrame:
         """The partials of the touched keys with what was there before, in the same order."""
         table = self._table
-        before = [table.get(key) for key in keys]
+        live = table.live
+        before = [live.get(key, ABSENT) for key in keys]
+        if table.layers:
+            before = [table.get(key) if old is ABSENT else old for key, old in zip(keys, before, strict=True)]
         known = [index for index, partial in enumerate(before) if partial is not ABSENT]
         new = fresh.select(self._partials.names)
         if not known:
@@ -138,7 +146,7 @@ class RunningAggregateOperator(Operator):
         if len(frames) > len(groups):  # several parts of one key group may hold the same key
             frames = [self._partials.merge(frames, self._by)]
         for rows in frames:
-            partials = rows.select(self._partials.names).rows()
+            partials = _tuples(rows.select(self._partials.names))
             self._table.live.update(zip(key_values(rows, self._partials.keys), partials, strict=True))
 
 

@@ -1,0 +1,199 @@
+"""What process classes declare: types, descriptions, and which changes of a state a restore allows."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from datetime import datetime, timedelta
+from typing import Generic, TypeVar
+
+import msgspec
+import pytest
+
+from penstock.api.functions import (
+    KeyedProcess,
+    ListState,
+    MapState,
+    OperatorListState,
+    OutputTag,
+    Process,
+    ReducingState,
+    ValueState,
+    check_process,
+    describe_states,
+    process_types,
+)
+from penstock.errors import IncompatibleStateError, PipelineError, UsageError
+from penstock.state.declarations import check_states, declared_states
+
+
+@dataclasses.dataclass
+class Payment:
+    account: int
+    amount: float
+
+
+class Alert(msgspec.Struct):
+    account: int
+
+
+class Fraud(KeyedProcess[Payment, Alert]):
+    last = ValueState(float, ttl="1h")
+    seen = MapState(str, int)
+    recent = ListState(Payment)
+    total = ReducingState(lambda a, b: a + b, int)
+
+
+Row = TypeVar("Row")
+
+
+class Audited(KeyedProcess[Row, Alert], Generic[Row]):
+    audits = ValueState(int)
+
+
+class AuditedFraud(Audited[Payment]):
+    last = ValueState(str)
+
+
+def test_row_classes_come_from_the_generic_base():
+    """Directly, and through generic classes of the user between."""
+    assert process_types(Fraud()) == (Payment, Alert)
+    assert process_types(AuditedFraud()) == (Payment, Alert)
+
+
+def test_a_process_without_row_classes_is_told_what_to_write():
+    """The message is the line to write."""
+
+    class Fraud(KeyedProcess):
+        pass
+
+    with pytest.raises(PipelineError, match=r"write for example 'class Fraud\(KeyedProcess\[Payment, Alert\]\)'"):
+        process_types(Fraud())
+    with pytest.raises(PipelineError, match=r"does not say what rows"):
+        process_types(Audited())
+
+
+def test_states_of_base_classes_count_and_may_be_replaced():
+    """Declarations are inherited like attributes."""
+    assert list(declared_states(AuditedFraud())) == ["audits", "last"]
+
+    class Without(Fraud):
+        seen = None
+
+    assert "seen" not in declared_states(Without)
+
+
+def test_descriptions_are_json():
+    """A savepoint keeps them; field names, types and defaults are in them."""
+    described = describe_states(Fraud())
+    assert msgspec.json.decode(msgspec.json.encode(described)) == described
+    assert described["last"] == {"kind": "value", "value": "float", "ttl_us": 3_600_000_000}
+    assert described["seen"] == {"kind": "map", "key": "str", "value": "int"}
+    assert [field["name"] for field in described["recent"]["value"]["fields"]] == ["account", "amount"]
+
+
+def test_a_type_that_cannot_be_stored_is_refused_with_the_name_of_the_state():
+    """Before a row flows, not at the first checkpoint."""
+
+    class Odd(KeyedProcess[Payment, Alert]):
+        thing = ValueState(OutputTag.__class__)
+        socket = ValueState(type(sys.stdout))
+
+    with pytest.raises(PipelineError, match=r"state Odd\.\w+: values of type"):
+        check_process(Odd())
+
+
+def test_keyed_state_needs_a_key_and_operator_state_none():
+    """Each kind of state says where it belongs."""
+
+    class NoKey(Process[Payment, Alert]):
+        last = ValueState(float)
+
+    class Keyed(KeyedProcess[Payment, Alert]):
+        positions = OperatorListState(int)
+
+    with pytest.raises(PipelineError, match=r"NoKey\.last is ValueState, which needs a key"):
+        check_process(NoKey())
+    with pytest.raises(PipelineError, match=r"Keyed\.positions is OperatorListState, which belongs to a Process"):
+        check_process(Keyed())
+    with pytest.raises(PipelineError, match=r"give an instance, not the class: \.process\(Fraud\(\)\)"):
+        check_process(Fraud)
+
+
+def test_state_outside_a_pipeline_says_so():
+    """Calling on_row by hand in a test is the usual way to meet this."""
+    with pytest.raises(UsageError, match="state 'last' was used outside a running pipeline"):
+        Fraud().last.get()
+    with pytest.raises(UsageError, match="state 'seen'"):
+        Fraud().seen.set("a", 1)
+
+
+def test_a_time_to_live_is_a_positive_duration():
+    """Like every duration of the API."""
+    with pytest.raises(PipelineError, match="ValueState: ttl"):
+        ValueState(int, ttl="soon")
+    assert ValueState(int, ttl=timedelta(seconds=2)).ttl_us == 2_000_000
+
+
+def described(hint, kind=ValueState):
+    class Holder(KeyedProcess[Payment, Alert]):
+        state = kind(hint)
+
+    return describe_states(Holder)
+
+
+def record(name, *fields):
+    return msgspec.defstruct(name, fields)
+
+
+OLD = record("Old", ("a", int), ("b", list[str]))
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        record("New", ("a", int), ("b", list[str])),
+        record("Old", ("b", list[str]), ("a", int)),
+        record("Old", ("a", int), ("b", list[str]), ("c", float, 0.0)),
+        record("Old", ("a", int)),
+        record("Old", ("a", int | None), ("b", list[str])),
+    ],
+)
+def test_compatible_changes_of_a_record(new):
+    """Renamed classes, moved, added (with default), removed and widened fields can be read."""
+    assert check_states("op", described(OLD), described(new)) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (float, int, "state 'state': the snapshot holds float, the pipeline declares int"),
+        (OLD, record("Old", ("a", int), ("b", list[str]), ("c", float)), r"declares Old\(a: int, .*c: float\)"),
+        (OLD, record("Old", ("a", str), ("b", list[str])), r"holds Old\(a: int, b: list\[str\]\)"),
+        (dict[str, int], dict[str, float], r"holds dict\[str, int\], the pipeline declares dict\[str, float\]"),
+        (int | None, int, r"holds int \| none"),
+        (datetime, int, "holds datetime"),
+    ],
+)
+def test_incompatible_changes_name_operator_state_and_both_types(old, new, message):
+    """A changed type is never read as something else."""
+    with pytest.raises(IncompatibleStateError, match=f"operator 'op', {message}|{message}"):
+        check_states("op", described(old), described(new))
+
+
+def test_a_changed_kind_is_incompatible_and_a_removed_state_is_named():
+    """A value cannot become a list; what is no longer declared is reported to the caller."""
+    with pytest.raises(IncompatibleStateError, match="holds value state, the pipeline declares list state"):
+        check_states("op", described(int), described(int, ListState))
+    assert check_states("op", described(int), {}) == ["state"]
+
+
+def test_importing_functions_loads_no_data_library():
+    """`import penstock` stays quick: neither Polars nor numpy nor Arrow."""
+    code = (
+        "import sys, penstock.api.functions; "
+        "print([name for name in ('polars', 'pyarrow', 'numpy') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

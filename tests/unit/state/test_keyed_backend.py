@@ -1,0 +1,301 @@
+"""Keyed object state: what get, set and time to live mean, and what survives a snapshot."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.api.functions import KeyedProcess, ListState, MapState, ReducingState, ValueState
+from penstock.errors import CorruptDataError, IncompatibleStateError, UserCodeError
+from penstock.state.backend import ABSENT
+from penstock.state.declarations import declared_states, describe_states
+from penstock.state.keyed_backend import KeyedObjectBackend
+from penstock.state.keyed_state import KeyCursor
+from penstock.state.segments import decode_segment
+from penstock.types import INT64, STRING, TIMESTAMP, Field, Schema
+
+KEYS = Schema((Field("key", STRING, nullable=True),))
+
+
+@dataclasses.dataclass
+class Item:
+    name: str
+    tags: list[str]
+
+
+class States(KeyedProcess[Item, Item]):
+    value = ValueState(float)
+    record = ValueState(Item)
+    entries = MapState(int, list[int])
+    items = ListState(int)
+    total = ReducingState(lambda old, new: old + new, int)
+    brief = ValueState(int, ttl="10us")
+    brief_items = ListState(int, ttl="10us")
+    brief_entries = MapState(str, int, ttl="10us")
+    brief_total = ReducingState(lambda old, new: old + new, int, ttl="10us")
+
+
+class Bound:
+    """A backend with all states of `States`, as attributes."""
+
+    def __init__(self, declared=States, keys=KEYS, segments=()):
+        self.now = 0
+        self.cursor = KeyCursor()
+        self.backend = KeyedObjectBackend("op", keys, 16, self.cursor, lambda: self.now)
+        descriptions = describe_states(declared)
+        for name, declaration in declared_states(declared).items():
+            setattr(self, name, self.backend.bind(declaration, descriptions[name]))
+        self.backend.restore(segments)
+
+    def at(self, key):
+        self.cursor.key = key
+        return self
+
+    def again(self, declared=States, keys=KEYS):
+        successor = Bound(declared, keys, list(self.backend.freeze().segments()))
+        successor.now = self.now
+        return successor
+
+
+def test_every_kind_of_state_keeps_keys_apart_and_survives_a_restore():
+    """Values, records, lists, maps and folded values, for three keys, one of them null."""
+    states = Bound()
+    for number, key in enumerate(["a", "b", None]):
+        states.at(key)
+        assert states.value.get() is None
+        assert states.value.get(2.5) == 2.5
+        assert states.items.get() == []
+        assert states.total.get(7) == 7
+        states.value.set(number + 0.5)
+        states.record.set(Item(f"item {number}", ["x"] * number))
+        states.entries.set(number, [number])
+        states.entries.set(10, [])
+        states.items.add(number)
+        states.items.add(-1)
+        states.total.add(number)
+        states.total.add(100)
+    for bound in (states, states.again(), states.again().again()):
+        for number, key in enumerate(["a", "b", None]):
+            bound.at(key)
+            assert bound.value.get() == number + 0.5
+            assert bound.record.get() == Item(f"item {number}", ["x"] * number)
+            assert dict(bound.entries.items()) == {number: [number], 10: []}
+            assert bound.entries.contains(number)
+            assert not bound.entries.contains(99)
+            assert sorted(bound.entries.keys()) == sorted({number, 10})
+            assert bound.items.get() == [number, -1]
+            assert bound.total.get() == 100 + number
+        bound.at("b")
+        for state in (bound.value, bound.record, bound.entries, bound.items, bound.total):
+            state.clear()
+            assert state.table.get("b") is ABSENT
+
+
+def test_expired_state_is_never_returned_and_a_write_renews_it():
+    """Flink: OnCreateAndWrite, NeverReturnExpired; reading does not renew."""
+    states = Bound().at("a")
+    states.brief.set(1)
+    states.brief_total.add(1)
+    states.brief_items.add(1)
+    states.brief_entries.set("x", 1)
+    states.now = 6
+    assert states.brief.get() == 1
+    states.brief_items.add(2)
+    states.brief_entries.set("y", 2)
+    states.brief_total.add(5)
+    states.now = 10
+    assert states.brief.get() is None
+    assert states.brief_items.get() == [2]
+    assert dict(states.brief_entries.items()) == {"y": 2}
+    assert states.brief_entries.get("x") is None
+    assert states.brief_total.get() == 6
+    states.now = 16
+    assert states.brief_items.get() == []
+    assert states.brief_total.get() is None
+    assert list(states.brief_entries.keys()) == []
+
+
+def test_a_snapshot_leaves_expired_state_out_and_sweeps_it():
+    """Keys that nobody touches again do not stay for ever."""
+    states = Bound().at("a")
+    states.brief.set(1)
+    states.brief_items.add(1)
+    states.brief_entries.set("x", 1)
+    states.now = 5
+    states.at("b").brief.set(2)
+    states.brief_items.add(2)
+    states.brief_entries.set("x", 2)
+    states.now = 10
+    successor = states.again()
+    for table in (successor.brief.table, successor.brief_items.table, successor.brief_entries.table):
+        assert list(table.live) == ["b"]
+    states.backend.maintain(0)
+    for table in (states.brief.table, states.brief_items.table, states.brief_entries.table):
+        assert list(table.live) == ["b"]
+    successor.now = 15
+    assert successor.at("b").brief.get() is None, "the time to live counts from the write, not from the restore"
+
+
+def test_changing_an_object_in_place_while_a_snapshot_is_written_does_not_change_the_snapshot():
+    """Flink's CopyOnWriteStateMap: what a snapshot still reads is copied before it is handed out."""
+    states = Bound().at("a")
+    states.record.set(Item("old", []))
+    states.entries.set(1, [1])
+    states.items.add(1)
+    frozen = states.backend.freeze()
+    states.record.get().tags.append("new")
+    states.entries.get(1).append(2)
+    states.entries.set(2, [])
+    states.items.add(2)
+    restored = Bound(segments=list(frozen.segments())).at("a")
+    assert restored.record.get() == Item("old", [])
+    assert dict(restored.entries.items()) == {1: [1]}
+    assert restored.items.get() == [1]
+    assert states.record.get() == Item("old", ["new"])
+    assert dict(states.entries.items()) == {1: [1, 2], 2: []}
+    assert states.items.get() == [1, 2]
+
+
+def test_lists_and_maps_that_are_given_out_are_the_users_own():
+    """Changing what get() returned changes nothing, and a state may be changed while it is read."""
+    states = Bound().at("a")
+    states.items.update([1, 2])
+    states.items.get().append(3)
+    assert states.items.get() == [1, 2]
+    states.entries.set(1, [])
+    states.entries.set(2, [])
+    for key in states.entries.keys():  # noqa: SIM118 (a state, not a dictionary)
+        states.entries.remove(key)
+    assert not list(states.entries.items())
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (lambda s: s.value.set("1"), "operator 'op', state 'value' holds float, but was given '1'"),
+        (lambda s: s.value.set(None), "state 'value' holds float, but was given None"),
+        (lambda s: s.value.set(True), "holds float, but was given True"),
+        (lambda s: s.items.add("x"), "state 'items' holds int, but was given 'x'"),
+        (lambda s: s.entries.set("k", []), "state 'entries' holds int, but was given 'k'"),
+        (lambda s: s.entries.set(1, 2), r"state 'entries' holds list\[int\], but was given 2"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_when_it_is_set(write, message):
+    """It would be written into the snapshot and only fail when that is restored."""
+    with pytest.raises(UserCodeError, match=message):
+        write(Bound().at("a"))
+
+
+def test_a_value_that_cannot_be_stored_fails_the_snapshot_by_name():
+    """What the class alone does not tell is found when it is encoded."""
+    states = Bound().at("a")
+    states.record.set(Item("x", [object()]))
+    with pytest.raises(UserCodeError, match=r"operator 'op', state 'record': the value Item.* cannot be stored"):
+        list(states.backend.freeze().segments())
+
+
+def test_state_without_a_key_says_where_it_may_be_used():
+    """As in open()."""
+    with pytest.raises(UserCodeError, match="no key"):
+        Bound().value.get()
+
+
+def test_segments_are_self_describing():
+    """Header and Arrow rows, readable without the pipeline."""
+    states = Bound().at("a")
+    states.value.set(1.5)
+    states.entries.set(3, [4])
+    states.backend.event_timers.set("a", 99)
+    ((_, data),) = states.backend.freeze().segments()
+    header, rows = decode_segment(data, "op")
+    assert header["kind"] == "objects"
+    assert header["keys"] == [{"name": "key", "type": "string", "nullable": True}]
+    assert header["states"]["value"] == {"kind": "value", "value": "float"}
+    stored = {header["names"][row["__state"]]: row for row in rows.to_dicts()}
+    assert rows["key"].to_list() == ["a"] * 3
+    assert msgspec.msgpack.decode(stored["value"]["__value"]) == 1.5
+    assert msgspec.msgpack.decode(stored["entries"]["__subkey"]) == 3
+    assert stored["__event_timers"]["__time_us"] == 99
+
+
+def test_damaged_and_foreign_segments_are_told_apart():
+    """Damage, another format, another kind of operator, another key."""
+    states = Bound().at("a")
+    states.value.set(1.5)
+    ((group, data),) = states.backend.freeze().segments()
+    with pytest.raises(CorruptDataError, match="no segment"):
+        Bound(segments=[(group, b"nonsense")])
+    with pytest.raises(CorruptDataError, match="damaged"):
+        Bound(segments=[(group, data[:-200])])
+    with pytest.raises(IncompatibleStateError, match="has format 9"):
+        Bound(segments=[(group, data[:3] + b"\x09" + data[4:])])
+    with pytest.raises(IncompatibleStateError, match="keyed by key: string, the pipeline by id: int64"):
+        Bound(keys=Schema((Field("id", INT64),)), segments=[(group, data)])
+
+
+def test_records_grow_fields_and_states_come_and_go():
+    """A new field with a default is filled in; a new state is empty; a removed one is left behind."""
+
+    @dataclasses.dataclass
+    class Grown:
+        name: str
+        tags: list[str]
+        weight: float = 1.0
+
+    class Later(KeyedProcess[Item, Item]):
+        record = ValueState(Grown)
+        extra = ValueState(int)
+
+    states = Bound().at("a")
+    states.record.set(Item("x", []))
+    states.value.set(1.0)
+    later = states.again(Later).at("a")
+    assert later.record.get() == Grown("x", [], 1.0)
+    assert later.extra.get() is None
+
+    class Changed(KeyedProcess[Item, Item]):
+        value = ValueState(str)
+
+    with pytest.raises(IncompatibleStateError, match="operator 'op', state 'value': the snapshot holds float"):
+        states.again(Changed)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    keys=st.lists(
+        st.tuples(st.one_of(st.none(), st.integers(-5, 5)), st.datetimes(timezones=st.just(UTC)), st.text(max_size=3)),
+        max_size=12,
+        unique=True,
+    )
+)
+def test_keys_of_several_columns_survive_a_restore(keys):
+    """Tuples with nulls, moments and texts come back equal."""
+    schema = Schema((Field("n", INT64, nullable=True), Field("at", TIMESTAMP), Field("s", STRING)))
+    states = Bound(keys=schema)
+    for number, key in enumerate(keys):
+        states.at(key).value.set(float(number))
+        states.backend.event_timers.set(key, number)
+    again = states.again(keys=schema)
+    assert [again.at(key).value.get() for key in keys] == [float(number) for number in range(len(keys))]
+    assert list(again.backend.event_timers.due(100)) == list(states.backend.event_timers.due(100))
+
+
+def test_moments_as_values_and_segments_in_order_of_key_group():
+    """Key groups rise and none is empty; datetimes keep their zone."""
+
+    class Moments(KeyedProcess[Item, Item]):
+        last = ValueState(datetime)
+
+    states = Bound(Moments)
+    moment = datetime(2026, 5, 4, 3, 2, 1, tzinfo=UTC)
+    for number in range(100):
+        states.at(f"key {number}").last.set(moment)
+    segments = list(states.backend.freeze().segments())
+    assert [group for group, _ in segments] == sorted({group for group, _ in segments})
+    assert sum(decode_segment(data, "op")[1].height for _, data in segments) == 100
+    assert Bound(Moments, segments=segments).at("key 7").last.get() == moment
