@@ -386,7 +386,7 @@ class KeyedStream(_StreamBase, Generic[T]):
     def agg(self, **aggregates: Expr) -> UpsertStream:
         """The running result per key: every batch emits the new result of each key it touched."""
         keys = self._node.schema.select(self._node.keys)
-        plan = AggregatePlan.build(tuple(aggregates.items()), self._node.schema)
+        plan = AggregatePlan.build(tuple(aggregates.items()), self._node.schema, event_time=self._node.event_time)
         schema = Schema((*keys, *plan.output_fields))
         operation = RunningAggregate(tuple(aggregates.items()))
         return UpsertStream(self._pipeline, self._derive(operation, schema, keys=self._node.keys, updates=True))
@@ -431,7 +431,7 @@ class WindowedStream(Generic[T]):
         node = keyed._node
         keys = node.schema.select(node.keys)
         bounds = (Field("window_start", TIMESTAMP), Field("window_end", TIMESTAMP))
-        plan = AggregatePlan.build(tuple(aggregates.items()), node.schema)
+        plan = AggregatePlan.build(tuple(aggregates.items()), node.schema, event_time=True)
         operation = WindowAggregate(self._window, tuple(aggregates.items()), lateness_us, self._late)
         result = keyed._derive(
             operation, Schema((*keys, *bounds, *plan.output_fields)), keys=node.keys, updates=lateness_us > 0

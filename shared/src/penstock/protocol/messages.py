@@ -181,6 +181,8 @@ class SubtaskSnapshot(msgspec.Struct, frozen=True):
 
     operators: dict[str, OperatorHandles] = {}
     watermark: int = MIN_WATERMARK
+    ahead: dict[int, int] = {}
+    """Watermarks of key groups that are further: those of a former owner that this subtask has not reached yet."""
     size_bytes: int = 0
     sync_us: int = 0
     """How long the subtask stood still."""

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import structlog
+
 from penstock.adapters.directory_blobs import DirectoryBlobs
 from penstock.adapters.directory_log import DirectoryLog
 from penstock.adapters.directory_metadata import DirectoryMetadata
@@ -25,6 +27,7 @@ from penstock.graph.describe import check_signature
 from penstock.graph.executiongraph import ExecutionGraph
 from penstock.graph.jobgraph import JobGraph, build_job_graph, fingerprint, graph_from_json
 from penstock.graph.logical import LogicalPlan, Write
+from penstock.observability.logs import configure_logging
 from penstock.ports import BlobNotFoundError, Blobs
 from penstock.protocol.checkpoints import CheckpointSettings
 from penstock.protocol.jobevents import JobEnded, Requested
@@ -302,6 +305,8 @@ def run_pipeline(pipeline: Pipeline, *, parallelism: int, directory: str | Path 
     Raises:
         PenstockError: the job failed; the error is what its code or the engine raised.
     """
+    if not structlog.is_configured():
+        configure_logging("text", "warning")
     settings = EmbeddedSettings(parallelism=parallelism)
     with contextlib.ExitStack() as stack:
         if directory is None:

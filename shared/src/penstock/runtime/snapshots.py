@@ -18,6 +18,7 @@ from penstock.protocol.keygroups import KeyGroupRange, key_group_range
 from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import Handle, OperatorHandles, SubtaskSnapshot
 from penstock.runtime.operator import KeyedPart, OperatorSnapshot, RestoredState
+from penstock.times import MIN_WATERMARK
 
 
 @dataclass
@@ -28,6 +29,7 @@ class FrozenSubtask:
     watermark: int
     sync_us: int
     alignment_us: int = 0
+    ahead: dict[int, int] = field(default_factory=dict[int, int])
     persist: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
 
 
@@ -55,6 +57,7 @@ async def upload(frozen: FrozenSubtask, prefix: str, blobs: Blobs, monotonic_us:
     return SubtaskSnapshot(
         operators=operators,
         watermark=frozen.watermark,
+        ahead=frozen.ahead,
         size_bytes=total,
         sync_us=frozen.sync_us,
         async_us=monotonic_us() - started_us,
@@ -91,8 +94,12 @@ class _Part:
     """What one former subtask put into a checkpoint for an operator."""
 
     handles: OperatorHandles
-    watermark: int
+    snapshot: SubtaskSnapshot
     index: int
+
+    def watermark(self, key_group: int) -> int:
+        """How far event time had come for a key group."""
+        return max(self.snapshot.watermark, self.snapshot.ahead.get(key_group, MIN_WATERMARK))
 
 
 async def restore_operator(
@@ -104,7 +111,7 @@ async def restore_operator(
         CorruptDataError: an object that the manifest names is missing or not what was written; the error names it.
     """
     parts = [
-        _Part(snapshot.operators[operator], snapshot.watermark, index)
+        _Part(snapshot.operators[operator], snapshot, index)
         for subtasks in manifest.subtasks.values()
         for index, snapshot in sorted(subtasks.items())
         if operator in snapshot.operators
@@ -112,7 +119,9 @@ async def restore_operator(
     if not parts:
         return None
     keyed: list[tuple[int, bytes]] = []
-    former = {group: part.watermark for part in parts for group in _former_range(manifest, part.index, len(parts))}
+    former = {
+        group: part.watermark(group) for part in parts for group in _former_range(manifest, part.index, len(parts))
+    }
     for part in parts:
         if part.handles.keyed is not None:
             keyed += await _read_segments(part.handles.keyed, key_groups, blobs)

@@ -171,6 +171,8 @@ class SubtaskRunner:
         self._paused = False
         self._exhausted = False
         self._watermark = MIN_WATERMARK
+        self._ahead: dict[int, int] = {}
+        """Key groups whose former owner had come further than this subtask has."""
         self._aligning_since_us: int | None = None
         self._chain: Chain | None = None
         self._committer: Committer | None = None
@@ -271,6 +273,8 @@ class SubtaskRunner:
                     self._vertex.parallelism,
                     self._services.blobs,
                 )
+                state = restored[operator.id]
+                self._ahead |= state.watermarks if state is not None else {}
         writers: dict[str, SinkWriter] = {}
 
         def open_sink(operator: str, write: Write) -> SinkWriter:
@@ -500,7 +504,10 @@ class SubtaskRunner:
         alignment_us = started - self._aligning_since_us if self._aligning_since_us is not None else 0
         self._aligning_since_us = None
         sync_us = self._micros() - started
-        self._frozen[checkpoint] = FrozenSubtask(snapshots, self._watermark, sync_us, alignment_us, persists)
+        self._ahead = {group: reached for group, reached in self._ahead.items() if reached > self._watermark}
+        self._frozen[checkpoint] = FrozenSubtask(
+            snapshots, self._watermark, sync_us, alignment_us, self._ahead, persists
+        )
 
     async def _upload(self, command: Upload) -> None:
         frozen = self._frozen.pop(command.checkpoint)
