@@ -42,7 +42,7 @@ class SlidingWindow:
 
 @dataclass(frozen=True, slots=True)
 class SessionWindow:
-    """Per key, rows less than `gap_us` apart share a window `[first, last + gap)`."""
+    """Per key, rows at most `gap_us` apart share a window `[first, last + gap)` (Flink merges windows that touch)."""
 
     gap_us: int
 
