@@ -27,11 +27,15 @@ class Flight:
 p = Pipeline("departures")
 
 (
-    p.read(files.Source(DATA, schema=Flight, event_time="scheduled", max_out_of_orderness="9h", rate=param("rate", 0) or None))
+    p.read(
+        files.Source(
+            DATA, schema=Flight, event_time="scheduled", max_out_of_orderness="9h", rate=param("rate", 0) or None
+        )
+    )
     .key_by("origin")
     .window(tumbling("1d"))
     .agg(flights=count(), mean_delay_min=col("delay_min").mean(), max_delay_min=col("delay_min").max())
-    .write(files.Sink(param("out", "out/departures")))
+    .write(files.Sink(param("out", "out/departures"), existing="replace"))
 )
 
 if __name__ == "__main__":

@@ -29,15 +29,24 @@ TOO_LATE = OutputTag("too-late", Flight)
 p = Pipeline("departures-late")
 
 days = (
-    p.read(files.Source(DATA, schema=Flight, event_time="scheduled", max_out_of_orderness="30m", rate=param("rate", 0) or None))
+    p.read(
+        files.Source(
+            DATA,
+            schema=Flight,
+            event_time="scheduled",
+            max_out_of_orderness="30m",
+            batch_rows=5,  # event time moves on every five rows, as it would if they came live
+            rate=param("rate", 0) or None,
+        )
+    )
     .key_by("origin")
     .window(tumbling("1d"))
     .late_to(TOO_LATE)
     .allowed_lateness("2h")
     .agg(flights=count(), mean_delay_min=col("delay_min").mean(), max_delay_min=col("delay_min").max())
 )
-days.write(files.Sink(param("out", "out/departures_late")))
-days.side(TOO_LATE).write(files.Sink(param("late", "out/departures_too_late")))
+days.write(files.Sink(param("out", "out/departures_late"), existing="replace"))
+days.side(TOO_LATE).write(files.Sink(param("late", "out/departures_too_late"), existing="replace"))
 
 if __name__ == "__main__":
     p.run()

@@ -140,9 +140,8 @@ def test_recovery_keeps_what_is_needed(tmp_path: Path, write_context: Callable[.
 
 
 def test_rows_that_files_cannot_hold(tmp_path: Path) -> None:
-    """Updates and nested columns in CSV are refused when the pipeline is built."""
-    with pytest.raises(PipelineError, match="replace earlier ones"):
-        files.Sink(tmp_path).check(SIMPLE, updates=True)
+    """Nested columns in CSV are refused when the pipeline is built; updates are rows like others."""
+    files.Sink(tmp_path).check(SIMPLE, updates=True)
     with pytest.raises(PipelineError, match="CSV cannot hold"):
         files.Sink(tmp_path, format="csv").check(Schema((Field("l", ListType(INT64)),)), updates=False)
     with pytest.raises(PipelineError, match="did you mean 'parquet'"):
@@ -226,3 +225,15 @@ def test_every_format_brings_back_what_was_written(
         assert asyncio.run(rows_in(folder, read_split, schema)) == written.to_dicts()
 
     check()
+
+
+def test_a_new_job_may_replace_what_earlier_ones_left(tmp_path: Path) -> None:
+    """`existing="replace"` removes visible files when a job begins, `append` leaves them."""
+    (tmp_path / "part-old.jsonl").write_text("{}")
+    (tmp_path / "notes.txt").write_text("not ours")
+    files.Sink(tmp_path).begin()
+    assert (tmp_path / "part-old.jsonl").exists()
+    files.Sink(tmp_path, existing="replace").begin()
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    with pytest.raises(PipelineError, match="'append' or 'replace'"):
+        files.Sink(tmp_path, existing="overwrite")  # pyright: ignore[reportArgumentType] (the point of the test)

@@ -105,7 +105,7 @@ def print_summary(console: Console, graph: JobGraph, progress: JobProgress, seco
         if bad:
             lines.append(f"{operator.id}: {bad:,} bad rows ({operator.settings.get('bad_rows', '')})")
         if operator.verb == "write":
-            place = operator.settings.get("path")
+            place = operator.settings.get("folder")
             where = f" in {place}" if place else ""
             lines.append(f"{operator.id}: {progress.total(operator.id, 'rows_in'):,} rows written{where}")
     lines.append(_checkpoint_line(progress))

@@ -125,6 +125,12 @@ def remove_staged(folder: Path, needed: Sequence[Any], operator: str | None) -> 
             path.unlink(missing_ok=True)
 
 
+def remove_visible(folder: Path) -> None:
+    """Remove the visible files of earlier jobs."""
+    for path in folder.glob("part-*"):
+        path.unlink(missing_ok=True)
+
+
 def staged_file(path: Path, schema: Schema, kind: Format, delimiter: str, null: str) -> StagedFile:
     """A new file of the format."""
     if kind == "jsonl":

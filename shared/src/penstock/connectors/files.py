@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from penstock.connectors import base
 from penstock.connectors.base import EventTime, Guarantee, Policy, Position, ReadContext, Split, WatermarkStrategy
@@ -49,6 +49,8 @@ class Source(base.Source[T], Generic[T]):
         timezone: zone of timestamps that have none.
         rate: rows per second of all files together, to replay data slowly; counts from the start of the job or of its
             resumption.
+        batch_rows: rows that are read at a time. A watermark follows each batch, so smaller ones (500, say) make late
+            rows of what large ones would still let into their windows, and cost more per row.
         delimiter, null: of CSV: between columns; the unquoted text that means null.
 
     Raises:
@@ -64,6 +66,7 @@ class Source(base.Source[T], Generic[T]):
     format: Format | None
     timezone: str | None
     rate: float | None
+    batch_rows: int | None
     delimiter: str
     null: str
 
@@ -80,6 +83,7 @@ class Source(base.Source[T], Generic[T]):
         bad_rows: str = "fail",
         timezone: str | None = None,
         rate: float | None = None,
+        batch_rows: int | None = None,
         delimiter: str = ",",
         null: str = "",
     ) -> None:
@@ -90,6 +94,7 @@ class Source(base.Source[T], Generic[T]):
             format=None if format is None else checked_format(format, what),
             timezone=timezone,
             rate=checked_rate(rate, what),
+            batch_rows=_checked_batch(batch_rows, what),
             delimiter=_checked_delimiter(delimiter, what),
             null=null,
         )
@@ -172,7 +177,7 @@ class Source(base.Source[T], Generic[T]):
 
         path = self._file(split)
         rate = None if self.rate is None else self.rate / len(self.discover())
-        pace = Pace(rate, context.monotonic_ms)
+        pace = Pace(rate, context.monotonic_ms, self.batch_rows)
         kind = self._format(path)
         if kind in ("parquet", "arrow"):
             return ColumnarReader(path, split.id, self.schema, self.timezone, position, pace)
@@ -213,17 +218,24 @@ class Source(base.Source[T], Generic[T]):
     def describe(self) -> Mapping[str, Any]:
         """See `Source.describe`."""
         described = {"path": self.path, "format": self.format, "timezone": self.timezone, "rate": self.rate}
+        described["batch_rows"] = self.batch_rows
         return {name: value for name, value in described.items() if value is not None}
+
+
+Existing = Literal["append", "replace"]
 
 
 @dataclass(frozen=True, init=False, eq=False)
 class Sink(base.Sink):
     """Files in a folder, exactly once: rows become visible with the checkpoint that covers them, as `part-*` files.
 
-    Whoever consumes the files may move or delete them at once. Use one folder per sink and job.
+    Whoever consumes the files may move or delete them at once. Use one folder per sink and job. Of a stream of updates
+    every update is written: of the rows of one key (and window) the last one in the order of file names counts.
 
     Args:
         folder: is created if need be. Relative to the current directory.
+        existing: what a job that starts anew does with the `part-*` files of earlier jobs: `append` leaves them beside
+            its own, `replace` removes them. A job that is resumed never removes anything visible.
         format: `jsonl`, `csv`, `parquet` or `arrow`. JSON has no NaN and no infinity: they are written as null.
         delimiter, null: of CSV.
     """
@@ -231,6 +243,7 @@ class Sink(base.Sink):
     kind: ClassVar[str] = "files"
     folder: str
     format: Format
+    existing: Existing
     delimiter: str
     null: str
 
@@ -239,6 +252,7 @@ class Sink(base.Sink):
         folder: str | os.PathLike[str],
         *,
         format: str = "jsonl",
+        existing: Existing = "append",
         delimiter: str = ",",
         null: str = "",
     ) -> None:
@@ -247,6 +261,7 @@ class Sink(base.Sink):
             self,
             folder=os.fspath(folder),
             format=checked_format(format, what),
+            existing=_checked_existing(existing, what),
             delimiter=_checked_delimiter(delimiter, what),
             null=null,
         )
@@ -257,12 +272,7 @@ class Sink(base.Sink):
         return "exactly-once"
 
     def check(self, schema: Schema, *, updates: bool) -> None:
-        """See `Sink.check`."""
-        if updates:
-            raise PipelineError(
-                "files.Sink: the rows replace earlier ones of their key, which files cannot express; aggregate in a "
-                "window, or write to a sink that updates by key"
-            )
+        """See `Sink.check`; updates are written as rows."""
         if self.format == "csv":
             from penstock.connectors.csv_decoding import check_csv
 
@@ -279,6 +289,13 @@ class Sink(base.Sink):
             lambda path: staged_file(path, schema, self.format, self.delimiter, self.null),
         )
 
+    def begin(self) -> None:
+        """See `Sink.begin`."""
+        if self.existing == "replace":
+            from penstock.connectors.file_writing import remove_visible
+
+            remove_visible(Path(self.folder))
+
     def recover(self, needed: Sequence[Any], operator: str | None = None) -> None:
         """See `Sink.recover`."""
         from penstock.connectors.file_writing import remove_staged
@@ -287,7 +304,19 @@ class Sink(base.Sink):
 
     def describe(self) -> Mapping[str, Any]:
         """See `Sink.describe`."""
-        return {"folder": self.folder, "format": self.format}
+        return {"folder": self.folder, "format": self.format, "existing": self.existing}
+
+
+def _checked_batch(batch_rows: int | None, what: str) -> int | None:
+    if batch_rows is not None and batch_rows < 1:
+        raise PipelineError(f"{what}: batch_rows= is a whole number from 1, got {batch_rows}")
+    return batch_rows
+
+
+def _checked_existing(existing: str, what: str) -> str:
+    if existing not in ("append", "replace"):
+        raise PipelineError(f"{what}: existing= is 'append' or 'replace', got {existing!r}")
+    return existing
 
 
 def _checked_delimiter(delimiter: str, what: str) -> str:

@@ -17,16 +17,20 @@ class Pace:
     Args:
         rate: rows per second; None: no limit.
         monotonic_ms: the clock.
+        batch_rows: the most rows of one read; None: what the caller wants.
     """
 
-    def __init__(self, rate: float | None, monotonic_ms: Callable[[], int]) -> None:
+    def __init__(self, rate: float | None, monotonic_ms: Callable[[], int], batch_rows: int | None = None) -> None:
         self._rate = rate
+        self._batch_rows = batch_rows
         self._now_ms = monotonic_ms
         self._start_ms = monotonic_ms()
         self._taken = 0
 
     async def allowed(self, max_rows: int) -> int:
         """Rows that may be read now, at most `max_rows`; waits a little (under 20 ms) if there are none, then 0."""
+        if self._batch_rows is not None:
+            max_rows = min(max_rows, self._batch_rows)
         if self._rate is None:
             return max_rows
         due = int((self._now_ms() - self._start_ms) * self._rate / 1_000) - self._taken

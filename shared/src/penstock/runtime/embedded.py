@@ -242,7 +242,7 @@ class EmbeddedJob:
         for operator, sink in self._sinks():
             if new:
                 await asyncio.to_thread(sink.begin)
-            await asyncio.to_thread(sink.recover, needed.get(operator, []))
+            await asyncio.to_thread(sink.recover, needed.get(operator, []), operator)
 
     def _sinks(self) -> list[tuple[str, Sink]]:
         return [(node.operator_id, node.operation.sink) for node in self._plan if isinstance(node.operation, Write)]

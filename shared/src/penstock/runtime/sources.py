@@ -29,8 +29,6 @@ from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 BATCH_ROWS = 65_536
 DISCOVERY_INTERVAL_MS = 10_000
-PERIOD_MS = 200
-"""Flink's auto-watermark interval."""
 
 
 class SplitEntry(msgspec.Struct, frozen=True):
@@ -61,11 +59,17 @@ class _SplitState:
     split: Split
     reader: SplitReader | None
     generator: WatermarkGenerator | None
-    position: Position = None
+    stored: Position = None
+    """Where the split stands while no reader is open."""
     finished: bool = False
     watermark: int = MIN_WATERMARK
     idle: bool = False
     last_row_ms: int = 0
+
+    @property
+    def position(self) -> Position:
+        """Behind everything that was handed out; asked for at snapshots only, because it may cost a look at the input."""
+        return self.reader.position() if self.reader is not None else self.stored
 
 
 def owner_of(split_id: str, parallelism: int) -> int:
@@ -116,14 +120,14 @@ class SourceDriver:
         generator = event_time.watermarks.generator() if event_time is not None else None
         state = _SplitState(split, None, generator, last_row_ms=self._context.monotonic_ms())
         if entry is not None:
-            state.position = entry.position
+            state.stored = entry.position
             state.finished = entry.finished
             state.watermark = entry.watermark
             state.idle = entry.idle
             if generator is not None:
                 generator.restore(entry.generator)
         if not state.finished:
-            state.reader = self._source.open(split, state.position, self._context)
+            state.reader = self._source.open(split, state.stored, self._context)
         return state
 
     def entries(self) -> list[bytes]:
@@ -147,11 +151,6 @@ class SourceDriver:
         """The combined watermark last handed out."""
         return self._watermark
 
-    @property
-    def positions(self) -> dict[str, Position]:
-        """Position per split, for progress."""
-        return {split_id: state.position for split_id, state in self._splits.items()}
-
     async def step(self) -> SourceBatch:
         """Read once from the next split; waits at most as long as its reader does."""
         now_ms = self._context.monotonic_ms()
@@ -170,7 +169,6 @@ class SourceDriver:
             await self._finish(state)
             return self._with_watermark(SourceBatch())
         self._turn.append(state.split.id)
-        state.position = state.reader.position()
         if fetched is None:
             self._note_silence(state)
             return self._with_watermark(SourceBatch())
@@ -180,7 +178,7 @@ class SourceDriver:
 
     async def _finish(self, state: _SplitState) -> None:
         assert state.reader is not None
-        state.position = state.reader.position()
+        state.stored = state.reader.position()
         state.finished = True
         await state.reader.close()
         state.reader = None
@@ -266,7 +264,9 @@ class SourceDriver:
         now_ms = self._context.monotonic_ms()
         if now_ms < self._next_period_ms:
             return
-        self._next_period_ms = now_ms + PERIOD_MS
+        event_time = self._source.event_time
+        assert event_time is not None
+        self._next_period_ms = now_ms + event_time.watermarks.every_us // 1_000
         for state in self._splits.values():
             if state.generator is not None and not state.finished:
                 watermark = state.generator.on_period()
