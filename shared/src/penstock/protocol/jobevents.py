@@ -86,6 +86,14 @@ class StatusReported:
 
 
 @dataclass(frozen=True)
+class TasksListed:
+    """A heartbeat listed these subtasks of the newest attempt, and no others: what ran there before is gone."""
+
+    worker: str
+    subtasks: frozenset[SubtaskId]
+
+
+@dataclass(frozen=True)
 class WorkerGone:
     """A worker process is dead or silent for too long."""
 
@@ -128,8 +136,8 @@ class Ticked:
 
 
 JobEvent = (
-    Opened | RecordStored | SlotsOffered | OffsetsCaptured | StatusReported | WorkerGone | AckReceived
-    | ManifestStored | Requested | Ticked
+    Opened | RecordStored | SlotsOffered | OffsetsCaptured | StatusReported | TasksListed | WorkerGone
+    | AckReceived | ManifestStored | Requested | Ticked
 )  # fmt: skip
 
 # -- commands -----------------------------------------------------------------------------------------------------------

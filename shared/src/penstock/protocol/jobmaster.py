@@ -34,6 +34,7 @@ from penstock.protocol.jobevents import (
     SlotsOffered,
     StatusReported,
     StoreManifest,
+    TasksListed,
     Ticked,
     Topology,
     WorkerGone,
@@ -184,7 +185,7 @@ class JobMaster:
     def _dispatch(self, event: JobEvent, now_ms: int) -> list[JobCommand]:
         match event:
             case Opened():
-                return self._on_opened(event)
+                return self._on_opened(event, now_ms)
             case RecordStored():
                 return self._on_record(event.record, now_ms)
             case SlotsOffered():
@@ -194,6 +195,8 @@ class JobMaster:
                 return self._on_offsets(event)
             case StatusReported():
                 return self._on_status(event, now_ms)
+            case TasksListed():
+                return self._on_listed(event, now_ms)
             case WorkerGone():
                 return self._on_worker_gone(event, now_ms)
             case AckReceived():
@@ -209,7 +212,7 @@ class JobMaster:
 
     # -- opening --------------------------------------------------------------------------------------------------------
 
-    def _on_opened(self, event: Opened) -> list[JobCommand]:
+    def _on_opened(self, event: Opened, now_ms: int) -> list[JobCommand]:
         self._epoch = event.epoch
         if self.history.terminated is not None:
             self._move(Phase.TERMINATED)
@@ -221,6 +224,8 @@ class JobMaster:
             self._book.seen(marker.checkpoint)
         if event.manifest is not None:
             self._intervals = event.manifest.intervals
+        if self.history.epoch == event.epoch:
+            return self._on_leader_recorded(now_ms)
         return [Append(Leader(epoch=event.epoch))]
 
     def _on_leader_recorded(self, now_ms: int) -> list[JobCommand]:
@@ -334,6 +339,15 @@ class JobMaster:
         self._published[status.subtask] = max(former, status.published)
         if status.state in ("failed", "canceled"):
             return self._fail(f"{status.subtask}: {status.error or status.state}", now_ms)
+        return []
+
+    def _on_listed(self, event: TasksListed, now_ms: int) -> list[JobCommand]:
+        """A subtask that was there and is no longer listed has ended without being heard: its events were lost."""
+        if self.phase is not Phase.RUNNING:
+            return []
+        for subtask in self._statuses:
+            if self._assignment.get(subtask) == event.worker and subtask not in event.subtasks:
+                return self._fail(f"{subtask}: worker {event.worker} no longer runs it", now_ms)
         return []
 
     def _on_worker_gone(self, event: WorkerGone, now_ms: int) -> list[JobCommand]:

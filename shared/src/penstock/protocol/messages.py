@@ -146,10 +146,7 @@ class TaskStatus(msgspec.Struct, frozen=True):
 
 
 class Heartbeat(Message, frozen=True, kw_only=True):
-    """The full state of a worker: one heartbeat heals any lost event. The first one registers the worker.
-
-    `highest_checkpoint` is the largest checkpoint number the worker has seen in `commands`.
-    """
+    """The full state of a worker: one heartbeat heals any lost event. The first one registers the worker."""
 
     worker: str
     slots: int

@@ -28,6 +28,9 @@ class Mark(msgspec.Struct, frozen=True):
     checkpoint: int
     attempt_number: int
     closed: bool = False
+    last_attempt: str = ""
+    """Whose frames were published last, and up to which seq: the transport may repeat a frame."""
+    last_seq: int = -1
 
 
 class PublisherPhase(Enum):
@@ -161,8 +164,20 @@ PublisherCommand = InitProducer | ReadMark | ReadFrames | CommitTransaction | Ba
 class PublisherMachine:
     """The loop of one sink partition in one attempt."""
 
-    def __init__(self, attempt_number: int, jitter: Callable[[int], int], chunk_bytes: int = CHUNK_BYTES) -> None:
-        """`jitter(n)` gives a random number below n."""
+    def __init__(
+        self,
+        attempt_number: int,
+        jitter: Callable[[int], int],
+        chunk_bytes: int = CHUNK_BYTES,
+        *,
+        restored: int = 0,
+        restored_end: int = 0,
+    ) -> None:
+        """`jitter(n)` gives a random number below n.
+
+        `restored` is the checkpoint that the attempt starts from, `restored_end` the end of what it covers: a mark
+        beyond it means that rows are visible which this attempt would produce again.
+        """
         self.phase = PublisherPhase.WAITING
         self._attempt_number = attempt_number
         self._jitter = jitter
@@ -174,6 +189,8 @@ class PublisherMachine:
         """Whether this attempt's number stands in the mark."""
         self._failures = 0
         self._reported = 0
+        self._restored = restored
+        self._covered_end = restored_end
 
     def handle(self, event: PublisherEvent) -> list[PublisherCommand]:
         """Take an event; the commands are to be carried out in order."""
@@ -182,6 +199,7 @@ class PublisherMachine:
         match event:
             case Covered():
                 self._intervals = event.intervals
+                self._covered_end = max([self._covered_end, *(interval.end for interval in event.intervals)])
                 return self._next() if self.phase is PublisherPhase.WAITING else []
             case ProducerReady():
                 self.phase = PublisherPhase.READING_MARK
@@ -225,6 +243,11 @@ class PublisherMachine:
             return self._exit("the sink is closed")
         if mark.attempt_number > self._attempt_number:
             return self._exit(f"attempt number {mark.attempt_number} publishes")
+        if mark.position > self._covered_end:
+            return self._fail(
+                f"the mark stands at {mark.position}, beyond {self._covered_end}, the end of what is complete: rows "
+                "are visible that would be produced again; restore the newest checkpoint"
+            )
         self._mark = mark
         if not self._announced:
             return self._commit((), msgspec.structs.replace(mark, attempt_number=self._attempt_number))
@@ -241,11 +264,20 @@ class PublisherMachine:
         interval = self._open()[0]
         refs: list[Any] = []
         position = event.end
+        last_seq = mark.last_seq if mark.last_attempt == interval.attempt else -1
         for _, _, frame, ref, _ in event.frames:
-            if frame.attempt == interval.attempt and frame.kind is FrameKind.DATA:
+            if frame.attempt != interval.attempt or frame.seq <= last_seq:
+                continue
+            last_seq = frame.seq
+            if frame.kind is FrameKind.DATA:
                 refs.append(ref)
         checkpoint = interval.checkpoint if position >= interval.end else mark.checkpoint
-        return self._commit(tuple(refs), Mark(position, checkpoint, self._attempt_number))
+        return self._commit(
+            tuple(refs),
+            Mark(
+                position, checkpoint, self._attempt_number, last_attempt=interval.attempt, last_seq=last_seq
+            ),
+        )
 
     def _commit(self, refs: tuple[Any, ...], mark: Mark) -> list[PublisherCommand]:
         self.phase = PublisherPhase.COMMITTING
@@ -262,7 +294,7 @@ class PublisherMachine:
         """Published up to the newest checkpoint all of whose intervals lie below the mark."""
         position = self._mark.position if self._mark else 0
         done = [interval.checkpoint for interval in self._intervals if interval.end <= position]
-        newest = max(done, default=0)
+        newest = max([self._restored, *done]) if not self._open() else max(done, default=0)
         if newest <= self._reported:
             return []
         self._reported = newest

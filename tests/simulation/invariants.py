@@ -1,0 +1,261 @@
+"""The invariants of the protocol as functions over the world, told of every fact in the step it happens.
+
+They look at what stands in the simulated parts and never ask the machines whose work they judge.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.protocol import joblog
+from penstock.protocol.committing import StagedPart
+from penstock.protocol.frames import Frame, FrameKind
+from penstock.protocol.manifests import Interval, Manifest, decode_manifest
+from penstock.protocol.messages import Acknowledged, SubtaskId
+from penstock.protocol.publishing import Mark
+from tests.simulation.kernel import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.tasks import Output, Task
+    from tests.simulation.world import World
+
+
+class Invariants:
+    """Everything that must always hold. Each finding names its invariant."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._started: set[tuple[str, SubtaskId]] = set()
+        self._acks: dict[tuple[str, int, str, SubtaskId], Any] = {}
+        self._published: set[tuple[str, int, int]] = set()
+        self._numbers: dict[int, int] = {}
+        self._windows: Counter[tuple[int, int]] = Counter()
+        self._ids: Counter[int] = Counter()
+        self._last_seq: dict[tuple[str, int, str, Any], int] = {}
+        self._intervals: dict[tuple[int, int], set[Interval]] = {}
+        self._parts: set[str] = set()
+        self._visible: set[str] = set()
+        self.records: list[joblog.AnyRecord] = []
+        self.complete: joblog.Complete | None = None
+        self.begin: joblog.Begin | None = None
+        self.terminated: joblog.Terminated | None = None
+        self.manifest: Manifest | None = None
+        self._epoch = 0
+
+    # -- the job log ----------------------------------------------------------------------------------------------------
+
+    def recorded(self, record: joblog.AnyRecord) -> None:
+        """A record has landed in the job log."""
+        name = type(record).__name__
+        if record.seq != len(self.records):
+            raise Violation(f"I5: record {record.seq} where {len(self.records)} should follow")
+        if self.terminated is not None:
+            raise Violation(f"I13: {name} after TERMINATED")
+        self.records.append(record)
+        match record:
+            case joblog.Leader():
+                if record.epoch <= self._epoch:
+                    raise Violation(f"I5: LEADER of epoch {record.epoch} after {self._epoch}")
+                self._epoch = record.epoch
+            case joblog.Begin():
+                if self.begin is not None and record.generation != self.begin.generation:
+                    self._all_published("a new generation begins")
+                self.begin = record
+            case joblog.Complete():
+                self._completed(record)
+            case joblog.Savepoint() if record.published:
+                self._all_published("a savepoint is recorded")
+            case joblog.Terminated():
+                if record.state in ("FINISHED", "STOPPED"):
+                    self._all_published(f"the job is {record.state}")
+                self.terminated = record
+            case _:
+                pass
+
+    def _completed(self, record: joblog.Complete) -> None:
+        if self.begin is None or record.attempt != self.begin.attempt:
+            raise Violation(f"I5: COMPLETE {record.checkpoint} of an attempt that is not the newest")
+        if self.complete is not None and record.checkpoint <= self.complete.checkpoint:
+            raise Violation(f"I5: COMPLETE {record.checkpoint} after COMPLETE {self.complete.checkpoint}")
+        if record.parent != (self.complete.seq if self.complete else -1):
+            raise Violation(f"I5: COMPLETE {record.checkpoint} has another parent")
+        data = self._world.blobs.objects.get(record.manifest)
+        if data is None or hashlib.sha256(data).hexdigest() != record.sha256:
+            raise Violation(f"I9: the manifest of COMPLETE {record.checkpoint} is not readable")
+        manifest = decode_manifest(data, record.manifest)
+        for vertex, subtasks in manifest.subtasks.items():
+            for index, snapshot in subtasks.items():
+                key = (record.attempt, record.checkpoint, record.checkpoint_nonce, SubtaskId(vertex, index))
+                if self._acks.get(key) != snapshot:
+                    raise Violation(f"I7: COMPLETE {record.checkpoint} holds an ack of {vertex}[{index}] not its own")
+        self.complete, self.manifest = record, manifest
+        for index, intervals in manifest.intervals.get("w", {}).items():
+            self._intervals.setdefault((manifest.generation, index), set()).update(intervals)
+        self._parts.update(_parts_of(manifest))
+
+    def _all_published(self, when: str) -> None:
+        """I11 and the order of a rescale: everything that is COMPLETE is visible."""
+        if self.manifest is None:
+            return
+        for index, intervals in self.manifest.intervals.get("w", {}).items():
+            mark = self._world.cluster.marks.get(f"w.g{self.manifest.generation}/{index}")
+            end = max((interval.end for interval in intervals), default=0)
+            if mark is None or mark.position < end:
+                raise Violation(f"I11: {when}, but partition {index} is published up to {mark}, not {end}")
+        missing = _parts_of(self.manifest) - self._visible
+        if missing:
+            raise Violation(f"I11: {when}, but {sorted(missing)} are not visible")
+
+    # -- subtasks -------------------------------------------------------------------------------------------------------
+
+    def starts(self, attempt: str, subtask: SubtaskId) -> None:
+        """A worker starts a subtask."""
+        if (attempt, subtask) in self._started:
+            raise Violation(f"I3: {subtask} of attempt {attempt[:8]} is started a second time")
+        self._started.add((attempt, subtask))
+
+    def froze(self, task: Task, checkpoint: int, delivered: dict[Any, int]) -> None:
+        """I7: an aligned snapshot reflects exactly the rows before the barrier on every channel."""
+        if task.vertex == "s" or not self._world.scenario.exact:
+            return
+        partition = self._world.log.partition(task.topic, task.index)
+        for channel in self._world.scenario.channels(task.deploy.subtask, task.parallelism):
+            rows, last = 0, -1
+            for frame, _ in partition.values:
+                if frame.attempt != task.deploy.attempt or frame.channel != channel or frame.seq <= last:
+                    continue
+                last = frame.seq
+                if frame.kind is FrameKind.BARRIER and frame.checkpoint == checkpoint:
+                    break
+                rows += frame.rows
+            else:
+                raise Violation(f"I7: {task.deploy.subtask} froze {checkpoint} without a barrier of {channel}")
+            if rows != delivered.get(channel, 0):
+                raise Violation(
+                    f"I7: {task.deploy.subtask} froze {checkpoint} after {delivered.get(channel, 0)} rows of {channel}, "
+                    f"{rows} stand before its barrier"
+                )
+
+    def acknowledged(self, task: Task, message: Acknowledged) -> None:
+        """I9, and that every frame up to the barrier is confirmed."""
+        key = (message.attempt, message.checkpoint, message.nonce, message.subtask)
+        self._acks[key] = message.snapshot
+        for handles in message.snapshot.operators.values():
+            if handles.keyed is not None:
+                data = self._world.blobs.objects.get(handles.keyed.key)
+                if data is None or hashlib.sha256(data).hexdigest() != handles.keyed.sha256:
+                    raise Violation(f"I9: {message.subtask} acked {message.checkpoint}, its state is not durable")
+        for output in task.ledger.outputs:
+            topic = f"{output.exchange}.g{task.deploy.generation}"
+            barrier = (topic, output.partition, message.attempt, task.index, message.checkpoint)
+            if barrier not in self._world.log.barriers_landed:
+                raise Violation(f"I9: {message.subtask} acked {message.checkpoint}, its barrier is not in the log")
+
+    def frame_landed(self, topic: str, partition: int, frame: Frame) -> None:
+        """I6: dense as it was sent."""
+        key = (topic, partition, frame.attempt, frame.channel)
+        if frame.seq != self._last_seq.get(key, -1) + 1:
+            raise Violation(f"I6: {topic}/{partition} {frame.channel}: {frame.seq} follows {self._last_seq.get(key)}")
+        self._last_seq[key] = frame.seq
+
+    # -- output ---------------------------------------------------------------------------------------------------------
+
+    def transaction(self, name: str, refs: Sequence[Any], mark: Mark, before: Mark) -> None:
+        """I1 to I4 and I8 for a transaction that is visible now."""
+        if mark.position < before.position:
+            raise Violation(f"I1: the mark of {name} goes back from {before.position} to {mark.position}")
+        generation, index = int(name[3:].split("/")[0]), int(name.split("/")[1])
+        for topic, number, offset, frame, rows in refs:
+            if not before.position <= offset < mark.position:
+                raise Violation(f"I2: {name}: offset {offset} is visible, the mark moved {before} -> {mark}")
+            if (topic, number, offset) in self._published:
+                raise Violation(f"I4: {name}: offset {offset} is published twice")
+            self._published.add((topic, number, offset))
+            if not any(
+                i.attempt == frame.attempt and i.start <= offset < i.end
+                for i in self._intervals.get((generation, index), ())
+            ):
+                raise Violation(f"I3: {name}: offset {offset} of attempt {frame.attempt[:8]} is covered by no COMPLETE")
+            self._visible_rows(rows, ordered=True)
+
+    def part_visible(self, name: str, rows: Sequence[Output]) -> None:
+        """I3 for files."""
+        self._visible.add(name)
+        if name not in self._parts:
+            raise Violation(f"I3: part {name} is visible, no COMPLETE lists it")
+        self._visible_rows(rows, ordered=False)
+
+    def _visible_rows(self, rows: Sequence[Output], *, ordered: bool) -> None:
+        if not self._world.scenario.exact:
+            for row in rows:
+                self._ids.update(row.ids)
+            return
+        for row in rows:
+            for number in row.ids:
+                self._ids[number] += 1
+                if self._ids[number] > 1:
+                    raise Violation(f"I4: source row {number} is visible twice")
+            if row.kind == "window":
+                self._windows[(row.key, row.number)] += 1
+                if self._windows[(row.key, row.number)] > 1:
+                    raise Violation(f"I7: window {row.number} of key {row.key} fired twice")
+            if row.kind == "row" and ordered:
+                if row.number != self._numbers.get(row.key, 0) + 1:
+                    raise Violation(f"I8: key {row.key}: row {row.number} follows {self._numbers.get(row.key, 0)}")
+                self._numbers[row.key] = row.number
+
+    def final_output(self, state: str, *, complete: bool) -> None:
+        """What is visible is what the newest COMPLETE covers, no more and no less."""
+        scenario = self._world.scenario
+        positions = {name: 0 for name in scenario.splits}
+        held: Counter[int] = Counter()
+        if self.manifest is not None:
+            for snapshot in self.manifest.subtasks["s"].values():
+                for entry in snapshot.operators["op"].unions["splits"]:
+                    name, position, _ = json.loads(entry)
+                    positions[name] = position
+            held = self._held_in_windows(self.manifest)
+        covered = {row.id for name, rows in scenario.splits.items() for row in rows[: positions[name]]}
+        total = sum(len(rows) for rows in scenario.splits.values())
+        if state == "FINISHED" and (len(covered) != total or held):
+            raise Violation(f"I11: FINISHED, but the newest COMPLETE covers {len(covered)} of {total} rows")
+        seen = set(self._ids)
+        if not seen <= covered:
+            raise Violation(f"I3: rows {sorted(seen - covered)} are visible and not covered")
+        missing = covered - seen - set(held)
+        if complete and missing:
+            raise Violation(f"I11: {state}: rows {sorted(missing)} are lost")
+        if scenario.exact and seen & set(held):
+            raise Violation(f"I7: rows {sorted(seen & set(held))} are visible and still in the state")
+
+    def _held_in_windows(self, manifest: Manifest) -> Counter[int]:
+        held: Counter[int] = Counter()
+        if not self._world.scenario.windowed:
+            return held
+        for snapshot in manifest.subtasks.get("k", {}).values():
+            handle = snapshot.operators["op"].keyed
+            if handle is None:
+                continue
+            data = self._world.blobs.objects[handle.key]
+            for start, end in handle.key_groups.values():
+                for windows in json.loads(data[start:end]).values():
+                    for ids in windows.values():
+                        held.update(ids)
+        return held
+
+
+def _parts_of(manifest: Manifest) -> set[str]:
+    entries = [
+        entry
+        for subtasks in manifest.subtasks.values()
+        for snapshot in subtasks.values()
+        for handles in snapshot.operators.values()
+        for entry in handles.lists.get("staged", ())
+    ]
+    return {msgspec.json.decode(entry, type=StagedPart).committable for entry in entries}

@@ -1,0 +1,162 @@
+"""The simulated publisher of one sink partition: a `PublisherMachine` and the sink's cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import ExternalError
+from penstock.ports import BlobNotFoundError, OffsetOutOfRangeError
+from penstock.protocol import publishing as p
+from penstock.protocol.frames import Channel
+from penstock.protocol.manifests import Interval, decode_manifest, manifest_key
+from penstock.protocol.sinkcredit import SinkCredit
+from penstock.protocol.subtask import Publish
+from tests.simulation.kernel import Violation, Work
+from tests.simulation.parts import FencedError
+
+if TYPE_CHECKING:
+    from tests.simulation.tasks import Task
+
+CHUNK_BYTES = 60
+
+
+class Publisher:
+    """Runs inside the subtask of `w`."""
+
+    def __init__(self, task: Task, intervals: Sequence[Interval], restored: int) -> None:
+        self._task = task
+        self._world = task.world
+        self._name = f"w.g{task.deploy.generation}/{task.index}"
+        end = max((interval.end for interval in intervals), default=0)
+        self.machine = p.PublisherMachine(
+            task.deploy.attempt_number,
+            lambda below: self._world.kernel.random.randrange(below),
+            CHUNK_BYTES,
+            restored=restored,
+            restored_end=end,
+        )
+        self._initial = tuple(intervals)
+        self._epoch = 0
+        self._credit = SinkCredit(self._world.scenario.credit_bytes)
+        self.published = 0
+        first = min((interval.start for interval in intervals), default=task.deploy.start_offset)
+        task.holds.hold("mark", first)
+
+    def start(self) -> None:
+        """Announce the attempt and publish what the restored checkpoint covers."""
+        self._handle(p.Covered(self._initial))
+        self._obey(self.machine.start())
+
+    def credit(self) -> dict[Channel, int]:
+        """Bytes processed per channel."""
+        return self._credit.processed_bytes()
+
+    def scanned(self, channel: Channel, size_bytes: int, offset: int) -> None:
+        """A frame of the sink exchange was scanned."""
+        self._credit.scanned(channel, size_bytes, offset)
+
+    def load(self, command: Publish) -> Work:
+        """COMPLETE: its manifest says what may be published."""
+        deploy = self._task.deploy
+        key = manifest_key(deploy.job, deploy.attempt, command.checkpoint, command.nonce)
+        while True:
+            try:
+                manifest = decode_manifest((yield self._world.blobs.get(key)), key)
+                break
+            except BlobNotFoundError:
+                return
+            except ExternalError:
+                yield self._task.worker.sleep(self._world.kernel.short(20, 50))
+        intervals = manifest.intervals["w"][self._task.index]
+        self._credit.covered(max(interval.end for interval in intervals))
+        self._world.step(self._task.worker, "covered")
+        self._handle(p.Covered(intervals))
+
+    def _handle(self, event: p.PublisherEvent) -> None:
+        task = self._task
+        if task.gone:
+            return
+        coverage = self._world.coverage
+        coverage.add(f"publisher event {type(event).__name__}")
+        commands = self.machine.handle(event)
+        coverage.add(f"publisher phase {self.machine.phase.name}")
+        self._obey(commands)
+
+    def _obey(self, commands: Sequence[p.PublisherCommand]) -> None:
+        for command in commands:
+            self._world.coverage.add(f"publisher command {type(command).__name__}")
+            self._carry_out(command)
+
+    def _carry_out(self, command: p.PublisherCommand) -> None:
+        task, cluster = self._task, self._world.cluster
+        match command:
+            case p.InitProducer():
+                self._world.step(task.worker, "init producer")
+                cluster.init_producer(self._name)(self._answer(self._ready))
+            case p.ReadMark():
+                cluster.read_mark(self._name, self._epoch)(self._answer(lambda mark: self._handle(p.MarkRead(mark))))
+            case p.ReadFrames():
+                task.worker.later(self._world.kernel.short(1, 4), self._read, command)
+            case p.CommitTransaction():
+                self._world.step(task.worker, "commit transaction")
+                operation = cluster.commit(self._name, self._epoch, command.refs, command.mark)
+                operation(self._answer(lambda _: self._committed(command.mark)))
+            case p.BackOff():
+                task.worker.later(command.delay_ms, self._handle, p.BackedOff())
+            case p.ReportPublished():
+                self.published = command.checkpoint
+                task.worker.changed(task)
+            case p.Exit():
+                task.world.kernel.note(str(task.deploy.subtask), f"publisher exits: {command.reason}")
+                self._world.publisher_exited(task)
+            case p.FailJob():
+                raise Violation(f"I1: {task.deploy.subtask}: {command.reason}")
+
+    def _answer(self, then: Any) -> Any:
+        """Hand the answer to this process, unless the task is gone."""
+
+        def handle(value: Any = None, error: BaseException | None = None) -> None:
+            if self._task.gone:
+                return
+            if error is None:
+                then(value)
+            elif isinstance(error, FencedError):
+                self._handle(p.Fenced())
+            else:
+                self._handle(p.Doubtful(str(error)))
+
+        return lambda value=None, error=None: self._task.worker.deliver(handle, value, error)
+
+    def _ready(self, epoch: int) -> None:
+        self._epoch = epoch
+        self._world.step(self._task.worker, "producer ready")
+        self._handle(p.ProducerReady())
+
+    def _committed(self, mark: p.Mark) -> None:
+        self._task.holds.hold("mark", mark.position)
+        self._credit.published(mark.position)
+        self._handle(p.Committed())
+        self._task.trim()
+        self._task.credit_changed()
+
+    def _read(self, command: p.ReadFrames) -> None:
+        if self._task.gone:
+            return
+        partition = self._world.log.partition(self._task.topic, self._task.index)
+        try:
+            records = partition.read(command.start, 1_000)
+        except OffsetOutOfRangeError as error:
+            if self._task.deploy.attempt == self._world.newest_attempt:
+                raise Violation(f"I12: the publisher reads what was trimmed: {error}") from error
+            self._task.fail(error)
+            return
+        frames: list[Any] = []
+        size, end = 0, command.start
+        for offset, after, (frame, rows) in records:
+            if offset >= command.end or size >= command.max_bytes:
+                break
+            frames.append((offset, after, frame, (self._task.topic, self._task.index, offset, frame, rows), 0))
+            size += 10 * len(rows)
+            end = after
+        self._handle(p.FramesRead(frames, end))

@@ -1,0 +1,194 @@
+"""What one history is about: the job's shape, its rows, its settings, what is asked of it and which faults hit it.
+
+All of it is drawn from the seed, so a seed says everything.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Literal
+
+from penstock.protocol.checkpoints import CheckpointSettings
+from penstock.protocol.frames import Channel
+from penstock.protocol.jobevents import RequestKind, Topology
+from penstock.protocol.keygroups import KeyGroupRange, key_group_range
+from penstock.protocol.messages import Flavour, SubtaskId
+from penstock.protocol.restarts import ExponentialDelay, FixedDelay, NoRestart, RestartStrategy
+
+MAX_PARALLELISM = 12
+KEYS = 8
+SPLITS = ("0", "1")
+WINDOW = 20
+
+Shape = Literal["chain", "file", "deep", "kafka", "deepkafka"]
+VERTICES: dict[Shape, tuple[str, ...]] = {
+    "chain": ("s",),
+    "file": ("s", "k"),
+    "deep": ("s", "m", "k"),
+    "kafka": ("s", "k", "w"),
+    "deepkafka": ("s", "m", "k", "w"),
+}
+"""s reads, m passes on by key, k counts by key (and has the file sink, if there is no w), w publishes to Kafka."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a split."""
+
+    id: int
+    key: int
+    time: int
+
+
+@dataclass(frozen=True)
+class Request:
+    """Something that a client asks for."""
+
+    at_ms: int
+    kind: RequestKind
+    drain: bool = False
+    parallelism: int = 1
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One history's givens."""
+
+    seed: int
+    shape: Shape
+    windowed: bool
+    flavour: Flavour
+    candidates: int
+    workers: int
+    slots: int
+    parallelism: int
+    splits: dict[str, tuple[Row, ...]]
+    checkpoints: CheckpointSettings
+    restarts: RestartStrategy
+    credit_bytes: int
+    pace_ms: int
+    concurrent_io: bool
+    requests: tuple[Request, ...]
+    faults: tuple[tuple[int, str], ...]
+    heal_ms: int
+
+    @property
+    def vertices(self) -> tuple[str, ...]:
+        """Upstream first."""
+        return VERTICES[self.shape]
+
+    @property
+    def exact(self) -> bool:
+        """Whether every row counts exactly once."""
+        return self.flavour == "aligned"
+
+    def topology(self, parallelism: int) -> Topology:
+        """The subtasks, consumers first."""
+        vertices = self.vertices
+        subtasks = tuple(SubtaskId(v, i) for v in reversed(vertices) for i in range(parallelism))
+        return Topology(
+            subtasks=subtasks,
+            sources=frozenset(s for s in subtasks if s.vertex == "s"),
+            sinks=frozenset(s for s in subtasks if s.vertex == vertices[-1]),
+            exchanges=dict.fromkeys(vertices[1:], parallelism),
+            publishers=frozenset({"w"} & set(vertices)),
+            slots={s: s.index for s in subtasks},
+            parallelism=parallelism,
+            max_parallelism=MAX_PARALLELISM,
+        )
+
+    def upstream(self, vertex: str) -> str | None:
+        """The vertex before."""
+        position = self.vertices.index(vertex)
+        return self.vertices[position - 1] if position else None
+
+    def downstream(self, vertex: str) -> str | None:
+        """The vertex behind."""
+        position = self.vertices.index(vertex)
+        return self.vertices[position + 1] if position + 1 < len(self.vertices) else None
+
+    def channels(self, subtask: SubtaskId, parallelism: int) -> tuple[Channel, ...]:
+        """All producers, or only the own one in front of a publisher."""
+        if self.upstream(subtask.vertex) is None:
+            return ()
+        if subtask.vertex == "w":
+            return (Channel(0, subtask.index),)
+        return tuple(Channel(0, producer) for producer in range(parallelism))
+
+    @staticmethod
+    def key_groups(subtask: SubtaskId, parallelism: int) -> KeyGroupRange:
+        """The key groups of a subtask."""
+        return key_group_range(subtask.index, parallelism, MAX_PARALLELISM)
+
+
+def key_group_of(key: int) -> int:
+    """A fixed spread of the keys."""
+    return key * 7 % MAX_PARALLELISM
+
+
+def draw_scenario(seed: int, faults: tuple[str, ...]) -> Scenario:
+    """The scenario of a seed; `faults` are the names that may be drawn."""
+    draw = random.Random(seed ^ 0x5EED)
+    shape: Shape = draw.choice(("chain", "file", "file", "deep", "kafka", "kafka", "kafka", "deepkafka"))
+    workers = draw.randint(2, 3)
+    parallelism = draw.randint(1, 3)
+    flavour: Flavour = "at_least_once" if draw.random() < 0.1 else "aligned"
+    count = 0 if draw.random() < 0.15 else draw.randint(1, 5)
+    hits = tuple(sorted((draw.randint(100, 2200), draw.choice(faults)) for _ in range(count))) if faults else ()
+    return Scenario(
+        seed=seed,
+        shape=shape,
+        windowed=draw.random() < 0.5,
+        flavour=flavour,
+        candidates=draw.randint(2, 3),
+        workers=workers,
+        slots=3 if workers == 2 else draw.randint(2, 3),
+        parallelism=parallelism,
+        splits={name: _rows(draw, int(name)) for name in SPLITS},
+        checkpoints=CheckpointSettings(
+            interval_ms=draw.choice((80, 150, 300)),
+            min_pause_ms=draw.choice((0, 0, 50)),
+            timeout_ms=draw.choice((600, 900)),
+            max_concurrent=draw.choice((1, 1, 2, 3)),
+            tolerable_failed=draw.choice((0, 1, 3, 3)),
+            flavour=flavour,
+        ),
+        restarts=_restarts(draw),
+        credit_bytes=draw.choice((30, 60, 10_000)),
+        pace_ms=draw.choice((10, 30, 60)),
+        concurrent_io=draw.random() < 0.3,
+        requests=_requests(draw),
+        faults=hits,
+        heal_ms=2600,
+    )
+
+
+def _rows(draw: random.Random, split: int) -> tuple[Row, ...]:
+    time = draw.randint(0, 30) if draw.random() < 0.7 else draw.randint(0, 100)
+    rows: list[Row] = []
+    for number in range(draw.randint(6, 30)):
+        time += draw.randint(0, 6)
+        late = draw.randint(10, 60) if draw.random() < 0.2 else 0
+        rows.append(Row(split * 1000 + number, draw.randrange(KEYS), max(0, time - late)))
+    return tuple(rows)
+
+
+def _restarts(draw: random.Random) -> RestartStrategy:
+    chance = draw.random()
+    if chance < 0.06:
+        return NoRestart()
+    if chance < 0.12:
+        return FixedDelay(attempts=2, delay_ms=50)
+    return ExponentialDelay(initial_ms=20, max_ms=200, reset_after_ms=1000)
+
+
+def _requests(draw: random.Random) -> tuple[Request, ...]:
+    requests: list[Request] = []
+    for _ in range(draw.choice((0, 0, 1, 1, 2))):
+        kind: RequestKind = draw.choice(("savepoint", "savepoint", "rescale", "rescale", "rescale", "suspend"))
+        requests.append(Request(draw.randint(150, 1600), kind, parallelism=draw.randint(1, 3)))
+    if draw.random() < 0.25:
+        kind = draw.choice(("stop", "stop", "cancel"))
+        requests.append(Request(draw.randint(300, 2000), kind, drain=kind == "stop" and draw.random() < 0.5))
+    return tuple(sorted(requests, key=lambda request: request.at_ms))
