@@ -53,6 +53,7 @@ class SimulatedLog:
         self._kernel = kernel
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._lands_at: dict[tuple[str, str, int], int] = {}
+        self._dropped: set[tuple[str, str, int]] = set()
         self._confirms_at: dict[tuple[str, str, int], int] = {}
         self.slow_ms = 0
         self.barriers_landed: set[tuple[str, int, str, int, int]] = set()
@@ -79,7 +80,8 @@ class SimulatedLog:
 
     def _land(self, node: Node, topic: str, number: int, value: Any, reply: Reply) -> None:
         kernel = self._kernel
-        if not node.alive and kernel.random.random() < 0.5:
+        if not node.alive and ((node.name, topic, number) in self._dropped or kernel.random.random() < 0.5):
+            self._dropped.add((node.name, topic, number))
             return
         partition = self.partition(topic, number)
         damage = ""

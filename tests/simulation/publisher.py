@@ -28,13 +28,11 @@ class Publisher:
         self._task = task
         self._world = task.world
         self._name = f"w.g{task.deploy.generation}/{task.index}"
-        end = max((interval.end for interval in intervals), default=0)
         self.machine = p.PublisherMachine(
             task.deploy.attempt_number,
             lambda below: self._world.kernel.random.randrange(below),
             CHUNK_BYTES,
             restored=restored,
-            restored_end=end,
         )
         self._initial = tuple(intervals)
         self._epoch = 0
@@ -45,8 +43,7 @@ class Publisher:
 
     def start(self) -> None:
         """Announce the attempt and publish what the restored checkpoint covers."""
-        self._handle(p.Covered(self._initial))
-        self._obey(self.machine.start())
+        self._obey(self.machine.start(self._initial))
 
     def credit(self) -> dict[Channel, int]:
         """Bytes processed per channel."""

@@ -20,7 +20,7 @@ from penstock.ports import BlobNotFoundError, OffsetOutOfRangeError
 from penstock.protocol import messages, subtask
 from penstock.protocol.channels import AdvanceWatermark, BecomeIdle, Deliver
 from penstock.protocol.committing import StagedPart, StagedParts
-from penstock.protocol.frames import Frame
+from penstock.protocol.frames import Channel, Frame
 from penstock.protocol.keygroups import subtask_of
 from penstock.protocol.manifests import Manifest, blob_prefix, decode_manifest
 from penstock.protocol.messages import Handle, OperatorHandles, SubtaskId, SubtaskSnapshot
@@ -126,6 +126,8 @@ class Task:
         """Behind the last frame that was handled."""
         self._barrier_offset = deploy.start_offset
         self._credit_reported: dict[Any, int] = {}
+        self.delivered: dict[Channel, int] = {}
+        """Rows per channel, for the invariants."""
         self._processes: list[Process] = []
         self.holds = PartitionHolds()
         self.publisher: Publisher | None = None

@@ -23,7 +23,8 @@ from tests.simulation.scenario import Request, Scenario
 from tests.simulation.tasks import Task
 from tests.simulation.working import Worker
 
-AFTERMATH_MS = 2_000
+QUIET_MS = 500
+AFTERMATH_MS = 5_000
 """How long the world is watched after the job has ended: nothing may come back."""
 PROGRESS_MS = 20_000
 CANCEL_PROGRESS_MS = 60_000
@@ -51,8 +52,8 @@ class World:
         self._traps: list[tuple[str, Callable[[Node], None], str]] = []
         self._injecting = ""
         self._parallelism: dict[str, int] = {}
-        self._delivered: dict[int, dict[Any, int]] = {}
         self._ended_at: int | None = None
+        self._takes_over = False
         self._answers: dict[str, job.RequestDone] = {}
         self._connect()
         self._submit()
@@ -85,11 +86,19 @@ class World:
         cancels = any(request.kind == "cancel" for request in self.scenario.requests)
         limit = self.scenario.heal_ms + (CANCEL_PROGRESS_MS if cancels else PROGRESS_MS)
         while self.kernel.step():
-            if self._ended_at is not None and self.kernel.now - self._ended_at > AFTERMATH_MS:
+            if self._ended_at is not None and self._is_over(self.kernel.now - self._ended_at):
                 break
             if self.kernel.now > limit:
                 raise Violation(f"I10: no end after {self.kernel.now} ms: {self._situation()}")
         self._final()
+
+    def _is_over(self, since_ms: int) -> bool:
+        if since_ms < QUIET_MS:
+            return False
+        return since_ms > AFTERMATH_MS or not (self._takes_over or self._running())
+
+    def _running(self) -> list[str]:
+        return [str(t.deploy.subtask) for w in self.workers if w.alive for t in w.tasks.values() if not t.gone]
 
     def _final(self) -> None:
         terminated = self.invariants.terminated
@@ -102,7 +111,7 @@ class World:
             raise Violation(f"I10: FAILED although restarts are unbounded: {terminated.reason}")
         if terminated.state == "FAILED" and not self.scenario.faults:
             raise Violation(f"I10: FAILED without a fault: {terminated.reason}")
-        running = [str(t.deploy.subtask) for w in self.workers if w.alive for t in w.tasks.values() if not t.gone]
+        running = self._running()
         if running:
             raise Violation(f"I13: the job is {terminated.state}, {running} still run")
         self.coverage.add(f"end {terminated.state}")
@@ -137,6 +146,7 @@ class World:
         self.invariants.recorded(record)
         if isinstance(record, joblog.Terminated):
             self._ended_at = self.kernel.now
+            self._heal()
             self._aftermath()
 
     def _graph(self) -> dict[str, Any]:
@@ -145,7 +155,8 @@ class World:
 
     def _aftermath(self) -> None:
         """Another leader may take over a job that has ended."""
-        if self.kernel.random.random() < 0.3:
+        self._takes_over = self.kernel.random.random() < 0.2
+        if self._takes_over:
             self.kernel.after(self.kernel.random.randint(0, 200), lambda: self.kill_coordinator(self.some_leader()))
 
     def parallelism_of(self, attempt: str) -> int:
@@ -163,12 +174,12 @@ class World:
 
     def delivered(self, task: Task, command: Deliver) -> None:
         """Rows reached an operator."""
-        counts = self._delivered.setdefault(id(task), {})
+        counts = task.delivered
         counts[command.channel] = counts.get(command.channel, 0) + len(command.ref[0])
 
     def froze(self, task: Task, checkpoint: int) -> None:
         """A snapshot was captured."""
-        self.invariants.froze(task, checkpoint, self._delivered.get(id(task), {}))
+        self.invariants.froze(task, checkpoint, task.delivered)
 
     def acked(self, task: Task, message: messages.Acknowledged | messages.Declined) -> None:
         """A subtask answers a checkpoint."""
@@ -328,15 +339,16 @@ class World:
     def answered(self, command: job.RequestDone) -> None:
         """A request is done."""
         self.kernel.note("client", command)
+        if command.outcome == "rescaled" and self.invariants.begin is not None:
+            asked = self.scenario.requests[int(command.request[1:])].parallelism
+            if self.invariants.begin.parallelism != asked:
+                raise Violation(f"I11: told that the job is rescaled to {asked}, but no BEGIN says so")
         self._answers[command.request] = command
 
     def job_ended(self, coordinator: Coordinator, command: job.JobEnded) -> None:
         """The leader says that the job has ended."""
         self.coverage.add(f"job ended {command.state}")
         if command.state == "SUSPENDED":
-            for number, request in enumerate(self.scenario.requests):
-                if request.kind == "suspend":
-                    self._answers.setdefault(f"r{number}", job.RequestDone(f"r{number}", "suspended"))
             self.kernel.after(self.kernel.random.randint(50, 400), self._resume)
 
     def _resume(self) -> None:

@@ -65,6 +65,10 @@ class Complete(Record, frozen=True, kw_only=True):
     """Seq of the previous COMPLETE, -1 if this is the first."""
     manifest: str
     sha256: str
+    ending: str = ""
+    """Why the checkpoint was taken, if it belongs to an ending: a leader that takes over carries that on, or undoes it."""
+    request: str = ""
+    reason: str = ""
 
 
 class Savepoint(Record, frozen=True, kw_only=True):
@@ -125,6 +129,8 @@ class JobHistory:
     epoch: int = 0
     highest_checkpoint: int = 0
     attempts: set[str] = field(default_factory=set[str])
+    savepoints: dict[str, Savepoint] = field(default_factory=dict[str, Savepoint])
+    """By the request that asked for them."""
 
     @classmethod
     def of(cls, records: Iterable[AnyRecord]) -> JobHistory:
@@ -200,7 +206,7 @@ class JobHistory:
             case Terminated():
                 self.terminated = record
             case Savepoint():
-                pass
+                self.savepoints[record.request] = record
 
 
 # -- writing ------------------------------------------------------------------------------------------------------------

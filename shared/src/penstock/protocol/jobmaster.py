@@ -155,6 +155,9 @@ class JobMaster:
         self._requests: set[str] = set()
         self._restart_at_ms = 0
         self._begin_again = ""
+        self._adopted = False
+        self._rescale_request = ""
+        """The rescale that the next BEGIN carries out."""
 
     @property
     def attempt(self) -> str:
@@ -222,8 +225,9 @@ class JobMaster:
         self._book.seen(self.history.highest_checkpoint)
         for marker in event.markers:
             self._book.seen(marker.checkpoint)
-        if event.manifest is not None:
-            self._intervals = event.manifest.intervals
+        manifest = event.manifest
+        if manifest is not None and manifest.job == self.job and manifest.generation == self._generation:
+            self._intervals = manifest.intervals
         if self.history.epoch == event.epoch:
             return self._on_leader_recorded(now_ms)
         return [Append(Leader(epoch=event.epoch))]
@@ -231,14 +235,19 @@ class JobMaster:
     def _on_leader_recorded(self, now_ms: int) -> list[JobCommand]:
         opened = self._opened
         assert opened is not None
+        self._ending = self._pending_ending()
         alive = {s for s, (_, status) in opened.statuses.items() if status.state in ("running", "ended")}
         if self.history.begin is not None and alive == set(self.topology.subtasks) and self._graph is None:
             return self._adopt(opened, now_ms)
         self._move(Phase.WAITING)
-        if not self.attempt:
-            return []
-        cancel = CancelAttempt(epoch=self._epoch, job=self.job, attempt=self.attempt, reason="a new attempt begins")
-        return [Announce(cancel)]
+        return [self._cancel_attempt("a new attempt begins")] if self.attempt else []
+
+    def _pending_ending(self) -> _Ending | None:
+        """A stop whose checkpoint is COMPLETE goes on under a new leader; other endings are asked for again."""
+        complete = self.history.complete
+        if complete is None or complete.ending != "stop":
+            return None
+        return _Ending("stop", complete.request, reason=complete.reason, checkpoint=complete.checkpoint)
 
     def _adopt(self, opened: Opened, now_ms: int) -> list[JobCommand]:
         """Take the running attempt over as it is: repeat the newest COMPLETE, abort what was pending."""
@@ -247,11 +256,14 @@ class JobMaster:
         for subtask, status in self._statuses.items():
             self._published[subtask] = status.published
         self._move(Phase.RUNNING)
+        self._adopted = True
         self._book.start_attempt(now_ms)
         commands: list[JobCommand] = []
         complete = self.history.complete
         if complete is not None and complete.attempt == self.attempt:
             commands.append(self._completed(complete))
+            if complete.ending in ("suspend", "rescale"):  # its sources are paused, and nobody knows what for
+                commands.append(self._aborted(complete.checkpoint, complete.checkpoint_nonce))
         newest = self.history.highest_checkpoint
         for marker in opened.markers:
             if marker.attempt == self.attempt and marker.checkpoint > newest:
@@ -304,12 +316,19 @@ class JobMaster:
 
     def _on_begin_recorded(self, begin: Begin, now_ms: int) -> list[JobCommand]:
         self._move(Phase.RUNNING)
+        self._adopted = False
         self._statuses.clear()
         self._published.clear()
         self._storing.clear()
         self._book.start_attempt(now_ms)
+        if self._ending is not None and self._ending.kind == "finish" and self._ending.checkpoint is None:
+            self._ending = None  # this attempt's sources start from before their end
         self._assign()
-        return [Announce(self._deploy(begin, subtask)) for subtask in self.topology.subtasks]
+        commands: list[JobCommand] = [Announce(self._deploy(begin, subtask)) for subtask in self.topology.subtasks]
+        if self._rescale_request:
+            commands.append(RequestDone(self._rescale_request, "rescaled"))
+            self._rescale_request = ""
+        return commands
 
     def _assign(self) -> None:
         """Fill the workers' slots in order: slot n of the job gets the n-th free slot."""
@@ -347,7 +366,9 @@ class JobMaster:
             return []
         for subtask in self._statuses:
             if self._assignment.get(subtask) == event.worker and subtask not in event.subtasks:
-                return self._fail(f"{subtask}: worker {event.worker} no longer runs it", now_ms)
+                reason = f"{subtask}: worker {event.worker} no longer runs it"
+                # what ran under another leader may have been ended by it: that is no failure
+                return self._restart(reason, now_ms, 0) if self._adopted else self._fail(reason, now_ms)
         return []
 
     def _on_worker_gone(self, event: WorkerGone, now_ms: int) -> list[JobCommand]:
@@ -358,21 +379,27 @@ class JobMaster:
 
     def _fail(self, reason: str, now_ms: int) -> list[JobCommand]:
         """The attempt failed: stop it, and begin another one later or give up."""
-        self._book.abort_all()
-        cancel = Announce(CancelAttempt(epoch=self._epoch, job=self.job, attempt=self.attempt, reason=reason))
         delay_ms = self._restarts.delay_ms(now_ms)
-        if delay_ms is None:
-            return [cancel, *self._terminate("FAILED", reason)]
+        if delay_ms is not None:
+            return self._restart(reason, now_ms, delay_ms)
+        return [self._cancel_attempt(reason), *self._terminate("FAILED", reason)]
+
+    def _restart(self, reason: str, now_ms: int, delay_ms: int) -> list[JobCommand]:
+        """Stop the attempt; another one follows."""
+        self._book.abort_all()
         self._move(Phase.RESTARTING)
         self._restart_at_ms = now_ms + delay_ms
-        return [cancel]
+        return [self._cancel_attempt(reason)]
+
+    def _cancel_attempt(self, reason: str) -> Announce:
+        return Announce(CancelAttempt(epoch=self._epoch, job=self.job, attempt=self.attempt, reason=reason))
 
     # -- checkpoints ----------------------------------------------------------------------------------------------------
 
     def _while_running(self, now_ms: int) -> list[JobCommand]:
         if self._begin_again:
             reason, self._begin_again = self._begin_again, ""
-            return self._fail(reason, now_ms)
+            return self._restart(reason, now_ms, 0)
         commands = self._abort(self._book.expired(now_ms), "timeout", now_ms)
         if self.phase is not Phase.RUNNING:
             return commands
@@ -439,9 +466,16 @@ class JobMaster:
             return []
         complete = Complete(
             checkpoint=event.checkpoint, checkpoint_nonce=event.nonce, attempt=pending.attempt, parent=-1,
-            manifest=event.key, sha256=event.sha256,
+            manifest=event.key, sha256=event.sha256, **self._ending_of(pending),
         )  # fmt: skip
         return [Append(complete)]
+
+    def _ending_of(self, pending: PendingCheckpoint) -> dict[str, str]:
+        """What a COMPLETE says about the ending it belongs to."""
+        ending = self._ending
+        if ending is None or pending.purpose == "periodic" or ending.purpose != pending.purpose:
+            return {}
+        return {"ending": ending.kind, "request": ending.request, "reason": ending.reason}
 
     def _on_complete_recorded(self, record: Complete, now_ms: int) -> list[JobCommand]:
         pending, manifest = self._storing[record.checkpoint]
@@ -450,8 +484,11 @@ class JobMaster:
         lower = self._book.completed(record.checkpoint, now_ms)
         commands: list[JobCommand] = [self._completed(record)]
         commands += [self._aborted(p.checkpoint, p.nonce) for p in lower]
-        if self._ending is not None and self._ending.checkpoint is None and pending.purpose == self._ending.purpose:
-            self._ending.checkpoint = record.checkpoint
+        ending = self._ending
+        if ending is not None and (
+            ending.kind == "cancel" or (ending.checkpoint is None and pending.purpose == ending.purpose)
+        ):
+            ending.checkpoint = record.checkpoint
         return commands
 
     def _abort(self, aborted: list[PendingCheckpoint], reason: str, now_ms: int) -> list[JobCommand]:
@@ -486,15 +523,19 @@ class JobMaster:
     def _on_request(self, request: Requested, now_ms: int) -> list[JobCommand]:
         if request.request in self._requests:
             return []
+        done = self.history.savepoints.get(request.request)
+        if done is not None and request.kind == "savepoint":
+            return [RequestDone(request.request, "completed", done.manifest)]
         self._requests.add(request.request)
         replaceable = self._ending is None or (request.kind == "cancel" and self._ending.kind != "cancel")
         if not replaceable or self.phase is Phase.ENDING:
             return [RequestDone(request.request, f"refused: the job is busy with {self._ending_name()}")]
+        replaced = self._ending.request if self._ending else ""
         self._ending = _Ending(request.kind, request.request, request.drain, request.reason, requested=request)
         if request.kind == "cancel":
             self._ending.checkpoint = self.history.highest_checkpoint
             self._ending.deadline_ms = now_ms + CANCEL_DEADLINE_MS
-        return []
+        return [RequestDone(replaced, f"refused: the job is busy with {request.kind}")] if replaced else []
 
     def _ending_name(self) -> str:
         return self._ending.kind if self._ending else self.phase.value
@@ -505,7 +546,7 @@ class JobMaster:
                 return []
             pause = ending.kind in ("stop", "rescale", "suspend")
             return self._trigger(ending.purpose, now_ms, drain=ending.drain, pause=pause)
-        if self._all_published(ending.checkpoint):
+        if self._all_published(ending.checkpoint) and not self._appending:
             return self._published_all(ending)
         return []
 
@@ -536,12 +577,13 @@ class JobMaster:
         if ending.kind == "savepoint":
             return [Append(savepoint)]
         self._move(Phase.ENDING)
-        return [Append(savepoint), Append(Terminated(state="STOPPED", reason=ending.reason))]
+        terminated = Append(Terminated(state="STOPPED", reason=ending.reason))
+        return [terminated] if ending.request in self.history.savepoints else [Append(savepoint), terminated]
 
     def _suspend(self, ending: _Ending) -> list[JobCommand]:
         self._move(Phase.SUSPENDED)
         finish = FinishAttempt(epoch=self._epoch, job=self.job, attempt=self.attempt)
-        return [Announce(finish), JobEnded("SUSPENDED", ending.reason)]
+        return [Announce(finish), RequestDone(ending.request, "suspended"), JobEnded("SUSPENDED", ending.reason)]
 
     def _rescale(self, ending: _Ending) -> list[JobCommand]:
         """The old generation is fully published: a new one begins with other exchanges."""
@@ -553,9 +595,11 @@ class JobMaster:
         self.topology = request.topology
         self._graph = request.graph
         self._generation += 1
+        self._intervals = {}
         self._ending = None
         self._move(Phase.WAITING)
-        return [Announce(cancel), RequestDone(request.request, "rescaled"), *self._try_begin()]
+        self._rescale_request = request.request
+        return [Announce(cancel), *self._try_begin()]
 
     def _cancel_is_over(self, now_ms: int) -> bool:
         """A cancelled job ends when there is nothing to publish, or at its deadline even if something is left."""

@@ -66,14 +66,26 @@ class _Versioned(msgspec.Struct):
     version: int
 
 
+def checkpoints_prefix(job: str) -> str:
+    """Where the checkpoints of a job stand."""
+    return f"jobs/{job}/checkpoints/"
+
+
+def checkpoint_of(key: str) -> int | None:
+    """The number of the checkpoint that an object under `checkpoints_prefix` belongs to."""
+    parts = key.split("/")
+    number = parts[3].partition("-")[0] if len(parts) > 4 and parts[2] == "checkpoints" else ""
+    return int(number) if number.isdecimal() else None
+
+
 def manifest_key(job: str, attempt: str, checkpoint: int, nonce: str) -> str:
     """The key of a checkpoint's manifest."""
-    return f"jobs/{job}/checkpoints/{checkpoint:010d}-{attempt[:8]}-{nonce[:8]}/manifest.json"
+    return f"{blob_prefix(job, attempt, checkpoint, nonce)}manifest.json"
 
 
 def blob_prefix(job: str, attempt: str, checkpoint: int, nonce: str) -> str:
     """Where the state objects of a checkpoint stand."""
-    return f"jobs/{job}/checkpoints/{checkpoint:010d}-{attempt[:8]}-{nonce[:8]}/"
+    return f"{checkpoints_prefix(job)}{checkpoint:010d}-{attempt[:8]}-{nonce[:8]}/"
 
 
 def open_intervals(

@@ -171,13 +171,8 @@ class PublisherMachine:
         chunk_bytes: int = CHUNK_BYTES,
         *,
         restored: int = 0,
-        restored_end: int = 0,
     ) -> None:
-        """`jitter(n)` gives a random number below n.
-
-        `restored` is the checkpoint that the attempt starts from, `restored_end` the end of what it covers: a mark
-        beyond it means that rows are visible which this attempt would produce again.
-        """
+        """`jitter(n)` gives a random number below n; `restored` is the checkpoint that the attempt starts from."""
         self.phase = PublisherPhase.WAITING
         self._attempt_number = attempt_number
         self._jitter = jitter
@@ -190,7 +185,8 @@ class PublisherMachine:
         self._failures = 0
         self._reported = 0
         self._restored = restored
-        self._covered_end = restored_end
+        self._covered_end = 0
+        """A mark beyond it means that rows are visible which this attempt would produce again."""
 
     def handle(self, event: PublisherEvent) -> list[PublisherCommand]:
         """Take an event; the commands are to be carried out in order."""
@@ -198,8 +194,7 @@ class PublisherMachine:
             return []
         match event:
             case Covered():
-                self._intervals = event.intervals
-                self._covered_end = max([self._covered_end, *(interval.end for interval in event.intervals)])
+                self._cover(event.intervals)
                 return self._next() if self.phase is PublisherPhase.WAITING else []
             case ProducerReady():
                 self.phase = PublisherPhase.READING_MARK
@@ -218,9 +213,20 @@ class PublisherMachine:
             case _:
                 assert_never(event)
 
-    def start(self) -> list[PublisherCommand]:
-        """The first thing a publisher does: announce its attempt, so that older ones exit."""
+    def start(self, intervals: Sequence[Interval] = ()) -> list[PublisherCommand]:
+        """The first thing a publisher does: announce its attempt, so that older ones exit.
+
+        `intervals` are those of the checkpoint that the attempt starts from.
+        """
+        self._cover(tuple(intervals))
         return self._next()
+
+    def _cover(self, intervals: tuple[Interval, ...]) -> None:
+        """The newest manifest counts; one that was read late says less."""
+        if max((i.checkpoint for i in intervals), default=0) < max((i.checkpoint for i in self._intervals), default=0):
+            return
+        self._intervals = intervals
+        self._covered_end = max([self._covered_end, *(interval.end for interval in intervals)])
 
     def _next(self) -> list[PublisherCommand]:
         """Every chunk starts with a fresh producer and the mark read back: both safe and faster."""
