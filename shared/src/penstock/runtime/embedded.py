@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import structlog
 
 from penstock.adapters.directory_blobs import DirectoryBlobs
+from penstock.adapters.directory_claim import claimed
 from penstock.adapters.directory_log import DirectoryLog
-from penstock.adapters.directory_metadata import DirectoryMetadata
+from penstock.adapters.memory import MemoryMetadata
 from penstock.adapters.system_clock import SystemClock
 from penstock.connectors.base import Sink
 from penstock.errors import IncompatibleStateError, PenstockError, ProtocolError, UsageError, UserCodeError
@@ -129,18 +130,20 @@ class EmbeddedJob:
         """Run to the end of the input, to a suspension or a failure.
 
         Raises:
-            UsageError: there is nothing to resume.
+            UsageError: there is nothing to resume, or another run is at work in the directory.
             IncompatibleStateError: the pipeline changed so that its state does not fit; names the operator.
         """
-        if not resume:
-            await asyncio.to_thread(self._clear)
-        history = await self._continue() if resume else await self._submit(None)
-        await self._recover_sinks(history, new=not resume)
+        with claimed(self._directory):
+            return await self._run(resume=resume)
+
+    async def _run(self, *, resume: bool) -> JobResult:
+        history = await self._continue() if resume else await self._start_anew()
+        await self._recover_sinks(history)
         async with self._services(history) as ended:
             outcome = await ended
             await self._let_tasks_end()
         if outcome.state == "FINISHED":
-            await self._recover_sinks(None, new=False)
+            await self._recover_sinks(None)
         assert self._coordinator is not None
         assert self._worker is not None
         error = self._worker.failures[0] if self._worker.failures and outcome.state == "FAILED" else None
@@ -166,9 +169,20 @@ class EmbeddedJob:
         assert self._coordinator is not None
         return self._coordinator.progress(self.job)
 
+    async def _start_anew(self) -> JobHistory:
+        """Forget what an earlier run left, then submit.
+
+        Killed at any moment of it, the directory holds a job that is whole or none: the job's name goes first and comes
+        last, and sinks have made room before there is a job that could be resumed.
+        """
+        await self._blobs.delete(CURRENT)
+        await asyncio.to_thread(self._clear)
+        for _, sink in self._sinks():
+            await asyncio.to_thread(sink.begin)
+        return await self._submit(None)
+
     def _clear(self) -> None:
-        """Remove what an earlier run left."""
-        for part in ("log", "blobs", "metadata"):
+        for part in ("log", "blobs"):
             shutil.rmtree(self._directory / part, ignore_errors=True)
         self._blobs = DirectoryBlobs(self._directory / "blobs")
 
@@ -229,7 +243,7 @@ class EmbeddedJob:
                 f"max_parallelism changed from {manifest.max_parallelism} to {sorted(widths)}: key groups would not match"
             )
 
-    async def _recover_sinks(self, history: JobHistory | None, *, new: bool) -> None:
+    async def _recover_sinks(self, history: JobHistory | None) -> None:
         """Let every sink remove staged parts that no complete checkpoint names."""
         needed: dict[str, list[Any]] = {}
         if history is not None and history.restore is not None:
@@ -240,8 +254,6 @@ class EmbeddedJob:
                         staged = decode_staged(handles.lists.get(STAGED, ()))
                         needed.setdefault(operator, []).extend(part.committable for part in staged)
         for operator, sink in self._sinks():
-            if new:
-                await asyncio.to_thread(sink.begin)
             await asyncio.to_thread(sink.recover, needed.get(operator, []), operator)
 
     def _sinks(self) -> list[tuple[str, Sink]]:
@@ -252,7 +264,9 @@ class EmbeddedJob:
     @contextlib.asynccontextmanager
     async def _services(self, history: JobHistory) -> AsyncGenerator[asyncio.Future[JobEnded]]:
         log = DirectoryLog(self._directory / "log", durable=self._settings.durable)
-        metadata = DirectoryMetadata(self._directory / "metadata", self._clock)
+        # The lease needs nothing that outlives the process: nobody else can lead in a directory that is claimed, and a
+        # lease that a killed run left behind would have to be waited out.
+        metadata = MemoryMetadata(self._clock)
         ports = CoordinatorPorts(log, self._blobs, metadata, self._clock, lambda: uuid.uuid4().hex)
         topology = ExecutionGraph(self.graph).topology()
         self._coordinator = CoordinatorService(uuid.uuid4().hex, ports, LEASE_TTL_MS, takeover_ms=0)
