@@ -21,6 +21,7 @@ from penstock.errors import ExternalError, UsageError
 from penstock.ports import BlobExistsError, BlobNotFoundError
 
 _TEMPORARY: Final = ".tmp-"
+_FOLDER_TRIES: Final = 10
 _LEFTOVER_AGE_S: Final = 3_600
 """Temporary files of this age belong to a writer that was killed."""
 
@@ -90,18 +91,27 @@ class DirectoryBlobs:
         try:
             path.unlink()
             _fsync_folder(path.parent)
+            self._remove_empty(path.parent)
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
             raise ExternalError(f"cannot delete {path}: {error}") from error
+
+    def _remove_empty(self, folder: Path) -> None:
+        """Folders come with their first object and go with their last."""
+        while folder != self._root:
+            try:
+                folder.rmdir()
+            except OSError:
+                return
+            folder = folder.parent
 
 
 @contextmanager
 def _staged(path: Path, data: bytes, root: Path) -> Generator[str]:
     """A durable temporary file with `data` beside `path`; gone at the end unless it was renamed away."""
     try:
-        _make_folders(path.parent, root)
-        descriptor, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=path.parent)
+        descriptor, temporary = _temporary_in(path.parent, root)
         try:
             with open(descriptor, "wb") as file:
                 file.write(data)
@@ -113,6 +123,17 @@ def _staged(path: Path, data: bytes, root: Path) -> Generator[str]:
                 os.unlink(temporary)
     except OSError as error:
         raise ExternalError(f"cannot write {path}: {error}") from error
+
+
+def _temporary_in(folder: Path, root: Path) -> tuple[int, str]:
+    """A new file in `folder`, which is made if need be, and again if a delete has just removed it as empty."""
+    for _ in range(_FOLDER_TRIES):
+        try:
+            _make_folders(folder, root)
+            return tempfile.mkstemp(prefix=_TEMPORARY, dir=folder)
+        except FileNotFoundError:
+            continue
+    raise FileNotFoundError(f"{folder} was removed again and again")
 
 
 def _make_folders(folder: Path, root: Path) -> None:

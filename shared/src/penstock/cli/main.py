@@ -102,6 +102,12 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument(
         "--metrics", metavar="FILE", help="keep FILE current with all metrics, in Prometheus' text format"
     )
+    parser.add_argument(
+        "--state-backend",
+        choices=("fs", "memory"),
+        default="fs",
+        help="where snapshots go: files in DIR, or (small state only) the checkpoint's metadata (fs)",
+    )
     parser.add_argument("--no-fsync", action="store_true", help="survive the death of the process, not a power loss")
 
     def run(arguments: argparse.Namespace) -> int:

@@ -19,6 +19,7 @@ from penstock.cli.options import parse_parameters
 from penstock.errors import PenstockError, UsageError, UserCodeError
 from penstock.observability.metrics import prometheus_text, samples
 from penstock.runtime.embedded import EmbeddedJob, EmbeddedSettings, JobResult, default_directory
+from penstock.runtime.subtask import SubtaskSettings
 from penstock.times import duration_us
 
 REFRESH_S = 0.25
@@ -34,6 +35,7 @@ def run_command(arguments: argparse.Namespace) -> int:
         // 1_000,
         durable=not arguments.no_fsync,
         at_least_once=arguments.at_least_once,
+        data=SubtaskSettings(state_backend=arguments.state_backend),
     )
     directory = Path(arguments.dir) if arguments.dir else default_directory(pipeline.name)
     return asyncio.run(_run(pipeline, directory, settings, arguments))

@@ -77,9 +77,14 @@ class ExecutionGraph:
         )
 
 
+def exchange_prefix(job: str) -> str:
+    """How the topics of all exchanges of a job begin."""
+    return f"{job}.x."
+
+
 def exchange_topic(job: str, vertex: str, generation: int) -> str:
     """The topic of an exchange."""
-    return f"{job}.x.{vertex}.g{generation}"
+    return f"{exchange_prefix(job)}{vertex}.g{generation}"
 
 
 def credits_topic(job: str) -> str:

@@ -162,6 +162,8 @@ class Handle(msgspec.Struct, frozen=True):
     size_bytes: int
     key_groups: dict[int, tuple[int, int]] = {}
     """Key group to (start, end) within the object."""
+    inline: bytes = b""
+    """The bytes themselves, where the state backend keeps snapshots with the coordinator's metadata; no object then."""
 
 
 class OperatorHandles(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from penstock.errors import CorruptDataError, ExternalError
-from penstock.graph.executiongraph import credits_topic, exchange_topic
+from penstock.graph.executiongraph import credits_topic, exchange_prefix, exchange_topic
 from penstock.ports import BlobExistsError, BlobNotFoundError, Blobs, Clock, Log, Metadata, NewRecord
 from penstock.protocol.jobevents import (
     AckReceived,
@@ -42,11 +42,13 @@ from penstock.protocol.jobevents import (
 )
 from penstock.protocol.joblog import (
     AnyRecord,
+    Complete,
     CreateRecord,
     JobHistory,
     JobLogWriter,
     ReadRecord,
     RecordCommitted,
+    Savepoint,
     StepDown,
     WriterCommand,
     decode_record,
@@ -73,7 +75,7 @@ from penstock.protocol.leader import (
     TimePassed,
     epoch_key,
 )
-from penstock.protocol.manifests import Manifest, decode_manifest, encode_manifest
+from penstock.protocol.manifests import Manifest, checkpoints_prefix, decode_manifest, encode_manifest
 from penstock.protocol.messages import (
     Acknowledged,
     BarrierMarker,
@@ -89,12 +91,15 @@ from penstock.protocol.messages import (
     decode_event,
     encode,
 )
+from penstock.protocol.retention import retired_objects
 from penstock.runtime.progress import JobProgress
 from penstock.runtime.worker import COMMANDS, EVENTS, HEARTBEAT_MS
 
 LEASE = "leader"
 TICK_MS = 50
 LEADER_TICK_MS = 1_000
+EVENTS_KEPT_BYTES = 8 << 20
+"""Events that were obeyed are trimmed away now and then."""
 WORKER_TIMEOUT_MS = 20 * HEARTBEAT_MS
 
 _log = structlog.get_logger("penstock.coordinator")
@@ -143,6 +148,7 @@ class CoordinatorService:
         self._open_at_ms: int | None = None
         self._markers: tuple[BarrierMarker, ...] = ()
         self._opened: set[str] = set()
+        self._retire: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
         self._deciding = asyncio.Lock()
         """Held while an event is decided and its commands are carried out: one thing at a time."""
 
@@ -160,6 +166,7 @@ class CoordinatorService:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._read_events(events))
                 group.create_task(self._tick())
+                group.create_task(self._delete_retired())
         finally:
             if self._epoch:
                 await self._ports.metadata.release(LEASE, self._name.encode())
@@ -177,12 +184,34 @@ class CoordinatorService:
         """How a job is."""
         return self._jobs[job].progress
 
+    async def delete_exchanges(self, job: str) -> None:
+        """A terminated job needs its exchanges no more; called when its subtasks have ended."""
+        for topic in await self._ports.log.topics():
+            if topic == credits_topic(job) or topic.startswith(exchange_prefix(job)):
+                await self._ports.log.delete_topic(topic)
+
+    async def _delete_retired(self) -> None:
+        """Delete the objects of checkpoints that a newer COMPLETE has replaced, beside everything else."""
+        blobs = self._ports.blobs
+        while True:
+            job, complete = await self._retire.get()
+            history = self._jobs[job].master.history
+            retained = {record.checkpoint for record in history.records if isinstance(record, Savepoint)}
+            keys = await blobs.list(checkpoints_prefix(job))
+            for key in retired_objects(keys, complete, retained):
+                await blobs.delete(key)
+
     # -- input ----------------------------------------------------------------------------------------------------------
 
     async def _read_events(self, position: int) -> None:
         log, clock = self._ports.log, self._ports.clock
+        trimmed = position
         while True:
-            for record in await log.read(EVENTS, 0, position, timeout_s=TICK_MS / 1_000):
+            records = await log.read(EVENTS, 0, position, timeout_s=TICK_MS / 1_000)
+            if position - trimmed >= EVENTS_KEPT_BYTES:
+                trimmed = position
+                await log.trim(EVENTS, 0, position)
+            for record in records:
                 position = record.next_offset
                 async with self._deciding:
                     await self._on_event(decode_event(record.value), clock.monotonic_ms())
@@ -400,6 +429,8 @@ class CoordinatorService:
                     pending.extend(job.writer.read_back(await read_record(self._ports.blobs, name, seq)))
                 case RecordCommitted(record=record):
                     events.append(RecordStored(record))
+                    if isinstance(record, Complete):
+                        self._retire.put_nowait((name, record.checkpoint))
                 case StepDown(reason=reason):
                     await self._lead(self._leader.lost(reason))
         return events

@@ -142,6 +142,8 @@ class EmbeddedJob:
         async with self._services(history) as ended:
             outcome = await ended
             await self._let_tasks_end()
+            if outcome.state != "SUSPENDED":
+                await self._require_coordinator().delete_exchanges(self.job)
         if outcome.state == "FINISHED":
             await self._recover_sinks(None)
         assert self._coordinator is not None
@@ -166,8 +168,11 @@ class EmbeddedJob:
     @property
     def progress(self) -> JobProgress:
         """How the job is."""
+        return self._require_coordinator().progress(self.job)
+
+    def _require_coordinator(self) -> CoordinatorService:
         assert self._coordinator is not None
-        return self._coordinator.progress(self.job)
+        return self._coordinator
 
     async def _start_anew(self) -> JobHistory:
         """Forget what an earlier run left, then submit.

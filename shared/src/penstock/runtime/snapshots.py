@@ -11,14 +11,22 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final, Literal
 
-from penstock.errors import CorruptDataError
+from penstock.errors import CorruptDataError, UsageError
 from penstock.ports import BlobNotFoundError, Blobs
 from penstock.protocol.keygroups import KeyGroupRange, key_group_range
 from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import Handle, OperatorHandles, SubtaskSnapshot
 from penstock.runtime.operator import KeyedPart, OperatorSnapshot, RestoredState
 from penstock.times import MIN_WATERMARK
+
+
+StateBackend = Literal["memory", "fs"]
+"""Where snapshots of keyed state go: with the coordinator's metadata (for tests and small state), or to the store."""
+
+MAX_INLINE_BYTES: Final = 5 << 20
+"""As Flink's JobManagerCheckpointStorage."""
 
 
 @dataclass
@@ -33,8 +41,14 @@ class FrozenSubtask:
     persist: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
 
 
-async def upload(frozen: FrozenSubtask, prefix: str, blobs: Blobs, monotonic_us: Callable[[], int]) -> SubtaskSnapshot:
-    """Make a frozen snapshot durable; returns its handles."""
+async def upload(
+    frozen: FrozenSubtask, prefix: str, blobs: Blobs, backend: StateBackend, monotonic_us: Callable[[], int]
+) -> SubtaskSnapshot:
+    """Make a frozen snapshot durable; returns its handles.
+
+    Raises:
+        UsageError: the state is too large for the `memory` backend.
+    """
     started_us = monotonic_us()
     for persist in frozen.persist:
         await asyncio.to_thread(persist)
@@ -43,7 +57,7 @@ async def upload(frozen: FrozenSubtask, prefix: str, blobs: Blobs, monotonic_us:
     for operator, snapshot in frozen.operators.items():
         handle = None
         if snapshot.keyed is not None:
-            handle = await _upload_keyed(snapshot.keyed, f"{prefix}{_safe(operator)}.state", blobs)
+            handle = await _upload_keyed(snapshot.keyed, f"{prefix}{_safe(operator)}.state", blobs, backend)
             total += handle.size_bytes if handle else 0
         operators[operator] = OperatorHandles(
             keyed=handle,
@@ -65,11 +79,18 @@ async def upload(frozen: FrozenSubtask, prefix: str, blobs: Blobs, monotonic_us:
     )
 
 
-async def _upload_keyed(part: KeyedPart, key: str, blobs: Blobs) -> Handle | None:
+async def _upload_keyed(part: KeyedPart, key: str, blobs: Blobs, backend: StateBackend) -> Handle | None:
     data, index = await asyncio.to_thread(_assemble, part)
     if not data:
         return None
     digest = await asyncio.to_thread(lambda: hashlib.sha256(data).hexdigest())
+    if backend == "memory":
+        if len(data) > MAX_INLINE_BYTES:
+            raise UsageError(
+                f"the snapshot of an operator has {len(data):,} bytes; the memory state backend keeps it with the "
+                f"coordinator's metadata and takes at most {MAX_INLINE_BYTES:,}: use the fs backend"
+            )
+        return Handle(key, digest, len(data), index, data)
     await blobs.put(key, data)
     return Handle(key, digest, len(data), index)
 
@@ -146,7 +167,7 @@ async def _read_segments(handle: Handle, key_groups: KeyGroupRange, blobs: Blobs
     if not wanted:
         return []
     try:
-        data = await blobs.get(handle.key)
+        data = handle.inline or await blobs.get(handle.key)
     except BlobNotFoundError as error:
         raise CorruptDataError(
             f"snapshot object {handle.key} is missing; restore an older savepoint explicitly"

@@ -47,11 +47,12 @@ from penstock.protocol.subtask import (
     Uploaded,
     UploadFailed,
 )
+from penstock.protocol.trimming import PartitionHolds
 from penstock.runtime.chain import Chain, build_chain
 from penstock.runtime.committer import STAGED, Committer, decode_staged
 from penstock.runtime.exchange import Coalescer, ExchangeWriter, decode_payload, frame_schema
 from penstock.runtime.operator import OperatorMetrics, OperatorSnapshot, RestoredState
-from penstock.runtime.snapshots import FrozenSubtask, restore_operator, upload
+from penstock.runtime.snapshots import FrozenSubtask, StateBackend, restore_operator, upload
 from penstock.runtime.sources import SourceDriver
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
@@ -69,6 +70,7 @@ class SubtaskSettings:
 
     flush_ms: int = 50
     credit_bytes: int = CREDIT_BYTES
+    state_backend: StateBackend = "fs"
 
 
 @dataclass(frozen=True)
@@ -182,6 +184,11 @@ class SubtaskRunner:
         self._frames: deque[tuple[OutputId, Frame, bytes]] = deque()
         self._frames_wake = asyncio.Event()
         self._fetched_bytes = 0
+        self._offsets: deque[int] = deque()
+        """Offset behind each frame that waits in the inbox."""
+        self._fed_offset = deploy.start_offset
+        self._holds = PartitionHolds()
+        self._trim_wake = asyncio.Event()
         self._bytes_in = 0
         self._bytes_out = 0
         self._state_bytes = 0
@@ -227,7 +234,11 @@ class SubtaskRunner:
             async with asyncio.TaskGroup() as group:
                 helpers = [group.create_task(committer.run()), group.create_task(self._send_frames())]
                 if self._vertex.inputs:
-                    helpers += [group.create_task(self._fetch()), group.create_task(self._report_credit())]
+                    helpers += [
+                        group.create_task(self._fetch()),
+                        group.create_task(self._report_credit()),
+                        group.create_task(self._trim()),
+                    ]
                 await self._work(chain)
                 for helper in helpers:
                     helper.cancel()
@@ -432,6 +443,7 @@ class SubtaskRunner:
     def _feed(self, event: SubtaskEvent) -> None:
         if isinstance(event, FrameRead):
             self._fetched_bytes -= event.size_bytes
+            self._fed_offset = self._offsets.popleft()
             self._fetch_room.set()
         for command in self.machine.handle(event):
             self._carry_out(command)
@@ -474,6 +486,7 @@ class SubtaskRunner:
             case Publish():
                 assert self._committer is not None
                 self._committer.completed(command.checkpoint)
+                self._trim_wake.set()
             case ReportEnded():
                 self.state = "ended"
                 self._status_changed(self.status)
@@ -514,7 +527,9 @@ class SubtaskRunner:
         prefix = blob_prefix(self.deploy.job, self.deploy.attempt, command.checkpoint, command.nonce)
         prefix += f"{self.deploy.subtask.vertex}-{self.deploy.subtask.index}-"
         try:
-            snapshot = await upload(frozen, prefix, self._services.blobs, self._micros)
+            snapshot = await upload(
+                frozen, prefix, self._services.blobs, self._services.settings.state_backend, self._micros
+            )
         except Exception as error:  # a checkpoint that cannot be written is declined, whatever the reason
             self.inbox.put(UploadFailed(command.checkpoint, command.nonce, f"{type(error).__name__}: {error}"))
             return
@@ -561,8 +576,20 @@ class SubtaskRunner:
                 offset = record.next_offset
                 frame, payload = decode_frame(record.value)
                 self._fetched_bytes += len(record.value)
+                self._offsets.append(offset)
                 self._bytes_in += len(record.value)
                 self.inbox.put(FrameRead(frame, payload, len(record.value)))
+
+    async def _trim(self) -> None:
+        """With every COMPLETE, give back what was read of the partition: a later attempt begins behind it."""
+        topic = exchange_topic(self.deploy.job, self._vertex.id, self.deploy.generation)
+        while True:
+            await self._trim_wake.wait()
+            self._trim_wake.clear()
+            self._holds.hold("reader", self._fed_offset)
+            before = self._holds.trim_to()
+            if before is not None:
+                await self._services.log.trim(topic, self.deploy.subtask.index, before)
 
     async def _report_credit(self) -> None:
         """Tell producers what was processed, not more often than it matters to them."""
