@@ -10,6 +10,8 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,13 @@ pytestmark = pytest.mark.e2e
 
 SEED = int(os.environ.get("PENSTOCK_TEST_SEED", random.SystemRandom().randrange(10**6)))
 MOMENTS = 30
-RATE = 12_000
-"""Rows per second: 20,000 rows take a little under two seconds."""
+FOLDERS = 2
+"""How many runs are killed side by side, so that the test uses both cores of a small machine."""
+RATE = 10_000
+"""Rows per second: 20,000 rows take two seconds."""
 INTERVAL = "40ms"
+PAUSE_S = 0.0003
+"""Between two looks at the job log: a commit takes several milliseconds, so its beginning is not missed."""
 
 
 def job_log(folder: Path) -> Iterator[dict[str, Any]]:
@@ -66,24 +72,59 @@ def staged_parts(manifest: dict[str, Any]) -> Iterator[str]:
                     yield base64.b64decode(entry).decode()
 
 
+@dataclass
+class Tally:
+    """Where kills fell."""
+
+    moments: int = 0
+    after_complete: int = 0
+    between: int = 0
+    """Between a COMPLETE and the commit of the files it covers."""
+
+
 def start(penstock: Command, *more: str) -> subprocess.Popen[str]:
     return penstock.start(
         "run", EXAMPLES / "departures.py", "--checkpoint-interval", INTERVAL, "--param", f"rate={RATE}", *more
     )
 
 
-def kill_at(penstock: Command, rng: random.Random, process: subprocess.Popen[str], how: str) -> None:
-    """Kill at a random moment, or as soon as the job log has one more COMPLETE than a random number."""
-    if how == "time":
-        end = time.monotonic() + rng.uniform(0.2, 3.0)
-        while process.poll() is None and time.monotonic() < end:
-            time.sleep(0.001)
+def kill_at(penstock: Command, rng: random.Random, process: subprocess.Popen[str]) -> None:
+    """Kill at a random time, or as soon as the job log has one more COMPLETE than a random number."""
+    completes = Completes(penstock.folder)
+    if rng.random() < 0.3:
+        end, wanted = time.monotonic() + rng.uniform(0.2, 2.5), None
     else:
-        completes = Completes(penstock.folder)
-        wanted = completes.count() + rng.randint(1, 12)
-        while completes.count() < wanted and process.poll() is None:
-            pass
+        end, wanted = time.monotonic() + 30, completes.count() + rng.randint(1, 10)
+    while process.poll() is None and time.monotonic() < end and (wanted is None or completes.count() < wanted):
+        time.sleep(PAUSE_S)
     kill(process)
+
+
+def kill_often(root: Path, seed: str, moments: int, expected: Counter[str]) -> Tally:
+    """Run, kill and resume in one folder after the other; every run that comes to its end must have the right rows."""
+    rng = random.Random(seed)
+    tally = Tally()
+    while tally.moments < moments:
+        folder = root / f"{seed}-{tally.moments}"
+        folder.mkdir()
+        penstock = Command(folder)
+        process = start(penstock)
+        for _ in range(rng.randint(3, 6)):
+            kill_at(penstock, rng, process)
+            tally.moments += 1
+            tally.after_complete += Completes(folder).count() > 0
+            tally.between += bool(staged_of_newest_complete(folder))
+            if ended(folder):
+                break
+            process = start(penstock, "--resume" if submitted(folder) else "--fresh")
+        out, err = process.communicate(timeout=60) if process.poll() is None else ("", "")
+        assert ended(folder), f"{folder.name} did not finish: {out}\n{err}"
+        rows = counted(penstock)
+        assert rows == expected, f"{folder.name}: too many {rows - expected}, too few {expected - rows}"
+        assert not staged_of_newest_complete(folder), f"{folder.name}: some rows were never made visible"
+        if process.returncode == 0:  # killed after its end was recorded, a run leaves what nobody needs in staging
+            assert not list(folder.glob("out/departures/.staging/*"))
+    return tally
 
 
 @pytest.fixture(scope="module")
@@ -102,26 +143,15 @@ def counted(command: Command) -> Counter[str]:
 def test_thirty_kills_change_nothing(tmp_path: Path, expected: Counter[str]) -> None:
     """30 seeded kills, at least 10 after a COMPLETE, at least 5 between a COMPLETE and the commit of its files."""
     print(f"seed {SEED}: repeat with PENSTOCK_TEST_SEED={SEED}")
-    rng = random.Random(SEED)
-    after_complete = between = moments = run = 0
-    while moments < MOMENTS:
-        run += 1
-        folder = tmp_path / f"run-{run}"
-        folder.mkdir()
-        penstock = Command(folder)
-        process = start(penstock)
-        for _ in range(rng.randint(2, 4)):
-            kill_at(penstock, rng, process, rng.choice(["time", "complete", "complete"]))
-            moments += 1
-            after_complete += Completes(folder).count() > 0
-            between += bool(staged_of_newest_complete(folder))
-            if ended(folder):
-                break
-            process = start(penstock, "--resume" if submitted(folder) else "--fresh")
-        out, err = process.communicate(timeout=60) if process.poll() is None else ("", "")
-        assert ended(folder), f"run {run} of seed {SEED} did not finish: {out}\n{err}"
-        assert counted(penstock) == expected, f"run {run} of seed {SEED}"
-        assert not list(folder.glob("out/departures/.staging/*"))
+    with ThreadPoolExecutor(FOLDERS) as pool:
+        each = MOMENTS // FOLDERS
+        running = [pool.submit(kill_often, tmp_path, f"{SEED}-{n}", each, expected) for n in range(FOLDERS)]
+        tallies = [future.result() for future in running]
+    moments = sum(tally.moments for tally in tallies)
+    after_complete = sum(tally.after_complete for tally in tallies)
+    between = sum(tally.between for tally in tallies)
+    print(f"{moments} kills, {after_complete} after a COMPLETE, {between} between a COMPLETE and its commit")
+    assert moments >= MOMENTS
     assert after_complete >= 10, f"only {after_complete} of {moments} kills fell after a COMPLETE: the harness missed"
     assert between >= 5, f"only {between} kills fell between a COMPLETE and the commit: the harness missed"
 
