@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock.protocol.messages import CancelAttempt, EpochStarted, Heartbeat
+from penstock.protocol.messages import BarrierMarker, CancelAttempt, EpochStarted, Heartbeat
 from tests.simulation.leading import COMMANDS, LEASE_TTL_MS
 
 if TYPE_CHECKING:
@@ -252,7 +252,17 @@ def command_of_a_deposed_leader(world: World) -> None:
 
 @_fault
 def commands_trimmed(world: World) -> None:
-    partition = world.log.partition(COMMANDS, 0)
-    keep = len(partition.offsets) - world.kernel.random.randint(0, 6)
-    if 0 < keep < len(partition.offsets):
-        partition.trimmed = max(partition.trimmed, partition.offsets[keep])
+    """Retention removes a marker that no COMPLETE followed, the leader is killed, and the acks come late."""
+
+    def act(node: object) -> None:
+        def trim() -> None:
+            partition = world.log.partition(COMMANDS, 0)
+            if not any(isinstance(c, BarrierMarker) and c.pause for c in partition.values):
+                partition.trimmed = partition.end
+                world.kill_coordinator(node)
+
+        world.blobs.slow_ms = 3000
+        _for_a_while(world, 100, 300, lambda: setattr(world.blobs, "slow_ms", 0))
+        world.kernel.after(world.kernel.random.randint(10, 25), trim)
+
+    world.trap("announce BarrierMarker", act)

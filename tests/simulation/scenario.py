@@ -143,7 +143,7 @@ def draw_scenario(seed: int, faults: tuple[str, ...]) -> Scenario:
         flavour=flavour,
         candidates=draw.randint(2, 3),
         workers=workers,
-        slots=3 if workers == 2 else draw.randint(2, 3),
+        slots=draw.randint(2 if workers == 2 else 1, 3),
         parallelism=parallelism,
         splits={name: _rows(draw, int(name)) for name in SPLITS},
         checkpoints=CheckpointSettings(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.ports import OffsetOutOfRangeError
 from penstock.protocol import messages, subtask
 from penstock.protocol.messages import SubtaskId
 from penstock.protocol.worker import HandToTasks, StartTask, StopTasks, WorkerCommand, WorkerMachine
@@ -35,6 +36,9 @@ class Worker(Node):
         self.start(self._heartbeats(), self._crash)
 
     def _crash(self, error: BaseException) -> None:
+        if isinstance(error, OffsetOutOfRangeError):  # commands were missed: as in production the process ends
+            self._world.kill_worker(self, from_start=False)
+            return
         raise Violation(f"{self.name}: {type(error).__name__}: {error}") from error
 
     def kill(self) -> None:
@@ -45,7 +49,6 @@ class Worker(Node):
 
     def _read_commands(self) -> Work:
         while True:
-            self._position = max(self._position, self._world.log.partition(COMMANDS, 0).trimmed)
             for _, after, command in (yield self._world.log.read(COMMANDS, 0, self._position)):
                 self._position = after
                 self._world.coverage.add(f"worker reads {type(command).__name__}")

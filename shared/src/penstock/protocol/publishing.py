@@ -280,9 +280,7 @@ class PublisherMachine:
         checkpoint = interval.checkpoint if position >= interval.end else mark.checkpoint
         return self._commit(
             tuple(refs),
-            Mark(
-                position, checkpoint, self._attempt_number, last_attempt=interval.attempt, last_seq=last_seq
-            ),
+            Mark(position, checkpoint, self._attempt_number, last_attempt=interval.attempt, last_seq=last_seq),
         )
 
     def _commit(self, refs: tuple[Any, ...], mark: Mark) -> list[PublisherCommand]:
