@@ -1,0 +1,73 @@
+"""The committer: makes visible what COMPLETE covers, once, oldest first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from penstock.connectors.base import Prepared
+from penstock.protocol.committing import StagedPart
+from penstock.runtime.committer import Committer, decode_staged
+
+
+class Writer:
+    """A sink writer that stages one part per checkpoint and remembers what became visible."""
+
+    def __init__(self) -> None:
+        self.visible: list[object] = []
+
+    def write(self, frame) -> None: ...
+
+    def prepare(self, checkpoint: int) -> Prepared:
+        return Prepared([f"part {checkpoint}"])
+
+    def commit(self, committable) -> None:
+        self.visible.append(committable)
+
+    def discard(self, committable) -> None: ...
+
+    def close(self) -> None: ...
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition; fail after a deadline."""
+    for _ in range(2_000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    pytest.fail("the condition did not come true in time")
+
+
+async def test_nothing_is_visible_before_complete():
+    """Parts wait for COMPLETE; those of aborted checkpoints become visible with the next one."""
+    writer = Writer()
+    committer = Committer({"sink": writer}, [], 0, lambda: None)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(committer.run())
+        listed, _ = committer.prepare(1)
+        assert [part.committable for part in decode_staged(listed["sink"])] == ["part 1"]
+        listed, _ = committer.prepare(2)
+        assert len(decode_staged(listed["sink"])) == 2
+        assert writer.visible == []
+        committer.completed(2)
+        await until(lambda: committer.published == 2)
+        assert writer.visible == ["part 1", "part 2"]
+        listed, _ = committer.prepare(3)
+        assert [part.committable for part in decode_staged(listed["sink"])] == ["part 3"]
+        running.cancel()
+
+
+async def test_restored_parts_are_committed_at_once():
+    """What a COMPLETE manifest lists is made visible before anything else; only then is it published."""
+    writer = Writer()
+    changes: list[int] = []
+    committer = Committer({"sink": writer}, [StagedPart("sink", 4, "old")], 5, lambda: changes.append(1))
+    assert committer.published == 0
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(committer.run())
+        await until(lambda: committer.published == 5)
+        running.cancel()
+    assert writer.visible == ["old"]
+    assert changes
