@@ -1,0 +1,114 @@
+"""One measurement in a process of its own, pinned to one core: `python -m benchmarks.child CASE MODE FOLDER ROWS CORE`.
+
+Mode is `prepare` (write the input), `penstock`, the name of a peer, or `check` (compare all results in the folder).
+Prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cases import CASES, Case, pipeline_of
+
+
+def main() -> None:
+    """Do what the arguments say."""
+    name, mode, folder, rows, core = sys.argv[1:6]
+    os.sched_setaffinity(0, {int(core)})
+    case = next(case for case in CASES if case.name == name)
+    place = Path(folder)
+    if mode == "prepare":
+        assert case.prepare is not None
+        case.prepare(place, int(rows))
+        figures: dict[str, Any] = {}
+    elif mode == "check":
+        figures = {"equal": check(case, place, int(rows))}
+    elif mode == "penstock":
+        figures = run_engine(case, place, int(rows))
+    else:
+        figures = run_peer(case, mode, place, int(rows))
+    figures["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    print(json.dumps(figures))
+
+
+def run_engine(case: Case, folder: Path, rows: int) -> dict[str, Any]:
+    """Run the pipeline of the case. The clock starts when the source is opened and stops when the job has finished."""
+    started = time.perf_counter()
+    from penstock.observability.logs import configure_logging
+    from penstock.runtime.embedded import EmbeddedJob, EmbeddedSettings
+
+    configure_logging("text", "warning")
+    source = case.source(folder, rows)
+    opened: list[tuple[float, float]] = []
+    open_split = source.open
+
+    def open_and_note(*arguments: Any) -> Any:
+        opened.append((time.perf_counter(), time.process_time()))
+        return open_split(*arguments)
+
+    object.__setattr__(source, "open", open_and_note)  # a source is a frozen dataclass
+    out = folder / case.name / "penstock"
+    settings = EmbeddedSettings(parallelism=case.parallelism, checkpoint_interval_ms=case.checkpoint_interval_ms)
+    job = EmbeddedJob(pipeline_of(case, source, out), folder / case.name / "job", settings)
+    result = asyncio.run(job.run(resume=False))
+    ended, cpu = time.perf_counter(), time.process_time()
+    if result.state != "FINISHED":
+        raise SystemExit(f"{case.name}: {result.state}: {result.reason}")
+    checkpoints = result.progress.completed_checkpoints
+    return {
+        "seconds": ended - opened[0][0],
+        "cpu_seconds": cpu - opened[0][1],
+        "start_seconds": opened[0][0] - started,
+        "checkpoints": len(checkpoints),
+        "sync_ms": max(checkpoint.sync_us for checkpoint in checkpoints) / 1_000,
+        "background_ms": max(checkpoint.duration_us or 0 for checkpoint in checkpoints) / 1_000,
+        "state_mib": max(checkpoint.size_bytes for checkpoint in checkpoints) / 2**20,
+        "stages": stages(result.progress.statuses.values()),
+    }
+
+
+def stages(statuses: Any) -> list[dict[str, Any]]:
+    """What the subtasks say of their time, summed per vertex."""
+    found: dict[str, dict[str, Any]] = {}
+    for status in statuses:
+        one = found.setdefault(status.subtask.vertex, {"vertex": status.subtask.vertex})
+        for name in ("busy_us", "idle_us", "blocked_us"):
+            one[name] = one.get(name, 0) + status.progress.get(name, 0)
+    return list(found.values())
+
+
+def run_peer(case: Case, peer: str, folder: Path, rows: int) -> dict[str, Any]:
+    """Let a peer make the same result. Its imports are not counted."""
+    import duckdb
+    import polars
+    import pyarrow.ipc
+
+    assert all((duckdb, polars, pyarrow.ipc))
+    out = folder / case.name / peer
+    out.mkdir(parents=True, exist_ok=True)
+    started, cpu = time.perf_counter(), time.process_time()
+    case.peers[peer](folder, out, rows)
+    return {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu}
+
+
+def check(case: Case, folder: Path, rows: int) -> bool:
+    """Whether all results are equal."""
+    ours = case.result(folder / case.name / "penstock", rows)
+    for peer in case.peers:
+        theirs = case.result(folder / case.name / peer, rows)
+        equal = ours == theirs if isinstance(ours, dict) else ours.equals(theirs)
+        if not equal:
+            print(f"{case.name}: penstock and {peer} differ:\n{ours}\n{theirs}", file=sys.stderr)
+            return False
+    return True
+
+
+if __name__ == "__main__":
+    main()
