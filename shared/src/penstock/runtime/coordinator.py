@@ -37,6 +37,7 @@ from penstock.protocol.jobevents import (
     SlotsOffered,
     StatusReported,
     StoreManifest,
+    TasksListed,
     Ticked,
     WorkerGone,
 )
@@ -58,6 +59,7 @@ from penstock.protocol.joblog import (
 )
 from penstock.protocol.jobmaster import JobMaster
 from penstock.protocol.leader import (
+    LEASE_TTL_MS,
     AppendEpoch,
     AskForLease,
     CommandRead,
@@ -98,9 +100,10 @@ from penstock.runtime.worker import COMMANDS, EVENTS, HEARTBEAT_MS
 LEASE = "leader"
 TICK_MS = 50
 LEADER_TICK_MS = 1_000
+UNCERTAIN_PAUSE_MS = 200
+"""Before a write whose fate is unknown is repeated."""
 EVENTS_KEPT_BYTES = 8 << 20
 """Events that were obeyed are trimmed away now and then."""
-WORKER_TIMEOUT_MS = 20 * HEARTBEAT_MS
 
 _log = structlog.get_logger("penstock.coordinator")
 
@@ -115,6 +118,17 @@ class CoordinatorPorts:
     clock: Clock
     new_id: Callable[[], str]
     """32 fresh hex digits."""
+
+
+@dataclass(frozen=True)
+class CoordinatorTimeouts:
+    """How patient a coordinator is."""
+
+    lease_ttl_ms: int = LEASE_TTL_MS
+    takeover_ms: int = 2 * HEARTBEAT_MS
+    """How long a new leader listens to heartbeats before it opens jobs."""
+    worker_ms: int = 20 * HEARTBEAT_MS
+    """A worker without a heartbeat for so long counts as dead."""
 
 
 @dataclass
@@ -135,12 +149,11 @@ class _Job:
 class CoordinatorService:
     """One candidate for leadership; `jobs` are added by whoever submits, before or while it leads."""
 
-    def __init__(self, name: str, ports: CoordinatorPorts, lease_ttl_ms: int, takeover_ms: int) -> None:
-        """`takeover_ms` is how long a new leader listens to heartbeats before it opens jobs."""
+    def __init__(self, name: str, ports: CoordinatorPorts, timeouts: CoordinatorTimeouts) -> None:
         self._ports = ports
-        self._leader = LeaderMachine(name, lease_ttl_ms)
+        self._leader = LeaderMachine(name, timeouts.lease_ttl_ms)
         self._name = name
-        self._takeover_ms = takeover_ms
+        self._timeouts = timeouts
         self._jobs: dict[str, _Job] = {}
         self._workers: dict[str, _Worker] = {}
         self._requests: asyncio.Queue[tuple[str, Requested]] = asyncio.Queue()
@@ -225,12 +238,19 @@ class CoordinatorService:
                     await self._offer_slots()
                 for status in event.tasks:
                     await self._feed(status.job, StatusReported(event.worker, status))
+                for job in list(self._opened):
+                    await self._feed(job, TasksListed(event.worker, self._newest(job, event.tasks)))
             case TaskChanged():
                 await self._feed(event.status.job, StatusReported(event.worker, event.status))
             case Acknowledged() | Declined():
                 await self._feed(event.job, AckReceived(event))
             case _:
                 assert_never(event)
+
+    def _newest(self, job: str, tasks: tuple[TaskStatus, ...]) -> frozenset[SubtaskId]:
+        """The subtasks among these that belong to the job's newest attempt."""
+        attempt = self._jobs[job].master.attempt
+        return frozenset(status.subtask for status in tasks if status.job == job and status.attempt == attempt)
 
     async def _tick(self) -> None:
         last_tick_ms = self._ports.clock.monotonic_ms() - LEADER_TICK_MS
@@ -255,7 +275,7 @@ class CoordinatorService:
 
     async def _drop_silent_workers(self, now_ms: int) -> None:
         for name, worker in list(self._workers.items()):
-            if now_ms - worker.seen_ms >= WORKER_TIMEOUT_MS:
+            if now_ms - worker.seen_ms >= self._timeouts.worker_ms:
                 del self._workers[name]
                 for job in list(self._opened):
                     await self._feed(job, WorkerGone(name, f"no heartbeat for {now_ms - worker.seen_ms} ms"))
@@ -294,7 +314,7 @@ class CoordinatorService:
             case Lead():
                 self._epoch = command.epoch
                 self._markers = command.markers
-                self._open_at_ms = now_ms() + self._takeover_ms
+                self._open_at_ms = now_ms() + self._timeouts.takeover_ms
                 _log.debug("leading", epoch=self._epoch)
                 return []
             case StopLeading():
@@ -309,11 +329,19 @@ class CoordinatorService:
         try:
             await blobs.create(epoch_key(epoch), self._name.encode())
         except BlobExistsError:
-            owner = await blobs.get(epoch_key(epoch))
+            try:
+                owner = await blobs.get(epoch_key(epoch))
+            except ExternalError:  # not there either: a conflict that wrote nothing
+                return await self._epoch_unknown(epoch)
             return EpochCreated(epoch) if owner == self._name.encode() else EpochTaken(epoch)
         except ExternalError:
-            return EpochUnknown(epoch)
+            return await self._epoch_unknown(epoch)
         return EpochCreated(epoch)
+
+    async def _epoch_unknown(self, epoch: int) -> EpochUnknown:
+        """Asked again at once the store would give the same answer."""
+        await self._ports.clock.sleep_ms(UNCERTAIN_PAUSE_MS)
+        return EpochUnknown(epoch)
 
     async def _read_commands(self) -> list[LeaderCommand]:
         """Everything kept in `commands` up to the end as it is now."""
@@ -374,6 +402,8 @@ class CoordinatorService:
             commands = job.master.handle(current, clock.monotonic_ms())
             job.progress.event(current, job.master, clock.now_us())
             for command in commands:
+                if name not in self._opened:  # leadership was lost while a command was carried out
+                    return
                 job.progress.command(command, clock.now_us())
                 events.extend(await self._carry_out(name, job, command))
 
@@ -414,7 +444,13 @@ class CoordinatorService:
 
     async def _store_manifest(self, command: StoreManifest) -> ManifestStored:
         data = encode_manifest(command.manifest)
-        await self._ports.blobs.put(command.key, data)
+        while True:
+            try:
+                await self._ports.blobs.put(command.key, data)
+                break
+            except ExternalError as error:
+                _log.warning("manifest: no certain answer, trying again", key=command.key, error=str(error))
+                await self._ports.clock.sleep_ms(UNCERTAIN_PAUSE_MS)
         digest = hashlib.sha256(data).hexdigest()
         return ManifestStored(command.manifest.checkpoint, command.nonce, command.key, digest)
 
@@ -442,7 +478,7 @@ class CoordinatorService:
             return job.writer.refused()
         except ExternalError as error:
             _log.warning("job log: no certain answer, trying again", job=name[:8], error=str(error))
-            await self._ports.clock.sleep_ms(200)
+            await self._ports.clock.sleep_ms(UNCERTAIN_PAUSE_MS)
             return job.writer.unknown()
         return job.writer.created()
 

@@ -38,7 +38,13 @@ from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import Deploy, Restore
 from penstock.protocol.restarts import NoRestart, RestartStrategy
 from penstock.runtime.committer import STAGED, decode_staged
-from penstock.runtime.coordinator import CoordinatorPorts, CoordinatorService, load_history, load_manifest
+from penstock.runtime.coordinator import (
+    CoordinatorPorts,
+    CoordinatorService,
+    CoordinatorTimeouts,
+    load_history,
+    load_manifest,
+)
 from penstock.runtime.progress import JobProgress
 from penstock.runtime.subtask import Services, SubtaskSettings
 from penstock.runtime.worker import WorkerService
@@ -46,7 +52,8 @@ from penstock.runtime.worker import WorkerService
 if TYPE_CHECKING:
     from penstock.api.pipeline import Pipeline
 
-LEASE_TTL_MS = 15_000
+FOREVER_MS = 10**12
+"""Coordinator and worker live and die together in one event loop: a user's function that holds it up kills neither."""
 END_DEADLINE_MS = 5_000
 CURRENT = "current-job"
 """Names the job that a directory belongs to."""
@@ -274,11 +281,10 @@ class EmbeddedJob:
         metadata = MemoryMetadata(self._clock)
         ports = CoordinatorPorts(log, self._blobs, metadata, self._clock, lambda: uuid.uuid4().hex)
         topology = ExecutionGraph(self.graph).topology()
-        self._coordinator = CoordinatorService(uuid.uuid4().hex, ports, LEASE_TTL_MS, takeover_ms=0)
+        self._coordinator = CoordinatorService(uuid.uuid4().hex, ports, CoordinatorTimeouts(FOREVER_MS, 0, FOREVER_MS))
         services = Services(log, self._blobs, self._clock, self._settings.data)
-        self._worker = WorkerService(
-            uuid.uuid4().hex, topology.slot_count, services, _Loader(self.graph, self._plan, self._blobs)
-        )
+        loader = _Loader(self.graph, self._plan, self._blobs)
+        self._worker = WorkerService(uuid.uuid4().hex, topology.slot_count, services, loader, FOREVER_MS)
         changed = fingerprint(graph_from_json(history.graph)) != fingerprint(self.graph)
         master = JobMaster(
             self.job,

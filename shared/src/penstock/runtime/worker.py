@@ -29,7 +29,7 @@ from penstock.protocol.messages import (
     encode,
 )
 from penstock.protocol.subtask import AbortRead, CompletionRead, FinishRead, MarkerRead
-from penstock.protocol.worker import HandToTasks, StartTask, StopTasks, WorkerCommand, WorkerMachine
+from penstock.protocol.worker import LEADER_SILENCE_MS, HandToTasks, StartTask, StopTasks, WorkerCommand, WorkerMachine
 from penstock.runtime.subtask import CreditReport, Inbox, Services, SubtaskRunner
 
 COMMANDS = "commands"
@@ -73,14 +73,21 @@ class _Task:
 class WorkerService:
     """One worker process. `run` ends when it is cancelled; then its subtasks are stopped."""
 
-    def __init__(self, name: str, slots: int, services: Services, loader: JobLoader) -> None:
+    def __init__(
+        self,
+        name: str,
+        slots: int,
+        services: Services,
+        loader: JobLoader,
+        leader_silence_ms: int = LEADER_SILENCE_MS,
+    ) -> None:
         self.name = name
         self.failures: list[BaseException] = []
         """What subtasks raised, newest last, for whoever runs this worker in its own process."""
         self._slots = slots
         self._services = services
         self._loader = loader
-        self._machine = WorkerMachine(name, services.clock.monotonic_ms())
+        self._machine = WorkerMachine(name, services.clock.monotonic_ms(), leader_silence_ms)
         self._tasks: dict[tuple[str, str, str], _Task] = {}
         self._events: asyncio.Queue[AnyEvent] = asyncio.Queue(maxsize=100_000)
         self._credit_readers: dict[str, asyncio.Task[None]] = {}
