@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock.protocol.messages import BarrierMarker, CancelAttempt, EpochStarted, Heartbeat
 from tests.simulation.leading import COMMANDS, LEASE_TTL_MS
+
+from penstock.protocol.messages import BarrierMarker, CancelAttempt, EpochStarted, Heartbeat
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

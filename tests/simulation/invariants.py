@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from tests.simulation.kernel import Violation
 
 from penstock.protocol import joblog
 from penstock.protocol.committing import StagedPart
@@ -19,7 +20,6 @@ from penstock.protocol.frames import Frame, FrameKind
 from penstock.protocol.manifests import Interval, Manifest, decode_manifest
 from penstock.protocol.messages import Acknowledged, SubtaskId
 from penstock.protocol.publishing import Mark
-from tests.simulation.kernel import Violation
 
 if TYPE_CHECKING:
     from tests.simulation.tasks import Output, Task
@@ -213,7 +213,7 @@ class Invariants:
     def final_output(self, state: str, *, complete: bool) -> None:
         """What is visible is what the newest COMPLETE covers, no more and no less."""
         scenario = self._world.scenario
-        positions = {name: 0 for name in scenario.splits}
+        positions = dict.fromkeys(scenario.splits, 0)
         held: Counter[int] = Counter()
         if self.manifest is not None:
             for snapshot in self.manifest.subtasks["s"].values():

@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from tests.simulation.kernel import Mailbox, Node, Violation, Work
+
 from penstock.errors import ExternalError
 from penstock.ports import BlobExistsError, BlobNotFoundError
 from penstock.protocol import jobevents as job
@@ -14,7 +16,6 @@ from penstock.protocol import joblog, leader, messages
 from penstock.protocol.jobmaster import JobMaster
 from penstock.protocol.manifests import decode_manifest, encode_manifest
 from penstock.protocol.messages import SubtaskId, TaskStatus
-from tests.simulation.kernel import Mailbox, Node, Violation, Work
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -222,7 +223,7 @@ class Coordinator(Node):
             try:
                 records: list[joblog.AnyRecord] = []
                 for key in (yield blobs.list(joblog.log_prefix(name))):
-                    records.append(joblog.decode_record((yield blobs.get(key)), key))
+                    records += [joblog.decode_record((yield blobs.get(key)), key)]
                 history = joblog.JobHistory.of(records)
                 restore = history.restore
                 manifest = (yield from self._load_manifest(restore)) if restore else None

@@ -4,7 +4,6 @@ A mutant replaces exact snippets of production functions and fails loudly if a s
 """
 
 from __future__ import annotations
-
 import __future__
 
 import contextlib
@@ -14,7 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.protocol import jobmaster, joblog, manifests, restoring
+from tests.simulation import tasks
+
+from penstock.protocol import joblog, jobmaster, manifests, restoring
 from penstock.protocol.channels import InputGate
 from penstock.protocol.checkpoints import CheckpointBook
 from penstock.protocol.leader import LeaderMachine
@@ -24,7 +25,6 @@ from penstock.protocol.subtask import SubtaskMachine
 from penstock.protocol.trimming import PartitionHolds
 from penstock.protocol.uploading import UploadMachine
 from penstock.protocol.worker import WorkerMachine
-from tests.simulation import tasks
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.simulation.kernel import Kernel, Node, Operation, Reply
+
 from penstock.errors import ExternalError
 from penstock.ports import BlobExistsError, BlobNotFoundError, OffsetOutOfRangeError
 from penstock.protocol.frames import Frame, FrameKind
 from penstock.protocol.publishing import Mark
-from tests.simulation.kernel import Kernel, Node, Operation, Reply
 
 
 @dataclass

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.kernel import Violation, Work
+from tests.simulation.parts import FencedError
+
 from penstock.errors import ExternalError
 from penstock.ports import BlobNotFoundError, OffsetOutOfRangeError
 from penstock.protocol import publishing as p
@@ -12,8 +15,6 @@ from penstock.protocol.frames import Channel
 from penstock.protocol.manifests import Interval, decode_manifest, manifest_key
 from penstock.protocol.sinkcredit import SinkCredit
 from penstock.protocol.subtask import Publish
-from tests.simulation.kernel import Violation, Work
-from tests.simulation.parts import FencedError
 
 if TYPE_CHECKING:
     from tests.simulation.tasks import Task

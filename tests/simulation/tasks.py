@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from tests.simulation.kernel import Process, Violation, Work
+from tests.simulation.publisher import Publisher
+from tests.simulation.scenario import MAX_PARALLELISM, WINDOW, Row, key_group_of
 
 from penstock.errors import ExternalError
 from penstock.ports import BlobNotFoundError, OffsetOutOfRangeError
@@ -29,9 +32,6 @@ from penstock.protocol.restoring import key_group_watermarks, watermarks_above
 from penstock.protocol.trimming import PartitionHolds
 from penstock.protocol.uploading import Put, UploadDone, UploadGivenUp, UploadMachine
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
-from tests.simulation.kernel import Process, Violation, Work
-from tests.simulation.publisher import Publisher
-from tests.simulation.scenario import MAX_PARALLELISM, WINDOW, Row, key_group_of
 
 if TYPE_CHECKING:
     from tests.simulation.working import Worker

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.simulation.kernel import Node, Violation, Work
+from tests.simulation.leading import COMMANDS, EVENTS
+from tests.simulation.tasks import Task
+
 from penstock.ports import OffsetOutOfRangeError
 from penstock.protocol import messages, subtask
 from penstock.protocol.messages import SubtaskId
 from penstock.protocol.worker import HandToTasks, StartTask, StopTasks, WorkerCommand, WorkerMachine
-from tests.simulation.kernel import Node, Violation, Work
-from tests.simulation.leading import COMMANDS, EVENTS
-from tests.simulation.tasks import Task
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

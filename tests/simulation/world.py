@@ -5,6 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tests.simulation.faults import FAULTS
+from tests.simulation.invariants import Invariants
+from tests.simulation.kernel import Kernel, Node, Violation
+from tests.simulation.leading import Coordinator
+from tests.simulation.parts import Folder, SimulatedBlobs, SimulatedLog, SimulatedMetadata, SinkCluster
+from tests.simulation.scenario import Request, Scenario
+from tests.simulation.tasks import Task
+from tests.simulation.working import Worker
+
 from penstock.errors import ExternalError
 from penstock.protocol import jobevents as job
 from penstock.protocol import joblog, messages
@@ -14,14 +23,6 @@ from penstock.protocol.messages import SubtaskId
 from penstock.protocol.outputs import OutputId
 from penstock.protocol.restarts import ExponentialDelay
 from penstock.protocol.subtask import CreditReported
-from tests.simulation.faults import FAULTS
-from tests.simulation.invariants import Invariants
-from tests.simulation.kernel import Kernel, Node, Violation
-from tests.simulation.leading import Coordinator
-from tests.simulation.parts import Folder, SimulatedBlobs, SimulatedLog, SimulatedMetadata, SinkCluster
-from tests.simulation.scenario import Request, Scenario
-from tests.simulation.tasks import Task
-from tests.simulation.working import Worker
 
 QUIET_MS = 500
 AFTERMATH_MS = 5_000

@@ -66,7 +66,7 @@ class Complete(Record, frozen=True, kw_only=True):
     manifest: str
     sha256: str
     ending: str = ""
-    """Why the checkpoint was taken, if it belongs to an ending: a leader that takes over carries that on, or undoes it."""
+    """The ending that the checkpoint belongs to: a leader that takes over carries it on, or undoes it."""
     request: str = ""
     reason: str = ""
 

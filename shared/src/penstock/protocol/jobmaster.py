@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal, assert_never
 
+import msgspec
+
 from penstock.errors import ProtocolError
 from penstock.protocol.checkpoints import CheckpointBook, CheckpointSettings, PendingCheckpoint, Purpose
 from penstock.protocol.jobevents import (
@@ -466,16 +468,14 @@ class JobMaster:
             return []
         complete = Complete(
             checkpoint=event.checkpoint, checkpoint_nonce=event.nonce, attempt=pending.attempt, parent=-1,
-            manifest=event.key, sha256=event.sha256, **self._ending_of(pending),
+            manifest=event.key, sha256=event.sha256,
         )  # fmt: skip
-        return [Append(complete)]
-
-    def _ending_of(self, pending: PendingCheckpoint) -> dict[str, str]:
-        """What a COMPLETE says about the ending it belongs to."""
         ending = self._ending
-        if ending is None or pending.purpose == "periodic" or ending.purpose != pending.purpose:
-            return {}
-        return {"ending": ending.kind, "request": ending.request, "reason": ending.reason}
+        if ending is not None and ending.purpose == pending.purpose:
+            complete = msgspec.structs.replace(
+                complete, ending=ending.kind, request=ending.request, reason=ending.reason
+            )
+        return [Append(complete)]
 
     def _on_complete_recorded(self, record: Complete, now_ms: int) -> list[JobCommand]:
         pending, manifest = self._storing[record.checkpoint]

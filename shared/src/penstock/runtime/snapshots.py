@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from penstock.errors import CorruptDataError, UsageError
+from penstock.errors import CorruptDataError, ExternalError, UsageError
 from penstock.ports import BlobNotFoundError, Blobs
-from penstock.protocol.keygroups import KeyGroupRange, key_group_range
+from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import Handle, OperatorHandles, SubtaskSnapshot
+from penstock.protocol.restoring import key_group_watermarks
+from penstock.protocol.uploading import Put, UploadDone, UploadGivenUp, UploadMachine
 from penstock.runtime.operator import KeyedPart, OperatorSnapshot, RestoredState
-from penstock.times import MIN_WATERMARK
-
 
 StateBackend = Literal["memory", "fs"]
 """Where snapshots of keyed state go: with the coordinator's metadata (for tests and small state), or to the store."""
@@ -91,8 +92,27 @@ async def _upload_keyed(part: KeyedPart, key: str, blobs: Blobs, backend: StateB
                 f"coordinator's metadata and takes at most {MAX_INLINE_BYTES:,}: use the fs backend"
             )
         return Handle(key, digest, len(data), index, data)
-    await blobs.put(key, data)
+    await _store(key, data, blobs)
     return Handle(key, digest, len(data), index)
+
+
+async def _store(key: str, data: bytes, blobs: Blobs) -> None:
+    """Put an object until that is certain; raises `ExternalError` when it does not become so."""
+    machine = UploadMachine([key])
+    commands = deque(machine.start())
+    while commands:
+        match commands.popleft():
+            case Put():
+                try:
+                    await blobs.put(key, data)
+                except ExternalError as error:
+                    commands.extend(machine.unknown(key, str(error)))
+                else:
+                    commands.extend(machine.stored(key))
+            case UploadDone():
+                return
+            case UploadGivenUp(reason=reason):
+                raise ExternalError(f"snapshot object {key} could not be stored: {reason}")
 
 
 def _assemble(part: KeyedPart) -> tuple[bytes, dict[int, tuple[int, int]]]:
@@ -110,19 +130,6 @@ def _safe(operator: str) -> str:
     return "".join(character if character.isalnum() or character in "-_." else "_" for character in operator)
 
 
-@dataclass(frozen=True)
-class _Part:
-    """What one former subtask put into a checkpoint for an operator."""
-
-    handles: OperatorHandles
-    snapshot: SubtaskSnapshot
-    index: int
-
-    def watermark(self, key_group: int) -> int:
-        """How far event time had come for a key group."""
-        return max(self.snapshot.watermark, self.snapshot.ahead.get(key_group, MIN_WATERMARK))
-
-
 async def restore_operator(
     manifest: Manifest, operator: str, key_groups: KeyGroupRange, subtask: int, parallelism: int, blobs: Blobs
 ) -> RestoredState | None:
@@ -131,35 +138,26 @@ async def restore_operator(
     Raises:
         CorruptDataError: an object that the manifest names is missing or not what was written; the error names it.
     """
-    parts = [
-        _Part(snapshot.operators[operator], snapshot, index)
+    snapshots = {
+        index: snapshot
         for subtasks in manifest.subtasks.values()
         for index, snapshot in sorted(subtasks.items())
         if operator in snapshot.operators
-    ]
-    if not parts:
-        return None
-    keyed: list[tuple[int, bytes]] = []
-    former = {
-        group: part.watermark(group) for part in parts for group in _former_range(manifest, part.index, len(parts))
     }
+    if not snapshots:
+        return None
+    parts = [snapshot.operators[operator] for snapshot in snapshots.values()]
+    keyed: list[tuple[int, bytes]] = []
     for part in parts:
-        if part.handles.keyed is not None:
-            keyed += await _read_segments(part.handles.keyed, key_groups, blobs)
-    watermarks = {group: former[group] for group in range(key_groups.start, key_groups.end) if group in former}
+        if part.keyed is not None:
+            keyed += await _read_segments(part.keyed, key_groups, blobs)
     return RestoredState(
         keyed=sorted(keyed, key=lambda segment: segment[0]),
-        lists=_redistribute([part.handles.lists for part in parts], subtask, parallelism),
-        unions=_union([part.handles.unions for part in parts]),
-        broadcast=dict(parts[0].handles.broadcast),
-        watermarks=watermarks,
+        lists=_redistribute([part.lists for part in parts], subtask, parallelism),
+        unions=_union([part.unions for part in parts]),
+        broadcast=dict(parts[0].broadcast),
+        watermarks=key_group_watermarks(snapshots, key_groups, manifest.max_parallelism),
     )
-
-
-def _former_range(manifest: Manifest, index: int, parallelism: int) -> range:
-    """The key groups that a former subtask owned."""
-    bounds = key_group_range(index, parallelism, manifest.max_parallelism)
-    return range(bounds.start, bounds.end)
 
 
 async def _read_segments(handle: Handle, key_groups: KeyGroupRange, blobs: Blobs) -> list[tuple[int, bytes]]:

@@ -24,6 +24,7 @@ from penstock.protocol.frames import Channel, Frame, decode_frame
 from penstock.protocol.manifests import Manifest, blob_prefix
 from penstock.protocol.messages import AnyEvent, Deploy, TaskState, TaskStatus
 from penstock.protocol.outputs import CREDIT_BYTES, OutputId, OutputLedger
+from penstock.protocol.restoring import watermarks_above
 from penstock.protocol.subtask import (
     BarrierSent,
     CreditReported,
@@ -517,7 +518,7 @@ class SubtaskRunner:
         alignment_us = started - self._aligning_since_us if self._aligning_since_us is not None else 0
         self._aligning_since_us = None
         sync_us = self._micros() - started
-        self._ahead = {group: reached for group, reached in self._ahead.items() if reached > self._watermark}
+        self._ahead = watermarks_above(self._ahead, self._watermark)
         self._frozen[checkpoint] = FrozenSubtask(
             snapshots, self._watermark, sync_us, alignment_us, self._ahead, persists
         )
