@@ -6,13 +6,13 @@ meet), a `WindowedStream` (to be aggregated) or an `UpsertStream` (a row may rep
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
-from penstock.api.functions import KeyedProcess, OutputTag, Process, check_process, process_types
+from penstock.api.functions import KeyedProcess, OutputTag, Process
+from penstock.api.verbs import ColumnVerbs, StreamBase, process_node, returned_class
 from penstock.errors import PipelineError, nearest
-from penstock.expressions import AggregatePlan, Expr, col, contains_aggregate, output_field, output_name
+from penstock.expressions import AggregatePlan, Expr, col, contains_aggregate, output_field
 from penstock.graph.logical import (
     As,
     DeadLetters,
@@ -22,17 +22,12 @@ from penstock.graph.logical import (
     MapBatches,
     MapRows,
     Node,
-    Operation,
-    ProcessRows,
-    Project,
     Read,
     RunningAggregate,
     RunningReduce,
-    Side,
     Union,
     Window,
     WindowAggregate,
-    Write,
 )
 from penstock.times import Duration, duration_us
 from penstock.types import (
@@ -43,19 +38,16 @@ from penstock.types import (
     Field,
     ListType,
     Schema,
-    is_row_class,
-    row_class,
     schema_of,
 )
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.api.pipeline import Pipeline
-    from penstock.connectors.base import Sink
 
 T = TypeVar("T")
 U = TypeVar("U")
+
 
 BAD_RECORD_SCHEMA = Schema((Field("error", STRING), Field("raw", BINARY), Field("where", STRING)))
 """Columns of `dead_letters()`: what was wrong, the record as it came, and where it stood."""
@@ -69,148 +61,7 @@ class Row:
         def __getattr__(self, name: str) -> Any: ...
 
 
-class _StreamBase:
-    """What all streams share: the pipeline, the node, and the node's settings."""
-
-    def __init__(self, pipeline: Pipeline, node: Node) -> None:
-        self._pipeline = pipeline
-        self._node = node
-
-    @property
-    def schema(self) -> Schema:
-        """The columns."""
-        return self._node.schema
-
-    def uid(self, uid: str) -> Self:
-        """Name the operator, so that its state is found again when the pipeline changes around it.
-
-        Raises:
-            PipelineError: another operator has this uid.
-        """
-        if not uid or "/" in uid:
-            raise PipelineError(f"uid: {uid!r} is no name; use a short word without '/'")
-        own = self._operator("uid")
-        for node in self._pipeline.plan:
-            if node.uid == uid and node is not own:
-                raise PipelineError(f"uid: two operators are named {uid!r}: {node.id} ({node.verb}) and this one")
-        own.uid = uid
-        return self
-
-    def parallelism(self, parallelism: int) -> Self:
-        """How many subtasks the operator has, whatever the job's parallelism is."""
-        if parallelism < 1:
-            raise PipelineError(f"parallelism: must be 1 or more, got {parallelism}")
-        self._operator("parallelism").parallelism = parallelism
-        return self
-
-    def max_parallelism(self, max_parallelism: int) -> Self:
-        """The number of key groups: the largest parallelism the operator's state can ever be spread over."""
-        if not 1 <= max_parallelism <= 32_768:
-            raise PipelineError(f"max_parallelism: must be between 1 and 32768, got {max_parallelism}")
-        self._operator("max_parallelism").max_parallelism = max_parallelism
-        return self
-
-    def slot_group(self, name: str) -> Self:
-        """Operators of different groups never share a slot."""
-        self._operator("slot_group").slot_group = name
-        return self
-
-    def chain(self, chainable: bool) -> Self:
-        """`chain(False)` puts the operator behind an exchange of its own."""
-        self._operator("chain").chainable = chainable
-        return self
-
-    def _operator(self, setting: str) -> Node:
-        """The operator that a setting belongs to: the verb before, or what made the rows that `as_` names."""
-        node = self._node
-        while isinstance(node.operation, As):
-            node = node.inputs[0]
-        if isinstance(node.operation, KeyBy | Union | Side | DeadLetters):
-            raise PipelineError(f"{setting}: {node.verb} is no operator of its own; set it on the verb before or after")
-        return node
-
-    def _derive(
-        self,
-        operation: Operation,
-        schema: Schema,
-        row_type: type[Any] | None = None,
-        *,
-        event_time: bool | None = None,
-        keys: tuple[str, ...] = (),
-        updates: bool = False,
-    ) -> Node:
-        """A node behind this one; it keeps the event time, but keys are lost."""
-        return self._pipeline._add(
-            operation,
-            (self._node,),
-            schema,
-            row_type or row_class(schema),
-            event_time=self._node.event_time if event_time is None else event_time,
-            keys=keys,
-            updates=updates,
-        )
-
-    def write(self, sink: Sink) -> WrittenStream:
-        """Hand the rows to `sink`."""
-        sink.check(self._node.schema, updates=self._node.updates)
-        return WrittenStream(self._pipeline, self._derive(Write(sink), self._node.schema, self._node.row_type))
-
-    def _side(self, tag: OutputTag[U]) -> Stream[U]:
-        declared = self._node.sides.get(tag.name)
-        if declared is None and not isinstance(self._node.operation, ProcessRows):
-            known = nearest(tag.name, self._node.sides)
-            raise PipelineError(f"side: {self._node.verb} has no side output {tag.name!r}; {known}")
-        if declared is None:
-            if tag.row_type is None:
-                raise PipelineError(f"side: say what rows {tag.name!r} carries: OutputTag({tag.name!r}, MyRow)")
-            declared = schema_of(tag.row_type, f"OutputTag({tag.name!r})")
-            self._node.sides = {**self._node.sides, tag.name: declared}
-        row_type: type[Any] = tag.row_type or row_class(declared)
-        return Stream(self._pipeline, self._derive(Side(tag), declared, row_type))
-
-
-class WrittenStream(_StreamBase):
-    """The end of a stream in a sink; only its settings can be changed."""
-
-
-class _ColumnVerbs(_StreamBase):
-    """Verbs over columns that keep one row one row, for streams of rows and of updates alike."""
-
-    def _select(self, exprs: tuple[Expr | str, ...], named: Mapping[str, Expr]) -> tuple[tuple[str, Expr], ...]:
-        columns = [(output_name(e), e) for e in map(_as_expr, exprs)] + [(n, _as_expr(e)) for n, e in named.items()]
-        if not columns:
-            raise PipelineError("select: name at least one column")
-        return tuple(columns)
-
-    def _project(self, verb: Any, columns: tuple[tuple[str, Expr], ...]) -> Node:
-        fields: list[Field] = []
-        for name, expr in columns:
-            if contains_aggregate(expr):
-                raise PipelineError(f"{verb}: {expr} is an aggregate; it needs key_by and agg (after window, if any)")
-            field = output_field(expr, self._node.schema, verb)
-            fields.append(Field(name, field.type, field.nullable))
-        return self._derive(Project(verb, columns), Schema(tuple(fields)), updates=self._node.updates)
-
-    def _select_node(self, exprs: tuple[Expr | str, ...], named: Mapping[str, Expr]) -> Node:
-        return self._project("select", self._select(exprs, named))
-
-    def _with_columns_node(self, exprs: tuple[Expr, ...], named: Mapping[str, Expr]) -> Node:
-        columns: dict[str, Expr] = {name: col(name) for name in self._node.schema.names}
-        columns.update(self._select(exprs, named))
-        return self._project("with_columns", tuple(columns.items()))
-
-    def _drop_node(self, names: tuple[str, ...]) -> Node:
-        for name in names:
-            self._node.schema.field(name, "drop")
-        return self._project("drop", tuple((n, col(n)) for n in self._node.schema.names if n not in names))
-
-    def _rename_node(self, names: Mapping[str, str]) -> Node:
-        for name in names:
-            self._node.schema.field(name, "rename")
-        return self._project("rename", tuple((names.get(n, n), col(n)) for n in self._node.schema.names))
-
-
-class Stream(_ColumnVerbs, Generic[T]):
+class Stream(ColumnVerbs, Generic[T]):
     """A stream of rows `T`."""
 
     def select(self, *exprs: Expr | str, **named: Expr) -> Stream[Row]:
@@ -258,13 +109,13 @@ class Stream(_ColumnVerbs, Generic[T]):
 
     def map(self, function: Callable[[T], U], *, returns: type[U] | None = None) -> Stream[U]:
         """One row in, one row out. The output's class comes from the annotation of `function`, or from `returns`."""
-        row_type = _returned_class(function, returns, "map", many=False)
+        row_type = returned_class(function, returns, "map", many=False)
         node = self._derive(MapRows(function, flat=False), schema_of(row_type, "map"), row_type)
         return Stream(self._pipeline, node)
 
     def flat_map(self, function: Callable[[T], Iterable[U]], *, returns: type[U] | None = None) -> Stream[U]:
         """One row in, any number of rows out: `function` returns or yields them."""
-        row_type = _returned_class(function, returns, "flat_map", many=True)
+        row_type = returned_class(function, returns, "flat_map", many=True)
         node = self._derive(MapRows(function, flat=True), schema_of(row_type, "flat_map"), row_type)
         return Stream(self._pipeline, node)
 
@@ -340,11 +191,11 @@ class Stream(_ColumnVerbs, Generic[T]):
         """Run a `Process`: rows in, any rows out, side outputs, operator state."""
         if isinstance(process, KeyedProcess):
             raise PipelineError(f"process: {type(process).__name__} is a KeyedProcess; it needs key_by before it")
-        return Stream(self._pipeline, _process_node(self, process))
+        return Stream(self._pipeline, process_node(self, process))
 
     def side(self, tag: OutputTag[U]) -> Stream[U]:
         """A side output of the operator that made this stream."""
-        return self._side(tag)
+        return Stream(self._pipeline, self._side_node(tag))
 
 
 class SourceStream(Stream[T]):
@@ -361,7 +212,7 @@ class SourceStream(Stream[T]):
         return Stream(self._pipeline, self._derive(DeadLetters(), BAD_RECORD_SCHEMA, event_time=False))
 
 
-class KeyedStream(_StreamBase, Generic[T]):
+class KeyedStream(StreamBase, Generic[T]):
     """A stream whose rows of one key meet in one subtask, in order. Column verbs belong before `key_by`."""
 
     if not TYPE_CHECKING:
@@ -401,7 +252,7 @@ class KeyedStream(_StreamBase, Generic[T]):
         """Run a `KeyedProcess`: state and timers per key."""
         if not isinstance(process, KeyedProcess):
             raise PipelineError(f"process: {type(process).__name__} is no KeyedProcess; after key_by only those run")
-        return Stream(self._pipeline, _process_node(self, process))
+        return Stream(self._pipeline, process_node(self, process))
 
 
 class WindowedStream(Generic[T]):
@@ -458,7 +309,7 @@ class LateWindowedStream(WindowedStream[T]):
             return UpsertStream(self._keyed._pipeline, self._aggregate(aggregates, self._lateness_us))
 
 
-class UpsertStream(_ColumnVerbs):
+class UpsertStream(ColumnVerbs):
     """A stream of updates: a row replaces the earlier one of its key (and window). It can be shaped and written.
 
     Aggregating, windowing or joining it is refused until updates can be retracted: it would count twice.
@@ -494,50 +345,4 @@ class UpsertStream(_ColumnVerbs):
 
     def side(self, tag: OutputTag[U]) -> Stream[U]:
         """A side output of the operator that made this stream, such as its late rows."""
-        return self._side(tag)
-
-
-def _process_node(stream: _StreamBase, process: Process[Any, Any] | KeyedProcess[Any, Any]) -> Node:
-    check_process(process)
-    taken, given = process_types(process)
-    wanted = schema_of(taken, f"process: {type(process).__name__}")
-    for field in wanted:
-        have = stream._node.schema.field(field.name, f"process: {type(process).__name__} takes {taken.__name__}, but")
-        if have.type != field.type:
-            raise PipelineError(
-                f"process: {type(process).__name__} takes {taken.__name__}.{field.name} as {field.type}, "
-                f"the stream has {have.type}"
-            )
-    return stream._derive(ProcessRows(process), schema_of(given, "process"), given)
-
-
-def _as_expr(value: Expr | str | Any) -> Expr:
-    if isinstance(value, str):
-        return col(value)
-    if isinstance(value, Expr):
-        return value
-    from penstock.expressions import lit
-
-    return lit(value)
-
-
-def _returned_class(function: Callable[..., Any], returns: type[Any] | None, verb: str, *, many: bool) -> type[Any]:
-    """The row class a function returns: `returns`, or its annotation."""
-    row_type: Any = returns
-    name = getattr(function, "__qualname__", repr(function))
-    if row_type is None:
-        target = function if hasattr(function, "__annotations__") else type(function).__call__
-        try:
-            row_type = typing.get_type_hints(target).get("return")
-        except NameError as error:
-            raise PipelineError(f"{verb}: the annotation of {name} cannot be resolved: {error}") from error
-        if many and row_type is not None:
-            arguments = typing.get_args(row_type)
-            row_type = arguments[0] if arguments else None
-    if row_type is None or not is_row_class(row_type):
-        shape = "Iterable[Output]" if many else "Output"
-        raise PipelineError(
-            f"{verb}: {name} does not say what rows it returns; annotate it '-> {shape}' with a dataclass or Struct, "
-            "or pass returns=Output"
-        )
-    return row_type
+        return Stream(self._pipeline, self._side_node(tag))

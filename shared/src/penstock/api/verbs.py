@@ -1,0 +1,225 @@
+"""What all streams share: the node behind them, its settings, and the verbs that keep one row one row.
+
+The streams that users meet are in `penstock.api.stream`.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from penstock.api.functions import KeyedProcess, OutputTag, Process, check_process, process_types
+from penstock.errors import PipelineError, nearest
+from penstock.expressions import Expr, col, contains_aggregate, lit, output_field, output_name
+from penstock.graph.logical import (
+    As,
+    DeadLetters,
+    KeyBy,
+    Node,
+    Operation,
+    ProcessRows,
+    Project,
+    Side,
+    Union,
+    Write,
+)
+from penstock.types import (
+    Field,
+    Schema,
+    is_row_class,
+    row_class,
+    schema_of,
+)
+
+if TYPE_CHECKING:
+    from penstock.api.pipeline import Pipeline
+    from penstock.connectors.base import Sink
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class StreamBase:
+    """What all streams share: the pipeline, the node, and the node's settings."""
+
+    def __init__(self, pipeline: Pipeline, node: Node) -> None:
+        self._pipeline = pipeline
+        self._node = node
+
+    @property
+    def schema(self) -> Schema:
+        """The columns."""
+        return self._node.schema
+
+    def uid(self, uid: str) -> Self:
+        """Name the operator, so that its state is found again when the pipeline changes around it.
+
+        Raises:
+            PipelineError: another operator has this uid.
+        """
+        if not uid or "/" in uid:
+            raise PipelineError(f"uid: {uid!r} is no name; use a short word without '/'")
+        own = self._operator("uid")
+        for node in self._pipeline.plan:
+            if node.uid == uid and node is not own:
+                raise PipelineError(f"uid: two operators are named {uid!r}: {node.id} ({node.verb}) and this one")
+        own.uid = uid
+        return self
+
+    def parallelism(self, parallelism: int) -> Self:
+        """How many subtasks the operator has, whatever the job's parallelism is."""
+        if parallelism < 1:
+            raise PipelineError(f"parallelism: must be 1 or more, got {parallelism}")
+        self._operator("parallelism").parallelism = parallelism
+        return self
+
+    def max_parallelism(self, max_parallelism: int) -> Self:
+        """The number of key groups: the largest parallelism the operator's state can ever be spread over."""
+        if not 1 <= max_parallelism <= 32_768:
+            raise PipelineError(f"max_parallelism: must be between 1 and 32768, got {max_parallelism}")
+        self._operator("max_parallelism").max_parallelism = max_parallelism
+        return self
+
+    def slot_group(self, name: str) -> Self:
+        """Operators of different groups never share a slot."""
+        self._operator("slot_group").slot_group = name
+        return self
+
+    def chain(self, chainable: bool) -> Self:
+        """`chain(False)` puts the operator behind an exchange of its own."""
+        self._operator("chain").chainable = chainable
+        return self
+
+    def _operator(self, setting: str) -> Node:
+        """The operator that a setting belongs to: the verb before, or what made the rows that `as_` names."""
+        node = self._node
+        while isinstance(node.operation, As):
+            node = node.inputs[0]
+        if isinstance(node.operation, KeyBy | Union | Side | DeadLetters):
+            raise PipelineError(f"{setting}: {node.verb} is no operator of its own; set it on the verb before or after")
+        return node
+
+    def _derive(
+        self,
+        operation: Operation,
+        schema: Schema,
+        row_type: type[Any] | None = None,
+        *,
+        event_time: bool | None = None,
+        keys: tuple[str, ...] = (),
+        updates: bool = False,
+    ) -> Node:
+        """A node behind this one; it keeps the event time, but keys are lost."""
+        return self._pipeline._add(
+            operation,
+            (self._node,),
+            schema,
+            row_type or row_class(schema),
+            event_time=self._node.event_time if event_time is None else event_time,
+            keys=keys,
+            updates=updates,
+        )
+
+    def write(self, sink: Sink) -> WrittenStream:
+        """Hand the rows to `sink`."""
+        sink.check(self._node.schema, updates=self._node.updates)
+        return WrittenStream(self._pipeline, self._derive(Write(sink), self._node.schema, self._node.row_type))
+
+    def _side_node(self, tag: OutputTag[Any]) -> Node:
+        """The side output `tag` of the operator behind this stream."""
+        declared = self._node.sides.get(tag.name)
+        if declared is None and not isinstance(self._node.operation, ProcessRows):
+            known = nearest(tag.name, self._node.sides)
+            raise PipelineError(f"side: {self._node.verb} has no side output {tag.name!r}; {known}")
+        if declared is None:
+            if tag.row_type is None:
+                raise PipelineError(f"side: say what rows {tag.name!r} carries: OutputTag({tag.name!r}, MyRow)")
+            declared = schema_of(tag.row_type, f"OutputTag({tag.name!r})")
+            self._node.sides = {**self._node.sides, tag.name: declared}
+        return self._derive(Side(tag), declared, tag.row_type or row_class(declared))
+
+
+class WrittenStream(StreamBase):
+    """The end of a stream in a sink; only its settings can be changed."""
+
+
+class ColumnVerbs(StreamBase):
+    """Verbs over columns that keep one row one row, for streams of rows and of updates alike."""
+
+    def _select(self, exprs: tuple[Expr | str, ...], named: Mapping[str, Expr]) -> tuple[tuple[str, Expr], ...]:
+        columns = [(output_name(e), e) for e in map(_as_expr, exprs)] + [(n, _as_expr(e)) for n, e in named.items()]
+        if not columns:
+            raise PipelineError("select: name at least one column")
+        return tuple(columns)
+
+    def _project(self, verb: Any, columns: tuple[tuple[str, Expr], ...]) -> Node:
+        fields: list[Field] = []
+        for name, expr in columns:
+            if contains_aggregate(expr):
+                raise PipelineError(f"{verb}: {expr} is an aggregate; it needs key_by and agg (after window, if any)")
+            field = output_field(expr, self._node.schema, verb)
+            fields.append(Field(name, field.type, field.nullable))
+        return self._derive(Project(verb, columns), Schema(tuple(fields)), updates=self._node.updates)
+
+    def _select_node(self, exprs: tuple[Expr | str, ...], named: Mapping[str, Expr]) -> Node:
+        return self._project("select", self._select(exprs, named))
+
+    def _with_columns_node(self, exprs: tuple[Expr, ...], named: Mapping[str, Expr]) -> Node:
+        columns: dict[str, Expr] = {name: col(name) for name in self._node.schema.names}
+        columns.update(self._select(exprs, named))
+        return self._project("with_columns", tuple(columns.items()))
+
+    def _drop_node(self, names: tuple[str, ...]) -> Node:
+        for name in names:
+            self._node.schema.field(name, "drop")
+        return self._project("drop", tuple((n, col(n)) for n in self._node.schema.names if n not in names))
+
+    def _rename_node(self, names: Mapping[str, str]) -> Node:
+        for name in names:
+            self._node.schema.field(name, "rename")
+        return self._project("rename", tuple((names.get(n, n), col(n)) for n in self._node.schema.names))
+
+
+def process_node(stream: StreamBase, process: Process[Any, Any] | KeyedProcess[Any, Any]) -> Node:
+    check_process(process)
+    taken, given = process_types(process)
+    wanted = schema_of(taken, f"process: {type(process).__name__}")
+    for field in wanted:
+        have = stream._node.schema.field(field.name, f"process: {type(process).__name__} takes {taken.__name__}, but")
+        if have.type != field.type:
+            raise PipelineError(
+                f"process: {type(process).__name__} takes {taken.__name__}.{field.name} as {field.type}, "
+                f"the stream has {have.type}"
+            )
+    return stream._derive(ProcessRows(process), schema_of(given, "process"), given)
+
+
+def _as_expr(value: Expr | str | Any) -> Expr:
+    if isinstance(value, str):
+        return col(value)
+    if isinstance(value, Expr):
+        return value
+    return lit(value)
+
+
+def returned_class(function: Callable[..., Any], returns: type[Any] | None, verb: str, *, many: bool) -> type[Any]:
+    """The row class a function returns: `returns`, or its annotation."""
+    row_type: Any = returns
+    name = getattr(function, "__qualname__", repr(function))
+    if row_type is None:
+        target = function if hasattr(function, "__annotations__") else type(function).__call__
+        try:
+            row_type = typing.get_type_hints(target).get("return")
+        except NameError as error:
+            raise PipelineError(f"{verb}: the annotation of {name} cannot be resolved: {error}") from error
+        if many and row_type is not None:
+            arguments = typing.get_args(row_type)
+            row_type = arguments[0] if arguments else None
+    if row_type is None or not is_row_class(row_type):
+        shape = "Iterable[Output]" if many else "Output"
+        raise PipelineError(
+            f"{verb}: {name} does not say what rows it returns; annotate it '-> {shape}' with a dataclass or Struct, "
+            "or pass returns=Output"
+        )
+    return row_type
