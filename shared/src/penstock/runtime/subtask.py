@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
@@ -22,7 +22,7 @@ from penstock.ports import Blobs, Clock, Log, NewRecord
 from penstock.protocol.channels import AdvanceWatermark, BecomeIdle, Deliver
 from penstock.protocol.frames import Channel, Frame, decode_frame
 from penstock.protocol.manifests import Manifest, blob_prefix
-from penstock.protocol.messages import AnyEvent, Deploy, TaskState, TaskStatus
+from penstock.protocol.messages import Acknowledged, AnyEvent, Declined, Deploy, TaskState, TaskStatus
 from penstock.protocol.outputs import CREDIT_BYTES, OutputId, OutputLedger
 from penstock.protocol.restoring import watermarks_above
 from penstock.protocol.subtask import (
@@ -181,7 +181,9 @@ class SubtaskRunner:
         self._committer: Committer | None = None
         self._coalescer: Coalescer | None = None
         self._frozen: dict[int, FrozenSubtask] = {}
-        self._uploads: set[asyncio.Task[None]] = set()
+        self._background: asyncio.TaskGroup | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        """What runs beside the subtask; its end ends them, and a failure of one fails the subtask."""
         self._frames: deque[tuple[OutputId, Frame, bytes]] = deque()
         self._frames_wake = asyncio.Event()
         self._fetched_bytes = 0
@@ -233,17 +235,15 @@ class SubtaskRunner:
         self._status_changed(self.status)
         try:
             async with asyncio.TaskGroup() as group:
-                helpers = [group.create_task(committer.run()), group.create_task(self._send_frames())]
+                self._background = group
+                self._beside(committer.run())
+                self._beside(self._send_frames())
                 if self._vertex.inputs:
-                    helpers += [
-                        group.create_task(self._fetch()),
-                        group.create_task(self._report_credit()),
-                        group.create_task(self._trim()),
-                    ]
+                    self._beside(self._fetch())
+                    self._beside(self._report_credit())
+                    self._beside(self._trim())
                 await self._work(chain)
-                for helper in helpers:
-                    helper.cancel()
-                for task in self._uploads:
+                for task in list(self._tasks):
                     task.cancel()
             self.state = "finished"
         finally:
@@ -475,11 +475,9 @@ class SubtaskRunner:
                     writer.barrier(command.checkpoint, command.nonce, command.flavour)
                 self._feed(BarrierSent(command.checkpoint))
             case Upload():
-                task = asyncio.create_task(self._upload(command))
-                self._uploads.add(task)
-                task.add_done_callback(self._uploads.discard)
+                self._beside(self._upload(command))
             case Send():
-                self._send_event(command.message)
+                self._beside(self._report(command.message))
             case EmitEndOfTime():
                 self._advance(MAX_WATERMARK)
             case SetPaused():
@@ -534,9 +532,20 @@ class SubtaskRunner:
         except Exception as error:  # a checkpoint that cannot be written is declined, whatever the reason
             self.inbox.put(UploadFailed(command.checkpoint, command.nonce, f"{type(error).__name__}: {error}"))
             return
-        await self._services.log.sync()
         self._state_bytes = snapshot.size_bytes
         self.inbox.put(Uploaded(command.checkpoint, command.nonce, snapshot))
+
+    async def _report(self, message: Acknowledged | Declined) -> None:
+        """Tell the leader, not before the confirmed frames that an ack speaks of survive a power loss."""
+        if isinstance(message, Acknowledged):
+            await self._services.log.sync()
+        self._send_event(message)
+
+    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
+        assert self._background is not None
+        task = self._background.create_task(work)
+        self._tasks.append(task)
+        task.add_done_callback(self._tasks.remove)
 
     # -- the log --------------------------------------------------------------------------------------------------------
 
