@@ -74,7 +74,7 @@ async def test_rows_become_visible_with_the_commit(
     assert visible(folder) == []
     [committable] = json.loads(json.dumps(prepared.committables))
     writer.commit(committable)
-    assert [path.name for path in visible(folder)] == [f"part-sink-0-00000007-aaaaaaaa.{kind}"]
+    assert [path.name for path in visible(folder)] == [f"part-00000007-sink-0-aaaaaaaa.{kind}"]
     assert await rows_in(folder, read_split) == frame(1, 2, 3).to_dicts()
     [later] = writer.prepare(8).committables
     writer.commit(later)

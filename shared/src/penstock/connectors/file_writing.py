@@ -1,7 +1,10 @@
 """The writer of file sinks: rows go to a staged file, a checkpoint closes it, its completion renames it.
 
     <folder>/.staging/<operator>--<subtask>-<attempt>-<n>.<format>
-    <folder>/part-<operator>-<subtask>-<checkpoint>-<attempt>.<format>
+    <folder>/part-<checkpoint>-<operator>-<subtask>-<attempt>.<format>
+
+The order of names is the order of time, so that of the updates of a key the last one counts: between two checkpoints a
+key belongs to one subtask, later perhaps to another.
 
 A commit is one rename. Once it has happened the staged file is gone, so a repeated commit finds nothing to do, even if
 somebody has consumed the visible file since: it never appears twice.
@@ -88,7 +91,7 @@ class FileWriter:
             raise ExternalError(f"cannot write {path}: {error}") from error
         context = self._context
         operator, attempt = _quoted(context.operator), context.attempt[:8]
-        visible = f"part-{operator}-{context.subtask}-{checkpoint:08d}-{attempt}.{self._extension}"
+        visible = f"part-{checkpoint:08d}-{operator}-{context.subtask}-{attempt}.{self._extension}"
         return Prepared([{"staged": path.name, "visible": visible}], lambda: _persist(path))
 
     def commit(self, committable: Any) -> None:

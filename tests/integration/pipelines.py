@@ -1,0 +1,349 @@
+"""Pipelines that cover every operator, with what their results come to whatever happens on the way.
+
+Each is a function of the folder it writes to and of a rate: rows per second, so that a run lasts long enough to be
+interrupted; None for as fast as possible. Their final results depend neither on batches nor on the parallelism.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+from embedded_runs import counted, newest, rows
+
+from penstock import (
+    Context,
+    KeyedContext,
+    KeyedProcess,
+    ListState,
+    MapState,
+    OperatorListState,
+    OutputTag,
+    Pipeline,
+    Process,
+    ReducingState,
+    ValueState,
+    col,
+    count,
+    session,
+    sliding,
+    tumbling,
+)
+from penstock.connectors import files, generate, iterables
+
+ROWS = 3_000
+START = datetime(2026, 1, 1, tzinfo=UTC)
+START_US = int(START.timestamp()) * 1_000_000
+
+
+@dataclass
+class Event:
+    number: int
+    key: str
+    value: int
+    at: datetime
+
+
+def events(numbers: Any) -> pl.DataFrame:
+    """Ten rows a second of event time, out of order by up to four seconds, with bursts of silence."""
+    mixed = generate.random_bits(numbers, 7)
+    jitter = (mixed % 4_000_000).astype("int64")
+    at = START_US + numbers * 100_000 + (numbers // 400) * 60_000_000 - jitter
+    return pl.DataFrame(
+        {
+            "number": numbers,
+            "key": pl.Series((mixed >> 32) % 11).cast(pl.String),
+            "value": (mixed >> 16).astype("int64") % 100,
+            "at": pl.Series(at, dtype=pl.Int64).cast(pl.Datetime("us", "UTC")),
+        }
+    )
+
+
+def source(rate: float | None, *, splits: int = 4) -> generate.Source[Event]:
+    return generate.Source(
+        events, schema=Event, rows=ROWS, rate=rate, splits=splits, event_time="at", max_out_of_orderness="5s"
+    )
+
+
+Declare = Callable[[Path, float | None], Pipeline]
+Result = Counter[str] | dict[Any, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pipeline, and what is compared of its output folder."""
+
+    name: str
+    declare: Declare
+    result: Callable[[Path], Result]
+
+
+def every_row(out: Path) -> Counter[str]:
+    """The rows as a multiset."""
+    return counted(rows(out))
+
+
+# -- windows ------------------------------------------------------------------------------------------------------------
+
+AGGREGATES = {"n": count(), "total": col("value").sum(), "top": col("value").max(), "mean": col("value").mean()}
+
+
+def tumbling_windows(out: Path, rate: float | None) -> Pipeline:
+    p = Pipeline("tumbling")
+    p.read(source(rate)).key_by("key").window(tumbling("10s")).agg(**AGGREGATES).uid("w").write(files.Sink(out))
+    return p
+
+
+def sliding_windows(out: Path, rate: float | None) -> Pipeline:
+    p = Pipeline("sliding")
+    p.read(source(rate)).key_by("key").window(sliding("12s", every="5s")).agg(**AGGREGATES).write(files.Sink(out))
+    return p
+
+
+def sessions(out: Path, rate: float | None) -> Pipeline:
+    p = Pipeline("sessions")
+    p.read(source(rate)).key_by("key").window(session("2s")).agg(**AGGREGATES).write(files.Sink(out))
+    return p
+
+
+LATE = OutputTag("late", Event)
+
+
+def late_windows(out: Path, rate: float | None) -> Pipeline:
+    p = Pipeline("late")
+    impatient = generate.Source(
+        events, schema=Event, rows=ROWS, rate=rate, splits=4, event_time="at", max_out_of_orderness="1s"
+    )
+    keyed = p.read(impatient).key_by("key")
+    windows = keyed.window(tumbling("3s")).late_to(LATE).allowed_lateness("1s").agg(n=count())
+    windows.write(files.Sink(out / "windows"))
+    windows.side(LATE).write(files.Sink(out / "late"))
+    return p
+
+
+def accounted_for(out: Path) -> dict[Any, Any]:
+    """What is late depends on batches; that every row is in a window or set aside does not."""
+    final = newest(rows(out / "windows"), "key", "window_start").values()
+    late = rows(out / "late")
+    assert len({row["number"] for row in late}) == len(late)
+    totals = Counter(row["key"] for row in late)
+    for row in final:
+        totals[row["key"]] += row["n"]
+    return dict(totals)
+
+
+# -- running results ----------------------------------------------------------------------------------------------------
+
+
+def running(out: Path, rate: float | None) -> Pipeline:
+    p = Pipeline("running")
+    keyed = p.read(source(rate)).key_by("key")
+    keyed.agg(n=count(), total=col("value").sum(), top=col("value").max()).write(files.Sink(out))
+    return p
+
+
+def smaller(left: Event, right: Event) -> Event:
+    best = left if (left.value, left.number) <= (right.value, right.number) else right
+    return Event(best.number, left.key, best.value, best.at)
+
+
+def reduced(out: Path, rate: float | None) -> Pipeline:
+    p = Pipeline("reduced")
+    p.read(source(rate)).key_by("key").reduce(smaller).write(files.Sink(out))
+    return p
+
+
+def newest_per_key(out: Path) -> dict[Any, Any]:
+    return newest(rows(out), "key")
+
+
+# -- process functions --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Minute:
+    key: str
+    minute: datetime
+    rows: int
+    numbers: str
+    nth: int
+
+
+class PerMinute(KeyedProcess[Event, Minute]):
+    """Tumbling windows by hand, with every kind of keyed state."""
+
+    counts = MapState(int, int)
+    numbers = MapState(int, list[int])
+    pending = ListState(int)
+    totals = ReducingState(lambda left, right: left + right, int)
+    fired = ValueState(int)
+
+    def on_row(self, row: Event, ctx: KeyedContext[Minute]) -> None:
+        minute = int(row.at.timestamp()) // 60 * 60
+        self.counts.set(minute, self.counts.get(minute, 0) + 1)
+        self.numbers.set(minute, [*self.numbers.get(minute, []), row.number])
+        if minute not in self.pending.get():
+            self.pending.add(minute)
+        self.totals.add(row.value)
+        ctx.event_timer(datetime.fromtimestamp(minute + 60, UTC))
+
+    def on_timer(self, at: datetime, ctx: KeyedContext[Minute]) -> None:
+        minute = int(at.timestamp()) - 60
+        nth = self.fired.get(0) + 1
+        self.fired.set(nth)
+        assert minute in self.pending.get()
+        self.pending.update([other for other in self.pending.get() if other != minute])
+        numbers = json.dumps(sorted(self.numbers.get(minute, [])))
+        ctx.emit(Minute(ctx.key, at - timedelta(seconds=60), self.counts.get(minute, 0), numbers, nth))
+        self.counts.remove(minute)
+        self.numbers.remove(minute)
+
+
+def keyed_process(out: Path, rate: float | None) -> Pipeline:
+    p = Pipeline("keyed-process")
+    p.read(source(rate)).key_by("key").process(PerMinute()).write(files.Sink(out))
+    return p
+
+
+@dataclass
+class Numbered:
+    number: int
+
+
+ODD = OutputTag("odd", Numbered)
+
+
+class Pairs(Process[Event, Numbered]):
+    """Holds rows back in operator state and lets them go in tens; odd ones go to a side output."""
+
+    held = OperatorListState(int)
+
+    def on_row(self, row: Event, ctx: Context[Numbered]) -> None:
+        if row.number % 2:
+            ctx.emit_to(ODD, Numbered(row.number))
+            return
+        self.held.add(row.number)
+        if len(self.held.get()) >= 10:
+            for number in self.held.get():
+                ctx.emit(Numbered(number))
+            self.held.clear()
+
+
+def operator_state(out: Path, rate: float | None) -> Pipeline:
+    p = Pipeline("operator-state")
+    pairs = p.read(source(rate)).process(Pairs())
+    pairs.write(files.Sink(out / "even"))
+    pairs.side(ODD).write(files.Sink(out / "odd"))
+    return p
+
+
+def held_back(out: Path) -> Counter[str]:
+    """Of the even rows at most nine per subtask are still held when the input ends."""
+    even = [row["number"] for row in rows(out / "even")]
+    assert len(set(even)) == len(even), "an even row came twice"
+    assert set(even) <= set(range(0, ROWS, 2))
+    assert len(even) >= ROWS // 2 - 9 * 3, "even rows were lost"
+    return counted(rows(out / "odd"))
+
+
+# -- stateless verbs ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Word:
+    number: int
+    word: str
+    at: datetime
+
+
+def halve(event: Event) -> Event:
+    return Event(event.number, event.key, event.value // 2, event.at)
+
+
+def words(event: Event) -> Iterable[Word]:
+    for word in ("a", "b")[: event.value % 3]:
+        yield Word(event.number, f"{word}{event.key}", event.at)
+
+
+def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
+    frame = pl.from_arrow(batch)
+    assert isinstance(frame, pl.DataFrame)
+    return frame.with_columns(pl.col("value") * 2).to_arrow().combine_chunks().to_batches()[0]
+
+
+def stateless(out: Path, rate: float | None) -> Pipeline:
+    p = Pipeline("stateless")
+    read = p.read(source(rate))
+    halved = read.map(halve).filter(col("value") > 5)
+    both = halved.map_batches(doubled).union(read.filter(col("value") < 3))
+    both.write(files.Sink(out / "union"))
+    exploded = read.flat_map(words).with_columns(parts=col("word").str.split("a")).explode("parts")
+    exploded.select("number", "parts", upper=col("word").str.to_uppercase()).write(files.Sink(out / "words"))
+    return p
+
+
+def several_sinks(out: Path) -> Counter[str]:
+    return counted({"sink": folder.name, **row} for folder in sorted(out.iterdir()) for row in rows(folder))
+
+
+# -- other sources ------------------------------------------------------------------------------------------------------
+
+
+def write_files(folder: Path) -> Path:
+    """Five files of unlike lengths, the fifth empty; every 50th line is no row."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for index, size in enumerate((900, 700, 300, 20, 0)):
+        lines = [
+            "{broken"
+            if number % 50 == 49
+            else json.dumps({"number": number, "key": str(number % 7), "value": number % 13, "at": _moment(number)})
+            for number in range(index * 1_000, index * 1_000 + size)
+        ]
+        (folder / f"{index}.jsonl").write_text("".join(line + "\n" for line in lines))
+    return folder
+
+
+def _moment(number: int) -> str:
+    return (START + timedelta(seconds=number % 1_000 / 10)).isoformat()
+
+
+def read_files(out: Path, rate: float | None) -> Pipeline:
+    p = Pipeline("files")
+    read = p.read(
+        files.Source(out.parent / "in", schema=Event, event_time="at", bad_rows="dead_letter", rate=rate, batch_rows=50)
+    )
+    read.key_by("key").window(tumbling("10s")).agg(**AGGREGATES).write(files.Sink(out / "windows"))
+    read.dead_letters().select("error", "where").write(files.Sink(out / "bad"))
+    return p
+
+
+def read_iterable(out: Path, rate: float | None) -> Pipeline:
+    rows_of = [
+        Event(number, str(number % 5), number % 17, START + timedelta(seconds=number / 10)) for number in range(1_500)
+    ]
+    p = Pipeline("iterable")
+    read = p.read(iterables.Source(rows_of, event_time="at", rate=rate and rate / 2))
+    read.key_by("key").process(PerMinute()).write(files.Sink(out, format="jsonl"))
+    return p
+
+
+CASES = (
+    Case("tumbling", tumbling_windows, every_row),
+    Case("sliding", sliding_windows, every_row),
+    Case("sessions", sessions, every_row),
+    Case("late", late_windows, accounted_for),
+    Case("running", running, newest_per_key),
+    Case("reduced", reduced, newest_per_key),
+    Case("keyed-process", keyed_process, every_row),
+    Case("operator-state", operator_state, held_back),
+    Case("stateless", stateless, several_sinks),
+    Case("files", read_files, several_sinks),
+    Case("iterable", read_iterable, every_row),
+)

@@ -1,0 +1,71 @@
+"""Interrupted anywhere, resumed at another parallelism, cut into any batches: a pipeline's result stays the same."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from pathlib import Path
+from typing import cast
+
+import pytest
+from embedded_runs import Stress, assert_same, finish, settings
+from pipelines import CASES, Case, Result, write_files
+
+from penstock.runtime import exchange, sources
+from penstock.runtime.subtask import SubtaskSettings
+
+RATE = 6_000
+HISTORIES = int(os.environ.get("PENSTOCK_TEST_HISTORIES", "1"))
+"""Interrupted histories per pipeline; more of them are for a search by hand."""
+
+
+@pytest.fixture(scope="session")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
+    """The result of every pipeline, uninterrupted, with one subtask per operator and large batches."""
+    results: dict[str, Result] = {}
+    for case in CASES:
+        folder = tmp_path_factory.mktemp(case.name)
+        write_files(folder / "in")
+        finish(case.declare(folder / "out", None), folder / "state")
+        results[case.name] = case.result(folder / "out")
+        assert results[case.name]
+    return results
+
+
+def compare(got: Result, expected: Result, what: object) -> None:
+    if isinstance(expected, Counter):
+        assert_same(cast("Counter[str]", got), cast("Counter[str]", expected), what)
+    else:
+        assert got == expected, what
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_interruptions_change_nothing(case: Case, expected: dict[str, Result], tmp_path: Path, seed: int) -> None:
+    """Seeded cancellations in the middle of a run, each resumed at 1, 2 or 3 subtasks per operator."""
+    for n in range(HISTORIES):
+        print(f"seed {seed + n}: repeat with PENSTOCK_TEST_SEED={seed + n}")
+        root = tmp_path / str(n)
+        write_files(root / "in")
+        stress = Stress(lambda out: case.declare(out, RATE), root, f"{seed + n}-{case.name}")
+        out = stress.run()
+        print(stress.resumed, "resumed from a checkpoint:", stress.history)
+        compare(case.result(out), expected[case.name], f"seed {seed + n}: {stress.history}")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_batches_and_settings_change_nothing(
+    case: Case, expected: dict[str, Result], tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sources that read a few rows at a time, tiny credit, frequent checkpoints, any parallelism: the same result."""
+    rng = random.Random(f"{seed}-{case.name}")
+    batch, joined = rng.choice((17, 60, 500)), rng.choice((1, 100, 16_384))
+    monkeypatch.setattr(sources, "BATCH_ROWS", batch)
+    monkeypatch.setattr(exchange, "COALESCE_ROWS", joined)
+    data = SubtaskSettings(flush_ms=rng.choice((1, 50)), credit_bytes=rng.choice((1, 5_000, 4 << 20)))
+    how = settings(rng.choice((1, 2, 3, 4)), rng.choice((2, 20, 10_000)), data=data)
+    what = f"seed {seed}: {batch} rows a batch, joined to {joined}, {how}"
+    print(what)
+    write_files(tmp_path / "in")
+    finish(case.declare(tmp_path / "out", None), tmp_path / "state", how)
+    compare(case.result(tmp_path / "out"), expected[case.name], what)
