@@ -16,6 +16,7 @@ from penstock.protocol import joblog, leader, messages
 from penstock.protocol.jobmaster import JobMaster
 from penstock.protocol.manifests import decode_manifest, encode_manifest
 from penstock.protocol.messages import SubtaskId, TaskStatus
+from penstock.protocol.retention import retired_objects
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -264,6 +265,8 @@ class Coordinator(Node):
             commands = master.handle(current, self.monotonic_ms)
             for before, after in zip(master.phases, master.phases[1:], strict=False):
                 coverage.add(f"job move {before.name} {after.name}")
+            if isinstance(current, job.RecordStored) and isinstance(current.record, joblog.Complete):
+                self._retire(current.record)
             for command in commands:
                 coverage.add(f"job command {type(command).__name__}")
                 if master is self.master:
@@ -346,6 +349,17 @@ class Coordinator(Node):
                 case joblog.StepDown():
                     yield from self._lead(self.machine.lost(command.reason))
         return events
+
+    def _retire(self, record: joblog.Complete) -> None:
+        """Delete what no restore needs any more."""
+        blobs = self._world.blobs
+        assert self._writer is not None
+        assert self.master is not None
+        retained = {savepoint.checkpoint for savepoint in self._writer.history.savepoints.values()}
+        prefix = f"jobs/{self._world.job}/checkpoints/"
+        keys = [key for key in blobs.objects if key.startswith(prefix)]
+        for key in retired_objects(keys, record.checkpoint, retained, self.master.live_objects):
+            blobs.delete(key)
 
     def _create(self, writer: joblog.JobLogWriter, record: joblog.AnyRecord) -> Work:
         self._world.step(self, f"write {type(record).__name__}")

@@ -69,6 +69,9 @@ class Scenario:
     credit_bytes: int
     pace_ms: int
     concurrent_io: bool
+    idle_chance: float
+    slow_subtask: str
+    """One that works slowly until the world heals, so that barriers come far apart."""
     requests: tuple[Request, ...]
     faults: tuple[tuple[int, str], ...]
     heal_ms: int
@@ -130,7 +133,7 @@ def key_group_of(key: int) -> int:
 def draw_scenario(seed: int, faults: tuple[str, ...]) -> Scenario:
     """The scenario of a seed; `faults` are the names that may be drawn."""
     draw = random.Random(seed ^ 0x5EED)
-    shape: Shape = draw.choice(("chain", "file", "file", "deep", "kafka", "kafka", "kafka", "deepkafka"))
+    shape: Shape = draw.choice(("chain", "file", "file", "deep", "deep", "kafka", "kafka", "kafka", "deepkafka"))
     workers = draw.randint(2, 3)
     parallelism = draw.randint(1, 3)
     flavour: Flavour = "at_least_once" if draw.random() < 0.1 else "aligned"
@@ -158,6 +161,8 @@ def draw_scenario(seed: int, faults: tuple[str, ...]) -> Scenario:
         credit_bytes=draw.choice((30, 60, 10_000)),
         pace_ms=draw.choice((10, 30, 60)),
         concurrent_io=draw.random() < 0.3,
+        idle_chance=draw.choice((0.03, 0.03, 0.4)),
+        slow_subtask=f"{draw.choice(VERTICES[shape])}[{draw.randrange(parallelism)}]" if draw.random() < 0.3 else "",
         requests=_requests(draw),
         faults=hits,
         heal_ms=2600,

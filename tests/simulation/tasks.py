@@ -24,6 +24,7 @@ from penstock.protocol import messages, subtask
 from penstock.protocol.channels import AdvanceWatermark, BecomeIdle, Deliver
 from penstock.protocol.committing import StagedPart, StagedParts
 from penstock.protocol.frames import Channel, Frame
+from penstock.protocol.incremental import IncrementalHandles
 from penstock.protocol.keygroups import subtask_of
 from penstock.protocol.manifests import Manifest, blob_prefix, decode_manifest
 from penstock.protocol.messages import Handle, OperatorHandles, SubtaskId, SubtaskSnapshot
@@ -98,7 +99,8 @@ class Task:
         partitions = [] if target is None else [self.index] if target == "w" else list(range(self.parallelism))
         outputs = [OutputId(target or "", 0, number) for number in partitions]
         self._edge = _Edge(outputs, [[] for _ in outputs]) if target else None
-        self.ledger = OutputLedger(deploy.attempt, self.index, outputs, scenario.credit_bytes)
+        credit_bytes = scenario.credit_bytes * (8 if target == "m" else 1)
+        self.ledger = OutputLedger(deploy.attempt, self.index, outputs, credit_bytes)
         self.machine = subtask.SubtaskMachine(
             deploy.job,
             deploy.attempt,
@@ -120,6 +122,7 @@ class Task:
         self._keyed: dict[int, dict[int, Any]] = {}
         self._written: list[Output] = []
         self._staged = StagedParts((), 0)
+        self._incremental = IncrementalHandles({})
         self._committing = False
         self._frozen: dict[int, _Frozen] = {}
         self._offset = deploy.start_offset
@@ -235,6 +238,8 @@ class Task:
                         self._splits[name] = _Split(position, watermark)
         self._restored_watermarks = key_group_watermarks(parts, self._key_groups, manifest.max_parallelism)
         staged: list[bytes] = []
+        if len(parts) == self.parallelism and parts[self.index].operators["op"].keyed is not None:
+            self._incremental = IncrementalHandles({"op": parts[self.index].operators["op"].keyed})
         for snapshot in parts.values():
             handles = snapshot.operators["op"]
             staged += handles.lists.get("staged", ())
@@ -261,7 +266,8 @@ class Task:
         self._scheduled = True
         kernel = self.world.kernel
         delay = kernel.random.randint(1, 3) if delay_ms is None else delay_ms
-        self.worker.later(delay + self.worker.slow_ms, self._work)
+        slow_ms = self.worker.slow_ms + self.world.slow_task_ms(self.deploy.subtask)
+        self.worker.later(delay + slow_ms, self._work)
 
     def _work(self) -> None:
         self._scheduled = False
@@ -303,7 +309,7 @@ class Task:
             self._exhausted = True
             self._feed(subtask.SourceExhausted())
             return
-        if draw.random() < 0.03:
+        if draw.random() < scenario.idle_chance:
             self._idle()
             return
         name = draw.choice(open_splits)
@@ -332,6 +338,8 @@ class Task:
     def _deliver(self, rows: Sequence[Any]) -> None:
         for row in rows:
             if self.vertex == "m":
+                state = self._keyed.setdefault(key_group_of(row.key), {})
+                state[row.key] = state.get(row.key, 0) + 1
                 self._send_row(row, row.key)
             elif self.vertex == "k":
                 self._count(row)
@@ -536,6 +544,9 @@ class Task:
         frozen = self._frozen.pop(command.checkpoint)
         prefix = blob_prefix(self.deploy.job, self.deploy.attempt, command.checkpoint, command.nonce)
         handle, data = self._assemble(frozen, f"{prefix}{self.vertex}-{self.index}-op.state")
+        reused = self._incremental.reusable("op", handle.sha256) if handle else None
+        handle = reused or handle
+        self._incremental.taken(command.checkpoint, {"op": handle} if handle else {})
         operator = OperatorHandles(keyed=handle, lists=frozen.lists, unions=frozen.unions)
         snapshot = SubtaskSnapshot(
             operators={"op": operator},
@@ -543,7 +554,7 @@ class Task:
             ahead=frozen.watermarks,
             position=frozen.position,
         )
-        uploads = UploadMachine([handle.key] if handle else [], tries=3)
+        uploads = UploadMachine([handle.key] if handle and not reused else [], tries=3)
         pending = deque(uploads.start())
         while pending:
             match pending.popleft():
@@ -575,6 +586,7 @@ class Task:
         if self.publisher is not None:
             self._processes.append(self.worker.start(self.publisher.load(command), self.fail))
             return
+        self._incremental.completed(command.checkpoint)
         self._staged.completed(command.checkpoint)
         self._commit()
         self.trim()

@@ -213,6 +213,11 @@ class World:
             if task is not None:
                 worker.later(self.kernel.short(2, 8), task.put, CreditReported(output, processed))
 
+    def slow_task_ms(self, subtask: SubtaskId) -> int:
+        """How much longer a subtask takes for a step."""
+        slow = str(subtask) == self.scenario.slow_subtask and self.kernel.now < self.scenario.heal_ms
+        return 40 if slow else 0
+
     def loses_event(self, event: messages.AnyEvent) -> bool:
         """Whether a fault swallows this event."""
         if not self.event_loss or (self.lost_event_type is not None and not isinstance(event, self.lost_event_type)):

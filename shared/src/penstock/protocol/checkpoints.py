@@ -119,6 +119,10 @@ class CheckpointBook:
         pending = self._pending.get((message.attempt, message.checkpoint, message.nonce))
         return self._abort([pending] if pending else [], now_ms)
 
+    def failed(self, pending: PendingCheckpoint, now_ms: int) -> list[PendingCheckpoint]:
+        """All acks are in, but the checkpoint must not become COMPLETE: it is aborted."""
+        return self._abort([pending] if self._key(pending) in self._pending else [], now_ms)
+
     def expired(self, now_ms: int) -> list[PendingCheckpoint]:
         """Those that took too long: they are aborted."""
         late = [p for p in self.pending if now_ms - p.triggered_ms >= self._settings.timeout_ms and not p.full]

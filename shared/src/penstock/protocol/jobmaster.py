@@ -18,6 +18,7 @@ import msgspec
 
 from penstock.errors import ProtocolError
 from penstock.protocol.checkpoints import CheckpointBook, CheckpointSettings, PendingCheckpoint, Purpose
+from penstock.protocol.incremental import LiveObjects
 from penstock.protocol.jobevents import (
     AckReceived,
     Announce,
@@ -52,7 +53,7 @@ from penstock.protocol.joblog import (
     TerminalState,
     Terminated,
 )
-from penstock.protocol.manifests import Interval, Manifest, manifest_key, open_intervals
+from penstock.protocol.manifests import Interval, Manifest, blob_prefix, manifest_key, open_intervals
 from penstock.protocol.messages import (
     Acknowledged,
     BarrierMarker,
@@ -151,6 +152,7 @@ class JobMaster:
         self._statuses: dict[SubtaskId, TaskStatus] = {}
         self._published: dict[SubtaskId, int] = {}
         self._intervals: Mapping[str, Mapping[int, tuple[Interval, ...]]] = {}
+        self._live = LiveObjects(None)
         self._storing: dict[int, tuple[PendingCheckpoint, Manifest]] = {}
         self._appending = 0
         self._ending: _Ending | None = None
@@ -170,6 +172,11 @@ class JobMaster:
     def book(self) -> CheckpointBook:
         """The pending checkpoints."""
         return self._book
+
+    @property
+    def live_objects(self) -> frozenset[str]:
+        """Objects of earlier checkpoints that incremental snapshots may refer to: not to be deleted."""
+        return self._live.keys
 
     @property
     def statuses(self) -> Mapping[SubtaskId, TaskStatus]:
@@ -207,7 +214,7 @@ class JobMaster:
             case AckReceived():
                 return self._on_ack(event.message, now_ms)
             case ManifestStored():
-                return self._on_manifest(event)
+                return self._on_manifest(event, now_ms)
             case Requested():
                 return self._on_request(event, now_ms)
             case Ticked():
@@ -228,6 +235,7 @@ class JobMaster:
         for marker in event.markers:
             self._book.seen(marker.checkpoint)
         manifest = event.manifest
+        self._live = LiveObjects(manifest)
         if manifest is not None and manifest.job == self.job and manifest.generation == self._generation:
             self._intervals = manifest.intervals
         if self.history.epoch == event.epoch:
@@ -460,12 +468,17 @@ class JobMaster:
             generation=self._generation, attempt_number=begin.attempt_number,
         )  # fmt: skip
 
-    def _on_manifest(self, event: ManifestStored) -> list[JobCommand]:
-        pending, _ = self._storing.get(event.checkpoint, (None, None))
-        if pending is None or pending.nonce != event.nonce or self.phase is not Phase.RUNNING:
+    def _on_manifest(self, event: ManifestStored, now_ms: int) -> list[JobCommand]:
+        pending, manifest = self._storing.get(event.checkpoint, (None, None))
+        if pending is None or manifest is None or pending.nonce != event.nonce or self.phase is not Phase.RUNNING:
             return []
         if event.checkpoint <= self.history.highest_checkpoint:
             return []
+        missing = self._live.missing(
+            manifest, blob_prefix(self.job, pending.attempt, pending.checkpoint, pending.nonce)
+        )
+        if missing:
+            return self._abort(self._book.failed(pending, now_ms), f"it refers to {missing[0]}, perhaps gone", now_ms)
         complete = Complete(
             checkpoint=event.checkpoint, checkpoint_nonce=event.nonce, attempt=pending.attempt, parent=-1,
             manifest=event.key, sha256=event.sha256,
@@ -480,6 +493,7 @@ class JobMaster:
     def _on_complete_recorded(self, record: Complete, now_ms: int) -> list[JobCommand]:
         pending, manifest = self._storing[record.checkpoint]
         self._intervals = manifest.intervals
+        self._live.completed(manifest)
         self._storing = {n: stored for n, stored in self._storing.items() if n > record.checkpoint}
         lower = self._book.completed(record.checkpoint, now_ms)
         commands: list[JobCommand] = [self._completed(record)]

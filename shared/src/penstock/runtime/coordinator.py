@@ -211,7 +211,8 @@ class CoordinatorService:
             history = self._jobs[job].master.history
             retained = {record.checkpoint for record in history.records if isinstance(record, Savepoint)}
             keys = await blobs.list(checkpoints_prefix(job))
-            for key in retired_objects(keys, complete, retained):
+            live = self._jobs[job].master.live_objects
+            for key in retired_objects(keys, complete, retained, live):
                 await blobs.delete(key)
 
     # -- input ----------------------------------------------------------------------------------------------------------
