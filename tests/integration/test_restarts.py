@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from embedded_runs import Stress, assert_same, finish, settings
+from embedded_runs import Attempt, Stress, assert_same, finish, settings
 from pipelines import CASES, Case, Result, write_files
 
 from penstock.runtime import exchange, sources
@@ -51,6 +51,16 @@ def test_interruptions_change_nothing(case: Case, expected: dict[str, Result], t
         out = stress.run()
         print(stress.resumed, "resumed from a checkpoint:", stress.history)
         compare(case.result(out), expected[case.name], f"seed {seed + n}: {stress.history}")
+
+
+def test_a_source_at_its_end_makes_no_key_group_old(expected: dict[str, Result], tmp_path: Path) -> None:
+    """Restored 3 -> 1 -> 2 while one source subtask has no split: its end of time is not that of any window."""
+    case = next(case for case in CASES if case.name == "files")
+    write_files(tmp_path / "in")
+    planned = (Attempt(3, 20, 0, after_checkpoints=3), Attempt(1, 20, 0, after_checkpoints=2), Attempt(2, 20, 60, None))
+    stress = Stress(lambda out: case.declare(out, 3_000), tmp_path, "planned", planned=planned)
+    compare(case.result(stress.run()), expected["files"], stress.history)
+    assert len(stress.history) == 3
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -173,6 +173,9 @@ class OperatorHandles(msgspec.Struct, frozen=True):
     lists: dict[str, tuple[bytes, ...]] = {}
     unions: dict[str, tuple[bytes, ...]] = {}
     broadcast: dict[str, bytes] = {}
+    ahead: dict[int, int] = {}
+    """Key groups whose event time this operator has not reached again since its restore. Per operator: the operators of
+    a chain may have come from different vertices, whose watermarks say nothing about each other."""
 
 
 class SubtaskSnapshot(msgspec.Struct, frozen=True):

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+import msgspec
+
 from penstock.errors import CorruptDataError, ExternalError, UsageError
 from penstock.ports import BlobNotFoundError, Blobs
 from penstock.protocol.keygroups import KeyGroupRange
@@ -38,7 +40,8 @@ class FrozenSubtask:
     watermark: int
     sync_us: int
     alignment_us: int = 0
-    ahead: dict[int, int] = field(default_factory=dict[int, int])
+    ahead: dict[str, dict[int, int]] = field(default_factory=dict[str, dict[int, int]])
+    """Per operator: key groups that a former owner had brought further than this subtask has come."""
     persist: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
 
 
@@ -65,6 +68,7 @@ async def upload(
             lists={name: tuple(entries) for name, entries in snapshot.lists.items()},
             unions={name: tuple(entries) for name, entries in snapshot.unions.items()},
             broadcast=dict(snapshot.broadcast),
+            ahead=frozen.ahead.get(operator, {}),
         )
         total += sum(
             len(entry) for entries in (*snapshot.lists.values(), *snapshot.unions.values()) for entry in entries
@@ -72,7 +76,6 @@ async def upload(
     return SubtaskSnapshot(
         operators=operators,
         watermark=frozen.watermark,
-        ahead=frozen.ahead,
         size_bytes=total,
         sync_us=frozen.sync_us,
         async_us=monotonic_us() - started_us,
@@ -139,7 +142,7 @@ async def restore_operator(
         CorruptDataError: an object that the manifest names is missing or not what was written; the error names it.
     """
     snapshots = {
-        index: snapshot
+        index: msgspec.structs.replace(snapshot, ahead=snapshot.operators[operator].ahead)
         for subtasks in manifest.subtasks.values()
         for index, snapshot in sorted(subtasks.items())
         if operator in snapshot.operators

@@ -174,8 +174,8 @@ class SubtaskRunner:
         self._paused = False
         self._exhausted = False
         self._watermark = MIN_WATERMARK
-        self._ahead: dict[int, int] = {}
-        """Key groups whose former owner had come further than this subtask has."""
+        self._ahead: dict[str, dict[int, int]] = {}
+        """Per operator: key groups whose former owner had come further than this subtask has."""
         self._aligning_since_us: int | None = None
         self._chain: Chain | None = None
         self._committer: Committer | None = None
@@ -286,7 +286,8 @@ class SubtaskRunner:
                     self._services.blobs,
                 )
                 state = restored[operator.id]
-                self._ahead |= state.watermarks if state is not None else {}
+                if state is not None and operator.verb not in ("read", "write"):
+                    self._ahead[operator.id] = dict(state.watermarks)
         writers: dict[str, SinkWriter] = {}
 
         def open_sink(operator: str, write: Write) -> SinkWriter:
@@ -516,7 +517,7 @@ class SubtaskRunner:
         alignment_us = started - self._aligning_since_us if self._aligning_since_us is not None else 0
         self._aligning_since_us = None
         sync_us = self._micros() - started
-        self._ahead = watermarks_above(self._ahead, self._watermark)
+        self._ahead = {o: watermarks_above(groups, self._watermark) for o, groups in self._ahead.items()}
         self._frozen[checkpoint] = FrozenSubtask(
             snapshots, self._watermark, sync_us, alignment_us, self._ahead, persists
         )
