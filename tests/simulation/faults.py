@@ -16,6 +16,7 @@ Fault = Callable[["World"], None]
 FAULTS: dict[str, Fault] = {}
 
 LEADER_STEPS = (
+    "create epoch", "append epoch", "take over",
     "write Leader", "write Begin", "write Complete", "write Savepoint", "write Terminated",
     "recorded Leader", "recorded Begin", "recorded Complete", "recorded Savepoint", "recorded Terminated",
     "announce Deploy", "announce BarrierMarker", "announce CheckpointCompleted", "announce FinishAttempt",
@@ -261,6 +262,8 @@ def commands_trimmed(world: World) -> None:
             if not any(isinstance(c, BarrierMarker) and c.pause for c in partition.values):
                 partition.trimmed = partition.end
                 world.kill_coordinator(node)
+                if world.kernel.random.random() < 0.7:
+                    world.stop_node(world.some_worker(), world.kernel.random.randint(1400, 2600))
 
         world.blobs.slow_ms = 3000
         _for_a_while(world, 100, 300, lambda: setattr(world.blobs, "slow_ms", 0))

@@ -126,6 +126,8 @@ class Process:
         self._node = node
         self._work = work
         self._failed = failed
+        self._answers: deque[tuple[Any, BaseException | None]] = deque()
+        self._stepping = False
         self.cancelled = False
 
     def cancel(self) -> None:
@@ -133,19 +135,28 @@ class Process:
         self.cancelled = True
 
     def step(self, value: Any = None, error: BaseException | None = None) -> None:
-        """Go on with an answer."""
-        if self.cancelled or not self._node.alive:
+        """Go on with an answer. An operation may answer at once: then this loops and does not call itself."""
+        self._answers.append((value, error))
+        if self._stepping:
             return
+        self._stepping = True
+        while self._answers and not self.cancelled and self._node.alive:
+            if not self._step(*self._answers.popleft()):
+                self.cancelled = True
+        self._stepping = False
+
+    def _step(self, value: Any, error: BaseException | None) -> bool:
         try:
             operation = self._work.throw(error) if error is not None else self._work.send(value)
         except StopIteration:
-            return
+            return False
         except Violation:
             raise
         except Exception as raised:
             self._failed(raised)
-            return
+            return False
         self._node.deliver(operation, self._answer)
+        return True
 
     def _answer(self, value: Any = None, error: BaseException | None = None) -> None:
         self._node.deliver(self.step, value, error)

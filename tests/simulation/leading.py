@@ -30,6 +30,13 @@ COMMANDS = "commands"
 EVENTS = "events"
 
 
+_STEPS: dict[type, str] = {
+    leader.CreateEpoch: "create epoch",
+    leader.AppendEpoch: "append epoch",
+    leader.Lead: "take over",
+}
+
+
 class Coordinator(Node):
     """One candidate."""
 
@@ -151,6 +158,7 @@ class Coordinator(Node):
 
     def _carry_out_leader(self, command: leader.LeaderCommand) -> Work:
         world = self._world
+        world.step(self, _STEPS.get(type(command), ""))
         match command:
             case leader.AskForLease():
                 asked_ms = self.monotonic_ms
@@ -218,21 +226,8 @@ class Coordinator(Node):
         yield self._world.log.append(self, COMMANDS, 0, command)
 
     def _open_job(self) -> Work:
-        blobs = self._world.blobs
         name = self._world.job
-        while True:
-            try:
-                records: list[joblog.AnyRecord] = []
-                for key in (yield blobs.list(joblog.log_prefix(name))):
-                    records += [joblog.decode_record((yield blobs.get(key)), key)]
-                history = joblog.JobHistory.of(records)
-                restore = history.restore
-                manifest = (yield from self._load_manifest(restore)) if restore else None
-                break
-            except BlobNotFoundError as error:
-                raise Violation(f"I12: {self.name} needs {error}, which was deleted") from error
-            except ExternalError:
-                yield self.sleep(20)
+        history, manifest = yield from self._load_history()
         scenario = self._world.scenario
         topology = scenario.topology(history.graph["parallelism"])
         self.master = JobMaster(name, history, topology, scenario.checkpoints, scenario.restarts, self.kernel.new_id)
@@ -246,6 +241,25 @@ class Coordinator(Node):
         }
         yield from self._feed(job.Opened(self.epoch, statuses, self._markers, manifest))
         yield from self._feed(job.SlotsOffered({w: s for w, (s, _, _) in self._workers.items()}))
+
+    def _load_history(self) -> Work:
+        """The job log and the manifest of its newest COMPLETE; another leader may complete and delete meanwhile."""
+        blobs, prefix = self._world.blobs, joblog.log_prefix(self._world.job)
+        missing = ""
+        while True:
+            try:
+                records: list[joblog.AnyRecord] = []
+                for key in (yield blobs.list(prefix)):
+                    records += [joblog.decode_record((yield blobs.get(key)), key)]
+                history = joblog.JobHistory.of(records)
+                restore = history.restore
+                return history, (yield from self._load_manifest(restore)) if restore else None
+            except BlobNotFoundError as error:
+                if str(error) == missing:
+                    raise Violation(f"I12: {self.name} needs {error}, which was deleted") from error
+                missing = str(error)
+            except ExternalError:
+                yield self.sleep(20)
 
     def _load_manifest(self, restore: messages.Restore) -> Work:
         data = yield self._world.blobs.get(restore.manifest)
@@ -306,7 +320,7 @@ class Coordinator(Node):
         return []
 
     def _capture(self, command: job.CaptureOffsets) -> Work:
-        yield self.sleep(self.kernel.short())
+        yield self.sleep(self.kernel.random.randint(1, 60 if self._world.scenario.concurrent_io else 6))
         offsets: Mapping[str, tuple[int, ...]] = {
             vertex: tuple(
                 self._world.log.partition(f"{vertex}.g{command.generation}", number).end for number in range(partitions)

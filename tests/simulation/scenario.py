@@ -137,8 +137,7 @@ def draw_scenario(seed: int, faults: tuple[str, ...]) -> Scenario:
     workers = draw.randint(2, 3)
     parallelism = draw.randint(1, 3)
     flavour: Flavour = "at_least_once" if draw.random() < 0.1 else "aligned"
-    count = 0 if draw.random() < 0.15 else draw.randint(1, 5)
-    hits = tuple(sorted((draw.randint(100, 2200), draw.choice(faults)) for _ in range(count))) if faults else ()
+    hits = _hits(draw, [name for name in faults if "w" in VERTICES[shape] or not _concerns_publishing(name)])
     return Scenario(
         seed=seed,
         shape=shape,
@@ -163,7 +162,7 @@ def draw_scenario(seed: int, faults: tuple[str, ...]) -> Scenario:
         concurrent_io=draw.random() < 0.3,
         idle_chance=draw.choice((0.03, 0.03, 0.4)),
         slow_subtask=f"{draw.choice(VERTICES[shape])}[{draw.randrange(parallelism)}]" if draw.random() < 0.3 else "",
-        requests=_requests(draw),
+        requests=_requests(draw, hits),
         faults=hits,
         heal_ms=2600,
     )
@@ -185,11 +184,31 @@ def _restarts(draw: random.Random) -> RestartStrategy:
         return NoRestart()
     if chance < 0.12:
         return FixedDelay(attempts=2, delay_ms=50)
-    return ExponentialDelay(initial_ms=20, max_ms=200, reset_after_ms=1000)
+    return ExponentialDelay(initial_ms=draw.choice((20, 250)), max_ms=300, reset_after_ms=1000)
 
 
-def _requests(draw: random.Random) -> tuple[Request, ...]:
+def _concerns_publishing(name: str) -> bool:
+    return any(word in name for word in ("publisher", "commit", "transaction"))
+
+
+def _hits(draw: random.Random, faults: list[str]) -> tuple[tuple[int, str], ...]:
+    """Which faults, and when. Those that wait for a step of somebody are armed early."""
+    count = 0 if not faults or draw.random() < 0.1 else draw.randint(1, 6)
+    special = [name for name in faults if _concerns_publishing(name)]
+    if count and draw.random() < 0.04:
+        return tuple((draw.randint(425, 475), "kill_worker") for _ in range(2))
+    names = [draw.choice(special) if special and draw.random() < 0.35 else draw.choice(faults) for _ in range(count)]
+    return tuple(sorted((draw.randint(0, 1200) if " at " in n else draw.randint(100, 2200), n) for n in names))
+
+
+def _requests(draw: random.Random, faults: tuple[tuple[int, str], ...]) -> tuple[Request, ...]:
     requests: list[Request] = []
+    if any(name.endswith("Savepoint") for _, name in faults):
+        requests.append(Request(draw.randint(800, 1400), "savepoint"))
+    if faults and draw.random() < 0.06:  # the worker is lost before the first COMPLETE, and the job is cancelled
+        requests.append(Request(draw.randint(1350, 1900), "cancel"))
+    elif draw.random() < 0.1:
+        requests.append(Request(draw.randint(380, 620), draw.choice(("cancel", "suspend"))))
     for _ in range(draw.choice((0, 0, 1, 1, 2))):
         kind: RequestKind = draw.choice(("savepoint", "savepoint", "rescale", "rescale", "rescale", "suspend"))
         requests.append(Request(draw.randint(150, 1600), kind, parallelism=draw.randint(1, 3)))

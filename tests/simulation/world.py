@@ -110,7 +110,7 @@ class World:
         self.invariants.final_output(terminated.state, complete=published)
         if terminated.state == "FAILED" and isinstance(self.scenario.restarts, ExponentialDelay):
             raise Violation(f"I10: FAILED although restarts are unbounded: {terminated.reason}")
-        if terminated.state == "FAILED" and not self.scenario.faults:
+        if terminated.state == "FAILED" and not (self.scenario.faults or self.scenario.slow_subtask):
             raise Violation(f"I10: FAILED without a fault: {terminated.reason}")
         running = self._running()
         if running:
@@ -148,6 +148,7 @@ class World:
         if isinstance(record, joblog.Terminated):
             self._ended_at = self.kernel.now
             self._heal()
+            self.kernel.after(QUIET_MS, self._traps.clear)
             self._aftermath()
 
     def _graph(self) -> dict[str, Any]:
@@ -311,7 +312,6 @@ class World:
                 return
 
     def _heal(self) -> None:
-        self._traps.clear()
         self.event_loss, self.lost_event_type, self.slow_commit_ms = 0.0, None, 0
         self.metadata.down = False
         self.blobs.down, self.blobs.slow_ms, self.blobs.trouble = False, 0, lambda action, key: ""

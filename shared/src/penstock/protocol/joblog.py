@@ -303,6 +303,9 @@ class JobLogWriter:
         if self.lost or self._in_flight is not None or not self._queue:
             return []
         record = msgspec.structs.replace(self._queue.popleft(), seq=self.history.next_seq)
+        if isinstance(record, Leader) and record.epoch <= self.history.epoch:
+            self.lost = True
+            return [StepDown(f"a leader of epoch {self.history.epoch} acts already")]
         if isinstance(record, Complete):
             parent = self.history.complete.seq if self.history.complete else -1
             record = msgspec.structs.replace(record, parent=parent)

@@ -89,10 +89,10 @@ class Phase(Enum):
 _MOVES: dict[Phase, frozenset[Phase]] = {
     Phase.OPENING: frozenset({Phase.WAITING, Phase.RUNNING, Phase.TERMINATED}),
     Phase.WAITING: frozenset({Phase.CAPTURING, Phase.ENDING, Phase.SUSPENDED}),
-    Phase.CAPTURING: frozenset({Phase.BEGINNING, Phase.RESTARTING, Phase.ENDING, Phase.SUSPENDED}),
+    Phase.CAPTURING: frozenset({Phase.BEGINNING, Phase.ENDING}),
     Phase.BEGINNING: frozenset({Phase.RUNNING}),
     Phase.RUNNING: frozenset({Phase.RESTARTING, Phase.WAITING, Phase.ENDING, Phase.SUSPENDED}),
-    Phase.RESTARTING: frozenset({Phase.WAITING, Phase.ENDING, Phase.SUSPENDED}),
+    Phase.RESTARTING: frozenset({Phase.WAITING, Phase.ENDING}),
     Phase.ENDING: frozenset({Phase.TERMINATED}),
     Phase.TERMINATED: frozenset(),
     Phase.SUSPENDED: frozenset(),

@@ -1,0 +1,39 @@
+"""What a thousand histories must have reached: every fault, every move, every event and command of the machines."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from tests.simulation.faults import FAULTS
+
+from penstock.protocol import jobevents, joblog, jobmaster, leader, messages, publishing, subtask, worker
+
+EXCEPTIONS: dict[str, str] = {
+    "publisher command FailJob": "a mark that is missing or too far on cannot come about while the invariants hold",
+    "leader event TimePassed": "counted where it is handed in, by the leader command AskForLease",
+}
+
+
+def required() -> set[str]:
+    """The names as the simulated shells report them."""
+    names = {f"fault {name}" for name in FAULTS}
+    names |= {f"job move {a.name} {b.name}" for a, after in jobmaster._MOVES.items() for b in after}
+    names |= {f"leader phase {phase.name}" for phase in leader.LeaderPhase}
+    names |= {f"publisher phase {phase.name}" for phase in publishing.PublisherPhase}
+    for prefix, union in (
+        ("job event", jobevents.JobEvent),
+        ("job command", jobevents.JobCommand),
+        ("leader event", leader.LeaderEvent),
+        ("leader command", leader.LeaderCommand),
+        ("publisher event", publishing.PublisherEvent),
+        ("publisher command", publishing.PublisherCommand),
+        ("subtask event", subtask.SubtaskEvent),
+        ("subtask command", subtask.SubtaskCommand),
+        ("worker command", worker.WorkerCommand),
+        ("worker reads", messages.AnyCommand),
+        ("event", messages.AnyEvent),
+        ("writer command", joblog.WriterCommand),
+    ):
+        names |= {f"{prefix} {kind.__name__}" for kind in get_args(union)}
+    states = ("FINISHED", "STOPPED", "CANCELED", "FAILED")
+    return (names | {f"end {state}" for state in states}) - EXCEPTIONS.keys()

@@ -1,0 +1,64 @@
+"""A thousand fresh histories of the protocol, the mutants on their recorded seeds, and what all that has reached."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from pathlib import Path
+
+import pytest
+from tests.simulation.coverage import required
+from tests.simulation.mutants import MUTANTS
+from tests.simulation.running import run_seed
+
+pytestmark = [pytest.mark.simulation, pytest.mark.timeout(180)]
+BASE = secrets.randbelow(10**9)
+SEEDS = 1_000
+SHARDS = 4
+KILLING: dict[str, list[int]] = json.loads((Path(__file__).parent / "killing_seeds.json").read_text())
+
+
+class Reached:
+    """What the histories of this process have reached so far."""
+
+    names: set[str] = set()  # noqa: RUF012 (shared by the tests of this module on purpose)
+    histories = 0
+
+
+def _search(seeds: range) -> None:
+    for seed in seeds:
+        result = run_seed(seed)
+        Reached.names |= result.coverage
+        Reached.histories += 1
+        assert not result.failure, result.failure
+
+
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_fresh_histories_keep_every_invariant(shard: int) -> None:
+    """No fault that the registry knows breaks an invariant, loses a row, doubles one, or stops the job for good."""
+    print(f"base seed {BASE}")
+    share = SEEDS // SHARDS
+    _search(range(BASE + shard * share, BASE + (shard + 1) * share))
+
+
+def test_the_histories_reach_everything() -> None:
+    """Every fault is injected and every move, event and command is met, or the histories prove less than they claim."""
+    start = BASE + SEEDS
+    while Reached.histories < SEEDS or (required() - Reached.names and Reached.histories < 4 * SEEDS):
+        _search(range(start, start + 100))
+        start += 100
+    assert required() - Reached.names == set()
+
+
+@pytest.mark.parametrize("name", sorted(KILLING))
+def test_a_mutant_is_killed(name: str) -> None:
+    """With one rule taken out of the protocol some recorded history fails, and with the rule in place it passes."""
+    killers = [seed for seed in KILLING[name] if run_seed(seed, mutant=name).failure]
+    assert killers, f"{name} survives seeds {KILLING[name]}; record others with python -m tests.simulation --record"
+    assert not run_seed(killers[0]).failure
+
+
+def test_every_mutant_has_killing_seeds() -> None:
+    """All 27 mutants of the protocol's list are there."""
+    assert {mutant.number for mutant in MUTANTS.values()} == set(range(1, 28))
+    assert KILLING.keys() == MUTANTS.keys()
