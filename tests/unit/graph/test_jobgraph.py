@@ -8,7 +8,7 @@ from datetime import datetime
 
 import pytest
 
-from penstock import OutputTag, Pipeline, PipelineError, col, count, tumbling
+from penstock import OutputTag, Pipeline, PipelineError, col, count, lit, tumbling
 from penstock.connectors import collecting, iterables
 from penstock.errors import IncompatibleStateError
 from penstock.graph.describe import check_signature, state_signature
@@ -45,6 +45,36 @@ def test_a_keyed_edge_crosses_the_log():
     assert [vertex.name for vertex in graph.vertices] == ["read -> filter", "window -> write"]
     (edge,) = graph.vertices[1].inputs
     assert (edge.ship, edge.link.keys, edge.vertex) == ("hash", ("auction",), "v0")
+
+
+def test_only_what_is_read_crosses_the_log():
+    """An exchange carries the keys and the columns that the consumer's aggregates read, and event time beside them."""
+    p = Pipeline("narrow")
+    bids = p.read(iterables.Source([], schema=Bid, event_time="at"))
+    bids.key_by("auction").window(tumbling("10s")).agg(bids=count(), top=col("price").max()).write(collecting.Sink())
+    bids.key_by("auction").window(tumbling("10s")).agg(bids=count()).write(collecting.Sink())
+    edges = [edge for vertex in build_job_graph(p.plan, 2).vertices for edge in vertex.inputs]
+    assert [[column["name"] for column in edge.schema] for edge in edges] == [["auction", "price"], ["auction"]]
+    assert all(edge.event_time for edge in edges)
+
+
+def test_late_rows_cross_the_log_whole():
+    """Where late rows go to a side output, all their columns are needed."""
+    p = Pipeline("late")
+    late = OutputTag("late", Bid)
+    bids = p.read(iterables.Source([], schema=Bid, event_time="at")).key_by("auction")
+    bids.window(tumbling("10s")).late_to(late).agg(bids=count()).write(collecting.Sink())
+    (edge,) = build_job_graph(p.plan, 2).vertices[1].inputs
+    assert [column["name"] for column in edge.schema] == ["auction", "price", "at"]
+
+
+def test_a_projection_of_constants_gets_a_column_to_count_by():
+    """Rows without any column would have no number."""
+    p = Pipeline("constant")
+    bids = p.read(iterables.Source([], schema=Bid)).chain(False)
+    bids.select(one=lit(1)).write(collecting.Sink())
+    edge = build_job_graph(p.plan, 1).vertices[1].inputs[0]
+    assert [column["name"] for column in edge.schema] == ["auction"]
 
 
 def test_chaining_can_be_refused_and_parallelism_set():

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from penstock.errors import PipelineError
+from penstock.expressions import columns_of
 from penstock.graph.describe import describe_node, state_signature
 from penstock.graph.logical import (
     As,
@@ -20,9 +21,12 @@ from penstock.graph.logical import (
     KeyBy,
     LogicalPlan,
     Node,
+    Project,
     Read,
+    RunningAggregate,
     Side,
     Union,
+    WindowAggregate,
     Write,
 )
 from penstock.protocol.keygroups import DEFAULT_MAX_PARALLELISM
@@ -198,13 +202,17 @@ class _Builder:
                 f"parallelism {parallelism} of {chain[0].verb} exceeds its {max_parallelism} key groups; "
                 "raise max_parallelism or lower the parallelism"
             )
-        edges = tuple(self._edge(link, producer, names) for producer, link in self._links[head])
+        edges = tuple(self._edge(link, producer, head, names) for producer, link in self._links[head])
         operators = tuple(self._operator(node, chained=node is not head) for node in chain)
         name = " -> ".join(node.uid or node.verb for node in chain)
         return JobVertex(names[head], name, parallelism, max_parallelism, self._slot_group(head), operators, edges)
 
-    def _edge(self, link: Link, producer: Node, names: dict[Node, str]) -> JobEdge:
+    def _edge(self, link: Link, producer: Node, consumer: Node, names: dict[Node, str]) -> JobEdge:
+        """Only what the consumer reads crosses the log: bytes are most of what an exchange costs."""
         schema, event_time = _link_schema(producer, link, self._plan)
+        read = _columns_read(consumer)
+        if read is not None:
+            schema = [column for column in schema if column["name"] in read] or schema[:1]
         ship: Ship = "hash" if link.keys else "rebalance"
         return JobEdge(names[self._vertex_of[producer]], link, ship, schema, event_time)
 
@@ -295,6 +303,17 @@ def _link_schema(producer: Node, link: Link, plan: LogicalPlan) -> tuple[list[di
         node = next(n for n in plan if isinstance(n.operation, DeadLetters) and n.inputs[0] is producer)
         return schema_to_json(node.schema), False
     return schema_to_json(producer.sides[link.tag]), producer.event_time
+
+
+def _columns_read(node: Node) -> frozenset[str] | None:
+    """The columns of its input that an operator looks at; None for all. Event time is not among them."""
+    match node.operation:
+        case WindowAggregate(late=None, aggregates=named) | RunningAggregate(aggregates=named):
+            return frozenset(node.inputs[0].keys).union(*(columns_of(expr) for _, expr in named))
+        case Project(columns=named):
+            return frozenset[str]().union(*(columns_of(expr) for _, expr in named))
+        case _:
+            return None
 
 
 def fingerprint(graph: JobGraph) -> str:

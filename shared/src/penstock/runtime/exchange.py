@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from penstock.batches import EVENT_TIME, KEY_GROUP
+from penstock.batches import EVENT_TIME
 from penstock.graph.jobgraph import JobEdge
 from penstock.protocol.frames import MAX_PAYLOAD_BYTES, MAX_ROWS, Frame
 from penstock.protocol.keygroups import key_group_range
@@ -17,12 +18,16 @@ from penstock.state.hashing import key_groups
 from penstock.types import schema_from_json
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from penstock.protocol.messages import Flavour
 
 COALESCE_ROWS = 16_384
 """Readers join smaller frames up to this many rows before an operator is called."""
+_FEW_PARTITIONS = 4
+"""Up to here a filter per partition is cheaper than one stable sort for all (measured)."""
 
-SendFrame = Callable[[OutputId, Frame, bytes], None]
+SendFrame = Callable[[OutputId, Frame, bytes | memoryview], None]
 
 
 def frame_schema(edge: JobEdge) -> pa.Schema:
@@ -31,10 +36,10 @@ def frame_schema(edge: JobEdge) -> pa.Schema:
     return schema.append(pa.field(EVENT_TIME, pa.int64())) if edge.event_time else schema
 
 
-def encode_payload(frame: pl.DataFrame) -> bytes:
-    """An Arrow IPC record batch without schema."""
+def encode_payload(frame: pl.DataFrame) -> memoryview:
+    """An Arrow IPC record batch without schema; copied once, when its header is put before it."""
     table = frame.to_arrow(compat_level=pl.CompatLevel.oldest()).combine_chunks()
-    return table.to_batches()[0].serialize().to_pybytes()
+    return memoryview(table.to_batches()[0].serialize())
 
 
 def decode_payload(payload: memoryview, schema: pa.Schema) -> pl.DataFrame:
@@ -43,6 +48,15 @@ def decode_payload(payload: memoryview, schema: pa.Schema) -> pl.DataFrame:
     frame = pl.from_arrow(batch)
     assert isinstance(frame, pl.DataFrame)
     return frame
+
+
+def _owners(partitions: int, max_parallelism: int) -> NDArray[np.uint16]:
+    """The partition that each key group belongs to."""
+    owners = np.empty(max_parallelism, np.uint16)
+    for partition in range(partitions):
+        bounds = key_group_range(partition, partitions, max_parallelism)
+        owners[bounds.start : bounds.end] = partition
+    return owners
 
 
 class ExchangeWriter:
@@ -59,6 +73,7 @@ class ExchangeWriter:
         self._columns = list(frame_schema(edge).names)
         self._keys = list(edge.link.keys)
         self._max_parallelism = max_parallelism
+        self._owners = _owners(len(outputs), max_parallelism)
         self._ledger = ledger
         self._send = send
         self._buffers: list[list[pl.DataFrame]] = [[] for _ in self._outputs]
@@ -116,19 +131,19 @@ class ExchangeWriter:
         if not self._keys:
             self._turn = (self._turn + 1) % count
             return [(self._turn, frame)]
-        groups = key_groups(frame, self._keys, self._max_parallelism)
-        keyed = frame.with_columns(groups.alias(KEY_GROUP))
-        parts: list[tuple[int, pl.DataFrame]] = []
-        for partition in range(count):
-            bounds = key_group_range(partition, count, self._max_parallelism)
-            inside = pl.col(KEY_GROUP).is_between(bounds.start, bounds.end - 1)
-            parts.append((partition, keyed.filter(inside).drop(KEY_GROUP)))
-        return parts
+        owners = self._owners[key_groups(frame, self._keys, self._max_parallelism).to_numpy()]
+        if count <= _FEW_PARTITIONS:
+            return [(partition, frame.filter(pl.Series(owners == partition))) for partition in range(count)]
+        gathered = frame[np.argsort(owners, kind="stable")]
+        ends = np.cumsum(np.bincount(owners, minlength=count)).tolist()
+        begins = [0, *ends[:-1]]
+        bounds = enumerate(zip(begins, ends, strict=True))
+        return [(partition, gathered.slice(begin, end - begin)) for partition, (begin, end) in bounds]
 
     def _cut(self, partition: int) -> None:
         if not self._buffered_rows[partition]:
             return
-        frame = pl.concat(self._buffers[partition], rechunk=True)
+        frame = _together(self._buffers[partition])
         self._buffers[partition] = []
         self._buffered_rows[partition] = 0
         per_row = max(1.0, frame.estimated_size() / frame.height)
@@ -138,6 +153,10 @@ class ExchangeWriter:
             part = frame.slice(start, step)
             payload = encode_payload(part)
             self._send(output, self._ledger.data(output, part.height, len(payload)), payload)
+
+
+def _together(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    return frames[0] if len(frames) == 1 else pl.concat(frames, rechunk=True)
 
 
 class Coalescer:

@@ -184,7 +184,7 @@ class SubtaskRunner:
         self._background: asyncio.TaskGroup | None = None
         self._tasks: list[asyncio.Task[None]] = []
         """What runs beside the subtask; its end ends them, and a failure of one fails the subtask."""
-        self._frames: deque[tuple[OutputId, Frame, bytes]] = deque()
+        self._frames: deque[tuple[OutputId, Frame, bytes | memoryview]] = deque()
         self._frames_wake = asyncio.Event()
         self._fetched_bytes = 0
         self._offsets: deque[int] = deque()
@@ -550,7 +550,7 @@ class SubtaskRunner:
 
     # -- the log --------------------------------------------------------------------------------------------------------
 
-    def _enqueue(self, output: OutputId, frame: Frame, payload: bytes) -> None:
+    def _enqueue(self, output: OutputId, frame: Frame, payload: bytes | memoryview) -> None:
         self._frames.append((output, frame, payload))
         self._bytes_out += len(payload)
         self._frames_wake.set()
@@ -561,13 +561,13 @@ class SubtaskRunner:
             await self._frames_wake.wait()
             self._frames_wake.clear()
             while self._frames:
-                batches: dict[OutputId, list[tuple[Frame, bytes]]] = {}
+                batches: dict[OutputId, list[tuple[Frame, bytes | memoryview]]] = {}
                 while self._frames:
                     output, frame, payload = self._frames.popleft()
                     batches.setdefault(output, []).append((frame, payload))
                 await asyncio.gather(*(self._append(output, frames) for output, frames in batches.items()))
 
-    async def _append(self, output: OutputId, frames: list[tuple[Frame, bytes]]) -> None:
+    async def _append(self, output: OutputId, frames: list[tuple[Frame, bytes | memoryview]]) -> None:
         topic = exchange_topic(self.deploy.job, output.exchange, self.deploy.generation)
         records = [NewRecord(frame.encode(payload)) for frame, payload in frames]
         await self._services.log.append(topic, output.partition, records)
