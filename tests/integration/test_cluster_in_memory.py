@@ -25,9 +25,8 @@ from penstock.runtime.coordinator import (
     CoordinatorPorts,
     CoordinatorService,
     CoordinatorTimeouts,
-    load_history,
-    load_manifest,
 )
+from penstock.runtime.job_store import JobStore
 from penstock.runtime.subtask import Services
 from penstock.runtime.worker import WorkerService
 
@@ -54,7 +53,7 @@ class Loader:
         self._cluster = cluster
 
     async def load(self, deploy):
-        manifest = await load_manifest(self._cluster.blobs, deploy.restore) if deploy.restore else None
+        manifest = await self._cluster.store.manifest(deploy.restore) if deploy.restore else None
         return self._cluster.graph, self._cluster.pipeline.plan, manifest
 
 
@@ -70,6 +69,7 @@ class Cluster:
         self.clock = SystemClock()
         self.log = MemoryLog()
         self.blobs = MemoryBlobs()
+        self.store = JobStore(self.blobs, self.clock)
         self.metadata = MemoryMetadata(self.clock)
         self.job = uuid.uuid4().hex
         self.pipeline = Pipeline("cluster")
@@ -92,7 +92,7 @@ class Cluster:
         """Start a coordinator that would lead the job."""
         ports = CoordinatorPorts(self.log, self.blobs, self.metadata, self.clock, lambda: uuid.uuid4().hex)
         service = CoordinatorService(f"leader-{next(self._names)}", ports, TIMEOUTS)
-        history = await load_history(self.blobs, self.job)
+        history = await self.store.history(self.job)
         master = JobMaster(
             self.job,
             history,
@@ -116,7 +116,7 @@ class Cluster:
         return task
 
     async def history(self) -> JobHistory:
-        return await load_history(self.blobs, self.job)
+        return await self.store.history(self.job)
 
     async def stop(self) -> None:
         for task in self.tasks:

@@ -7,7 +7,6 @@ commands are carried out one after another, so the order in which things reach `
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,9 +15,9 @@ from typing import assert_never
 import msgspec
 import structlog
 
-from penstock.errors import CorruptDataError, ExternalError
+from penstock.errors import ExternalError
 from penstock.graph.executiongraph import credits_topic, exchange_prefix, exchange_topic
-from penstock.ports import BlobExistsError, BlobNotFoundError, Blobs, Clock, Log, Metadata, NewRecord
+from penstock.ports import BlobExistsError, Blobs, Clock, Log, Metadata, NewRecord
 from penstock.protocol.jobevents import (
     AckReceived,
     Announce,
@@ -27,7 +26,6 @@ from penstock.protocol.jobevents import (
     JobCommand,
     JobEnded,
     JobEvent,
-    ManifestStored,
     MissSlots,
     OffsetsCaptured,
     Opened,
@@ -42,20 +40,14 @@ from penstock.protocol.jobevents import (
     WorkerGone,
 )
 from penstock.protocol.joblog import (
-    AnyRecord,
     Complete,
     CreateRecord,
-    JobHistory,
     JobLogWriter,
     ReadRecord,
     RecordCommitted,
     Savepoint,
     StepDown,
     WriterCommand,
-    decode_record,
-    encode_record,
-    log_key,
-    log_prefix,
 )
 from penstock.protocol.jobmaster import JobMaster
 from penstock.protocol.leader import (
@@ -77,7 +69,7 @@ from penstock.protocol.leader import (
     TimePassed,
     epoch_key,
 )
-from penstock.protocol.manifests import Manifest, checkpoints_prefix, decode_manifest, encode_manifest
+from penstock.protocol.manifests import checkpoints_prefix
 from penstock.protocol.messages import (
     Acknowledged,
     BarrierMarker,
@@ -85,7 +77,6 @@ from penstock.protocol.messages import (
     EpochStarted,
     Heartbeat,
     LeaderTick,
-    Restore,
     SubtaskId,
     TaskChanged,
     TaskStatus,
@@ -94,18 +85,19 @@ from penstock.protocol.messages import (
     encode,
 )
 from penstock.protocol.retention import retired_objects
+from penstock.runtime.job_store import UNCERTAIN_PAUSE_MS, JobStore
 from penstock.runtime.progress import JobProgress
 from penstock.runtime.worker import COMMANDS, EVENTS, HEARTBEAT_MS
 
 LEASE = "leader"
 TICK_MS = 50
 LEADER_TICK_MS = 1_000
-UNCERTAIN_PAUSE_MS = 200
-"""Before a write whose fate is unknown is repeated."""
-EVENTS_KEPT_BYTES = 8 << 20
 """Events that were obeyed are trimmed away now and then."""
 
 _log = structlog.get_logger("penstock.coordinator")
+
+
+_ANSWERS = {"created": JobLogWriter.created, "refused": JobLogWriter.refused, "unknown": JobLogWriter.unknown}
 
 
 @dataclass(frozen=True)
@@ -151,6 +143,7 @@ class CoordinatorService:
 
     def __init__(self, name: str, ports: CoordinatorPorts, timeouts: CoordinatorTimeouts) -> None:
         self._ports = ports
+        self._store = JobStore(ports.blobs, ports.clock)
         self._leader = LeaderMachine(name, timeouts.lease_ttl_ms)
         self._name = name
         self._timeouts = timeouts
@@ -382,7 +375,7 @@ class CoordinatorService:
         }
         markers = tuple(marker for marker in self._markers if marker.job == name)
         restore = job.master.history.restore
-        manifest = await load_manifest(self._ports.blobs, restore) if restore else None
+        manifest = await self._store.manifest(restore) if restore else None
         if manifest is not None:
             job.progress.restored = manifest.checkpoint
         await self._ports.log.create_topic(credits_topic(name), 1, compacted=True)
@@ -418,7 +411,7 @@ class CoordinatorService:
             case CaptureOffsets():
                 return [await self._capture(name, command)]
             case StoreManifest():
-                return [await self._store_manifest(command)]
+                return [await self._store.put_manifest(command)]
             case MissSlots():
                 job.progress.missing_slots = command.missing
                 return []
@@ -443,27 +436,16 @@ class CoordinatorService:
             offsets[vertex] = tuple(end for _, end in ends)
         return OffsetsCaptured(command.generation, offsets)
 
-    async def _store_manifest(self, command: StoreManifest) -> ManifestStored:
-        data = encode_manifest(command.manifest)
-        while True:
-            try:
-                await self._ports.blobs.put(command.key, data)
-                break
-            except ExternalError as error:
-                _log.warning("manifest: no certain answer, trying again", key=command.key, error=str(error))
-                await self._ports.clock.sleep_ms(UNCERTAIN_PAUSE_MS)
-        digest = hashlib.sha256(data).hexdigest()
-        return ManifestStored(command.manifest.checkpoint, command.nonce, command.key, digest)
-
     async def _write(self, name: str, job: _Job, commands: list[WriterCommand]) -> list[JobEvent]:
         pending = deque(commands)
         events: list[JobEvent] = []
         while pending:
             match pending.popleft():
                 case CreateRecord(record=record):
-                    pending.extend(await self._create(name, job, log_key(name, record.seq), encode_record(record)))
+                    answer = await self._store.create_record(name, record)
+                    pending.extend(_ANSWERS[answer](job.writer))
                 case ReadRecord(seq=seq):
-                    pending.extend(job.writer.read_back(await read_record(self._ports.blobs, name, seq)))
+                    pending.extend(job.writer.read_back(await self._store.record(name, seq)))
                 case RecordCommitted(record=record):
                     events.append(RecordStored(record))
                     if isinstance(record, Complete):
@@ -471,47 +453,3 @@ class CoordinatorService:
                 case StepDown(reason=reason):
                     await self._lead(self._leader.lost(reason))
         return events
-
-    async def _create(self, name: str, job: _Job, key: str, data: bytes) -> list[WriterCommand]:
-        try:
-            await self._ports.blobs.create(key, data)
-        except BlobExistsError:
-            return job.writer.refused()
-        except ExternalError as error:
-            _log.warning("job log: no certain answer, trying again", job=name[:8], error=str(error))
-            await self._ports.clock.sleep_ms(UNCERTAIN_PAUSE_MS)
-            return job.writer.unknown()
-        return job.writer.created()
-
-
-async def read_record(blobs: Blobs, job: str, seq: int) -> AnyRecord | None:
-    """The record of that seq, None if there is none."""
-    try:
-        return decode_record(await blobs.get(log_key(job, seq)), log_key(job, seq))
-    except BlobNotFoundError:
-        return None
-
-
-async def load_history(blobs: Blobs, job: str) -> JobHistory:
-    """Read a job's log."""
-    keys = await blobs.list(log_prefix(job))
-    return JobHistory.of([decode_record(await blobs.get(key), key) for key in keys])
-
-
-async def load_manifest(blobs: Blobs, restore: Restore) -> Manifest:
-    """The manifest of a checkpoint.
-
-    Raises:
-        CorruptDataError: it is missing or not what was written. Nothing falls back to an older checkpoint silently.
-    """
-    try:
-        data = await blobs.get(restore.manifest)
-    except BlobNotFoundError as error:
-        raise CorruptDataError(
-            f"checkpoint {restore.checkpoint}: its manifest {restore.manifest} is missing"
-        ) from error
-    if hashlib.sha256(data).hexdigest() != restore.sha256:
-        raise CorruptDataError(
-            f"checkpoint {restore.checkpoint}: {restore.manifest} is not what was written (checksum)"
-        )
-    return decode_manifest(data, restore.manifest)

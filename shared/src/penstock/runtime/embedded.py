@@ -29,7 +29,7 @@ from penstock.graph.executiongraph import ExecutionGraph
 from penstock.graph.jobgraph import JobGraph, build_job_graph, fingerprint, graph_from_json
 from penstock.graph.logical import LogicalPlan, Write
 from penstock.observability.logs import configure_logging
-from penstock.ports import BlobNotFoundError, Blobs
+from penstock.ports import BlobNotFoundError
 from penstock.protocol.checkpoints import CheckpointSettings
 from penstock.protocol.jobevents import JobEnded, Requested
 from penstock.protocol.joblog import JobHistory, JobLogWriter, Submit, encode_record, log_key
@@ -42,9 +42,8 @@ from penstock.runtime.coordinator import (
     CoordinatorPorts,
     CoordinatorService,
     CoordinatorTimeouts,
-    load_history,
-    load_manifest,
 )
+from penstock.runtime.job_store import JobStore
 from penstock.runtime.progress import JobProgress
 from penstock.runtime.subtask import Services, SubtaskSettings
 from penstock.runtime.worker import WorkerService
@@ -100,13 +99,13 @@ class FoundJob:
 class _Loader:
     """The job's code is in this process already."""
 
-    def __init__(self, graph: JobGraph, plan: LogicalPlan, blobs: Blobs) -> None:
+    def __init__(self, graph: JobGraph, plan: LogicalPlan, store: JobStore) -> None:
         self._graph = graph
         self._plan = plan
-        self._blobs = blobs
+        self._store = store
 
     async def load(self, deploy: Deploy) -> tuple[JobGraph, LogicalPlan, Manifest | None]:
-        manifest = await load_manifest(self._blobs, deploy.restore) if deploy.restore else None
+        manifest = await self._store.manifest(deploy.restore) if deploy.restore else None
         return self._graph, self._plan, manifest
 
 
@@ -119,6 +118,7 @@ class EmbeddedJob:
         self._settings = settings
         self._clock = SystemClock()
         self._blobs = DirectoryBlobs(directory / "blobs")
+        self._store = JobStore(self._blobs, self._clock)
         self.graph = build_job_graph(pipeline.plan, settings.parallelism, at_least_once=settings.at_least_once)
         self.job = ""
         self._coordinator: CoordinatorService | None = None
@@ -130,7 +130,7 @@ class EmbeddedJob:
             job = (await self._blobs.get(CURRENT)).decode()
         except BlobNotFoundError:
             return None
-        history = await load_history(self._blobs, job)
+        history = await self._store.history(job)
         return FoundJob(job, history) if history.submit is not None else None
 
     async def run(self, *, resume: bool) -> JobResult:
@@ -197,6 +197,7 @@ class EmbeddedJob:
         for part in ("log", "blobs"):
             shutil.rmtree(self._directory / part, ignore_errors=True)
         self._blobs = DirectoryBlobs(self._directory / "blobs")
+        self._store = JobStore(self._blobs, self._clock)
 
     async def _let_tasks_end(self) -> None:
         """Subtasks close their files by themselves once the leader has commanded the end."""
@@ -233,7 +234,7 @@ class EmbeddedJob:
             )
         restore = found.history.restore
         if restore is not None:
-            self._check_compatible(await load_manifest(self._blobs, restore))
+            self._check_compatible(await self._store.manifest(restore))
         if found.history.terminated is None:
             self.job = found.job
             return found.history
@@ -259,7 +260,7 @@ class EmbeddedJob:
         """Let every sink remove staged parts that no complete checkpoint names."""
         needed: dict[str, list[Any]] = {}
         if history is not None and history.restore is not None:
-            manifest = await load_manifest(self._blobs, history.restore)
+            manifest = await self._store.manifest(history.restore)
             for subtasks in manifest.subtasks.values():
                 for snapshot in subtasks.values():
                     for operator, handles in snapshot.operators.items():
@@ -283,7 +284,7 @@ class EmbeddedJob:
         topology = ExecutionGraph(self.graph).topology()
         self._coordinator = CoordinatorService(uuid.uuid4().hex, ports, CoordinatorTimeouts(FOREVER_MS, 0, FOREVER_MS))
         services = Services(log, self._blobs, self._clock, self._settings.data)
-        loader = _Loader(self.graph, self._plan, self._blobs)
+        loader = _Loader(self.graph, self._plan, self._store)
         self._worker = WorkerService(uuid.uuid4().hex, topology.slot_count, services, loader, FOREVER_MS)
         changed = fingerprint(graph_from_json(history.graph)) != fingerprint(self.graph)
         master = JobMaster(
