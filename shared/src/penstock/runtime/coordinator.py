@@ -92,6 +92,7 @@ from penstock.runtime.worker import COMMANDS, EVENTS, HEARTBEAT_MS
 LEASE = "leader"
 TICK_MS = 50
 LEADER_TICK_MS = 1_000
+EVENTS_KEPT_BYTES = 8 << 20
 """Events that were obeyed are trimmed away now and then."""
 
 _log = structlog.get_logger("penstock.coordinator")
