@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from penstock.graph.jobgraph import JobGraph, JobOperator
+from penstock.graph.jobgraph import JobGraph, JobOperator, JobVertex
 from penstock.runtime.progress import JobProgress
-from penstock.times import format_time
+from penstock.times import MAX_WATERMARK, MIN_WATERMARK, format_time
 
 
 @dataclass
@@ -32,82 +32,130 @@ class Rate:
 
 
 def rows_read(graph: JobGraph, progress: JobProgress) -> int:
-    """Rows that all sources have read in this run."""
+    """Rows that all sources have read since this process took the job up."""
     return sum(progress.total(o.id, "rows_in") for o in graph.operators() if o.verb == "read")
 
 
 def rows_written(graph: JobGraph, progress: JobProgress) -> int:
-    """Rows handed to all sinks in this run."""
+    """Rows handed to all sinks since this process took the job up."""
     return sum(progress.total(o.id, "rows_in") for o in graph.operators() if o.verb == "write")
 
 
+def operator_name(operator: JobOperator) -> str:
+    """An operator as its author knows it: by the uid, or by what it is."""
+    named = operator.id != f"{operator.node}-{operator.verb}"
+    if operator.verb == "write":
+        folder = operator.settings.get("folder")
+        what = f"{operator.settings.get('sink', '')} sink" + (f" in {folder}" if folder else "")
+    elif operator.verb == "read":
+        path = operator.settings.get("path")
+        what = f"{operator.settings.get('source', '')} source" + (f" {path}" if path else "")
+    else:
+        what = f"{operator.verb} ({operator.id})"
+    return f"{operator.id} ({what})" if named and operator.verb in ("read", "write") else operator.id if named else what
+
+
 def live_view(graph: JobGraph, progress: JobProgress, rate: Rate, now_s: float) -> Group:
-    """One row per vertex, and a line on checkpoints."""
-    table = Table(title=graph.name, title_justify="left", expand=False)
-    table.add_column("vertex")
-    for column in ("rows in", "rows out", "late", "bad", "busy", "blocked"):
-        table.add_column(column, justify="right")
-    table.add_column("watermark")
+    """One row per vertex, and a line on rates and checkpoints."""
+    late = sum(_sum(vertex.operators, progress, "late_rows") for vertex in graph.vertices)
+    bad = sum(_sum(vertex.operators, progress, "bad_rows") for vertex in graph.vertices)
+    extra = [(title, metric) for title, metric, rows in (("late", "late_rows", late), ("bad", "bad_rows", bad)) if rows]
+    # Widths that do not change with the numbers: a table that jumps cannot be read.
+    table = Table(box=None, padding=(0, 2, 0, 0), expand=True)
+    table.add_column(graph.name, overflow="ellipsis", no_wrap=True, ratio=1)
+    for column, width in (("rows in", 11), ("rows out", 11), *((title, 7) for title, _ in extra), ("busy", 4)):
+        table.add_column(column, justify="right", no_wrap=True, min_width=width)
+    table.add_column("watermark", no_wrap=True, min_width=20)
     for vertex in graph.vertices:
-        statuses = [s for subtask, s in progress.statuses.items() if subtask.vertex == vertex.id]
-        total_us = sum(sum(s.progress.get(part, 0) for part in ("busy_us", "idle_us", "blocked_us")) for s in statuses)
-        shares = [
-            sum(s.progress.get(part, 0) for s in statuses) / total_us if total_us else 0.0
-            for part in ("busy_us", "blocked_us")
-        ]
         watermarks = progress.watermarks(vertex.id)
         table.add_row(
             vertex.name,
             f"{progress.total(vertex.operators[0].id, 'rows_in'):,}",
-            f"{progress.total(vertex.operators[-1].id, 'rows_out'):,}",
-            f"{_sum(vertex.operators, progress, 'late_rows'):,}",
-            f"{_sum(vertex.operators, progress, 'bad_rows'):,}",
-            f"{shares[0]:.0%}",
-            f"{shares[1]:.0%}",
-            format_time(min(watermarks)) if watermarks else "",
+            f"{_rows_out(progress, vertex):,}",
+            *(f"{_sum(vertex.operators, progress, metric):,}" for _, metric in extra),
+            f"{_busy(progress, vertex.id):.0%}",
+            _watermark(min(watermarks)) if watermarks else "",
         )
     per_second = rate.update(rows_read(graph, progress), now_s)
-    return Group(table, Text(f"{progress.phase}; {per_second:,.0f} rows/s; {_checkpoint_line(progress)}"))
+    line = f"{progress.phase}; {per_second:,.0f} rows/s; {checkpoint_line(progress)}"
+    return Group(table, Text(line, no_wrap=True, overflow="ellipsis"))
+
+
+def _rows_out(progress: JobProgress, vertex: JobVertex) -> int:
+    """Rows that leave a vertex: to its sinks, or to the next vertex."""
+    sinks = [operator for operator in vertex.operators if operator.verb == "write"]
+    if not sinks:
+        return progress.total(vertex.operators[-1].id, "rows_out")
+    return sum(progress.total(sink.id, "rows_in") for sink in sinks)
+
+
+def _busy(progress: JobProgress, vertex: str) -> float:
+    """The share of its time that a vertex works."""
+    statuses = [status for subtask, status in progress.statuses.items() if subtask.vertex == vertex]
+    spent = {part: sum(s.progress.get(part, 0) for s in statuses) for part in ("busy_us", "idle_us", "blocked_us")}
+    total = sum(spent.values())
+    return spent["busy_us"] / total if total else 0.0
+
+
+def _watermark(watermark: int) -> str:
+    if watermark <= MIN_WATERMARK:
+        return "none yet"
+    # Whole seconds: what a fraction says changes faster than anybody reads.
+    return "end of input" if watermark >= MAX_WATERMARK else format_time(watermark // 1_000_000 * 1_000_000)
 
 
 def _sum(operators: tuple[JobOperator, ...], progress: JobProgress, metric: str) -> int:
     return sum(progress.total(operator.id, metric) for operator in operators)
 
 
-def _checkpoint_line(progress: JobProgress) -> str:
+def checkpoint_line(progress: JobProgress) -> str:
+    """How many checkpoints there were, and how the last one was."""
     complete = progress.completed_checkpoints
     if not complete:
         return "no checkpoint yet"
     last = complete[-1]
     duration_ms = (last.duration_us or 0) / 1_000
-    return f"{len(complete)} checkpoints, last {last.checkpoint}: {last.size_bytes:,} bytes in {duration_ms:,.0f} ms"
+    count = f"{len(complete):,} checkpoint{'s' if len(complete) > 1 else ''}"
+    return f"{count}, newest {last.checkpoint}: {last.size_bytes:,} bytes in {duration_ms:,.0f} ms"
 
 
-def print_start(console: Console, graph: JobGraph, directory: str, resumed_from: int | None) -> None:
+def start_lines(graph: JobGraph, directory: str, resumed_from: int | None) -> list[str]:
     """The first lines of a run: what runs, where, and what each sink promises."""
-    start = f", resumed from checkpoint {resumed_from}" if resumed_from else ""
-    console.print(f"{graph.name}: parallelism {graph.parallelism}, state in {directory}{start}", highlight=False)
+    start = f", going on from checkpoint {resumed_from}" if resumed_from else ""
+    lines = [f"{graph.name}: parallelism {graph.parallelism}, state in {directory}{start}"]
     if max(vertex.parallelism for vertex in graph.vertices) > 1:
-        console.print("all subtasks share this one process (and one core); they run in turns", highlight=False)
-    for operator in graph.operators():
-        if operator.verb == "write":
-            console.print(f"sink {operator.id}: {operator.guarantee}", highlight=False)
+        lines.append("all subtasks share this one process (and one core); they run in turns")
+    lines += [f"{operator_name(o)}: {o.guarantee}" for o in graph.operators() if o.verb == "write"]
+    return lines
 
 
-def print_summary(console: Console, graph: JobGraph, progress: JobProgress, seconds: float) -> None:
+def changed_lines(graph: JobGraph, former: JobGraph) -> list[str]:
+    """What to know when a pipeline goes on with other operators: which were found again by their place alone."""
+    if [(o.id, o.verb) for o in graph.operators()] == [(o.id, o.verb) for o in former.operators()]:
+        return []
+    unnamed = [operator_name(o) for o in graph.operators() if o.state and o.id == f"{o.node}-{o.verb}"]
+    if not unnamed:
+        return []
+    return [
+        "the pipeline has other operators than at that checkpoint; these have no .uid() and were matched by their place "
+        f"in the file: {', '.join(unnamed)}"
+    ]
+
+
+def summary_lines(graph: JobGraph, progress: JobProgress, seconds: float) -> list[str]:
     """What was done, and where the result lies."""
     read = rows_read(graph, progress)
-    lines = [f"rows read {read:,} in {seconds:.1f} s ({read / max(seconds, 0.001):,.0f} rows/s)"]
+    since = f" since checkpoint {progress.restored}" if progress.restored else ""
+    lines = [f"rows read{since}: {read:,} in {seconds:.1f} s ({read / max(seconds, 0.001):,.0f} rows/s)"]
     for operator in graph.operators():
         late, bad = progress.total(operator.id, "late_rows"), progress.total(operator.id, "bad_rows")
+        name = operator_name(operator)
         if late:
-            lines.append(f"{operator.id}: {late:,} late rows")
+            lines.append(f"{name}: {late:,} rows came too late and were left out; late_to keeps them")
         if bad:
-            lines.append(f"{operator.id}: {bad:,} bad rows ({operator.settings.get('bad_rows', '')})")
+            done = "went to dead_letters()" if operator.settings.get("bad_rows") == "dead_letter" else "were skipped"
+            lines.append(f"{name}: {bad:,} bad rows {done}")
         if operator.verb == "write":
-            place = operator.settings.get("folder")
-            where = f" in {place}" if place else ""
-            lines.append(f"{operator.id}: {progress.total(operator.id, 'rows_in'):,} rows written{where}")
-    lines.append(_checkpoint_line(progress))
-    for line in lines:
-        console.print(line, highlight=False)
+            lines.append(f"{name}: {progress.total(operator.id, 'rows_in'):,} rows")
+    lines.append(checkpoint_line(progress))
+    return lines

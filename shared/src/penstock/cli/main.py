@@ -10,6 +10,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import NoReturn
 
 from penstock import __version__
 from penstock.cli.options import positive
@@ -20,11 +21,16 @@ _LIBRARY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    arguments = _parser().parse_args(argv)
-    from penstock.observability.logs import configure_logging
-
-    configure_logging(arguments.log_format, arguments.log_level)
+    parser = _parser()
+    given = sys.argv[1:] if argv is None else argv
+    if not given:
+        parser.print_help(sys.stderr)
+        return 2
+    arguments = parser.parse_args(given)
     try:
+        from penstock.observability.logs import configure_logging
+
+        configure_logging(arguments.log_format, arguments.log_level)
         return arguments.command(arguments)
     except (UsageError, PipelineError, IncompatibleStateError) as error:
         return _fail(error, 2, arguments.debug)
@@ -34,7 +40,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except PenstockError as error:
         return _fail(error, 1, arguments.debug)
     except KeyboardInterrupt:
+        print("interrupted before anything ran", file=sys.stderr)
         return 130
+    except BrokenPipeError:
+        # Whoever read the output (head, less) has seen enough; keep Python from complaining when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except Exception as error:  # the outermost supervisor: what a pipeline file raised, or a defect of ours
         _print_user_frames(error)
         return _fail(error, 1, arguments.debug)
@@ -44,8 +55,16 @@ def _fail(error: Exception, code: int, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
     text = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
-    print(f"error: {text}", file=sys.stderr)
+    print(f"error: {_place(error)}{text}", file=sys.stderr)
     return code
+
+
+def _place(error: Exception) -> str:
+    """Where in the user's file a verb was used wrongly."""
+    if not isinstance(error, PipelineError):
+        return ""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
+    return f"{os.path.relpath(frames[-1].filename)}, line {frames[-1].lineno}: " if frames else ""
 
 
 def _print_user_frames(error: BaseException) -> None:
@@ -60,8 +79,20 @@ def _is_users(filename: str) -> bool:
     return not (filename.startswith((_LIBRARY, "<frozen", sys.prefix)) or "site-packages" in filename)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line instead of repeating all options."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message}; see {self.prog} --help\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="penstock", description="Apache Flink's semantics for Python teams.")
+    parser = _Parser(
+        prog="penstock",
+        description="Apache Flink's semantics for Python teams.",
+        epilog="penstock COMMAND --help shows the options of a command, with examples.",
+        allow_abbrev=False,
+    )
     parser.add_argument("--version", action="version", version=f"penstock {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_run(commands)
@@ -70,33 +101,46 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _command(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],  # argparse gives this type no public name
+    commands: argparse._SubParsersAction[_Parser],  # argparse gives this type no public name
     name: str,
     summary: str,
-    example: str,
+    examples: Sequence[str],
 ) -> argparse.ArgumentParser:
     parser = commands.add_parser(
-        name, help=summary, description=summary, epilog=f"example: {example}", allow_abbrev=False
+        name,
+        help=summary,
+        description=summary,
+        epilog="examples:\n" + "\n".join(f"  {example}" for example in examples),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("file", metavar="FILE", help="a pipeline file, or file.py:name if it declares several")
     parser.add_argument("--parallelism", type=positive, default=1, metavar="N", help="subtasks per operator (1)")
-    parser.add_argument("--param", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the file")
+    parser.add_argument(
+        "--param", action="append", default=[], metavar="NAME=VALUE", help="a value for param(NAME, ...) in the file"
+    )
     parser.add_argument("--at-least-once", action="store_true", help="do not align barriers: rows may be doubled")
     parser.add_argument("--debug", action="store_true", help="print whole tracebacks")
     parser.add_argument("--log-format", choices=("text", "json"), default="text", help="how log lines look (text)")
-    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="warning")
+    parser.add_argument(
+        "--log-level", choices=("debug", "info", "warning", "error"), default="warning", help="least severity (warning)"
+    )
     return parser
 
 
-def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
     parser = _command(
         commands,
         "run",
         "Run a pipeline on this machine until its input ends.",
-        "penstock run examples/departures.py --checkpoint-interval 5s",
+        [
+            "penstock run examples/departures.py",
+            "penstock run examples/departures.py --fresh --param rate=5000 --checkpoint-interval 1s",
+            "penstock run examples/departures.py --resume --parallelism 2",
+        ],
     )
     parser.add_argument("--checkpoint-interval", default="10s", metavar="TIME", help="between checkpoints (10s)")
-    parser.add_argument("--dir", metavar="DIR", help="log, snapshots, job log (.penstock/<pipeline>)")
+    parser.add_argument("--dir", metavar="DIR", help="where log and snapshots are kept (.penstock/NAME)")
     parser.add_argument("--resume", action="store_true", help="continue the run that DIR holds")
     parser.add_argument("--fresh", action="store_true", help="discard the unfinished run that DIR holds")
     parser.add_argument(
@@ -120,12 +164,15 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.set_defaults(command=run)
 
 
-def _add_plan(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_plan(commands: argparse._SubParsersAction[_Parser]) -> None:
     parser = _command(
         commands,
         "plan",
         "Show what a pipeline becomes: chains, exchanges, key groups, schemas, state, guarantees.",
-        "penstock plan examples/departures.py --parallelism 4",
+        [
+            "penstock plan examples/departures.py --parallelism 4",
+            "penstock plan examples/departures.py --dot | dot -Tsvg > plan.svg",
+        ],
     )
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="the job graph as JSON")
