@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 from penstock.api.functions import KeyedProcess, OutputTag, Process
 from penstock.api.verbs import ColumnVerbs, StreamBase, process_node, returned_class
 from penstock.errors import PipelineError, nearest
-from penstock.expressions import AggregatePlan, Expr, col, contains_aggregate, output_field
+from penstock.expressions import Expr, col, contains_aggregate, output_field
 from penstock.graph.logical import (
     As,
     DeadLetters,
@@ -236,6 +236,8 @@ class KeyedStream(StreamBase, Generic[T]):
 
     def agg(self, **aggregates: Expr) -> UpsertStream:
         """The running result per key: every batch emits the new result of each key it touched."""
+        from penstock.expressions import AggregatePlan  # loads Polars
+
         keys = self._node.schema.select(self._node.keys)
         plan = AggregatePlan.build(tuple(aggregates.items()), self._node.schema, event_time=self._node.event_time)
         schema = Schema((*keys, *plan.output_fields))
@@ -278,6 +280,8 @@ class WindowedStream(Generic[T]):
         return Stream(self._keyed._pipeline, self._aggregate(aggregates, 0))
 
     def _aggregate(self, aggregates: Mapping[str, Expr], lateness_us: int) -> Node:
+        from penstock.expressions import AggregatePlan  # loads Polars
+
         keyed = self._keyed
         node = keyed._node
         keys = node.schema.select(node.keys)

@@ -87,12 +87,16 @@ class PaneStore:
         grouped = self._partials.group(pane.raw, self._by)
         self._raw_rows -= pane.raw_rows
         pane.raw, pane.raw_rows = [], 0
-        levels = pane.partials
-        levels.append(grouped)
-        while len(levels) > 1 and levels[-2].height < 2 * levels[-1].height:
-            merged = self._partials.merge(levels[-2:], self._by)
-            levels[-2:] = [merged]
+        self._push(pane.partials, grouped)
         return grouped.height
+
+    def _push(self, levels: list[pl.DataFrame], newest: pl.DataFrame) -> None:
+        """Add a level, merged with all those that are not twice as large as what comes on top of them, in one go."""
+        merging, rows = [newest], newest.height
+        while levels and levels[-1].height < 2 * rows:
+            merging.insert(0, levels.pop())
+            rows += merging[0].height
+        levels.append(newest if len(merging) == 1 else self._partials.merge(merging, self._by))
 
     def one_partial(self, pane: Pane) -> pl.DataFrame:
         """Everything a pane holds as one frame of partials, which it keeps."""
@@ -148,8 +152,8 @@ def pane_partials(partials: Partials, by: Sequence[str], panes: Sequence[tuple[i
         parts.append(_with_pane(merged))
     if raw:
         parts.append(partials.group([_with_pane(raw)], keyed))
-    if not merged:
-        return parts[0]
+    if not merged or (not raw and len(merged) == len(panes)):
+        return parts[0].select([*keyed, *partials.names])
     return partials.merge([part.select([*keyed, *partials.names]) for part in parts], keyed)
 
 
