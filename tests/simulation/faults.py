@@ -254,13 +254,14 @@ def command_of_a_deposed_leader(world: World) -> None:
 
 @_fault
 def commands_trimmed(world: World) -> None:
-    """Retention removes a marker that no COMPLETE followed, the leader is killed, and the acks come late."""
+    """Retention removes a marker that no COMPLETE followed, the leader is killed, and the acks come late, or twice."""
 
     def act(node: object) -> None:
         def trim() -> None:
             partition = world.log.partition(COMMANDS, 0)
             if not any(isinstance(c, BarrierMarker) and c.pause for c in partition.values):
                 partition.trimmed = partition.end
+                world.trimmed_marker = next(c for c in reversed(partition.values) if isinstance(c, BarrierMarker))
                 world.kill_coordinator(node)
                 if world.kernel.random.random() < 0.7:
                     world.stop_node(world.some_worker(), world.kernel.random.randint(1400, 2600))
@@ -270,3 +271,32 @@ def commands_trimmed(world: World) -> None:
         world.kernel.after(world.kernel.random.randint(10, 25), trim)
 
     world.trap("announce BarrierMarker", act)
+
+
+@_fault
+def worker_hears_nothing(world: World) -> None:
+    """A partition in one direction: it still sends, but reads no commands, while the attempt fails elsewhere."""
+    worker = world.some_worker()
+    if worker is not None:
+        worker.deaf_until_ms = world.kernel.now + world.kernel.random.randint(300, 1500)
+        if world.kernel.random.random() < 0.7:
+            world.kernel.after(world.kernel.random.randint(5, 100), world.fail_some_task)
+
+
+@_fault
+def task_fails(world: World) -> None:
+    world.fail_some_task()
+
+
+def _fails_at_manifest(world: World) -> None:
+    """The attempt fails while its manifest is being stored, and that takes long."""
+
+    def act(node: object) -> None:
+        world.blobs.trouble = lambda action, key: "error" if action == "put" and key.endswith("manifest.json") else ""
+        _for_a_while(world, 150, 600, lambda: setattr(world.blobs, "trouble", lambda action, key: ""))
+        world.fail_some_task()
+
+    world.trap("store manifest", act)
+
+
+FAULTS["attempt_fails at store manifest"] = _fails_at_manifest

@@ -223,6 +223,7 @@ class Coordinator(Node):
 
     def _announce(self, command: messages.AnyCommand) -> Work:
         self.kernel.note(self.name, command)
+        self._world.announced(command)
         yield self._world.log.append(self, COMMANDS, 0, command)
 
     def _open_job(self) -> Work:

@@ -18,7 +18,7 @@ from tests.simulation import tasks
 from penstock.protocol import joblog, jobmaster, manifests, restoring
 from penstock.protocol.channels import InputGate
 from penstock.protocol.checkpoints import CheckpointBook
-from penstock.protocol.incremental import IncrementalHandles
+from penstock.protocol.incremental import IncrementalHandles, LiveObjects
 from penstock.protocol.leader import LeaderMachine
 from penstock.protocol.publishing import PublisherMachine
 from penstock.protocol.sinkcredit import SinkCredit
@@ -204,7 +204,7 @@ _ALL = (
     ),
     _mutant(25, "handle_of_an_aborted_checkpoint_reused", Patch(IncrementalHandles, "taken", ((
         "self._taken[checkpoint] = dict(handles)", "self._base = dict(handles)",
-    ),))),
+    ),)), Patch(LiveObjects, "missing", (("keys = self.keys", "return []"),))),
     _mutant(26, "newest_complete_is_not_repeated", Patch(jobmaster.JobMaster, "_adopt", ((
         "commands.append(self._completed(complete))", "pass",
     ),))),

@@ -129,6 +129,10 @@ class Task:
         """Behind the last frame that was handled."""
         self._barrier_offset = deploy.start_offset
         self._credit_reported: dict[Any, int] = {}
+        self.blocked_since = (0, -1)
+        self._barriers: dict[int, int] = {}
+        """The offset behind the barrier of each snapshot."""
+        self.rows_cut: dict[OutputId, int] = {}
         self.delivered: dict[Channel, int] = {}
         """Rows per channel, for the invariants."""
         self._processes: list[Process] = []
@@ -281,7 +285,7 @@ class Task:
             self.fail(error)
 
     def _work_once(self) -> None:
-        for _ in range(4):
+        for _ in range(1 if self.world.slow_task_ms(self.deploy.subtask) else 4):
             if self._events:
                 self._feed(self._events.popleft())
             elif self._frames and not self.ledger.blocked():
@@ -407,6 +411,7 @@ class Task:
         rows, edge.buffers[place] = edge.buffers[place], []
         if rows:
             output = edge.outputs[place]
+            self.rows_cut[output] = self.rows_cut.get(output, 0) + len(rows)
             self._append(output, self.ledger.data(output, len(rows), len(rows) * ROW_BYTES), tuple(rows))
 
     def _flush(self) -> None:
@@ -475,8 +480,6 @@ class Task:
             self._carry_out(command)
         if isinstance(event, subtask.FrameRead):
             self._offset = event.ref[1]
-            if not self.machine.gate.stashed_bytes and self.machine.gate.aligning is None:
-                self.holds.hold("reader", self._offset)
 
     def _carry_out(self, command: subtask.SubtaskCommand) -> None:
         match command:
@@ -534,6 +537,7 @@ class Task:
             self._staged.prepared([StagedPart("op", checkpoint, name)])
         lists = {"staged": tuple(msgspec.json.encode(part) for part in self._staged.listed())}
         above = watermarks_above(self._restored_watermarks, self._watermark)
+        self._barriers[checkpoint] = self._barrier_offset
         self._frozen[checkpoint] = _Frozen(keyed, lists, unions, self._watermark, above, self._offset_of_barrier())
 
     def _offset_of_barrier(self) -> int:
@@ -583,6 +587,8 @@ class Task:
     # -- publishing -----------------------------------------------------------------------------------------------------
 
     def _publish(self, command: subtask.Publish) -> None:
+        if command.checkpoint in self._barriers:
+            self.holds.hold("reader", self._barriers[command.checkpoint])
         if self.publisher is not None:
             self._processes.append(self.worker.start(self.publisher.load(command), self.fail))
             return

@@ -29,6 +29,7 @@ class Worker(Node):
         self._world = world
         self._slots = slots
         self.slow_ms = 0
+        self.deaf_until_ms = 0
         self.machine = WorkerMachine(name, self.monotonic_ms, LEADER_SILENCE_MS)
         self.tasks: dict[tuple[str, SubtaskId], Task] = {}
         commands = world.log.partition(COMMANDS, 0)
@@ -50,7 +51,10 @@ class Worker(Node):
 
     def _read_commands(self) -> Work:
         while True:
-            for _, after, command in (yield self._world.log.read(COMMANDS, 0, self._position)):
+            records = yield self._world.log.read(COMMANDS, 0, self._position)
+            if self.kernel.now < self.deaf_until_ms:
+                yield self.sleep(self.deaf_until_ms - self.kernel.now)
+            for _, after, command in records:
                 self._position = after
                 self._world.coverage.add(f"worker reads {type(command).__name__}")
                 for obeyed in self.machine.command_read(command, self.monotonic_ms):
@@ -60,6 +64,8 @@ class Worker(Node):
         while True:
             for command in self.machine.time_passed(self.monotonic_ms):
                 self._obey(command)
+            for task in self.tasks.values():
+                self._world.check_credit(task)
             statuses = tuple(task.status for task in self.tasks.values())
             self.send_event(messages.Heartbeat(worker=self.name, slots=self._slots, tasks=statuses))
             yield self.sleep(HEARTBEAT_MS)

@@ -8,7 +8,7 @@ from typing import Any
 from tests.simulation.faults import FAULTS
 from tests.simulation.invariants import Invariants
 from tests.simulation.kernel import Kernel, Node, Violation
-from tests.simulation.leading import Coordinator
+from tests.simulation.leading import EVENTS, Coordinator
 from tests.simulation.parts import Folder, SimulatedBlobs, SimulatedLog, SimulatedMetadata, SinkCluster
 from tests.simulation.scenario import Request, Scenario
 from tests.simulation.tasks import Task
@@ -18,7 +18,7 @@ from penstock.errors import ExternalError
 from penstock.protocol import jobevents as job
 from penstock.protocol import joblog, messages
 from penstock.protocol.channels import Deliver, GapError
-from penstock.protocol.frames import Frame
+from penstock.protocol.frames import Channel, Frame
 from penstock.protocol.messages import SubtaskId
 from penstock.protocol.outputs import OutputId
 from penstock.protocol.restarts import ExponentialDelay
@@ -28,6 +28,7 @@ QUIET_MS = 500
 AFTERMATH_MS = 5_000
 """How long the world is watched after the job has ended: nothing may come back."""
 PROGRESS_MS = 20_000
+BLOCKED_HEARTBEATS = 3
 CANCEL_PROGRESS_MS = 60_000
 
 
@@ -50,6 +51,8 @@ class World:
         self.lost_event_type: type | None = None
         self.slow_commit_ms = 0
         self.damaged = False
+        self.trimmed_marker: messages.BarrierMarker | None = None
+        self._sent_acks: dict[str, list[messages.Acknowledged]] = {}
         self._traps: list[tuple[str, Callable[[Node], None], str]] = []
         self._injecting = ""
         self._parallelism: dict[str, int] = {}
@@ -186,6 +189,7 @@ class World:
     def acked(self, task: Task, message: messages.Acknowledged | messages.Declined) -> None:
         """A subtask answers a checkpoint."""
         if isinstance(message, messages.Acknowledged):
+            self._sent_acks.setdefault(message.nonce, []).append(message)
             self.invariants.acknowledged(task, message)
 
     def _part_lost(self, name: str) -> None:
@@ -218,6 +222,42 @@ class World:
         """How much longer a subtask takes for a step."""
         slow = str(subtask) == self.scenario.slow_subtask and self.kernel.now < self.scenario.heal_ms
         return 40 if slow else 0
+
+    def check_credit(self, task: Task) -> None:
+        """I10: a producer is never blocked for long by a consumer that has processed all of its rows."""
+        output = next((o for o in task.ledger.blocked() if o.exchange != "w"), None)
+        if output is None:
+            task.blocked_since = (0, -1)
+            return
+        rows = task.rows_cut.get(output, 0)
+        consumer = self._live_task(task.deploy.attempt, SubtaskId(output.exchange, output.partition))
+        idle = consumer is not None and consumer.delivered.get(Channel(0, task.index), 0) == rows
+        count = task.blocked_since[0] + 1 if idle and task.blocked_since[1] == rows else 0
+        task.blocked_since = (count, rows)
+        if count >= BLOCKED_HEARTBEATS and not self.log.slow_ms:
+            raise Violation(f"I10: {task.deploy.subtask} has no credit for {output}, where nothing of it waits")
+
+    def _live_task(self, attempt: str, subtask: SubtaskId) -> Task | None:
+        for worker in self.workers:
+            task = worker.tasks.get((attempt, subtask))
+            if task is not None and worker.alive and not worker.stopped and not task.gone:
+                return task
+        return None
+
+    def fail_some_task(self) -> None:
+        """The disk of a worker is full, its code raises: one subtask fails."""
+        running = [t for w in self.workers if w.alive and not w.stopped for t in w.tasks.values() if not t.gone]
+        if running:
+            self.kernel.random.choice(running).fail(ExternalError("injected"))
+
+    def announced(self, command: messages.AnyCommand) -> None:
+        """A leader uses the number of a forgotten checkpoint again: its acks come once more."""
+        forgotten = self.trimmed_marker
+        if forgotten is None or not isinstance(command, messages.BarrierMarker):
+            return
+        if command.checkpoint == forgotten.checkpoint and command.nonce != forgotten.nonce:
+            for ack in self._sent_acks.get(forgotten.nonce, []):
+                self.log.append(self.ghost, EVENTS, 0, ack)(lambda value=None, error=None: None)
 
     def loses_event(self, event: messages.AnyEvent) -> bool:
         """Whether a fault swallows this event."""

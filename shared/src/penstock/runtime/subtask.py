@@ -190,6 +190,8 @@ class SubtaskRunner:
         self._offsets: deque[int] = deque()
         """Offset behind each frame that waits in the inbox."""
         self._fed_offset = deploy.start_offset
+        self._barriers: dict[int, int] = {}
+        """The offset behind the barrier of each snapshot that is not complete yet."""
         self._holds = PartitionHolds()
         self._trim_wake = asyncio.Event()
         self._bytes_in = 0
@@ -486,6 +488,9 @@ class SubtaskRunner:
             case Publish():
                 assert self._committer is not None
                 self._committer.completed(command.checkpoint)
+                if command.checkpoint in self._barriers:
+                    self._holds.hold("reader", self._barriers[command.checkpoint])
+                    self._barriers = {n: offset for n, offset in self._barriers.items() if n > command.checkpoint}
                 self._trim_wake.set()
             case ReportEnded():
                 self.state = "ended"
@@ -504,6 +509,7 @@ class SubtaskRunner:
         assert self._chain is not None
         assert self._committer is not None
         started = self._micros()
+        self._barriers[checkpoint] = self._fed_offset
         snapshots: dict[str, OperatorSnapshot] = {}
         for operator, link in self._chain.operators.items():
             snapshot = link.operator.snapshot()
@@ -592,12 +598,14 @@ class SubtaskRunner:
                 self.inbox.put(FrameRead(frame, payload, len(record.value)))
 
     async def _trim(self) -> None:
-        """With every COMPLETE, give back what was read of the partition: a later attempt begins behind it."""
+        """With every COMPLETE, give back what stands before its barrier: a later attempt begins behind that.
+
+        Not what was read: a subtask of an old attempt that has not heard of its end reads past newer attempts' frames.
+        """
         topic = exchange_topic(self.deploy.job, self._vertex.id, self.deploy.generation)
         while True:
             await self._trim_wake.wait()
             self._trim_wake.clear()
-            self._holds.hold("reader", self._fed_offset)
             before = self._holds.trim_to()
             if before is not None:
                 await self._services.log.trim(topic, self.deploy.subtask.index, before)
