@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
+import pty
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -47,6 +52,42 @@ class Command:
             pytest.fail(f"penstock {' '.join(map(str, arguments))} did not end in {timeout_s} s:\n{out}\n{err}")
         assert process.returncode == code, f"exit code {process.returncode}, expected {code}:\n{out}\n{err}"
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def python(self, script: Path) -> subprocess.CompletedProcess[str]:
+        """Run a Python script."""
+        return subprocess.run(
+            [sys.executable, script], cwd=self.folder, capture_output=True, text=True, check=False, timeout=60
+        )
+
+    def terminal(
+        self, *arguments: str | Path, keys: Callable[[str], str] = lambda screen: "", columns: int = 100
+    ) -> tuple[int, str]:
+        """Run on a pseudo terminal; `keys` says once what is typed when that is on the screen. Exit code and screen."""
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+        command = [sys.executable, "-m", "penstock.cli.main", *map(str, arguments)]
+        environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR", "CI")}
+        process = subprocess.Popen(
+            command,
+            cwd=self.folder,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            env={**environment, "TERM": "xterm", "POLARS_MAX_THREADS": "1"},
+        )
+        os.close(theirs)
+        screen, typed = b"", False
+        with contextlib.suppress(OSError):  # what Linux says when the other side is closed
+            while data := os.read(ours, 65_536):
+                screen += data
+                wanted = "" if typed else keys(screen.decode(errors="replace"))
+                if wanted:
+                    typed = True
+                    os.write(ours, wanted.encode())
+        os.close(ours)
+        return process.wait(timeout=30), screen.decode(errors="replace")
 
     def pipeline(self, name: str, text: str) -> Path:
         """Write a pipeline file."""

@@ -27,7 +27,7 @@ from penstock.errors import IncompatibleStateError, PenstockError, ProtocolError
 from penstock.graph.describe import check_signature
 from penstock.graph.executiongraph import ExecutionGraph
 from penstock.graph.jobgraph import JobGraph, build_job_graph, fingerprint, graph_from_json
-from penstock.graph.logical import LogicalPlan, Write
+from penstock.graph.logical import LogicalPlan, Read, Write
 from penstock.observability.logs import configure_logging
 from penstock.ports import BlobNotFoundError
 from penstock.protocol.checkpoints import CheckpointSettings
@@ -187,6 +187,9 @@ class EmbeddedJob:
         Killed at any moment of it, the directory holds a job that is whole or none: the job's name goes first and comes
         last, and sinks have made room before there is a job that could be resumed.
         """
+        for node in self._plan:
+            if isinstance(node.operation, Read):
+                await asyncio.to_thread(node.operation.source.discover)  # a wrong path must not cost earlier results
         await self._blobs.delete(CURRENT)
         await asyncio.to_thread(self._clear)
         for _, sink in self._sinks():
