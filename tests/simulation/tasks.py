@@ -172,6 +172,11 @@ class Task:
             self._events.append(event)
         self._wake()
 
+    @property
+    def has_events(self) -> bool:
+        """Whether something other than frames waits."""
+        return bool(self._events)
+
     def credit_changed(self) -> None:
         """Publishing went on: perhaps there is credit to report."""
         self._wake()
