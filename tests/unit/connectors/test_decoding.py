@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
+from penstock.connectors import decoding
 from penstock.connectors.decoding import JsonDecoder, lines_of
 from penstock.types import (
     BINARY,
@@ -298,3 +299,31 @@ def test_rows_are_what_msgspec_reads(lines: list[bytes]) -> None:
             expected.append(row)
     found = JsonDecoder(WIDE).decode(b"\n".join(lines)).frame.to_dicts()
     assert found == [{name: getattr(row, name) for name in WIDE.names} for row in expected]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    lines=st.lists(
+        st.sampled_from(
+            [
+                b'{"id":1,"at":"2001-01-01T00:00:00Z"}',
+                b'{"id":2,"at":"2001-01-01T00:00:00.25Z","note":"a longer note"}',
+                b'{"id":3,"at":"2001-01-01T00:00:00Z"} ',
+                b'{"id":4,',
+                b'"at":"2001-01-01T00:00:00Z"}',
+                b'{"id":"x","at":"2001-01-01T00:00:00Z"}',
+                b"",
+            ]
+        ),
+        max_size=30,
+    ),
+    size=st.integers(1, 200),
+)
+def test_the_size_of_pieces_changes_nothing(lines: list[bytes], size: int) -> None:
+    """A large block is decoded in pieces; its rows and bad records are those of its lines, wherever it is cut."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decoding, "_PIECE_BYTES", size)
+        decoded = JsonDecoder(FLIGHT).decode(b"\n".join(lines))
+    expected = JsonDecoder(FLIGHT).decode_values(lines, skip_blank=True)
+    assert_frame_equal(decoded.frame, expected.frame)
+    assert [(line.error, line.raw) for line in decoded.bad] == [(line.error, line.raw) for line in expected.bad]
