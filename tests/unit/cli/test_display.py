@@ -1,0 +1,193 @@
+"""What a run says of itself."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from datetime import datetime
+
+import pytest
+from rich.console import Console
+
+from penstock import Pipeline, col, count, tumbling
+from penstock.cli.display import (
+    Rate,
+    changed_lines,
+    checkpoint_line,
+    live_view,
+    operator_name,
+    rows_read,
+    rows_written,
+    start_lines,
+    summary_lines,
+)
+from penstock.connectors import console, files
+from penstock.graph.jobgraph import JobGraph, build_job_graph
+from penstock.protocol.messages import SubtaskId, TaskStatus
+from penstock.runtime.progress import CheckpointProgress, JobProgress
+from penstock.times import MAX_WATERMARK, MIN_WATERMARK
+
+
+@dataclass
+class Row:
+    key: str
+    n: int
+    at: datetime
+
+
+def graph(*, parallelism: int = 1, filtered: bool = False, uid: str = "") -> JobGraph:
+    p = Pipeline("shown")
+    read = p.read(files.Source("in.jsonl", schema=Row, event_time="at", bad_rows="skip"))
+    if filtered:
+        read = read.filter(col("n") > 0)
+    result = read.key_by("key").window(tumbling("1h")).agg(n=count())
+    if uid:
+        result.uid(uid)
+    written = result.write(files.Sink("out"))
+    if uid:
+        written.uid("results")
+    result.write(console.Sink())
+    return build_job_graph(p.plan, parallelism)
+
+
+def progress(shown: JobGraph, *, late: int = 0, bad: int = 0, watermark: int = 5_500_000) -> JobProgress:
+    """Every subtask has read 1,000 rows and written 10."""
+    found = JobProgress("job", phase="running")
+    for vertex in shown.vertices:
+        metrics = {
+            operator.id: {
+                "rows_in": 10 if operator.verb == "write" else 1_000,
+                "rows_out": 10,
+                "late_rows": late if operator.verb == "window" else 0,
+                "bad_rows": bad if operator.verb == "read" else 0,
+            }
+            for operator in vertex.operators
+        }
+        for index in range(vertex.parallelism):
+            found.statuses[SubtaskId(vertex.id, index)] = TaskStatus(
+                "job",
+                "a" * 32,
+                SubtaskId(vertex.id, index),
+                "running",
+                metrics=metrics,
+                progress={"watermark": watermark, "busy_us": 300, "idle_us": 600, "blocked_us": 100},
+            )
+    return found
+
+
+def screen(shown: JobGraph, found: JobProgress, width: int = 100) -> list[str]:
+    out = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None, legacy_windows=False)
+    out.print(live_view(shown, found, Rate(), 1.0))
+    assert isinstance(out.file, io.StringIO)
+    return out.file.getvalue().splitlines()
+
+
+def test_a_sink_is_named_by_where_its_rows_go() -> None:
+    """And by its uid where it has one; the ids that are made up mean nothing to anybody."""
+    assert [operator_name(o) for o in graph().operators()] == [
+        "files source in.jsonl",
+        "window (n2-window)",
+        "files sink in out",
+        "console sink",
+    ]
+    named = [operator_name(o) for o in graph(uid="per-hour").operators()]
+    assert named[1:3] == ["per-hour", "results (files sink in out)"]
+
+
+def test_the_first_lines_say_what_is_promised() -> None:
+    """Guarantee of each sink with the reason where it is less, and where a run continues."""
+    lines = start_lines(graph(parallelism=2), "state", 7)
+    assert lines[0] == "shown: parallelism 2, state in state, going on from checkpoint 7"
+    assert "one process" in lines[1]
+    assert lines[2:] == [
+        "files sink in out: exactly-once",
+        "console sink: at-least-once: the console sink cannot do better",
+    ]
+    assert len(start_lines(graph(), "state", None)) == 3
+
+
+def test_operators_without_uid_are_spoken_of_only_when_it_matters() -> None:
+    """When the pipeline that goes on has other operators than the one that stopped."""
+    assert changed_lines(graph(), graph()) == []
+    assert changed_lines(graph(parallelism=3), graph()) == []
+    [line] = changed_lines(graph(filtered=True), graph())
+    assert "no .uid()" in line
+    assert "window (n3-window)" in line
+    [line] = changed_lines(graph(filtered=True, uid="per-hour"), graph(uid="per-hour"))
+    assert "per-hour" not in line
+
+
+def test_the_summary_counts_and_says_where_the_result_lies() -> None:
+    """Late and bad rows only if there were any; after a resumption it says since when rows are counted."""
+    shown = graph()
+    lines = summary_lines(shown, progress(shown), 2.0)
+    assert lines == [
+        "rows read: 1,000 in 2.0 s (500 rows/s)",
+        "files sink in out: 10 rows",
+        "console sink: 10 rows",
+        "no checkpoint yet",
+    ]
+    found = progress(shown, late=3, bad=4)
+    found.restored = 12
+    lines = summary_lines(shown, found, 2.0)
+    assert lines[0].startswith("rows read since checkpoint 12: 1,000")
+    assert "files source in.jsonl: 4 bad rows were skipped" in lines
+    assert "window (n2-window): 3 rows came too late and were left out; late_to keeps them" in lines
+
+
+def test_checkpoints_are_counted_in_english() -> None:
+    """One checkpoint, two checkpoints; the newest one's size and duration."""
+    found = JobProgress("job")
+    assert checkpoint_line(found) == "no checkpoint yet"
+    found.checkpoints[1] = CheckpointProgress(1, 0, "complete", 12_000, 3_456)
+    assert checkpoint_line(found) == "1 checkpoint, newest 1: 3,456 bytes in 12 ms"
+    found.checkpoints[2] = CheckpointProgress(2, 0, "aborted")
+    found.checkpoints[3] = CheckpointProgress(3, 1_000, "complete", 2_000, 10)
+    assert checkpoint_line(found) == "2 checkpoints, newest 3: 10 bytes in 1 ms"
+
+
+def test_the_live_table_has_a_line_per_vertex() -> None:
+    """Rows in and out, the share of time at work, the watermark in whole seconds, and a line on rates."""
+    shown = graph(parallelism=2)
+    lines = screen(shown, progress(shown))
+    assert lines[0].split() == ["shown", "rows", "in", "rows", "out", "busy", "watermark"]
+    assert lines[1].split() == ["read", "2,000", "20", "30%", "1970-01-01T00:00:05Z"]
+    assert lines[2].split()[-4:] == ["2,000", "40", "30%", "1970-01-01T00:00:05Z"]
+    assert lines[3].rstrip() == "running; 0 rows/s; no checkpoint yet"
+    assert (rows_read(shown, progress(shown)), rows_written(shown, progress(shown))) == (2_000, 40)
+
+
+@pytest.mark.parametrize(("watermark", "text"), [(MIN_WATERMARK, "none yet"), (MAX_WATERMARK, "end of input")])
+def test_watermarks_at_the_ends_of_time_are_words(watermark: int, text: str) -> None:
+    """Nobody reads 9223372036854775807."""
+    shown = graph()
+    assert text in screen(shown, progress(shown, watermark=watermark))[1]
+
+
+def test_late_and_bad_rows_get_a_column_when_there_are_any() -> None:
+    """Most runs have none."""
+    shown = graph()
+    assert "late" not in screen(shown, progress(shown))[0]
+    header = screen(shown, progress(shown, late=3, bad=4))[0]
+    assert "late" in header
+    assert "bad" in header
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_narrow_terminal_shortens_names_and_never_numbers(width: int) -> None:
+    """One line per vertex whatever the width, or the table would jump."""
+    shown = graph()
+    lines = screen(shown, progress(shown), width)
+    assert len(lines) == 3
+    assert "1,000" in lines[1]
+    assert "1970-01-01T00:00:05Z" in lines[1]
+    assert all(len(line) <= width for line in lines)
+
+
+def test_a_rate_is_smoothed_and_never_negative() -> None:
+    """After a restart counters begin again."""
+    rate = Rate()
+    assert rate.update(100, 1.0) == 0
+    assert rate.update(300, 2.0) == 200
+    assert rate.update(300, 3.0) == pytest.approx(140)
+    assert rate.update(0, 4.0) == pytest.approx(98)

@@ -1,0 +1,106 @@
+"""The catalogue of metrics and the text in which Prometheus reads them."""
+
+from __future__ import annotations
+
+import re
+
+from penstock.graph.jobgraph import JobGraph
+from penstock.observability import metrics
+from penstock.observability.metrics import CATALOGUE, Sample, prometheus_text, samples
+from penstock.protocol.messages import SubtaskId, TaskStatus
+from penstock.runtime.progress import CheckpointProgress, JobProgress
+from penstock.times import MAX_WATERMARK, MIN_WATERMARK
+
+GRAPH = JobGraph("flights", 1, 240, ())
+
+
+def progress(watermark: int = 2_000_000) -> JobProgress:
+    found = JobProgress("job", attempt_number=3, failures=["v0[0]: boom"])
+    found.statuses[SubtaskId("v0", 1)] = TaskStatus(
+        "job",
+        "a" * 32,
+        SubtaskId("v0", 1),
+        "running",
+        metrics={"read": {"rows_in": 5, "rows_out": 4, "late_rows": 0, "bad_rows": 1}},
+        progress={"watermark": watermark, "busy_us": 1_500_000, "bytes_in": 10, "state_bytes": 7},
+    )
+    found.checkpoints[1] = CheckpointProgress(1, 0, "complete", 500_000, 100, 2_000)
+    found.checkpoints[2] = CheckpointProgress(2, 0, "aborted")
+    found.checkpoints[3] = CheckpointProgress(3, 0)
+    return found
+
+
+def values(found: JobProgress) -> dict[str, float]:
+    """Sample values by name and distinguishing label."""
+    return {
+        sample.metric.name + (f"/{sample.labels['state']}" if "state" in sample.labels else ""): sample.value
+        for sample in samples(GRAPH, found, 12_000_000)
+    }
+
+
+def test_the_catalogue_follows_prometheus_conventions() -> None:
+    """Names are unique, begin alike, counters end in _total, units stand in the name, help is a sentence."""
+    names = [metric.name for metric in CATALOGUE]
+    assert len(set(names)) == len(names)
+    for metric in CATALOGUE:
+        assert re.fullmatch(r"penstock_[a-z_]+", metric.name)
+        assert metric.name.endswith("_total") == (metric.kind == "counter")
+        assert metric.unit in metric.name or metric.unit in ("attempts",)
+        assert metric.help.endswith(".")
+
+
+def test_every_metric_of_the_module_is_in_the_catalogue() -> None:
+    """So that documentation made from it lacks none."""
+    declared = [value for value in vars(metrics).values() if isinstance(value, metrics.Metric)]
+    assert set(declared) == set(CATALOGUE)
+
+
+def test_every_sample_has_the_labels_its_metric_declares() -> None:
+    """And together the samples of a running job cover the catalogue."""
+    found = list(samples(GRAPH, progress(), 12_000_000))
+    for sample in found:
+        assert tuple(sample.labels) == sample.metric.labels
+    assert {sample.metric for sample in found} == set(CATALOGUE)
+
+
+def test_units_are_those_of_the_name() -> None:
+    """Microseconds inside, seconds outside; what was not reported is zero."""
+    found = values(progress())
+    assert found["penstock_busy_seconds_total"] == 1.5
+    assert found["penstock_idle_seconds_total"] == 0
+    assert found["penstock_watermark_seconds"] == 2
+    assert found["penstock_watermark_lag_seconds"] == 10
+    assert found["penstock_checkpoint_duration_seconds"] == 0.5
+    assert found["penstock_checkpoint_sync_seconds"] == 0.002
+    assert found["penstock_checkpoints_total/complete"] == 1
+    assert found["penstock_checkpoints_total/aborted"] == 1
+    assert found["penstock_attempt"] == 3
+    assert found["penstock_failures_total"] == 1
+
+
+def test_a_watermark_at_the_ends_of_time_is_no_number() -> None:
+    """Before the first row and behind the last there is nothing to plot."""
+    for watermark in (MIN_WATERMARK, MAX_WATERMARK):
+        assert "penstock_watermark_seconds" not in values(progress(watermark))
+
+
+def test_the_text_is_prometheus_exposition_format() -> None:
+    """HELP and TYPE once per metric, then its samples; quotes, backslashes and newlines are escaped."""
+    strange = {"job": 'a"b\\c\nd'}
+    text = prometheus_text(
+        [
+            Sample(metrics.ATTEMPT, strange, 1),
+            Sample(metrics.FAILURES, {"job": "x"}, 0),
+            Sample(metrics.ATTEMPT, {"job": "y"}, 2),
+        ]
+    )
+    assert text.splitlines() == [
+        "# HELP penstock_attempt Number of the attempt that runs.",
+        "# TYPE penstock_attempt gauge",
+        'penstock_attempt{job="a\\"b\\\\c\\nd"} 1',
+        'penstock_attempt{job="y"} 2',
+        "# HELP penstock_failures_total Failures of subtasks.",
+        "# TYPE penstock_failures_total counter",
+        'penstock_failures_total{job="x"} 0',
+    ]
+    assert text.endswith("\n")
