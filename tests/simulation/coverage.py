@@ -6,7 +6,7 @@ from typing import get_args
 
 from tests.simulation.faults import FAULTS
 
-from penstock.protocol import jobevents, joblog, jobmaster, leader, messages, publishing, subtask, worker
+from penstock.protocol import jobevents, joblog, leader, messages, phases, publishing, subtask, worker
 
 EXCEPTIONS: dict[str, str] = {
     "publisher command FailJob": "a mark that is missing or too far on cannot come about while the invariants hold",
@@ -17,7 +17,7 @@ EXCEPTIONS: dict[str, str] = {
 def required() -> set[str]:
     """The names as the simulated shells report them."""
     names = {f"fault {name}" for name in FAULTS}
-    names |= {f"job move {a.name} {b.name}" for a, after in jobmaster._MOVES.items() for b in after}
+    names |= {f"job move {a.name} {b.name}" for a, after in phases.MOVES.items() for b in after}
     names |= {f"leader phase {phase.name}" for phase in leader.LeaderPhase}
     names |= {f"publisher phase {phase.name}" for phase in publishing.PublisherPhase}
     for prefix, union in (

@@ -6,7 +6,7 @@ All of it is drawn from the seed, so a seed says everything.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from penstock.protocol.checkpoints import CheckpointSettings
@@ -138,7 +138,7 @@ def draw_scenario(seed: int, faults: tuple[str, ...]) -> Scenario:
     parallelism = draw.randint(1, 3)
     flavour: Flavour = "at_least_once" if draw.random() < 0.1 else "aligned"
     hits = _hits(draw, [name for name in faults if "w" in VERTICES[shape] or not _concerns_publishing(name)])
-    return Scenario(
+    scenario = Scenario(
         seed=seed,
         shape=shape,
         windowed=draw.random() < 0.5,
@@ -166,6 +166,15 @@ def draw_scenario(seed: int, faults: tuple[str, ...]) -> Scenario:
         faults=hits,
         heal_ms=2600,
     )
+    if scenario.slow_subtask.startswith("m"):  # enough rows that a barrier stands far behind at the slow one
+        more = random.Random(seed ^ 0x10)
+        splits = {name: rows + _more_rows(more, rows[-1]) for name, rows in scenario.splits.items()}
+        scenario = replace(scenario, splits=splits, pace_ms=10)
+    return scenario
+
+
+def _more_rows(draw: random.Random, last: Row) -> tuple[Row, ...]:
+    return tuple(Row(last.id + number, draw.randrange(KEYS), last.time + 2 * number) for number in range(1, 60))
 
 
 def _rows(draw: random.Random, split: int) -> tuple[Row, ...]:

@@ -10,9 +10,7 @@ checkpoint in `CheckpointBook`, whether to restart in a `RestartDecider`. It tie
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from enum import Enum
-from typing import Any, Literal, assert_never
+from typing import Any, assert_never
 
 import msgspec
 
@@ -66,54 +64,9 @@ from penstock.protocol.messages import (
     SubtaskId,
     TaskStatus,
 )
+from penstock.protocol.phases import CANCEL_DEADLINE_MS, MOVES, Phase
+from penstock.protocol.phases import Ending as _Ending
 from penstock.protocol.restarts import RestartStrategy, restart_decider
-
-CANCEL_DEADLINE_MS = 30_000
-"""How long a cancelled job may still publish what is complete."""
-
-
-class Phase(Enum):
-    """Where the job stands. Legal moves are in `_MOVES`."""
-
-    OPENING = "opening"
-    WAITING = "waiting for slots"
-    CAPTURING = "capturing offsets"
-    BEGINNING = "beginning"
-    RUNNING = "running"
-    RESTARTING = "restarting"
-    ENDING = "recording the end"
-    TERMINATED = "terminated"
-    SUSPENDED = "suspended"
-
-
-_MOVES: dict[Phase, frozenset[Phase]] = {
-    Phase.OPENING: frozenset({Phase.WAITING, Phase.RUNNING, Phase.TERMINATED}),
-    Phase.WAITING: frozenset({Phase.CAPTURING, Phase.ENDING, Phase.SUSPENDED}),
-    Phase.CAPTURING: frozenset({Phase.BEGINNING, Phase.ENDING}),
-    Phase.BEGINNING: frozenset({Phase.RUNNING}),
-    Phase.RUNNING: frozenset({Phase.RESTARTING, Phase.WAITING, Phase.ENDING, Phase.SUSPENDED}),
-    Phase.RESTARTING: frozenset({Phase.WAITING, Phase.ENDING}),
-    Phase.ENDING: frozenset({Phase.TERMINATED}),
-    Phase.TERMINATED: frozenset(),
-    Phase.SUSPENDED: frozenset(),
-}
-
-
-@dataclass
-class _Ending:
-    """An ending or savepoint under way. Once `checkpoint` is set it is COMPLETE and only publishing is waited for."""
-
-    kind: Literal["finish", "savepoint", "stop", "rescale", "suspend", "cancel"]
-    request: str = ""
-    drain: bool = False
-    reason: str = ""
-    checkpoint: int | None = None
-    deadline_ms: int | None = None
-    requested: Requested | None = None
-
-    @property
-    def purpose(self) -> Purpose:
-        return "final" if self.kind == "finish" else "savepoint" if self.kind in ("savepoint", "cancel") else self.kind
 
 
 class JobMaster:
@@ -661,7 +614,7 @@ class JobMaster:
         return [Announce(cancel), ended] if self.attempt else [ended]
 
     def _move(self, phase: Phase) -> None:
-        if phase not in _MOVES[self.phase]:
+        if phase not in MOVES[self.phase]:
             recent = " -> ".join(p.value for p in self.phases[-8:])
             raise ProtocolError(f"job {self.job}: {self.phase.value} -> {phase.value} is not a legal move; {recent}")
         self.phase = phase
