@@ -42,7 +42,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, help="instead of each benchmark's own number")
     parser.add_argument("--repeat", type=int, default=1, help="runs of each; the median counts")
     parser.add_argument("--core", type=int, default=max(os.sched_getaffinity(0)), help="the core everything runs on")
-    parser.add_argument("--folder", help="where temporary files go; they need about 3 GB")
+    parser.add_argument("--folder", help="where temporary files go; they need about 2 GB")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.names if name not in names]
     if unknown:

@@ -6,7 +6,7 @@ A `Case` runs in child processes only: importing this module loads no data libra
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.sinks import CountingSink, sums_of, total
 from penstock import KeyedContext, KeyedProcess, Pipeline, ValueState, col, count, tumbling
 from penstock.connectors import files, generate, nexmark
+from penstock.types import Schema
 
 if TYPE_CHECKING:
     import numpy as np
@@ -72,21 +73,32 @@ class Case:
 # -- inputs -------------------------------------------------------------------------------------------------------------
 
 
-def _write_bids(folder: Path, rows: int, keys: int) -> None:
-    """Bids as one Arrow file and one file of JSON lines."""
+def _write_bids(folder: Path, rows: int, keys: int, kind: str) -> None:
+    """Bids as an Arrow file or as JSON lines, in batches as a source reads them."""
     import numpy as np
-    from pyarrow import ipc
-
-    from penstock.connectors.encoding import encode_jsonl
 
     content = nexmark.bids(columns=COLUMNS, keys=keys, interval=INTERVAL)
-    schema = content.schema
-    with ipc.new_file(folder / "bids.arrow", schema.arrow()) as arrow, open(folder / "bids.jsonl", "wb") as text:
-        for start in range(0, rows, 65_536):
-            numbers = np.arange(start, min(rows, start + 65_536), dtype=np.int64)
-            frame = content.frame(numbers, 42).select(COLUMNS)
-            arrow.write_table(frame.to_arrow().cast(schema.arrow()))
-            text.write(encode_jsonl(frame, schema))
+    numbers = (np.arange(start, min(rows, start + 65_536), dtype=np.int64) for start in range(0, rows, 65_536))
+    frames = (content.frame(some, 42).select(COLUMNS) for some in numbers)
+    if kind == "arrow":
+        _write_arrow(folder / "bids.arrow", frames, content.schema)
+    else:
+        _write_json(folder / "bids.jsonl", frames, content.schema)
+
+
+def _write_arrow(path: Path, frames: Iterator[pl.DataFrame], schema: Schema) -> None:
+    from pyarrow import ipc
+
+    with ipc.new_file(path, schema.arrow()) as file:
+        for frame in frames:
+            file.write_table(frame.to_arrow().cast(schema.arrow()))
+
+
+def _write_json(path: Path, frames: Iterator[pl.DataFrame], schema: Schema) -> None:
+    from penstock.connectors.encoding import encode_jsonl
+
+    with open(path, "wb") as file:
+        file.writelines(encode_jsonl(frame, schema) for frame in frames)
 
 
 def _bids_in(name: str) -> Callable[[Path, int], Any]:
@@ -299,8 +311,8 @@ def _window_case(name: str, kind: str, keys: int, parallelism: int, rows: int, t
         build=_window,
         result=_windows_of,
         peers={"polars": _polars_window(scan), "duckdb": _duckdb_window(kind)},
-        prepare=lambda folder, rows: _write_bids(folder, rows, keys),
-        input=f"bids-{keys}-{{rows}}",
+        prepare=lambda folder, rows: _write_bids(folder, rows, keys, kind),
+        input=f"{kind}-{keys}-{{rows}}",
         parallelism=parallelism,
         target=target,
     )
