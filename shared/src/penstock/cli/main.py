@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import sysconfig
 import traceback
 from collections.abc import Sequence
 from typing import NoReturn
@@ -16,11 +17,20 @@ from penstock import __version__
 from penstock.cli.options import positive
 from penstock.errors import IncompatibleStateError, PenstockError, PipelineError, UsageError, UserCodeError
 
+_STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 _LIBRARY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
+    try:
+        return _main(argv)
+    except KeyboardInterrupt:  # while Python still imports; a run that has begun handles Ctrl-C itself
+        print("interrupted before anything ran", file=sys.stderr)
+        return 130
+
+
+def _main(argv: Sequence[str] | None) -> int:
     parser = _parser()
     given = sys.argv[1:] if argv is None else argv
     if not given:
@@ -39,9 +49,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(error, 1, arguments.debug)
     except PenstockError as error:
         return _fail(error, 1, arguments.debug)
-    except KeyboardInterrupt:
-        print("interrupted before anything ran", file=sys.stderr)
-        return 130
     except BrokenPipeError:
         # Whoever read the output (head, less) has seen enough; keep Python from complaining when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -76,7 +83,7 @@ def _print_user_frames(error: BaseException) -> None:
 
 
 def _is_users(filename: str) -> bool:
-    return not (filename.startswith((_LIBRARY, "<frozen", sys.prefix)) or "site-packages" in filename)
+    return not (filename.startswith((_LIBRARY, _STANDARD_LIBRARY, "<frozen")) or "site-packages" in filename)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -123,7 +130,7 @@ def _command(
     parser.add_argument("--debug", action="store_true", help="print whole tracebacks")
     parser.add_argument("--log-format", choices=("text", "json"), default="text", help="how log lines look (text)")
     parser.add_argument(
-        "--log-level", choices=("debug", "info", "warning", "error"), default="warning", help="least severity (warning)"
+        "--log-level", choices=("debug", "info", "warning", "error"), default="error", help="least severity (error)"
     )
     return parser
 
