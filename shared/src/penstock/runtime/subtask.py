@@ -7,20 +7,16 @@ are never called concurrently. CPU work happens in `_handle`; awaits only wait f
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
-import msgspec
-
 from penstock.connectors.base import ReadContext, SinkWriter, WriteContext
-from penstock.graph.executiongraph import ExecutionGraph, credits_topic, exchange_topic
+from penstock.graph.executiongraph import ExecutionGraph
 from penstock.graph.jobgraph import DEAD_LETTERS_TAG, JobGraph
 from penstock.graph.logical import LogicalPlan, Read, Write
-from penstock.ports import Blobs, Clock, Log, NewRecord
+from penstock.ports import Blobs, Clock, Log
 from penstock.protocol.channels import AdvanceWatermark, BecomeIdle, Deliver
-from penstock.protocol.frames import Channel, Frame, decode_frame
 from penstock.protocol.manifests import Manifest, blob_prefix
 from penstock.protocol.messages import Acknowledged, AnyEvent, Declined, Deploy, TaskState, TaskStatus
 from penstock.protocol.outputs import CREDIT_BYTES, OutputId, OutputLedger
@@ -31,7 +27,6 @@ from penstock.protocol.subtask import (
     EmitEndOfTime,
     Finish,
     FlushRows,
-    FrameConfirmed,
     FrameRead,
     Freeze,
     Frozen,
@@ -48,10 +43,11 @@ from penstock.protocol.subtask import (
     Uploaded,
     UploadFailed,
 )
-from penstock.protocol.trimming import PartitionHolds
 from penstock.runtime.chain import Chain, build_chain
 from penstock.runtime.committer import STAGED, Committer, decode_staged
 from penstock.runtime.exchange import Coalescer, ExchangeWriter, decode_payload, frame_schema
+from penstock.runtime.exchange_io import CreditReport, FrameSender, PartitionReader
+from penstock.runtime.inbox import Inbox
 from penstock.runtime.operator import OperatorMetrics, OperatorSnapshot, RestoredState
 from penstock.runtime.snapshots import FrozenSubtask, StateBackend, restore_operator, upload
 from penstock.runtime.sources import SourceDriver
@@ -59,8 +55,6 @@ from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 SPLITS = "splits"
 """Name of the union list state that holds a source's splits."""
-FETCH_BYTES = 8 << 20
-"""How much of its partition a subtask reads ahead."""
 SLICE_MS = 20
 """How long a subtask works before it lets others run."""
 
@@ -84,16 +78,6 @@ class Services:
     settings: SubtaskSettings = field(default_factory=SubtaskSettings)
 
 
-class CreditReport(msgspec.Struct, frozen=True):
-    """A record of the credits topic: bytes processed per channel of one partition in one attempt."""
-
-    attempt: str
-    vertex: str
-    partition: int
-    processed: tuple[tuple[int, int, int], ...]
-    """(input, producer, bytes)."""
-
-
 @dataclass
 class TimeUse:
     """Where a subtask's time went, in microseconds."""
@@ -101,48 +85,6 @@ class TimeUse:
     busy_us: int = 0
     idle_us: int = 0
     blocked_us: int = 0
-
-
-class Inbox:
-    """What waits for the subtask: frames, bounded by what is read ahead, and everything else, which goes first.
-
-    Frames are taken only while there is credit to emit what comes of them.
-    """
-
-    def __init__(self) -> None:
-        self._events: deque[SubtaskEvent] = deque()
-        self._frames: deque[FrameRead] = deque()
-        self._wake = asyncio.Event()
-
-    def put(self, event: SubtaskEvent) -> None:
-        """Add an event and wake the subtask."""
-        if isinstance(event, FrameRead):
-            self._frames.append(event)
-        else:
-            self._events.append(event)
-        self._wake.set()
-
-    def take(self, *, frames: bool) -> SubtaskEvent | None:
-        """The next event; the next frame only if `frames`."""
-        if self._events:
-            return self._events.popleft()
-        return self._frames.popleft() if frames and self._frames else None
-
-    def ready(self, *, frames: bool) -> bool:
-        """Whether `take` would return something."""
-        return bool(self._events) or (frames and bool(self._frames))
-
-    async def wait(self, timeout_s: float) -> None:
-        """Until something is put, at most `timeout_s`."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._wake.wait()
-        except TimeoutError:
-            return
-
-    def clear(self) -> None:
-        """Forget what was put so far as a reason to wake."""
-        self._wake.clear()
 
 
 class SubtaskRunner:
@@ -184,22 +126,9 @@ class SubtaskRunner:
         self._background: asyncio.TaskGroup | None = None
         self._tasks: list[asyncio.Task[None]] = []
         """What runs beside the subtask; its end ends them, and a failure of one fails the subtask."""
-        self._frames: deque[tuple[OutputId, Frame, bytes | memoryview]] = deque()
-        self._frames_wake = asyncio.Event()
-        self._fetched_bytes = 0
-        self._offsets: deque[int] = deque()
-        """Offset behind each frame that waits in the inbox."""
-        self._fed_offset = deploy.start_offset
-        self._barriers: dict[int, int] = {}
-        """The offset behind the barrier of each snapshot that is not complete yet."""
-        self._holds = PartitionHolds()
-        self._trim_wake = asyncio.Event()
-        self._bytes_in = 0
-        self._bytes_out = 0
+        self._source_bytes = 0
         self._state_bytes = 0
-        self._fetch_room = asyncio.Event()
-        self._credit_reported: dict[Channel, int] = {}
-        self._credit_wake = asyncio.Event()
+        self._sender = FrameSender(deploy, services.log, inbox.put)
         self._unflushed_since_ms: int | None = None
         consumers = [
             (vertex, edge, [OutputId(vertex.id, index, partition) for partition in range(vertex.parallelism)])
@@ -212,7 +141,7 @@ class SubtaskRunner:
             services.settings.credit_bytes,
         )
         self._writers = [
-            ExchangeWriter(outputs, edge, vertex.max_parallelism, self._ledger, self._enqueue)
+            ExchangeWriter(outputs, edge, vertex.max_parallelism, self._ledger, self._sender.enqueue)
             for vertex, edge, outputs in consumers
         ]
         self._edges = [edge for _, edge, _ in consumers]
@@ -224,6 +153,9 @@ class SubtaskRunner:
             "source" if self._vertex.is_source else "inner",
             self._execution.channels(self._vertex.id),
             self._ledger,
+        )
+        self._reader = PartitionReader(
+            deploy, services.log, self.machine.gate, services.settings.credit_bytes, inbox.put
         )
 
     # -- life -----------------------------------------------------------------------------------------------------------
@@ -239,11 +171,11 @@ class SubtaskRunner:
             async with asyncio.TaskGroup() as group:
                 self._background = group
                 self._beside(committer.run())
-                self._beside(self._send_frames())
+                self._beside(self._sender.run())
                 if self._vertex.inputs:
-                    self._beside(self._fetch())
-                    self._beside(self._report_credit())
-                    self._beside(self._trim())
+                    self._beside(self._reader.fetch())
+                    self._beside(self._reader.report_credit())
+                    self._beside(self._reader.trim())
                 await self._work(chain)
                 for task in list(self._tasks):
                     task.cancel()
@@ -269,8 +201,8 @@ class SubtaskRunner:
                 "busy_us": self.time_use.busy_us,
                 "idle_us": self.time_use.idle_us,
                 "blocked_us": self.time_use.blocked_us,
-                "bytes_in": self._bytes_in,
-                "bytes_out": self._bytes_out,
+                "bytes_in": self._source_bytes + self._reader.bytes_in,
+                "bytes_out": self._sender.bytes_out,
                 "state_bytes": self._state_bytes,
             },
         )
@@ -399,7 +331,7 @@ class SubtaskRunner:
     async def _read_source(self, source: SourceDriver, chain: Chain) -> None:
         started = self._micros()
         batch = await source.step()
-        self._bytes_in += batch.size_bytes
+        self._source_bytes += batch.size_bytes
         output = chain.source_output
         assert output is not None
         if batch.frame is not None:
@@ -446,15 +378,11 @@ class SubtaskRunner:
 
     def _feed(self, event: SubtaskEvent) -> None:
         if isinstance(event, FrameRead):
-            self._fetched_bytes -= event.size_bytes
-            self._fed_offset = self._offsets.popleft()
-            self._fetch_room.set()
+            self._reader.fed(event)
         for command in self.machine.handle(event):
             self._carry_out(command)
-        if isinstance(event, FrameRead):
-            self._credit_wake.set()
-            if self._aligning_since_us is None and self.machine.gate.aligning is not None:
-                self._aligning_since_us = self._micros()
+        if self._aligning_since_us is None and self.machine.gate.aligning is not None:
+            self._aligning_since_us = self._micros()
 
     def _carry_out(self, command: SubtaskCommand) -> None:
         if not isinstance(command, Deliver) and self._coalescer is not None:
@@ -488,10 +416,7 @@ class SubtaskRunner:
             case Publish():
                 assert self._committer is not None
                 self._committer.completed(command.checkpoint)
-                if command.checkpoint in self._barriers:
-                    self._holds.hold("reader", self._barriers[command.checkpoint])
-                    self._barriers = {n: offset for n, offset in self._barriers.items() if n > command.checkpoint}
-                self._trim_wake.set()
+                self._reader.completed(command.checkpoint)
             case ReportEnded():
                 self.state = "ended"
                 self._status_changed(self.status)
@@ -509,7 +434,7 @@ class SubtaskRunner:
         assert self._chain is not None
         assert self._committer is not None
         started = self._micros()
-        self._barriers[checkpoint] = self._fed_offset
+        self._reader.frozen(checkpoint)
         snapshots: dict[str, OperatorSnapshot] = {}
         for operator, link in self._chain.operators.items():
             snapshot = link.operator.snapshot()
@@ -553,83 +478,6 @@ class SubtaskRunner:
         task = self._background.create_task(work)
         self._tasks.append(task)
         task.add_done_callback(self._tasks.remove)
-
-    # -- the log --------------------------------------------------------------------------------------------------------
-
-    def _enqueue(self, output: OutputId, frame: Frame, payload: bytes | memoryview) -> None:
-        self._frames.append((output, frame, payload))
-        self._bytes_out += len(payload)
-        self._frames_wake.set()
-
-    async def _send_frames(self) -> None:
-        """Append frames, in order per partition; a failed append fails the attempt."""
-        while True:
-            await self._frames_wake.wait()
-            self._frames_wake.clear()
-            while self._frames:
-                batches: dict[OutputId, list[tuple[Frame, bytes | memoryview]]] = {}
-                while self._frames:
-                    output, frame, payload = self._frames.popleft()
-                    batches.setdefault(output, []).append((frame, payload))
-                await asyncio.gather(*(self._append(output, frames) for output, frames in batches.items()))
-
-    async def _append(self, output: OutputId, frames: list[tuple[Frame, bytes | memoryview]]) -> None:
-        topic = exchange_topic(self.deploy.job, output.exchange, self.deploy.generation)
-        records = [NewRecord(frame.encode(payload)) for frame, payload in frames]
-        await self._services.log.append(topic, output.partition, records)
-        for frame, _ in frames:
-            self.inbox.put(FrameConfirmed(output, frame.seq))
-
-    async def _fetch(self) -> None:
-        """Read the subtask's partition ahead, within a budget."""
-        topic = exchange_topic(self.deploy.job, self._vertex.id, self.deploy.generation)
-        offset = self.deploy.start_offset
-        while True:
-            while self._fetched_bytes >= FETCH_BYTES:
-                self._fetch_room.clear()
-                await self._fetch_room.wait()
-            records = await self._services.log.read(topic, self.deploy.subtask.index, offset, timeout_s=1.0)
-            for record in records:
-                offset = record.next_offset
-                frame, payload = decode_frame(record.value)
-                self._fetched_bytes += len(record.value)
-                self._offsets.append(offset)
-                self._bytes_in += len(record.value)
-                self.inbox.put(FrameRead(frame, payload, len(record.value)))
-
-    async def _trim(self) -> None:
-        """With every COMPLETE, give back what stands before its barrier: a later attempt begins behind that.
-
-        Not what was read: a subtask of an old attempt that has not heard of its end reads past newer attempts' frames.
-        """
-        topic = exchange_topic(self.deploy.job, self._vertex.id, self.deploy.generation)
-        while True:
-            await self._trim_wake.wait()
-            self._trim_wake.clear()
-            before = self._holds.trim_to()
-            if before is not None:
-                await self._services.log.trim(topic, self.deploy.subtask.index, before)
-
-    async def _report_credit(self) -> None:
-        """Tell producers what was processed, not more often than it matters to them."""
-        topic = credits_topic(self.deploy.job)
-        threshold = self._services.settings.credit_bytes // 4
-        while True:
-            await self._credit_wake.wait()
-            self._credit_wake.clear()
-            processed = self.machine.gate.processed_bytes()
-            due = [c for c, size in processed.items() if size - self._credit_reported.get(c, 0) >= threshold]
-            if not due:
-                continue
-            self._credit_reported = processed
-            report = CreditReport(
-                self.deploy.attempt,
-                self._vertex.id,
-                self.deploy.subtask.index,
-                tuple((channel.input, channel.producer, size) for channel, size in processed.items()),
-            )
-            key = f"{self.deploy.attempt}/{self._vertex.id}/{self.deploy.subtask.index}".encode()
-            await self._services.log.append(topic, 0, [NewRecord(msgspec.json.encode(report), key)])
 
     def credit(self, report: CreditReport) -> None:
         """A consumer's report, read from the credits topic."""

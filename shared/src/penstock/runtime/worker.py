@@ -30,7 +30,9 @@ from penstock.protocol.messages import (
 )
 from penstock.protocol.subtask import AbortRead, CompletionRead, FinishRead, MarkerRead
 from penstock.protocol.worker import LEADER_SILENCE_MS, HandToTasks, StartTask, StopTasks, WorkerCommand, WorkerMachine
-from penstock.runtime.subtask import CreditReport, Inbox, Services, SubtaskRunner
+from penstock.runtime.exchange_io import CreditReport
+from penstock.runtime.inbox import Inbox
+from penstock.runtime.subtask import Services, SubtaskRunner
 
 COMMANDS = "commands"
 EVENTS = "events"

@@ -1,0 +1,50 @@
+"""What waits for a subtask."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from penstock.protocol.subtask import FrameRead, SubtaskEvent
+
+
+class Inbox:
+    """Frames, bounded by what is read ahead, and everything else, which goes first.
+
+    Frames are taken only while there is credit to emit what comes of them.
+    """
+
+    def __init__(self) -> None:
+        self._events: deque[SubtaskEvent] = deque()
+        self._frames: deque[FrameRead] = deque()
+        self._wake = asyncio.Event()
+
+    def put(self, event: SubtaskEvent) -> None:
+        """Add an event and wake the subtask."""
+        if isinstance(event, FrameRead):
+            self._frames.append(event)
+        else:
+            self._events.append(event)
+        self._wake.set()
+
+    def take(self, *, frames: bool) -> SubtaskEvent | None:
+        """The next event; the next frame only if `frames`."""
+        if self._events:
+            return self._events.popleft()
+        return self._frames.popleft() if frames and self._frames else None
+
+    def ready(self, *, frames: bool) -> bool:
+        """Whether `take` would return something."""
+        return bool(self._events) or (frames and bool(self._frames))
+
+    async def wait(self, timeout_s: float) -> None:
+        """Until something is put, at most `timeout_s`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    def clear(self) -> None:
+        """Forget what was put so far as a reason to wake."""
+        self._wake.clear()
