@@ -113,6 +113,16 @@ def sessions(out: Path, rate: float | None) -> Pipeline:
     return p
 
 
+def two_stages(out: Path, rate: float | None) -> Pipeline:
+    """Windows of windows under another key: at parallelism 1 one chain, else three vertices."""
+    p = Pipeline("two-stages")
+    first = p.read(source(rate)).key_by("key").window(tumbling("4s")).agg(n=count(), total=col("value").sum())
+    again = first.with_columns(parity=col("total") % 2).key_by("parity").window(sliding("40s", every="20s"))
+    again.agg(n=col("n").sum(), windows=count(), keys=col("key").max()).write(files.Sink(out / "second"))
+    first.select("key", "window_start", "n").write(files.Sink(out / "first"))
+    return p
+
+
 LATE = OutputTag("late", Event)
 
 
@@ -338,6 +348,7 @@ CASES = (
     Case("tumbling", tumbling_windows, every_row),
     Case("sliding", sliding_windows, every_row),
     Case("sessions", sessions, every_row),
+    Case("two-stages", two_stages, several_sinks),
     Case("late", late_windows, accounted_for),
     Case("running", running, newest_per_key),
     Case("reduced", reduced, newest_per_key),
