@@ -59,7 +59,9 @@ class Case:
     build: Callable[[Any, Any], None]
     """Adds verbs and a sink to the stream of the source; the second argument is the folder of the output."""
     result: Callable[[Path, int], Any]
-    """What came out, comparable with `==` after `same`."""
+    """What came out: a frame in order, or sums."""
+    counted: Callable[[Any], int] = lambda sums: sums["rows"]
+    """How many input rows a result is made of."""
     peers: Mapping[str, Peer] = field(default_factory=dict[str, Peer])
     prepare: Callable[[Path, int], None] | None = None
     input: str = ""
@@ -310,6 +312,7 @@ def _window_case(name: str, kind: str, keys: int, parallelism: int, rows: int, t
         source=_bids_in("bids.arrow" if kind == "arrow" else "bids.jsonl"),
         build=_window,
         result=_windows_of,
+        counted=lambda windows: windows["bids"].sum(),
         peers={"polars": _polars_window(scan), "duckdb": _duckdb_window(kind)},
         prepare=lambda folder, rows: _write_bids(folder, rows, keys, kind),
         input=f"{kind}-{keys}-{{rows}}",
@@ -352,6 +355,7 @@ CASES = (
         source=_distinct,
         build=_large_state,
         result=_sums,
+        counted=lambda sums: sums["bids"],
         peers={"polars": _polars_distinct},
         checkpoint_interval_ms=500,
     ),

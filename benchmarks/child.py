@@ -121,8 +121,12 @@ def run_peer(case: Case, peer: str, folder: Path, rows: int) -> dict[str, Any]:
 
 
 def check(case: Case, folder: Path, rows: int) -> bool:
-    """Whether all results are equal."""
+    """Whether all results are equal, and made of all rows."""
     ours = case.result(folder / case.name / "penstock", rows)
+    counted = case.counted(ours)
+    if counted != rows:
+        print(f"{case.name}: {counted} of {rows} rows are in the result", file=sys.stderr)
+        return False
     for peer in case.peers:
         theirs = case.result(folder / case.name / peer, rows)
         equal = ours == theirs if isinstance(ours, dict) else ours.equals(theirs)

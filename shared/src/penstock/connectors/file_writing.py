@@ -12,6 +12,7 @@ somebody has consumed the visible file since: it never appears twice.
 
 from __future__ import annotations
 
+import importlib
 import os
 import urllib.parse
 from collections.abc import Callable, Sequence
@@ -165,6 +166,8 @@ class _ColumnarFile:
     def __init__(self, path: Path, schema: Schema, kind: Format) -> None:
         from pyarrow import ipc, parquet
 
+        # A cast imports this at its first use, which would be when a barrier waits: `prepare` is to return at once.
+        importlib.import_module("pyarrow.compute")
         self._schema = schema
         self._arrow = schema.arrow()
         self._file = open(path, "xb")  # noqa: SIM115 (closed by close)
