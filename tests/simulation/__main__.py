@@ -1,4 +1,4 @@
-"""`python -m tests.simulation`: search fresh histories, or replay one with its trace."""
+"""`python -m tests.simulation`: search fresh histories, replay one with its trace, or record what kills the mutants."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import secrets
 import sys
 import time
 
+from tests.simulation.recording import record
 from tests.simulation.running import replay_command, run_seed
 
 
@@ -19,12 +20,23 @@ def main() -> int:
     parser.add_argument("--mutant", default="", help="with this mutant in the protocol")
     parser.add_argument("--verbose", action="store_true", help="print every step")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failing seed")
+    parser.add_argument(
+        "--record",
+        metavar="MUTANT|all",
+        default="",
+        help="write the killing seeds anew; looks at --seeds seeds at most",
+    )
     options = parser.parse_args()
     if options.seed is not None:
         result = run_seed(options.seed, mutant=options.mutant, verbose=options.verbose)
         print(result.failure or f"seed {options.seed}: passed, {result.steps} steps, {result.sim_ms} simulated ms")
         return 1 if result.failure else 0
     start = secrets.randbelow(10**9) if options.start is None else options.start
+    if options.record:
+        from tests.simulation.mutants import MUTANTS
+
+        names = list(MUTANTS) if options.record == "all" else [options.record]
+        return 1 if record(names, start, options.seeds) else 0
     print(f"{options.seeds} histories from seed {start}")
     began = time.monotonic()
     failed = 0

@@ -40,6 +40,11 @@ class Row:
     key: int
     time: int
 
+    @property
+    def spread(self) -> int:
+        """The key in front of m: another than in front of k, so that every m sends rows to every k."""
+        return self.id % KEYS
+
 
 @dataclass(frozen=True)
 class Request:

@@ -337,7 +337,7 @@ class Task:
         if self.vertex == self.world.scenario.vertices[-1]:
             self._write(Output("row", int(name), (row.id,), split.position, self._nonce()))
         else:
-            self._send_row(row, row.key)
+            self._send_row(row, row.spread if self.world.scenario.downstream("s") == "m" else row.key)
 
     # -- operators ------------------------------------------------------------------------------------------------------
 
@@ -347,8 +347,8 @@ class Task:
     def _deliver(self, rows: Sequence[Any]) -> None:
         for row in rows:
             if self.vertex == "m":
-                state = self._keyed.setdefault(key_group_of(row.key), {})
-                state[row.key] = state.get(row.key, 0) + 1
+                state = self._keyed.setdefault(key_group_of(row.spread), {})
+                state[row.spread] = state.get(row.spread, 0) + 1
                 self._send_row(row, row.key)
             elif self.vertex == "k":
                 self._count(row)

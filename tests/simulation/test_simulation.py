@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import secrets
-from pathlib import Path
 
 import pytest
 from tests.simulation.coverage import required
 from tests.simulation.mutants import MUTANTS
+from tests.simulation.recording import recorded_seeds
 from tests.simulation.running import run_seed
 
 pytestmark = [pytest.mark.simulation, pytest.mark.timeout(180)]
 BASE = secrets.randbelow(10**9)
 SEEDS = 1_000
 SHARDS = 4
-KILLING: dict[str, list[int]] = json.loads((Path(__file__).parent / "killing_seeds.json").read_text())
-
-SURVIVORS = {
-    "credit_shared_by_a_partition": "a restart after the checkpoint's timeout frees the blocked channel before it shows",
-}
-"""Mutants that no recorded history kills yet, and why."""
+KILLING = recorded_seeds()
 
 
 class Reached:
@@ -59,11 +53,11 @@ def test_the_histories_reach_everything() -> None:
 def test_a_mutant_is_killed(name: str) -> None:
     """With one rule taken out of the protocol some recorded history fails, and with the rule in place it passes."""
     killers = [seed for seed in KILLING[name] if run_seed(seed, mutant=name).failure]
-    assert killers, f"{name} survives seeds {KILLING[name]}; search others with --mutant"
+    assert killers, f"{name} survives seeds {KILLING[name]}; search others with --record {name}"
     assert not run_seed(killers[0]).failure
 
 
 def test_every_mutant_has_killing_seeds() -> None:
-    """All 27 mutants of the protocol's list are there; those that nothing kills yet are named with the reason."""
+    """All 27 mutants of the protocol's list are there, and something kills each of them."""
     assert {mutant.number for mutant in MUTANTS.values()} == set(range(1, 28))
-    assert KILLING.keys() == MUTANTS.keys() - SURVIVORS.keys()
+    assert KILLING.keys() == MUTANTS.keys()
