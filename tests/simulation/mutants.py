@@ -15,9 +15,10 @@ from typing import Any
 
 from tests.simulation import tasks
 
-from penstock.protocol import joblog, jobmaster, manifests, restoring
+from penstock.protocol import completing, joblog, jobmaster, manifests, restoring
 from penstock.protocol.channels import InputGate
 from penstock.protocol.checkpoints import CheckpointBook
+from penstock.protocol.endings import Endings
 from penstock.protocol.incremental import IncrementalHandles, LiveObjects
 from penstock.protocol.leader import LeaderMachine
 from penstock.protocol.publishing import PublisherMachine
@@ -151,13 +152,13 @@ _ALL = (
         ),)),
     ),
     _mutant(13, "sources_finish_without_final_checkpoint", Patch(jobmaster.JobMaster, "_while_running", ((
-        'self._ending = _Ending("finish")', 'return commands + self._terminate("FINISHED", "")',
+        "self._endings.sources_ended()", 'return commands + self._terminate("FINISHED", "")',
     ),))),
-    _mutant(14, "savepoint_done_before_published", Patch(jobmaster.JobMaster, "_all_published", ((
-        "return all(", 'return (self._ending is not None and self._ending.kind == "savepoint") or all(',
+    _mutant(14, "savepoint_done_before_published", Patch(Endings, "published", ((
+        "return tasks.", 'return self.current.kind == "savepoint" or tasks.',
     ),))),
-    _mutant(15, "rescale_begins_before_published", Patch(jobmaster.JobMaster, "_all_published", ((
-        "return all(", 'return (self._ending is not None and self._ending.kind == "rescale") or all(',
+    _mutant(15, "rescale_begins_before_published", Patch(Endings, "published", ((
+        "return tasks.", 'return self.current.kind == "rescale" or tasks.',
     ),))),
     _mutant(16, "epoch_from_metadata_only", Patch(LeaderMachine, "_mint", ((
         "return [CreateEpoch(epoch)]", "return self._on_epoch_created(epoch)",
@@ -166,7 +167,7 @@ _ALL = (
         Patch(joblog.JobHistory, "_check_complete", ((
             "if self.begin is None or record.attempt != self.begin.attempt:", "if False:",
         ),)),
-        Patch(jobmaster.JobMaster, "_on_begin_recorded", (("self._storing.clear()", "pass"),)),
+        Patch(jobmaster.JobMaster, "_on_begin_recorded", (("self._completions.attempt_begins()", "pass"),)),
     ),
     _mutant(18, "timeout_of_a_put_is_failure", Patch(joblog.JobLogWriter, "unknown", ((
         "return [CreateRecord(self._in_flight)]", "self._in_flight = None\n    return self._next()",
@@ -188,9 +189,10 @@ _ALL = (
     _mutant(23, "second_leader_deploys_again", Patch(jobmaster.JobMaster, "_adopt", ((
         "self._move(Phase.RUNNING)",
         "self._move(Phase.RUNNING)\n"
-        "    others = sorted(set(self._assignment.values()))\n"
-        "    self._assignment = {s: others[(others.index(w) + 1) % len(others)] for s, w in self._assignment.items()}\n"
-        "    again = [Announce(self._deploy(self.history.begin, s)) for s in self.topology.subtasks]",
+        "    others = sorted({w for w, _ in opened.statuses.values()})\n"
+        "    self._tasks.adopt({s: (others[(others.index(w) + 1) % len(others)], status)"
+        " for s, (w, status) in opened.statuses.items()})\n"
+        "    again = [self._deploy(self.history.begin, s) for s in self.topology.subtasks]",
     ), ("commands: list[JobCommand] = []", "commands: list[JobCommand] = again"),
     ))),
     _mutant(24, "complete_after_a_later_complete",
@@ -206,10 +208,10 @@ _ALL = (
         "self._taken[checkpoint] = dict(handles)", "self._base = dict(handles)",
     ),)), Patch(LiveObjects, "missing", (("keys = self.keys", "return []"),))),
     _mutant(26, "newest_complete_is_not_repeated", Patch(jobmaster.JobMaster, "_adopt", ((
-        "commands.append(self._completed(complete))", "pass",
+        "commands.append(self._announce.completed(complete))", "pass",
     ),))),
     _mutant(27, "manifest_omits_unpublished_intervals", Patch(manifests, "open_intervals", ((
         "[interval for interval in earlier if interval.checkpoint > visible]", "[]",
-    ),), also=(jobmaster,))),
+    ),), also=(completing,))),
 )  # fmt: skip
 MUTANTS: dict[str, Mutant] = {mutant.name: mutant for mutant in _ALL}
