@@ -22,7 +22,8 @@ from penstock.protocol.messages import Acknowledged, Handle, SubtaskId
 from penstock.protocol.publishing import Mark
 
 if TYPE_CHECKING:
-    from tests.simulation.tasks import Output, Task
+    from tests.simulation.operators import Output
+    from tests.simulation.tasks import Task
     from tests.simulation.world import World
 
 

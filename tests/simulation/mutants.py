@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tests.simulation import tasks
+from tests.simulation import snapshots
 
 from penstock.protocol import completing, joblog, jobmaster, manifests, restoring
 from penstock.protocol.channels import InputGate
@@ -178,7 +178,7 @@ _ALL = (
     _mutant(20, "restored_watermark_is_the_minimum", Patch(restoring, "key_group_watermarks", ((
         "return result", "lowest = min((s.watermark for s in parts.values()), default=0)\n"
         "    return dict.fromkeys(result, lowest)",
-    ),), also=(tasks,))),
+    ),), also=(snapshots,))),
     _mutant(21, "old_deploy_executed_after_restart", Patch(WorkerMachine, "_on_deploy", ((
         "deploy.worker != self.worker", 'deploy.worker.split("#")[0] != self.worker.split("#")[0]',
     ),))),
