@@ -59,7 +59,7 @@ def test_every_command_runs(folder: Path, command: str) -> None:
     """As it stands there; one that resumes gets something to resume."""
     if command.endswith("--resume"):
         started = command.replace("--resume", "--fresh --param rate=4000")
-        stopped = shell(folder, f"timeout --signal INT 3 {started}")
+        stopped = shell(folder, f"timeout --foreground --signal INT 3 {started}")
         assert "stopped at checkpoint" in stopped.stderr, stopped.stderr
     result = shell(folder, command)
     assert result.returncode == 0, result.stdout + result.stderr
