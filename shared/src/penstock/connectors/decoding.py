@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 _NEWLINE: Final = 10
 _PIECE_BYTES: Final = 512 << 10
-"""Blocks are decoded in pieces of about this size: row objects that fit into the processor's caches until they are
-columns cost a third less (measured from 64 KiB to 4 MiB)."""
+"""Blocks are decoded in pieces of about this size, so that row objects are columns before they leave the processor's
+caches. The gain is not certain: docs/performance.md has the measurements."""
 _HINTS: Final[dict[str, Any]] = {
     "boolean": bool, "string": str, "binary": bytes, "date": date, "timestamp": datetime, "duration": timedelta,
     "null": None,
