@@ -71,3 +71,20 @@ async def test_restored_parts_are_committed_at_once():
         running.cancel()
     assert writer.visible == ["old"]
     assert changes
+
+
+async def test_what_could_not_be_made_durable_is_tried_with_the_next_checkpoint():
+    """A declined checkpoint leaves its parts to the next one, which lists them and must make them durable, too."""
+
+    class Durable(Writer):
+        def prepare(self, checkpoint: int) -> Prepared:
+            return Prepared([f"part {checkpoint}"], persist=lambda: None)
+
+    committer = Committer({"sink": Durable()}, [], 0, lambda: None)
+    _, first = committer.prepare(1)
+    _, second = committer.prepare(2)
+    assert second[: len(first)] == first
+    assert len(second) == 2
+    committer.persisted(second)
+    _, third = committer.prepare(3)
+    assert len(third) == 1

@@ -30,6 +30,8 @@ class Committer:
         self._wake = asyncio.Event()
         self._wake.set()
         self._changed = changed
+        self._unpersisted: list[Callable[[], None]] = []
+        """Work that makes staged parts durable and has not succeeded yet: a declined checkpoint leaves it to the next."""
 
     @property
     def published(self) -> int:
@@ -38,16 +40,19 @@ class Committer:
 
     def prepare(self, checkpoint: int) -> tuple[dict[str, list[bytes]], list[Callable[[], None]]]:
         """Stage what was written; returns per sink operator what its snapshot lists, and the work to make it durable."""
-        persists: list[Callable[[], None]] = []
         for operator, writer in self._writers.items():
             prepared = writer.prepare(checkpoint)
             self._parts.prepared(StagedPart(operator, checkpoint, part) for part in prepared.committables)
             if prepared.persist is not None:
-                persists.append(prepared.persist)
+                self._unpersisted.append(prepared.persist)
         listed: dict[str, list[bytes]] = {operator: [] for operator in self._writers}
         for part in self._parts.listed():
             listed[part.operator].append(msgspec.json.encode(part))
-        return listed, persists
+        return listed, list(self._unpersisted)
+
+    def persisted(self, persists: Sequence[Callable[[], None]]) -> None:
+        """This work has succeeded."""
+        self._unpersisted = [persist for persist in self._unpersisted if persist not in persists]
 
     def completed(self, checkpoint: int) -> None:
         """COMPLETE: commit what it covers."""

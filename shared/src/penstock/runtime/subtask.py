@@ -464,6 +464,8 @@ class SubtaskRunner:
         except Exception as error:  # a checkpoint that cannot be written is declined, whatever the reason
             self.inbox.put(UploadFailed(command.checkpoint, command.nonce, f"{type(error).__name__}: {error}"))
             return
+        assert self._committer is not None
+        self._committer.persisted(frozen.persist)
         self._state_bytes = snapshot.size_bytes
         self.inbox.put(Uploaded(command.checkpoint, command.nonce, snapshot))
 
