@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 
 import pytest
 from tests.simulation.coverage import required
@@ -15,6 +16,8 @@ BASE = secrets.randbelow(10**9)
 SEEDS = 1_000
 SHARDS = 4
 KILLING = recorded_seeds()
+RARE = (8_126, 902_787)
+"""Histories with a cancel while slots are missing, which fewer than one in three thousand has."""
 
 
 class Reached:
@@ -24,7 +27,7 @@ class Reached:
     histories = 0
 
 
-def _search(seeds: range) -> None:
+def _search(seeds: Iterable[int]) -> None:
     for seed in seeds:
         result = run_seed(seed)
         Reached.names |= result.coverage
@@ -42,11 +45,15 @@ def test_fresh_histories_keep_every_invariant(shard: int) -> None:
 
 def test_the_histories_reach_everything() -> None:
     """Every fault is injected and every move, event and command is met, or the histories prove less than they claim."""
+    _search(RARE)
     start = BASE + SEEDS
     while Reached.histories < SEEDS or (required() - Reached.names and Reached.histories < 4 * SEEDS):
         _search(range(start, start + 100))
         start += 100
-    assert required() - Reached.names == set()
+    missed = required() - Reached.names
+    assert not missed, (
+        f"{missed}: seeds that reach what is rare are recorded in RARE; histories change with the scenarios"
+    )
 
 
 @pytest.mark.parametrize("name", sorted(KILLING))
