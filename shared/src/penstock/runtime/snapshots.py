@@ -1,7 +1,8 @@
 """Snapshots of a subtask: what is frozen at a barrier, how it becomes durable in the background, how it comes back.
 
 Operators' keyed state of one checkpoint is one object per operator and subtask, with an index of its key groups in the
-manifest, so that a restore at another parallelism reads ranges and never rewrites anything. Small operator state
+manifest, so that a restore at another parallelism only picks key groups (it reads and checks whole objects, because the
+checksum is the object's) and never rewrites anything. Small operator state
 (splits, staged parts, lists) stands in the manifest itself.
 """
 
