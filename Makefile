@@ -2,6 +2,7 @@
 .DEFAULT_GOAL := help
 PYTHON ?= python3.11
 BIN := .venv/bin
+SERVICES := services/coordinator services/dispatcher services/taskmanager
 SEEDS ?= 10000
 
 .PHONY: help setup lock demo test lint bench simulate clean
@@ -11,15 +12,16 @@ help: ## Print the targets
 
 setup: .venv/.ready ## Install the locked requirements into .venv
 
-.venv/.ready: requirements.lock shared/pyproject.toml
+.venv/.ready: requirements.lock shared/pyproject.toml $(SERVICES:=/pyproject.toml)
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable shared
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable shared $(addprefix --editable ,$(SERVICES))
 	@touch $@
 
 lock: ## Write requirements.lock anew from the pyproject files
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
-		--group pyproject.toml:dev shared/pyproject.toml --output-file requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-package penstock \
+		--extra cluster --group pyproject.toml:dev \
+		shared/pyproject.toml $(SERVICES:=/pyproject.toml) --output-file requirements.lock
 
 demo: setup ## Run the first example on 20,000 real flights
 	$(BIN)/penstock run --fresh examples/departures.py

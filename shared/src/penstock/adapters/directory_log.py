@@ -100,7 +100,9 @@ class DirectoryLog:
 
     # -- topics -------------------------------------------------------------------------------------------------------
 
-    async def create_topic(self, topic: str, partitions: int, *, compacted: bool = False) -> None:
+    async def create_topic(
+        self, topic: str, partitions: int, *, compacted: bool = False, retention_ms: int | None = None
+    ) -> None:
         """See `Log.create_topic`."""
         folder = self._root / checked_topic(topic)
         wanted = _Topic(partitions, compacted)

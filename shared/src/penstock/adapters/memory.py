@@ -63,7 +63,9 @@ class MemoryLog:
         self._compact_after = compact_after
         self._closed = False
 
-    async def create_topic(self, topic: str, partitions: int, *, compacted: bool = False) -> None:
+    async def create_topic(
+        self, topic: str, partitions: int, *, compacted: bool = False, retention_ms: int | None = None
+    ) -> None:
         """See `Log.create_topic`."""
         checked_topic(topic)
         there = self._topics.get(topic)

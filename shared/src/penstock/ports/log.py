@@ -43,8 +43,8 @@ class Log(Protocol):
     """Durable partitions.
 
     * `append` returns only after every record of the call is confirmed: it survives the death of any process. Records
-      of one call are contiguous and in order; concurrent calls for one partition each stay whole. An error means
-      *unknown*: any prefix of the records may have been written.
+      of one call, and of calls made one after another by one process, are in order; those of others may stand between.
+      An error means *unknown*: any prefix of the records may have been written, or be written a while later.
     * `read` sees every confirmed record at or after `offset` in order, and never a part of one. A torn tail left by a
       killed writer is invisible and is removed before the next append.
     * `sync` makes what was confirmed before the call survive a power loss too (a no-op where confirmation already
@@ -52,8 +52,13 @@ class Log(Protocol):
     * Offsets below `start_offset` raise `OffsetOutOfRangeError`, as do offsets beyond the end.
     """
 
-    async def create_topic(self, topic: str, partitions: int, *, compacted: bool = False) -> None:
-        """Create the topic; if it exists with as many partitions this does nothing, else it raises `ExternalError`."""
+    async def create_topic(
+        self, topic: str, partitions: int, *, compacted: bool = False, retention_ms: int | None = None
+    ) -> None:
+        """Create the topic; if it exists with as many partitions this does nothing, else it raises `ExternalError`.
+
+        `retention_ms`: records older than that may be trimmed by the log itself; None keeps them until `trim`.
+        """
         ...
 
     async def delete_topic(self, topic: str) -> None:

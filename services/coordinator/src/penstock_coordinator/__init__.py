@@ -1,0 +1,1 @@
+"""Penstock, the coordinator: JobManager and ResourceManager in one, N replicas, one leader."""

@@ -1,0 +1,1 @@
+"""Penstock, the dispatcher: the REST interface of a cluster."""

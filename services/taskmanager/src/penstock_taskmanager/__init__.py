@@ -1,0 +1,1 @@
+"""Penstock, the task manager: a supervisor with one worker process per slot."""

@@ -1,0 +1,162 @@
+"""Where a cluster's parts are and how to reach them: Kafka, Redis, the object store. One file, environment, flags.
+
+Read from a TOML file (`--cluster FILE`, `PENSTOCK_CLUSTER`, or `.penstock/cluster.toml`, which `penstock up` writes),
+then overridden by environment variables: `PENSTOCK_KAFKA_BROKERS` is `brokers` of the table `[kafka]`.
+Secrets never appear in a repr, a log line or an error.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_type_hints
+
+import msgspec
+
+from penstock.errors import UsageError, nearest
+
+DEFAULT_FILE = Path(".penstock/cluster.toml")
+FILE_VARIABLE = "PENSTOCK_CLUSTER"
+
+T = TypeVar("T")
+
+
+class Secret(str):
+    """A password or key: shown as stars, used as the string it is."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'***'"
+
+    def reveal(self) -> str:
+        """The plain string."""
+        return str.__str__(self)
+
+
+_NONE = Secret()
+_LOCAL_REDIS = Secret("redis://127.0.0.1:6379/0")
+
+
+@dataclass(frozen=True)
+class KafkaSettings:
+    """How to reach Kafka. The names of security settings are Kafka's own."""
+
+    brokers: str = "127.0.0.1:9092"
+    """`host:port`, several separated by commas."""
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
+    sasl_username: str = ""
+    sasl_password: Secret = _NONE
+    ssl_cafile: str = ""
+    ssl_certfile: str = ""
+    ssl_keyfile: str = ""
+    ssl_keypassword: Secret = _NONE
+    replication: int = 1
+    """Replication factor of the topics that Penstock creates; with three brokers set 3: min.insync.replicas is then 2."""
+
+
+@dataclass(frozen=True)
+class RedisSettings:
+    """How to reach Redis."""
+
+    url: Secret = _LOCAL_REDIS
+    """`redis://` or `rediss://` (TLS), with user and password where there are any; therefore a secret."""
+
+
+@dataclass(frozen=True)
+class StoreSettings:
+    """How to reach the object store: any S3, MinIO among them."""
+
+    endpoint: str = "http://127.0.0.1:9000"
+    bucket: str = "penstock"
+    region: str = "us-east-1"
+    access_key: str = ""
+    secret_key: Secret = _NONE
+
+
+@dataclass(frozen=True)
+class ClusterSettings:
+    """A cluster. Several may share Kafka, Redis and the store: all they write begins with `name`."""
+
+    name: str = "local"
+    rest: str = "http://127.0.0.1:8081"
+    """Where clients find the dispatcher; several separated by commas."""
+    kafka: KafkaSettings = field(default_factory=KafkaSettings)
+    redis: RedisSettings = field(default_factory=RedisSettings)
+    store: StoreSettings = field(default_factory=StoreSettings)
+
+
+def load_settings(path: str | Path | None = None, environ: Mapping[str, str] | None = None) -> ClusterSettings:
+    """The settings of the file (the default one, if there is one and none is given), then of the environment.
+
+    Raises:
+        UsageError: the file is missing or unreadable, or a setting in it is unknown or of the wrong type; names it.
+    """
+    environment = os.environ if environ is None else environ
+    named = path or environment.get(FILE_VARIABLE)
+    values = _read(Path(named)) if named else _read(DEFAULT_FILE) if DEFAULT_FILE.exists() else {}
+    where = str(named or DEFAULT_FILE)
+    return _build(ClusterSettings, values, where, "PENSTOCK", environment)
+
+
+def settings_to_toml(settings: ClusterSettings) -> str:
+    """The file that `load_settings` reads: every setting that differs from its default. Secrets stand in it plainly."""
+    lines: list[str] = []
+    tables: list[str] = []
+    for item in fields(settings):
+        value = getattr(settings, item.name)
+        if isinstance(value, str):
+            lines.append(f"{item.name} = {_quoted(value)}")
+            continue
+        tables += ["", f"[{item.name}]"]
+        for inner in fields(value):
+            content = getattr(value, inner.name)
+            if content != inner.default:
+                tables.append(f"{inner.name} = {_quoted(content) if isinstance(content, str) else content}")
+    return "\n".join([*lines, *tables]) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return msgspec.json.encode(str.__str__(text)).decode()  # a JSON string is a TOML basic string
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise UsageError(f"{path}: cannot read the cluster's settings: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: this is not TOML: {error}") from error
+
+
+def _build(kind: type[T], values: Mapping[str, Any], where: str, prefix: str, environ: Mapping[str, str]) -> T:
+    hints = get_type_hints(kind)
+    for name in values:
+        if name not in hints:
+            raise UsageError(f"{where}: there is no setting {name!r}; {nearest(name, hints)}")
+    built: dict[str, Any] = {}
+    for name, hint in hints.items():
+        variable = f"{prefix}_{name.upper()}"
+        if isinstance(hint, type) and hasattr(hint, "__dataclass_fields__"):
+            table = values.get(name, {})
+            if not isinstance(table, dict):
+                raise UsageError(f"{where}: {name} is a table: write [{name}]")
+            built[name] = _build(hint, table, f"{where}: [{name}]", variable, environ)
+        elif variable in environ:
+            built[name] = _value(environ[variable], hint, f"environment variable {variable}", strict=False)
+        elif name in values:
+            built[name] = _value(values[name], hint, f"{where}: {name}", strict=True)
+    return kind(**built)
+
+
+def _value(value: Any, hint: Any, where: str, *, strict: bool) -> Any:
+    if hint is Secret:
+        return Secret(_value(value, str, where, strict=strict))
+    try:
+        return msgspec.convert(value, hint, strict=strict)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{where}: {error}") from error

@@ -1,0 +1,69 @@
+"""Cluster settings: file, environment, errors, secrets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import UsageError
+from penstock.settings import ClusterSettings, KafkaSettings, Secret, StoreSettings, load_settings, settings_to_toml
+
+
+def _file(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "cluster.toml"
+    path.write_text(text)
+    return path
+
+
+def test_file_then_environment(tmp_path: Path) -> None:
+    """The environment overrides the file, the file the defaults."""
+    path = _file(tmp_path, 'name = "a"\n[kafka]\nbrokers = "k:1"\nreplication = 3\n')
+    settings = load_settings(path, {"PENSTOCK_KAFKA_BROKERS": "k:2", "PENSTOCK_STORE_SECRET_KEY": "s"})
+    assert settings.name == "a"
+    assert settings.kafka == KafkaSettings("k:2", replication=3)
+    assert settings.store.secret_key == "s"
+
+
+def test_the_variable_names_a_file(tmp_path: Path) -> None:
+    """`PENSTOCK_CLUSTER` is as good as the option."""
+    path = _file(tmp_path, 'name = "b"')
+    assert load_settings(None, {"PENSTOCK_CLUSTER": str(path)}).name == "b"
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    """What is written is read back, odd characters included."""
+    settings = ClusterSettings(
+        'q"\\ü', kafka=KafkaSettings(replication=3), store=StoreSettings(secret_key=Secret("s\n"))
+    )
+    assert load_settings(_file(tmp_path, settings_to_toml(settings)), {}) == settings
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nme = 'x'", "there is no setting 'nme'; did you mean 'name'"),
+        ("[kafka]\nbroker = 'x'", r"\[kafka\]: there is no setting 'broker'; did you mean 'brokers'"),
+        ("[kafka]\nreplication = 'x'", "replication: Expected `int`"),
+        ("[kafka]\nsecurity_protocol = 'TLS'", "security_protocol: Invalid enum value"),
+        ("kafka = 1", r"write \[kafka\]"),
+        ("= 1", "not TOML"),
+    ],
+)
+def test_errors_name_the_place(tmp_path: Path, text: str, message: str) -> None:
+    """Every mistake says where it is and what would be right."""
+    with pytest.raises(UsageError, match=message):
+        load_settings(_file(tmp_path, text), {})
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    """A file that was named must be there."""
+    with pytest.raises(UsageError, match=r"cannot read the cluster's settings"):
+        load_settings(tmp_path / "none.toml", {})
+
+
+def test_secrets_are_not_shown() -> None:
+    """Neither by repr nor inside a dataclass; the value itself is there."""
+    settings = StoreSettings(secret_key=Secret("hunter2"))
+    assert "hunter2" not in repr(settings)
+    assert settings.secret_key.reveal() == "hunter2"
