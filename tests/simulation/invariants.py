@@ -42,6 +42,8 @@ class Invariants:
         self._intervals: dict[tuple[int, int], set[Interval]] = {}
         self._parts: set[str] = set()
         self._visible: set[str] = set()
+        self._marked: set[str] = set()
+        """Marks that were committed once: they must not be missing again."""
         self.records: list[joblog.AnyRecord] = []
         self.complete: joblog.Complete | None = None
         self.begin: joblog.Begin | None = None
@@ -177,8 +179,13 @@ class Invariants:
 
     # -- output ---------------------------------------------------------------------------------------------------------
 
-    def transaction(self, name: str, refs: Sequence[Any], mark: Mark, before: Mark) -> None:
+    def transaction(self, name: str, refs: Sequence[Any], mark: Mark, before: Mark | None) -> None:
         """I1 to I4 and I8 for a transaction that is visible now."""
+        if before is None:
+            if refs or name in self._marked:
+                raise Violation(f"I2: the mark of {name} is missing, and {len(refs)} rows become visible")
+            self._marked.add(name)
+            return
         if mark.position < before.position:
             raise Violation(f"I1: the mark of {name} goes back from {before.position} to {mark.position}")
         generation, index = int(name[3:].split("/")[0]), int(name.split("/")[1])

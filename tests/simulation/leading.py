@@ -328,8 +328,6 @@ class Coordinator(Node):
             )
             for vertex, partitions in command.exchanges.items()
         }
-        for number in range(command.exchanges.get("w", 0)):
-            self._world.cluster.initialise(f"w.g{command.generation}/{number}")
         return job.OffsetsCaptured(command.generation, offsets)
 
     def _store_manifest(self, command: job.StoreManifest) -> Work:

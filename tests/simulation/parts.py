@@ -261,17 +261,13 @@ class SinkCluster:
         self._kernel = kernel
         self._producers: dict[str, _Transactional] = {}
         self.marks: dict[str, Mark] = {}
-        self._stale: dict[str, tuple[Mark, int]] = {}
+        self._stale: dict[str, tuple[Mark | None, int]] = {}
         """The value before the last commit, and the producer epoch that committed last."""
         self.rows: list[Any] = []
         self.lose_answer: Callable[[], bool] = lambda: False
         self.delay_commit: Callable[[], int] = lambda: 0
         self.time_out: Callable[[], bool] = lambda: False
-        self.committed: Callable[[str, Sequence[Any], Mark, Mark], None] = lambda name, refs, mark, before: None
-
-    def initialise(self, name: str) -> None:
-        """Set the mark of a new sink partition, once."""
-        self.marks.setdefault(name, Mark(0, 0, 0))
+        self.committed: Callable[[str, Sequence[Any], Mark, Mark | None], None] = lambda name, refs, mark, before: None
 
     def init_producer(self, name: str) -> Operation:
         """A producer epoch; older ones are fenced and their transactions aborted."""
@@ -293,7 +289,7 @@ class SinkCluster:
 
         return lambda reply: self._kernel.after(self._kernel.short(1, 4), answer, reply)
 
-    def commit(self, name: str, epoch: int, refs: Sequence[Any], mark: Mark | None) -> Operation:
+    def commit(self, name: str, epoch: int, refs: Sequence[Any], mark: Mark) -> Operation:
         """One transaction with the rows and the mark; the answer is certain, or lost."""
 
         def start(reply: Reply) -> None:
@@ -314,18 +310,17 @@ class SinkCluster:
         if producer.epoch == epoch:
             producer.epoch += 1
 
-    def _end(self, name: str, epoch: int, refs: Sequence[Any], mark: Mark | None, reply: Reply, answered: bool) -> None:
+    def _end(self, name: str, epoch: int, refs: Sequence[Any], mark: Mark, reply: Reply, answered: bool) -> None:
         kernel = self._kernel
         if self._producers[name].epoch != epoch:
             if not answered:
                 reply(None, FencedError(name))
             return
-        before = self.marks[name]
+        before = self.marks.get(name)
         self.rows.extend(refs)
-        if mark is not None:
-            self._stale[name] = (before, epoch)
-            self.marks[name] = mark
-        self.committed(name, refs, mark or before, before)
+        self._stale[name] = (before, epoch)
+        self.marks[name] = mark
+        self.committed(name, refs, mark, before)
         if answered:
             return
         if self.lose_answer():

@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from tests.simulation.tasks import Task
 
 CHUNK_BYTES = 60
+AGE_MS = 900
 
 
 class Publisher:
     """Runs inside the subtask of `w`."""
 
-    def __init__(self, task: Task, intervals: Sequence[Interval], restored: int) -> None:
+    def __init__(self, task: Task, intervals: Sequence[Interval] | None, restored: int) -> None:
+        """`intervals` of the checkpoint that is restored; None if nothing of this generation can be published."""
         self._task = task
         self._world = task.world
         self._name = f"w.g{task.deploy.generation}/{task.index}"
@@ -34,17 +36,19 @@ class Publisher:
             lambda below: self._world.kernel.random.randrange(below),
             CHUNK_BYTES,
             restored=restored,
+            first_position=task.deploy.start_offset if intervals is None else None,
         )
-        self._initial = tuple(intervals)
+        self._initial = tuple(intervals or ())
         self._epoch = 0
         self._credit = SinkCredit(self._world.scenario.credit_bytes)
         self.published = 0
-        first = min((interval.start for interval in intervals), default=task.deploy.start_offset)
+        first = min((interval.start for interval in self._initial), default=task.deploy.start_offset)
         task.holds.hold("mark", first)
 
     def start(self) -> None:
         """Announce the attempt and publish what the restored checkpoint covers."""
         self._obey(self.machine.start(self._initial))
+        self._task.worker.later(AGE_MS, self._age)
 
     def credit(self) -> dict[Channel, int]:
         """Bytes processed per channel."""
@@ -70,6 +74,12 @@ class Publisher:
         self._credit.covered(max(interval.end for interval in intervals))
         self._world.step(self._task.worker, "covered")
         self._handle(p.Covered(intervals))
+
+    def _age(self) -> None:
+        """The mark is committed again now and then."""
+        self._handle(p.MarkAged())
+        if not self._task.gone:
+            self._task.worker.later(AGE_MS, self._age)
 
     def _handle(self, event: p.PublisherEvent) -> None:
         task = self._task
@@ -135,6 +145,8 @@ class Publisher:
         self._task.holds.hold("mark", mark.position)
         self._credit.published(mark.position)
         self._handle(p.Committed())
+        if self.machine.announced:
+            self._task.running()
         self._task.trim()
         self._task.credit_changed()
 

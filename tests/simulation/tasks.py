@@ -126,6 +126,12 @@ class Task:
         """Publishing went on: perhaps there is credit to report."""
         self._wake()
 
+    def running(self) -> None:
+        """Open; a publisher not before its attempt stands in the mark."""
+        if self.state == "initializing":
+            self.state = "running"
+            self.worker.changed(self)
+
     def end(self, state: messages.TaskState) -> None:
         """Stop everything; answers under way go nowhere."""
         self.gone = True
@@ -147,15 +153,15 @@ class Task:
         restore = self.deploy.restore
         manifest = (yield from self.snapshots.restore(restore)) if restore else None
         if self.vertex == "w":
-            intervals = manifest.intervals.get("w", {}).get(self.index, ()) if manifest else ()
-            if manifest is not None and manifest.generation != self.deploy.generation:
-                intervals = ()
+            intervals = None
+            if manifest is not None and manifest.generation == self.deploy.generation:
+                intervals = manifest.intervals.get("w", {}).get(self.index, ())
             self.publisher = Publisher(self, intervals, restore.checkpoint if restore else 0)
         self._opened = True
-        self.state = "running"
-        self.worker.changed(self)
         if self.publisher:
             self.publisher.start()
+        else:
+            self.running()
         if self.vertex != "s":
             self.holds.hold("reader", self._offset)
             self._processes.append(self.worker.start(self._fetch(), self.fail))

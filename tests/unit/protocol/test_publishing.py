@@ -19,6 +19,7 @@ from penstock.protocol.publishing import (
     FramesRead,
     InitProducer,
     Mark,
+    MarkAged,
     MarkRead,
     ProducerReady,
     PublisherMachine,
@@ -113,6 +114,43 @@ def test_a_missing_mark_fails_the_job():
     subject = PublisherMachine(1, lambda below: 0)
     subject.start()
     assert isinstance(read(subject, None)[0], FailJob)
+
+
+def test_a_mark_that_cannot_exist_yet_is_made_before_anything_is_published():
+    """Nothing of this generation can be visible: the mark begins where the attempt begins to read."""
+    subject = PublisherMachine(2, lambda below: 0, first_position=7)
+    subject.start()
+    assert read(subject, None) == [CommitTransaction((), Mark(7, 0, 2))]
+    assert not subject.announced
+    subject.handle(Committed())
+    assert subject.announced
+    subject.handle(Covered((Interval(NEW, 7, 9, 1),)))
+    assert read(subject, Mark(7, 0, 2)) == [ReadFrames(7, 9, 4 << 20)]
+
+
+def test_a_mark_that_was_made_must_not_be_missing_later():
+    """Somebody deleted it, or it expired: making it again would double what is visible."""
+    subject = PublisherMachine(2, lambda below: 0, first_position=7)
+    subject.start()
+    read(subject, None)
+    subject.handle(Committed())
+    subject.handle(Covered((Interval(NEW, 7, 9, 1),)))
+    assert isinstance(read(subject, None)[0], FailJob)
+
+
+def test_the_first_mark_of_an_earlier_attempt_is_kept():
+    """It began at a position that is not beyond where this attempt begins."""
+    subject = PublisherMachine(3, lambda below: 0, first_position=7)
+    subject.start()
+    assert read(subject, Mark(4, 0, 2)) == [CommitTransaction((), Mark(4, 0, 3))]
+
+
+def test_an_old_mark_is_committed_again(publisher: PublisherMachine):
+    """Group offsets expire when nothing is published for long."""
+    assert publisher.handle(MarkAged()) == [InitProducer()]
+    assert read(publisher, Mark(0, 0, 2)) == [CommitTransaction((), Mark(0, 0, 2))]
+    assert publisher.handle(Committed()) == []
+    assert publisher.phase is PublisherPhase.WAITING
 
 
 def test_a_mark_beyond_what_is_complete_fails_the_job():

@@ -98,7 +98,14 @@ class BackedOff:
     """The asked back-off is over."""
 
 
-PublisherEvent = Covered | ProducerReady | MarkRead | FramesRead | Committed | Doubtful | Fenced | BackedOff
+@dataclass(frozen=True, slots=True)
+class MarkAged:
+    """The mark was committed long ago: group offsets expire."""
+
+
+PublisherEvent = (
+    Covered | ProducerReady | MarkRead | FramesRead | Committed | Doubtful | Fenced | BackedOff | MarkAged
+)  # fmt: skip
 
 # -- commands -----------------------------------------------------------------------------------------------------------
 
@@ -171,8 +178,19 @@ class PublisherMachine:
         chunk_bytes: int = CHUNK_BYTES,
         *,
         restored: int = 0,
+        first_position: int | None = None,
     ) -> None:
-        """`jitter(n)` gives a random number below n; `restored` is the checkpoint that the attempt starts from."""
+        """The loop of one attempt.
+
+        Args:
+            attempt_number: of the attempt that runs it.
+            jitter: gives a random number below its argument.
+            chunk_bytes: about how much one transaction publishes.
+            restored: the checkpoint that the attempt starts from.
+            first_position: where the mark begins if there is none. Given only if nothing of this generation can have
+                been published: the attempt restores nothing, or a checkpoint of another job or generation. Otherwise a
+                missing mark fails the job.
+        """
         self.phase = PublisherPhase.WAITING
         self._attempt_number = attempt_number
         self._jitter = jitter
@@ -185,8 +203,20 @@ class PublisherMachine:
         self._failures = 0
         self._reported = 0
         self._restored = restored
-        self._covered_end = 0
+        self._first_position = first_position
+        self._aged = False
+        """Whether the mark is to be committed again although nothing is published."""
+        self._covered_end = first_position or 0
         """A mark beyond it means that rows are visible which this attempt would produce again."""
+
+    @property
+    def announced(self) -> bool:
+        """Whether this attempt's number stands in the mark.
+
+        Until then its subtask does not count as running, so that no checkpoint is taken: once one is COMPLETE, a later
+        attempt that finds no mark could not tell whether rows are visible.
+        """
+        return self._announced
 
     def handle(self, event: PublisherEvent) -> list[PublisherCommand]:
         """Take an event; the commands are to be carried out in order."""
@@ -210,6 +240,9 @@ class PublisherMachine:
             case BackedOff():
                 self.phase = PublisherPhase.WAITING
                 return self._next()
+            case MarkAged():
+                self._aged = True
+                return self._next() if self.phase is PublisherPhase.WAITING else []
             case _:
                 assert_never(event)
 
@@ -230,7 +263,7 @@ class PublisherMachine:
 
     def _next(self) -> list[PublisherCommand]:
         """Every chunk starts with a fresh producer and the mark read back: both safe and faster."""
-        if self._announced and not self._open():
+        if self._announced and not self._aged and not self._open():
             self.phase = PublisherPhase.WAITING
             return self._report()
         self.phase = PublisherPhase.FENCING
@@ -241,6 +274,8 @@ class PublisherMachine:
         return [interval for interval in self._intervals if interval.end > position]
 
     def _on_mark(self, mark: Mark | None) -> list[PublisherCommand]:
+        if mark is None and self._first_position is not None and not self._announced:
+            return self._commit((), Mark(self._first_position, 0, self._attempt_number))
         if mark is None:
             return self._fail(
                 "the mark of this sink is missing: neither zero nor the manifest is safe; give a position"
@@ -255,7 +290,7 @@ class PublisherMachine:
                 "are visible that would be produced again; restore the newest checkpoint"
             )
         self._mark = mark
-        if not self._announced:
+        if not self._announced or self._aged:
             return self._commit((), msgspec.structs.replace(mark, attempt_number=self._attempt_number))
         open_intervals = self._open()
         if not open_intervals:
@@ -291,6 +326,7 @@ class PublisherMachine:
     def _on_committed(self) -> list[PublisherCommand]:
         self._mark = self._committing
         self._announced = True
+        self._aged = False
         self._failures = 0
         return [*self._report(), *self._next()]
 
