@@ -1,108 +1,15 @@
-"""Settings of Kafka as the two clients want them: aiokafka (frames, control) and confluent-kafka (users' topics).
-
-The only place that knows how each client spells security. Passwords stay `Secret`, so a printed dict shows stars.
+"""The settings of both Kafka clients stand in `penstock.kafka_clients`, because connectors need them too and may not
+import adapters. Adapters may import them from either place.
 """
 
 from __future__ import annotations
 
-import ssl
-from typing import Any, Final
+from penstock.kafka_clients import (
+    METADATA_MAX_AGE_MS,
+    REQUEST_TIMEOUT_MS,
+    aiokafka_options,
+    broker_list,
+    confluent_options,
+)
 
-from aiokafka.helpers import create_ssl_context
-
-from penstock.errors import UsageError
-from penstock.settings import KafkaSettings
-
-REQUEST_TIMEOUT_MS: Final = 30_000
-"""How long a client waits for one answer of a broker."""
-METADATA_MAX_AGE_MS: Final = 60_000
-"""How old a client's picture of leaders may become while nothing fails."""
-
-
-def aiokafka_options(settings: KafkaSettings, client_id: str) -> dict[str, Any]:
-    """Keyword arguments for aiokafka's producers, consumers, admin and plain clients.
-
-    Raises:
-        UsageError: a file of certificates cannot be used, or SASL lacks its user; names the setting.
-    """
-    options: dict[str, Any] = {
-        "bootstrap_servers": broker_list(settings),
-        "client_id": client_id,
-        "request_timeout_ms": REQUEST_TIMEOUT_MS,
-        "metadata_max_age_ms": METADATA_MAX_AGE_MS,
-        "security_protocol": settings.security_protocol,
-    }
-    if settings.security_protocol in ("SSL", "SASL_SSL"):
-        options["ssl_context"] = _ssl_context(settings)
-    if settings.security_protocol in ("SASL_PLAINTEXT", "SASL_SSL"):
-        _check_sasl(settings)
-        options["sasl_mechanism"] = settings.sasl_mechanism
-        options["sasl_plain_username"] = settings.sasl_username
-        options["sasl_plain_password"] = settings.sasl_password
-    return options
-
-
-def confluent_options(settings: KafkaSettings, client_id: str) -> dict[str, Any]:
-    """Configuration for confluent-kafka's producers, consumers and admin clients.
-
-    Raises:
-        UsageError: SASL lacks its user; names the setting.
-    """
-    options: dict[str, Any] = {
-        "bootstrap.servers": ",".join(broker_list(settings)),
-        "client.id": client_id,
-        "security.protocol": settings.security_protocol,
-        "topic.metadata.refresh.interval.ms": METADATA_MAX_AGE_MS,
-    }
-    if settings.security_protocol in ("SSL", "SASL_SSL"):
-        files = {
-            "ssl.ca.location": settings.ssl_cafile,
-            "ssl.certificate.location": settings.ssl_certfile,
-            "ssl.key.location": settings.ssl_keyfile,
-            "ssl.key.password": settings.ssl_keypassword,
-        }
-        options |= {name: value for name, value in files.items() if value}
-    if settings.security_protocol in ("SASL_PLAINTEXT", "SASL_SSL"):
-        _check_sasl(settings)
-        options["sasl.mechanism"] = settings.sasl_mechanism
-        options["sasl.username"] = settings.sasl_username
-        options["sasl.password"] = settings.sasl_password
-    return options
-
-
-def broker_list(settings: KafkaSettings) -> list[str]:
-    """The brokers' `host:port`, one each.
-
-    Raises:
-        UsageError: there is none, or one has no port.
-    """
-    brokers = [broker.strip() for broker in settings.brokers.split(",") if broker.strip()]
-    for broker in brokers:
-        if not broker.rpartition(":")[2].isdigit():
-            raise UsageError(f"setting kafka.brokers: {broker!r} has no port; write host:port, several with commas")
-    if not brokers:
-        raise UsageError("setting kafka.brokers is empty; write host:port, several separated by commas")
-    return brokers
-
-
-def _check_sasl(settings: KafkaSettings) -> None:
-    if not settings.sasl_username or not settings.sasl_password:
-        raise UsageError(
-            f"security_protocol {settings.security_protocol} needs the settings kafka.sasl_username and "
-            "kafka.sasl_password (environment: PENSTOCK_KAFKA_SASL_PASSWORD)"
-        )
-
-
-def _ssl_context(settings: KafkaSettings) -> ssl.SSLContext:
-    try:
-        return create_ssl_context(
-            cafile=settings.ssl_cafile or None,
-            certfile=settings.ssl_certfile or None,
-            keyfile=settings.ssl_keyfile or None,
-            password=settings.ssl_keypassword.reveal() or None,
-        )
-    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        raise UsageError(
-            "the settings kafka.ssl_cafile, ssl_certfile, ssl_keyfile, ssl_keypassword cannot be used together "
-            f"({settings.ssl_cafile!r}, {settings.ssl_certfile!r}, {settings.ssl_keyfile!r}): {error}"
-        ) from error
+__all__ = ["METADATA_MAX_AGE_MS", "REQUEST_TIMEOUT_MS", "aiokafka_options", "broker_list", "confluent_options"]
