@@ -1,0 +1,229 @@
+"""Processes that outlive whoever started them: spawn, recognise, signal, wait.
+
+A process is known by its id and the time it started, because ids are used again: a signal meant for a process that is
+gone must never reach its successor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from penstock.platform.errors import PlatformError
+
+_PAUSE_S: Final = 0.02
+_PROC: Final = Path("/proc")
+MARK_VARIABLE: Final = "PENSTOCK_PLATFORM"
+"""In the environment of everything that is started, so that what a dead process leaves behind is recognised."""
+
+
+@dataclass(frozen=True)
+class ProcessId:
+    """A process, and no other that gets the same number later."""
+
+    pid: int
+    started: str
+    """When it started, in whatever form the system tells it; compared, never interpreted."""
+
+
+def identify(pid: int) -> ProcessId | None:
+    """The process that has this number now; None if there is none, or only its unburied remains."""
+    seen = _look(pid)
+    return None if seen is None or seen.state == "Z" else ProcessId(pid, seen.started)
+
+
+def is_alive(process: ProcessId) -> bool:
+    """Whether that very process still runs (or is suspended)."""
+    seen = _look(process.pid)
+    if seen is None or seen.started != process.started:
+        return False
+    if seen.state == "Z":
+        _bury(process.pid)
+        return False
+    return True
+
+
+def send(process: ProcessId, number: signal.Signals) -> bool:
+    """Send a signal to that very process; False if it is gone."""
+    if not hasattr(os, "pidfd_open"):  # not Linux: a small gap between looking and sending remains
+        return is_alive(process) and _kill(process.pid, number)
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if not is_alive(process):
+            return False
+        signal.pidfd_send_signal(descriptor, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+async def wait_until_gone(process: ProcessId, deadline_s: float) -> bool:
+    """Wait for its end; False if it still runs after `deadline_s`."""
+    end = time.monotonic() + deadline_s
+    while is_alive(process):
+        if time.monotonic() > end:
+            return False
+        await asyncio.sleep(_PAUSE_S)
+    return True
+
+
+async def terminate(process: ProcessId, grace_s: float) -> None:
+    """End a process: SIGTERM, after `grace_s` SIGKILL. One that is suspended is woken first.
+
+    Raises:
+        PlatformError: it does not even end by SIGKILL (it hangs in the kernel).
+    """
+    send(process, signal.SIGCONT)
+    send(process, signal.SIGTERM)
+    if not await wait_until_gone(process, grace_s):
+        await kill(process)
+
+
+async def kill(process: ProcessId) -> None:
+    """End a process by SIGKILL and wait until it is gone.
+
+    Raises:
+        PlatformError: it does not end (it hangs in the kernel).
+    """
+    send(process, signal.SIGKILL)
+    if not await wait_until_gone(process, 30):
+        raise PlatformError(f"process {process.pid} does not end after SIGKILL; look at it with: ps -fp {process.pid}")
+
+
+def spawn(
+    command: Sequence[str], *, folder: Path, log: Path, mark: str, environment: Mapping[str, str] | None = None
+) -> ProcessId:
+    """Start a process in a session of its own, its output appended to `log`; it survives the end of this one.
+
+    Raises:
+        PlatformError: the program cannot be started.
+    """
+    with log.open("ab") as output:
+        try:
+            child = subprocess.Popen(
+                command,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**(os.environ if environment is None else environment), MARK_VARIABLE: mark},
+            )
+        except OSError as error:
+            raise PlatformError(f"cannot start {command[0]}: {error.strerror}") from error
+    # A daemon: waited for by its number, by this process or another, so Popen must not warn that it was abandoned.
+    child.returncode = 0
+    seen = _look(child.pid)  # its remains are still there even if it ended at once
+    if seen is None:
+        raise PlatformError(f"cannot see process {child.pid} ({command[0]}) that was just started: is /proc mounted?")
+    return ProcessId(child.pid, seen.started)
+
+
+def marked(mark: str) -> list[ProcessId]:
+    """All processes that carry this mark or one that begins with it and a slash.
+
+    Only Linux shows the environments of others; elsewhere the list is empty.
+    """
+    return [process for process in _all() if _has_mark(process.pid, mark)]
+
+
+def session_leftovers(process: ProcessId, mark: str) -> list[ProcessId]:
+    """What still runs in the session that `process` led and carries our mark: workers of a killed supervisor.
+
+    Only Linux tells sessions and environments of others; elsewhere the list is empty.
+    """
+    found: list[ProcessId] = []
+    for other in _all():
+        fields = _stat(other.pid)
+        if other.pid != process.pid and fields and int(fields[3]) == process.pid and _has_mark(other.pid, mark):
+            found.append(other)
+    return found
+
+
+def tail(log: Path, lines: int = 20) -> str:
+    """The last lines of a log, for an error message."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - 64_000))
+            text = file.read().decode(errors="replace")
+    except OSError as error:
+        return f"(no log: {error.strerror})"
+    return "\n".join(text.splitlines()[-lines:])
+
+
+def _all() -> list[ProcessId]:
+    if not _PROC.is_dir():
+        return []
+    seen = (identify(int(entry.name)) for entry in _PROC.iterdir() if entry.name.isdecimal())
+    return [process for process in seen if process is not None]
+
+
+def _has_mark(pid: int, mark: str) -> bool:
+    try:
+        variables = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+    except OSError:  # it ended meanwhile, or belongs to somebody else
+        return False
+    wanted = f"{MARK_VARIABLE}={mark}".encode()
+    return any(variable == wanted or variable.startswith(wanted + b"/") for variable in variables)
+
+
+def _kill(pid: int, number: signal.Signals) -> bool:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _bury(pid: int) -> None:
+    """Take the exit status of a dead child, so that its remains do not stay for as long as this process lives."""
+    with contextlib.suppress(ChildProcessError):  # somebody else's child
+        os.waitpid(pid, os.WNOHANG)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    state: str
+    started: str
+
+
+def _look(pid: int) -> _Seen | None:
+    if not _PROC.is_dir():
+        return _look_by_ps(pid)
+    fields = _stat(pid)
+    # Ticks since boot are only unique with the boot they count from.
+    return None if fields is None else _Seen(fields[0], f"{_boot()}:{fields[19]}")
+
+
+def _stat(pid: int) -> list[str] | None:
+    """The fields of /proc/PID/stat from the third (state) on; the second, the name, may contain anything."""
+    try:
+        return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _boot() -> str:
+    try:
+        return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _look_by_ps(pid: int) -> _Seen | None:
+    shown = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    state, _, started = shown.stdout.strip().partition(" ")
+    return _Seen(state[0], started.strip()) if state else None

@@ -1,0 +1,97 @@
+"""The real parts for tests: Kafka, MinIO and Redis, started when the first test asks for them, ended with the run.
+
+* `platform`: one set for the whole run, shared by all its processes; every test takes a cluster name of its own.
+* `own_platform`: a set for one test, which may kill, pause and restart its servers.
+
+What is missing on the machine is a failure that says what to type, never a skip.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Coroutine, Generator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from penstock.settings import ClusterSettings
+
+_FOLDER = "PENSTOCK_TEST_FOLDER"
+_OWNER = "PENSTOCK_TEST_OWNER"
+
+T = TypeVar("T")
+
+
+class SharedPlatform:
+    """The servers of this test run."""
+
+    def __init__(self, settings: ClusterSettings) -> None:
+        self._settings = settings
+
+    def settings(self, name: str = "test") -> ClusterSettings:
+        """A fresh cluster on them: the name is made unique, so nothing of another test is in the way."""
+        from dataclasses import replace
+
+        return replace(self._settings, name=f"{name}-{secrets.token_hex(4)}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tell the workers of this run which folder its servers use and whose end is theirs."""
+    if hasattr(config, "workerinput"):
+        return
+    from penstock.platform.processes import identify
+
+    me = identify(os.getpid())
+    assert me is not None
+    os.environ[_FOLDER] = str(Path(tempfile.gettempdir()) / f"penstock-tests-{os.getpid()}-{secrets.token_hex(4)}")
+    os.environ[_OWNER] = f"{me.pid} {me.started}"
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """End the run's servers. After a failure their logs stay, for whoever looks for the cause."""
+    folder = Path(os.environ[_FOLDER])
+    if hasattr(session.config, "workerinput") or not folder.exists():
+        return
+    _run(_guard().end())
+    if exitstatus == 0:
+        shutil.rmtree(folder)
+    else:
+        print(f"\nthe logs of Kafka, MinIO and Redis: {folder}")
+
+
+@pytest.fixture(scope="session")
+def platform() -> SharedPlatform:
+    """Kafka, MinIO and Redis, shared by the whole run."""
+    from penstock.platform.parts import cached_parts
+
+    return SharedPlatform(_run(_guard().shared(cached_parts())))
+
+
+@pytest.fixture
+def own_platform() -> Generator[Any]:
+    """Kafka, MinIO and Redis of one test (a `penstock.platform.servers.Servers`), to be killed and restarted at will."""
+    from penstock.platform.parts import cached_parts
+
+    servers = _run(_guard().own(cached_parts(), f"own-{secrets.token_hex(4)}"))
+    yield servers
+    _run(servers.kill())
+
+
+def _guard() -> Any:
+    from penstock.platform.guard import Guard
+    from penstock.platform.processes import ProcessId
+
+    pid, _, started = os.environ[_OWNER].partition(" ")
+    return Guard(Path(os.environ[_FOLDER]), ProcessId(int(pid), started))
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """Run it to its end in a thread, so that no event loop of pytest is touched."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()
