@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from penstock.graph.jobgraph import JobGraph, JobOperator, JobVertex
+from penstock.graph.jobgraph import SINK_VERBS, JobGraph, JobOperator, JobVertex
 from penstock.runtime.progress import JobProgress
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK, format_time
 
@@ -38,21 +38,27 @@ def rows_read(graph: JobGraph, progress: JobProgress) -> int:
 
 def rows_written(graph: JobGraph, progress: JobProgress) -> int:
     """Rows handed to all sinks since this process took the job up."""
-    return sum(progress.total(o.id, "rows_in") for o in graph.operators() if o.verb == "write")
+    return sum(progress.total(o.id, "rows_in") for o in graph.operators() if o.verb in SINK_VERBS)
 
 
 def operator_name(operator: JobOperator) -> str:
     """An operator as its author knows it: by the uid, or by what it is."""
-    named = operator.id != f"{operator.node}-{operator.verb}"
-    if operator.verb == "write":
-        folder = operator.settings.get("folder")
-        what = f"{operator.settings.get('sink', '')} sink" + (f" in {folder}" if folder else "")
+    named = not operator.id.startswith(f"{operator.node}-")
+    if operator.verb in SINK_VERBS:
+        place = operator.settings.get("folder") or operator.settings.get("topic")
+        what = f"{operator.settings.get('sink', '')} sink" + (f" in {place}" if place else "")
     elif operator.verb == "read":
         path = operator.settings.get("path")
         what = f"{operator.settings.get('source', '')} source" + (f" {path}" if path else "")
     else:
         what = f"{operator.verb} ({operator.id})"
-    return f"{operator.id} ({what})" if named and operator.verb in ("read", "write") else operator.id if named else what
+    return (
+        f"{operator.id} ({what})"
+        if named and operator.verb in ("read", *SINK_VERBS)
+        else operator.id
+        if named
+        else what
+    )
 
 
 def live_view(graph: JobGraph, progress: JobProgress, rate: Rate, now_s: float) -> Group:
@@ -83,7 +89,7 @@ def live_view(graph: JobGraph, progress: JobProgress, rate: Rate, now_s: float) 
 
 def _rows_out(progress: JobProgress, vertex: JobVertex) -> int:
     """Rows that leave a vertex: to its sinks, or to the next vertex."""
-    sinks = [operator for operator in vertex.operators if operator.verb == "write"]
+    sinks = [operator for operator in vertex.operators if operator.verb in SINK_VERBS]
     if not sinks:
         return progress.total(vertex.operators[-1].id, "rows_out")
     return sum(progress.total(sink.id, "rows_in") for sink in sinks)
@@ -125,7 +131,7 @@ def start_lines(graph: JobGraph, directory: str, resumed_from: int | None) -> li
     lines = [f"{graph.name}: parallelism {graph.parallelism}, state in {directory}{start}"]
     if max(vertex.parallelism for vertex in graph.vertices) > 1:
         lines.append("all subtasks share this one process (and one core); they run in turns")
-    lines += [f"{operator_name(o)}: {o.guarantee}" for o in graph.operators() if o.verb == "write"]
+    lines += [f"{operator_name(o)}: {o.guarantee}" for o in graph.operators() if o.verb in SINK_VERBS]
     return lines
 
 
@@ -155,7 +161,7 @@ def summary_lines(graph: JobGraph, progress: JobProgress, seconds: float) -> lis
         if bad:
             done = "went to dead_letters()" if operator.settings.get("bad_rows") == "dead_letter" else "were skipped"
             lines.append(f"{name}: {bad:,} bad rows {done}")
-        if operator.verb == "write":
+        if operator.verb in SINK_VERBS:
             lines.append(f"{name}: {progress.total(operator.id, 'rows_in'):,} rows")
     lines.append(checkpoint_line(progress))
     return lines

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
+from penstock.errors import ExternalError
 from penstock.types import Schema
 
 if TYPE_CHECKING:
@@ -268,6 +269,101 @@ class Sink(ABC):
     @abstractmethod
     def describe(self) -> Mapping[str, Any]:
         """JSON-able settings for plans and fingerprints; no secrets."""
+
+
+# -- sinks that publish from their own exchange -------------------------------------------------------------------------
+
+
+class ProducerFencedError(ExternalError):
+    """Another producer with the same transactional id has started: what this one had begun is aborted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Rows as they will be published: a frame of `PublishedSink.encoded_schema`, and how many rows were skipped."""
+
+    frame: pl.DataFrame
+    skipped: int = 0
+
+
+class SinkEncoder(Protocol):
+    """Makes rows into what is published. Runs before the exchange, so that a row that cannot be published meets the
+    policy for bad rows there and never in the publisher.
+    """
+
+    def encode(self, frame: pl.DataFrame) -> Encoded:
+        """Rows of the sink's schema, in order; raises `BadRecordError` for a row that cannot be, if the policy is `fail`."""
+        ...
+
+
+@dataclass(frozen=True)
+class PublishContext:
+    """Which part of which sink a publisher publishes. Whoever has the same one fences the others."""
+
+    job: str
+    operator: str
+    generation: int
+    partition: int
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedMark:
+    """How far a partition of a sink is published, as it stands in the sink's system."""
+
+    position: int
+    metadata: str
+
+
+class SinkPublisher(Protocol):
+    """Publishes encoded rows and a mark in one transaction. Driven by one task, one call at a time.
+
+    Any `ExternalError` that may be retried means doubt: the transaction may have been committed or not, or may be a
+    while later. `init_producer` ends that: afterwards nothing of earlier producers can become visible any more.
+    """
+
+    async def open(self) -> None:
+        """Called once: check that what is needed is there. Raises `PipelineError` if it is not and will not be."""
+        ...
+
+    async def init_producer(self) -> None:
+        """A fresh producer: fences all others of this context and settles their transactions."""
+        ...
+
+    async def read_mark(self) -> PublishedMark | None:
+        """The mark; only after `init_producer`. None if there is none."""
+        ...
+
+    async def commit(self, frames: Sequence[pl.DataFrame], mark: PublishedMark) -> None:
+        """Publish rows and mark in one transaction; returns when it is committed for certain.
+
+        Raises:
+            ProducerFencedError: another producer has started.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Give back connections; a transaction that is not committed is not."""
+        ...
+
+
+class PublishedSink(Sink):
+    """A sink that publishes exactly once from its own exchange (see `penstock.protocol.publishing`).
+
+    Where its guarantee or the job's mode is at-least-once, rows go through `open` and its writer instead.
+    """
+
+    @abstractmethod
+    def encoded_schema(self, schema: Schema) -> Schema:
+        """The columns of encoded rows."""
+
+    @abstractmethod
+    async def encoder(self, schema: Schema, operator: str) -> SinkEncoder:
+        """The encoder of one subtask; may ask the destination for its limits."""
+
+    @abstractmethod
+    def publisher(self, context: PublishContext) -> SinkPublisher:
+        """The publisher of one partition."""
 
 
 @dataclass

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from penstock.graph.jobgraph import JobGraph
+from penstock.graph.jobgraph import JobEdge, JobGraph
 from penstock.protocol.frames import Channel
 from penstock.protocol.jobevents import Topology
 from penstock.protocol.keygroups import KeyGroupRange, key_group_range
 from penstock.protocol.messages import SubtaskId
+from penstock.protocol.outputs import OutputId
 
 
 @dataclass(frozen=True)
@@ -29,14 +31,31 @@ class ExecutionGraph:
             for index in range(vertex.parallelism)
         )
 
-    def channels(self, vertex_id: str) -> tuple[Channel, ...]:
-        """The channels of every subtask of a vertex: all subtasks of all its inputs."""
-        vertex = self.graph.vertex(vertex_id)
+    def channels(self, subtask: SubtaskId) -> tuple[Channel, ...]:
+        """The channels of a subtask: all subtasks of all its inputs; of a forward edge only the one that matches."""
         return tuple(
             Channel(index, producer)
-            for index, edge in enumerate(vertex.inputs)
-            for producer in range(self.graph.vertex(edge.vertex).parallelism)
+            for index, edge in enumerate(self.graph.vertex(subtask.vertex).inputs)
+            for producer in self._partners(edge, subtask.index, self.graph.vertex(edge.vertex).parallelism)
         )
+
+    def outputs(self, subtask: SubtaskId) -> tuple[tuple[JobEdge, tuple[OutputId, ...]], ...]:
+        """Every edge out of a subtask with the partitions that it writes to."""
+        return tuple(
+            (
+                edge,
+                tuple(
+                    OutputId(vertex.id, index, partition)
+                    for partition in self._partners(edge, subtask.index, vertex.parallelism)
+                ),
+            )
+            for vertex, index, edge in self.graph.consumers(subtask.vertex)
+        )
+
+    @staticmethod
+    def _partners(edge: JobEdge, index: int, parallelism: int) -> Iterable[int]:
+        """The subtasks at the other end of an edge that this one has to do with."""
+        return (index,) if edge.ship == "forward" else range(parallelism)
 
     def key_groups(self, subtask: SubtaskId) -> KeyGroupRange:
         """The key groups of a subtask."""
@@ -69,7 +88,7 @@ class ExecutionGraph:
             sources=sources,
             sinks=sinks,
             exchanges=self.exchanges(),
-            publishers=frozenset(),
+            publishers=frozenset(vertex.id for vertex in self.graph.vertices if vertex.publishes),
             slots=self.slots(),
             parallelism=self.graph.parallelism,
             max_parallelism=self.graph.max_parallelism,
@@ -85,6 +104,12 @@ def exchange_prefix(job: str) -> str:
 def exchange_topic(job: str, vertex: str, generation: int) -> str:
     """The topic of an exchange."""
     return f"{exchange_prefix(job)}{vertex}.g{generation}"
+
+
+def generation_of(topic: str) -> int | None:
+    """The generation of an exchange's topic; None if it is none."""
+    number = topic.rpartition(".g")[2]
+    return int(number) if number.isdecimal() else None
 
 
 def credits_topic(job: str) -> str:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from penstock.graph.jobgraph import JobEdge, JobGraph, JobOperator, JobVertex
+from penstock.graph.jobgraph import PUBLISH, JobEdge, JobGraph, JobOperator, JobVertex
 from penstock.types import schema_from_json
 
 
@@ -39,7 +39,9 @@ def _operator_lines(operator: JobOperator) -> Iterator[str]:
     for name, value in operator.settings.items():
         yield f"      {name}: {_value(value)}"
     yield f"      columns: {schema_from_json(operator.schema)}"
-    if operator.state:
+    if operator.verb == PUBLISH:
+        yield "      state: how far its exchange is published, committed together with the rows"
+    elif operator.state:
         yield f"      state: {_state(operator.state)}"
     if operator.guarantee:
         yield f"      guarantee: {operator.guarantee}"
@@ -74,17 +76,23 @@ def explain_dot(graph: JobGraph) -> str:
     for vertex in graph.vertices:
         lines.append(f"  subgraph cluster_{vertex.id} {{")
         lines.append(f"    label={json.dumps(f'{vertex.id} x {vertex.parallelism}')};")
-        lines += [f"    {o.node} [label={json.dumps(_label(o))}];" for o in vertex.operators]
+        lines += [f"    {_dot(vertex, o.node)} [label={json.dumps(_label(o))}];" for o in vertex.operators]
         lines.append("  }")
     for vertex in graph.vertices:
         for edge in vertex.inputs:
             label = json.dumps(_ship(edge))
-            lines.append(f"  {edge.link.source} -> {vertex.operators[0].node} [style=dashed, label={label}];")
+            source, target = _dot(graph.vertex(edge.vertex), edge.link.source), _dot(vertex, vertex.operators[0].node)
+            lines.append(f"  {source} -> {target} [style=dashed, label={label}];")
         for operator in vertex.operators:
             for link in operator.inputs:
                 label = f" [label={json.dumps(link.tag)}]" if link.tag else ""
-                lines.append(f"  {link.source} -> {operator.node}{label};")
+                lines.append(f"  {_dot(vertex, link.source)} -> {_dot(vertex, operator.node)}{label};")
     return "\n".join([*lines, "}"])
+
+
+def _dot(vertex: JobVertex, node: str) -> str:
+    """The name of an operator: a node that is encoded in one vertex is published in another."""
+    return f"{node}_{PUBLISH}" if vertex.publishes else node
 
 
 def _label(operator: JobOperator) -> str:

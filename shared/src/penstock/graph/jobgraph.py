@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
+from penstock.connectors.base import PublishedSink
 from penstock.errors import PipelineError
 from penstock.expressions import columns_of
 from penstock.graph.describe import describe_node, state_signature
@@ -35,7 +36,12 @@ from penstock.types import schema_to_json
 FORMAT_VERSION = 1
 
 Ship = Literal["forward", "hash", "rebalance"]
-"""`forward`: within a chain; `hash`: by key group; `rebalance`: round robin by batch."""
+"""`forward`: subtask i to subtask i only; `hash`: by key group; `rebalance`: round robin by batch."""
+
+PUBLISH: Final = "publish"
+"""Verb of the operator that publishes an exchange exactly once; alone in its vertex, behind `ENCODE`."""
+ENCODE: Final = "encode"
+SINK_VERBS: Final = ("write", PUBLISH)
 
 DEFAULT_SLOT_GROUP = "default"
 DEAD_LETTERS_TAG = "__dead_letters"
@@ -95,7 +101,12 @@ class JobVertex(msgspec.Struct, frozen=True):
     @property
     def has_sink(self) -> bool:
         """Whether the chain ends in a sink somewhere."""
-        return any(operator.verb == "write" for operator in self.operators)
+        return any(operator.verb in SINK_VERBS for operator in self.operators)
+
+    @property
+    def publishes(self) -> bool:
+        """Whether it publishes its exchange exactly once."""
+        return self.operators[0].verb == PUBLISH
 
 
 class JobGraph(msgspec.Struct, frozen=True):
@@ -158,8 +169,11 @@ class _Builder:
             self._vertex_of[node] = self._head(node)
         heads = [node for node in self._physical if self._vertex_of[node] is node]
         names = {head: f"v{index}" for index, head in enumerate(heads)}
-        vertices = tuple(self._vertex(head, names) for head in heads)
-        return JobGraph(self._plan.name, self._parallelism, DEFAULT_MAX_PARALLELISM, vertices)
+        vertices = [self._vertex(head, names) for head in heads]
+        for node in self._physical:
+            if self._is_published(node):
+                vertices.append(self._publishing(node, vertices, names))
+        return JobGraph(self._plan.name, self._parallelism, DEFAULT_MAX_PARALLELISM, tuple(vertices))
 
     def _head(self, node: Node) -> Node:
         links = self._links[node]
@@ -204,8 +218,48 @@ class _Builder:
             )
         edges = tuple(self._edge(link, producer, head, names) for producer, link in self._links[head])
         operators = tuple(self._operator(node, chained=node is not head) for node in chain)
-        name = " -> ".join(node.uid or node.verb for node in chain)
+        name = " -> ".join(node.uid or self._verb(node) for node in chain)
         return JobVertex(names[head], name, parallelism, max_parallelism, self._slot_group(head), operators, edges)
+
+    def _verb(self, node: Node) -> str:
+        return ENCODE if self._is_published(node) else node.verb
+
+    def _is_published(self, node: Node) -> bool:
+        operation = node.operation
+        return (
+            isinstance(operation, Write)
+            and isinstance(operation.sink, PublishedSink)
+            and operation.sink.guarantee == "exactly-once"
+            and not self._at_least_once
+        )
+
+    def _publishing(self, node: Node, vertices: list[JobVertex], names: dict[Node, str]) -> JobVertex:
+        """The vertex behind the encoded rows: its exchange has one writer per partition and is the write-ahead log."""
+        operation = node.operation
+        assert isinstance(operation, Write)
+        assert isinstance(operation.sink, PublishedSink)
+        name = names[self._vertex_of[node]]
+        encoding = next(vertex for vertex in vertices if vertex.id == name)
+        schema = schema_to_json(operation.sink.encoded_schema(node.schema))
+        operator = JobOperator(
+            node=node.id,
+            id=node.operator_id,
+            verb=PUBLISH,
+            inputs=(),
+            schema=schema,
+            event_time=False,
+            settings=describe_node(node),
+            state=state_signature(node),
+            guarantee=self._guarantee(node),
+        )
+        edge = JobEdge(name, Link(node.id), "forward", schema, event_time=False)
+        return msgspec.structs.replace(
+            encoding,
+            id=f"v{len(vertices)}",
+            name=f"{PUBLISH} {node.uid or operation.sink.kind}",
+            operators=(operator,),
+            inputs=(edge,),
+        )
 
     def _edge(self, link: Link, producer: Node, consumer: Node, names: dict[Node, str]) -> JobEdge:
         """Only what the consumer reads crosses the log: bytes are most of what an exchange costs."""
@@ -217,6 +271,8 @@ class _Builder:
         return JobEdge(names[self._vertex_of[producer]], link, ship, schema, event_time)
 
     def _operator(self, node: Node, *, chained: bool) -> JobOperator:
+        if self._is_published(node):
+            return self._encoding(node, chained=chained)
         return JobOperator(
             node=node.id,
             id=node.operator_id,
@@ -227,6 +283,21 @@ class _Builder:
             settings=describe_node(node),
             state=state_signature(node),
             guarantee=self._guarantee(node) if isinstance(node.operation, Write) else "",
+        )
+
+    def _encoding(self, node: Node, *, chained: bool) -> JobOperator:
+        operation = node.operation
+        assert isinstance(operation, Write)
+        assert isinstance(operation.sink, PublishedSink)
+        return JobOperator(
+            node=node.id,
+            id=f"{node.operator_id}-{ENCODE}",
+            verb=ENCODE,
+            inputs=tuple(link for _, link in self._links[node]) if chained else (),
+            schema=schema_to_json(operation.sink.encoded_schema(node.schema)),
+            event_time=False,
+            settings={"sink": operation.sink.kind},
+            state="",
         )
 
     def _guarantee(self, node: Node) -> str:

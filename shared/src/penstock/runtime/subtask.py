@@ -130,28 +130,27 @@ class SubtaskRunner:
         self._state_bytes = 0
         self._sender = FrameSender(deploy, services.log, inbox.put)
         self._unflushed_since_ms: int | None = None
-        consumers = [
-            (vertex, edge, [OutputId(vertex.id, index, partition) for partition in range(vertex.parallelism)])
-            for vertex, index, edge in graph.consumers(self._vertex.id)
-        ]
+        consumers = self._execution.outputs(deploy.subtask)
         self._ledger = OutputLedger(
             deploy.attempt,
             deploy.subtask.index,
-            [output for _, _, outputs in consumers for output in outputs],
+            [output for _, outputs in consumers for output in outputs],
             services.settings.credit_bytes,
         )
         self._writers = [
-            ExchangeWriter(outputs, edge, vertex.max_parallelism, self._ledger, self._sender.enqueue)
-            for vertex, edge, outputs in consumers
+            ExchangeWriter(
+                outputs, edge, graph.vertex(outputs[0].exchange).max_parallelism, self._ledger, self._sender.enqueue
+            )
+            for edge, outputs in consumers
         ]
-        self._edges = [edge for _, edge, _ in consumers]
+        self._edges = [edge for edge, _ in consumers]
         self._schemas = [frame_schema(edge) for edge in self._vertex.inputs]
         self.machine = SubtaskMachine(
             deploy.job,
             deploy.attempt,
             deploy.subtask,
             "source" if self._vertex.is_source else "inner",
-            self._execution.channels(self._vertex.id),
+            self._execution.channels(deploy.subtask),
             self._ledger,
         )
         self._reader = PartitionReader(
