@@ -3,26 +3,47 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
+from penstock.adapters.conditional_put import check_conditional_put
 from penstock.adapters.directory_blobs import DirectoryBlobs
 from penstock.adapters.memory import MemoryBlobs
-from penstock.errors import UsageError
+from penstock.adapters.s3_blobs import S3Blobs
+from penstock.errors import ExternalError, UsageError
 from penstock.ports import BlobExistsError, BlobNotFoundError, Blobs
+from penstock.settings import ClusterSettings
 
-FACTORIES: dict[str, Callable[[Path], Blobs]] = {
-    "memory": lambda _: MemoryBlobs(),
-    "directory": lambda root: DirectoryBlobs(root / "blobs"),
-}
+
+async def memory(_: Path, __: Callable[[], ClusterSettings]) -> AsyncIterator[Blobs]:
+    yield MemoryBlobs()
+
+
+async def directory(root: Path, _: Callable[[], ClusterSettings]) -> AsyncIterator[Blobs]:
+    yield DirectoryBlobs(root / "blobs")
+
+
+async def s3(_: Path, cluster: Callable[[], ClusterSettings]) -> AsyncIterator[Blobs]:
+    settings = cluster()
+    blobs = S3Blobs(settings.store, settings.name)
+    yield blobs
+    for key in await blobs.list(""):
+        await blobs.delete(key)
+    await blobs.close()
+
+
+FACTORIES = {"memory": memory, "directory": directory, "s3": s3}
 
 
 @pytest.fixture(params=sorted(FACTORIES))
-def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> Blobs:
+async def blobs(
+    request: pytest.FixtureRequest, tmp_path: Path, cluster: Callable[[], ClusterSettings]
+) -> AsyncIterator[Blobs]:
     """A fresh, empty store."""
-    return FACTORIES[request.param](tmp_path)
+    async for made in FACTORIES[request.param](tmp_path, cluster):
+        yield made
 
 
 async def test_reads_what_was_written(blobs: Blobs) -> None:
@@ -122,3 +143,73 @@ async def test_many_tasks(blobs: Blobs) -> None:
     await asyncio.gather(*(blobs.put(f"deep/er/{number}", b"%d" % number) for number in range(50)))
     assert len(await blobs.list("deep/er/")) == 50
     assert await blobs.get("deep/er/49") == b"49"
+
+
+async def test_unusual_keys(blobs: Blobs) -> None:
+    """Blanks, signs with a meaning in addresses and letters of any language are kept as they are."""
+    keys = ["a b", "%41", "x%2Fy", "a#b", "a?b=c&d", "a+b", "[x]", "ä/ö", "a*b|<>^`{}~", "日本"]
+    for key in keys:
+        await blobs.put(f"odd/{key}", key.encode())
+    assert await blobs.list("odd/") == sorted(f"odd/{key}" for key in keys)
+    for key in keys:
+        assert await blobs.get(f"odd/{key}") == key.encode()
+        with pytest.raises(BlobExistsError):
+            await blobs.create(f"odd/{key}", b"")
+
+
+async def test_large_objects(blobs: Blobs) -> None:
+    """An object of many megabytes is stored whole by both ways of writing, and read in ranges."""
+    data = bytes(range(256)) * (100 << 10)
+    await blobs.put("large/put", data)
+    await blobs.create("large/create", data)
+    for key in ("large/put", "large/create"):
+        assert await blobs.get(key) == data
+        assert await blobs.get(key, 11 << 20, (12 << 20) + 5) == data[11 << 20 : (12 << 20) + 5]
+    with pytest.raises(BlobExistsError):
+        await blobs.create("large/put", data)
+
+
+async def test_empty_objects_and_ranges(blobs: Blobs) -> None:
+    """Nothing is something too: empty objects exist, empty ranges are empty, both fail only for missing objects."""
+    await blobs.create("empty", b"")
+    await blobs.put("k", b"0123")
+    assert await blobs.get("empty") == await blobs.get("empty", 0, 10) == await blobs.get("k", 2, 2) == b""
+    with pytest.raises(BlobExistsError):
+        await blobs.create("empty", b"")
+    for start, end in ((0, 3), (2, None), (2, 2)):
+        with pytest.raises(BlobNotFoundError):
+            await blobs.get("missing", start, end)
+
+
+async def test_list_of_many(blobs: Blobs) -> None:
+    """A list is complete beyond what a store returns in one answer."""
+    keys = [f"many/{number:04}" for number in range(1_203)]
+    for first in range(0, len(keys), 100):
+        await asyncio.gather(*(blobs.put(key, b"") for key in keys[first : first + 100]))
+    assert await blobs.list("many/") == keys
+    assert await blobs.list("many/11") == keys[1_100:1_200]
+
+
+async def test_conditional_put_is_found_atomic(blobs: Blobs) -> None:
+    """The probe of start-up passes and leaves nothing behind."""
+    await check_conditional_put(blobs)
+    assert await blobs.list("") == []
+
+
+class _Careless(MemoryBlobs):
+    """A store that looks first and writes later, as some servers do."""
+
+    async def create(self, key: str, data: bytes) -> None:
+        taken = await self.list(key)
+        await asyncio.sleep(0)
+        if taken:
+            raise BlobExistsError(key)
+        await self.put(key, data)
+
+
+async def test_conditional_put_is_found_careless() -> None:
+    """A store that lets two creates of a key succeed is refused, and the probe leaves nothing behind."""
+    store = _Careless()
+    with pytest.raises(ExternalError, match=r"not atomic.*HA is refused"):
+        await check_conditional_put(store)
+    assert await store.list("") == []
