@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from penstock import __version__
 from penstock.cli.options import positive
+from penstock.cli.platform_parsers import add_platform_commands
 from penstock.errors import IncompatibleStateError, PenstockError, PipelineError, UsageError, UserCodeError
 
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
@@ -104,6 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_run(commands)
     _add_plan(commands)
+    add_platform_commands(commands)
     return parser
 
 

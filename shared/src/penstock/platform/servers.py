@@ -13,7 +13,7 @@ from penstock.platform.kafka import KafkaCluster, KafkaNode, KafkaServer, new_cl
 from penstock.platform.minio import MinioServer
 from penstock.platform.parts import Parts
 from penstock.platform.redis import RedisServer
-from penstock.platform.server import Recorder, no_recorder
+from penstock.platform.server import Recorder, Server, no_recorder
 from penstock.settings import ClusterSettings
 
 
@@ -96,6 +96,11 @@ class Servers:
         self.redis = RedisServer(
             parts, self.folder / "redis", plan.redis_port, password=plan.redis_password, record=record, mark=mark
         )
+
+    @property
+    def all(self) -> tuple[Server, ...]:
+        """Every single server, each broker by itself."""
+        return (*self.kafka.nodes, self.minio, self.redis)
 
     def settings(self, name: str = "local", rest: str = "http://127.0.0.1:8081") -> ClusterSettings:
         """How a cluster of this name reaches them."""

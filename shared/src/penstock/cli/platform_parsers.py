@@ -1,0 +1,95 @@
+"""The options of `penstock up` and `penstock down`; what they do is in `penstock.cli.platform`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.cli.options import positive
+
+Commands = Any  # argparse gives the type of what add_subparsers returns no public name
+
+
+def add_platform_commands(commands: Commands) -> None:
+    """Register the commands."""
+    _add_up(commands)
+    _add_down(commands)
+
+
+def _parser(commands: Commands, name: str, summary: str, examples: Sequence[str]) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=summary,
+        description=summary,
+        epilog="examples:\n" + "\n".join(f"  {example}" for example in examples),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--debug", action="store_true", help="print whole tracebacks")
+    parser.set_defaults(log_format="text", log_level="error")
+    return parser
+
+
+def _add_up(commands: Commands) -> None:
+    parser = _parser(
+        commands,
+        "up",
+        "Start a whole local platform: Kafka, MinIO, Redis and the services; what runs already is left alone.",
+        ["penstock up", "penstock up --slots 4 --kafka-port 9092", "penstock up --json"],
+    )
+    _add_folder(parser)
+    for server in ("kafka", "minio", "redis", "rest"):
+        parser.add_argument(
+            f"--{server}-port",
+            type=port,
+            metavar="N",
+            help="where it listens on 127.0.0.1 (a free port, then the same)",
+        )
+    parser.add_argument("--slots", type=positive, metavar="N", help="of the task manager (2)")
+    parser.add_argument("--coordinators", type=positive, metavar="N", help="how many; one of them leads (1)")
+    parser.add_argument(
+        "--with",
+        dest="way",
+        choices=("native", "compose"),
+        help="processes of this machine, or docker compose (native, unless an engine and docker-compose.yml are there)",
+    )
+    parser.add_argument("--json", action="store_true", help="the addresses as JSON")
+    parser.add_argument("--fetch-only", action="store_true", help="only fetch what is needed, start nothing")
+
+    def up(arguments: argparse.Namespace) -> int:
+        from penstock.cli.platform import up_command
+
+        return up_command(arguments)
+
+    parser.set_defaults(command=up)
+
+
+def _add_down(commands: Commands) -> None:
+    parser = _parser(
+        commands,
+        "down",
+        "Stop exactly what `penstock up` started.",
+        ["penstock down", "penstock down --purge"],
+    )
+    _add_folder(parser)
+    parser.add_argument("--purge", action="store_true", help="remove its data, logs and settings too")
+    parser.add_argument("--json", action="store_true", help="what was stopped as JSON")
+
+    def down(arguments: argparse.Namespace) -> int:
+        from penstock.cli.platform import down_command
+
+        return down_command(arguments)
+
+    parser.set_defaults(command=down)
+
+
+def _add_folder(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dir", default=".penstock", metavar="DIR", help="where everything of it lies (.penstock)")
+
+
+def port(text: str) -> int:
+    """An argparse type: a port number."""
+    if not text.isdecimal() or not 1 <= int(text) <= 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: a whole number from 1 to 65535")
+    return int(text)

@@ -1,0 +1,104 @@
+"""Penstock's own services as processes of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Final
+
+from penstock.platform.free_ports import HOST
+from penstock.platform.server import Recorder, Server, no_recorder
+from penstock.settings import ClusterSettings
+
+GROUP: Final = "penstock.services"
+SERVICES: Final = ("coordinator", "dispatcher", "taskmanager")
+
+_ANSWER_S: Final = 2.0
+
+
+def service_problem(name: str) -> str:
+    """Why this installation cannot run a service; empty if it can."""
+    found = [point for point in entry_points(group=GROUP) if point.name == name]
+    if not found:
+        return f"no installed package has it; install it with: pip install penstock-{name}"
+    return _entry_problem(found[0])
+
+
+class ServiceProcess(Server):
+    """One service, ready when its /readyz says so.
+
+    Args:
+        service: its command, such as `coordinator`.
+        cluster: the file of the cluster's settings.
+        options: what is added to its command line.
+    """
+
+    start_deadline_s = 60.0
+    stop_grace_s = 30.0
+
+    def __init__(
+        self,
+        name: str,
+        service: str,
+        folder: Path,
+        port: int,
+        *,
+        cluster: Path,
+        options: Sequence[str] = (),
+        record: Recorder = no_recorder,
+        mark: str = "",
+    ) -> None:
+        super().__init__(name, folder, port, record=record, mark=mark)
+        self.service = service
+        self._cluster = cluster.absolute()
+        self._options = tuple(options)
+
+    async def prepare(self) -> None:
+        pass  # all it needs is on its command line
+
+    def command(self) -> list[str]:
+        command = [sys.executable, "-m", "penstock.cli.main", self.service, "--cluster", str(self._cluster)]
+        return [*command, "--http", self.address, *self._options]
+
+    def environment(self) -> Mapping[str, str]:
+        # Settings in this shell's environment would send it to another cluster than the one it is started for.
+        overrides = tuple(f"PENSTOCK_{item.name.upper()}" for item in fields(ClusterSettings))
+        return {name: value for name, value in os.environ.items() if not name.startswith(overrides)}
+
+    async def is_ready(self) -> bool:
+        return await _answers_ok(self.port, "/readyz")
+
+
+async def _answers_ok(port: int, path: str) -> bool:
+    """Whether a GET of `path` is answered with 200 now."""
+    writer: asyncio.StreamWriter | None = None
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            reader, writer = await asyncio.open_connection(HOST, port)
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: {HOST}:{port}\r\nConnection: close\r\n\r\n".encode())
+            return (await reader.readline()).split()[1:2] == [b"200"]
+    except (OSError, TimeoutError):
+        return False
+    finally:
+        if writer is not None:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+
+def _entry_problem(point: EntryPoint) -> str:
+    try:
+        if importlib.util.find_spec(point.module) is None:
+            return f"its package has no module {point.module} yet"
+        module = importlib.import_module(point.module)
+    except ImportError as error:
+        return f"{point.module} cannot be imported: {error}"
+    return "" if hasattr(module, point.attr) else f"{point.module} has no {point.attr}"
