@@ -292,7 +292,7 @@ class SinkEncoder(Protocol):
     """
 
     def encode(self, frame: pl.DataFrame) -> Encoded:
-        """Rows of the sink's schema, in order; raises `BadRecordError` for a row that cannot be, if the policy is `fail`."""
+        """Take rows of the schema, in order; raises `BadRecordError` for one that cannot be, if the policy is `fail`."""
         ...
 
 
@@ -305,6 +305,7 @@ class PublishContext:
     generation: int
     partition: int
     partitions: int
+    clock_us: Callable[[], int]
 
 
 @dataclass(frozen=True, slots=True)
