@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.batches import EVENT_TIME
-from penstock.connectors.base import SinkWriter
+from penstock.connectors.base import SinkEncoder, SinkWriter
 from penstock.graph.jobgraph import JobVertex
 from penstock.graph.logical import LogicalPlan, Write
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.runtime.operator import Operator, OperatorContext, OperatorMetrics, RestoredState
 from penstock.runtime.operators import build_operator
+from penstock.runtime.operators.encode import EncodeOperator
 
 if TYPE_CHECKING:
     import polars as pl
@@ -161,6 +162,7 @@ def build_chain(
     now_us: Callable[[], int],
     restored: Callable[[str], RestoredState | None],
     open_sink: Callable[[str, Write], SinkWriter],
+    encoders: Mapping[str, SinkEncoder],
     exchanges: Iterable[tuple[str, str | None, Receiver]],
 ) -> Chain:
     """Build and open the operators of a vertex, last ones first.
@@ -173,6 +175,7 @@ def build_chain(
         now_us: the wall clock.
         restored: the state of an operator by its id.
         open_sink: opens the writer of a sink operator.
+        encoders: the encoder of each operator that encodes for an exactly-once sink.
         exchanges: (node id of the producing operator, side output or None, writer) of every edge out of the vertex.
     """
     outputs: dict[str, Fanout] = {}
@@ -183,7 +186,8 @@ def build_chain(
         metrics = chain.metrics[operator.id] = OperatorMetrics()
         if operator.verb == "read":
             chain.source_output = outputs[operator.node] = Fanout(metrics)
-        elif isinstance(node.operation, Write):
+        elif operator.verb == "write":
+            assert isinstance(node.operation, Write)
             sink = SinkLink(operator.id, open_sink(operator.id, node.operation), metrics)
             chain.sinks[operator.id] = receivers[operator.node] = sink
         else:
@@ -196,7 +200,8 @@ def build_chain(
                 now_us=now_us,
                 metrics=metrics,
             )
-            link = OperatorLink(build_operator(node), context)
+            encoder = encoders.get(operator.id)
+            link = OperatorLink(EncodeOperator(encoder) if encoder is not None else build_operator(node), context)
             link.operator.open(context, restored(operator.id))
             chain.operators[operator.id] = receivers[operator.node] = link
             outputs[operator.node] = link.output

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
 
 from penstock.graph.executiongraph import credits_topic, exchange_topic
 from penstock.ports import Log, NewRecord
-from penstock.protocol.channels import InputGate
 from penstock.protocol.frames import Channel, Frame, decode_frame
 from penstock.protocol.messages import Deploy
 from penstock.protocol.outputs import OutputId
@@ -78,13 +77,26 @@ class PartitionReader:
     """Reads the one partition of a subtask ahead, reports credit for what was processed, trims what nobody needs."""
 
     def __init__(
-        self, deploy: Deploy, log: Log, gate: InputGate, credit_bytes: int, read: Callable[[FrameRead], None]
+        self,
+        deploy: Deploy,
+        log: Log,
+        processed: Callable[[], Mapping[Channel, int]],
+        credit_bytes: int,
+        read: Callable[[FrameRead], None],
     ) -> None:
-        """`read` is called with every frame, in order; `fed` is to be called when the gate has taken it."""
+        """A reader of the subtask's partition.
+
+        Args:
+            deploy: whose partition.
+            log: where it is.
+            processed: per channel, the bytes that no longer count against its credit.
+            credit_bytes: the budget of a channel.
+            read: is called with every frame, in order; `fed` is to be called when it has been taken.
+        """
         self.bytes_in = 0
         self._deploy = deploy
         self._log = log
-        self._gate = gate
+        self._processed = processed
         self._read = read
         self._credit_threshold = credit_bytes // 4
         self._topic = exchange_topic(deploy.job, deploy.subtask.vertex, deploy.generation)
@@ -106,6 +118,20 @@ class PartitionReader:
         self._fed_offset = self._offsets.popleft()
         self._room.set()
         self._credit_wake.set()
+
+    @property
+    def position(self) -> int:
+        """The offset behind the frame that was fed last."""
+        return self._fed_offset
+
+    def credit_changed(self) -> None:
+        """Something else than a fed frame has given credit back."""
+        self._credit_wake.set()
+
+    def hold(self, name: str, offset: int) -> None:
+        """Somebody else, such as a publisher, needs the partition from `offset` on, and no longer what is before."""
+        self._holds.hold(name, offset)
+        self._trim_wake.set()
 
     def frozen(self, checkpoint: int) -> None:
         """The barrier of a checkpoint has come on every channel."""
@@ -153,10 +179,10 @@ class PartitionReader:
         while True:
             await self._credit_wake.wait()
             self._credit_wake.clear()
-            processed = self._gate.processed_bytes()
+            processed = self._processed()
             if all(size - self._reported.get(c, 0) < self._credit_threshold for c, size in processed.items()):
                 continue
-            self._reported = processed
+            self._reported = dict(processed)
             channels = tuple((channel.input, channel.producer, size) for channel, size in processed.items())
             report = CreditReport(self._deploy.attempt, subtask.vertex, subtask.index, channels)
             await self._log.append(topic, 0, [NewRecord(msgspec.json.encode(report), key)])

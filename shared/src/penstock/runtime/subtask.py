@@ -11,9 +11,9 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
-from penstock.connectors.base import ReadContext, SinkWriter, WriteContext
+from penstock.connectors.base import PublishedSink, ReadContext, SinkEncoder, SinkWriter, WriteContext
 from penstock.graph.executiongraph import ExecutionGraph
-from penstock.graph.jobgraph import DEAD_LETTERS_TAG, JobGraph
+from penstock.graph.jobgraph import DEAD_LETTERS_TAG, ENCODE, JobGraph
 from penstock.graph.logical import LogicalPlan, Read, Write
 from penstock.ports import Blobs, Clock, Log
 from penstock.protocol.channels import AdvanceWatermark, BecomeIdle, Deliver
@@ -154,7 +154,7 @@ class SubtaskRunner:
             self._ledger,
         )
         self._reader = PartitionReader(
-            deploy, services.log, self.machine.gate, services.settings.credit_bytes, inbox.put
+            deploy, services.log, self.machine.gate.processed_bytes, services.settings.credit_bytes, inbox.put
         )
 
     # -- life -----------------------------------------------------------------------------------------------------------
@@ -235,6 +235,7 @@ class SubtaskRunner:
             self._services.clock.now_us,
             restored.get,
             open_sink,
+            await self._encoders(),
             [
                 (edge.link.source, edge.link.tag, writer)
                 for edge, writer in zip(self._edges, self._writers, strict=True)
@@ -246,6 +247,15 @@ class SubtaskRunner:
         if self._vertex.is_source:
             self._source = await self._open_source(chain, restored)
         return chain, committer
+
+    async def _encoders(self) -> dict[str, SinkEncoder]:
+        encoders: dict[str, SinkEncoder] = {}
+        for operator in self._vertex.operators:
+            node = self._plan.node(operator.node)
+            if operator.verb == ENCODE and isinstance(node.operation, Write):
+                assert isinstance(node.operation.sink, PublishedSink)
+                encoders[operator.id] = await node.operation.sink.encoder(node.schema, operator.id)
+        return encoders
 
     async def _open_source(self, chain: Chain, restored: dict[str, RestoredState | None]) -> SourceDriver:
         operator = self._vertex.operators[0]

@@ -32,6 +32,7 @@ from penstock.protocol.subtask import AbortRead, CompletionRead, FinishRead, Mar
 from penstock.protocol.worker import LEADER_SILENCE_MS, HandToTasks, StartTask, StopTasks, WorkerCommand, WorkerMachine
 from penstock.runtime.exchange_io import CreditReport
 from penstock.runtime.inbox import Inbox
+from penstock.runtime.publishing import PublishingRunner
 from penstock.runtime.subtask import Services, SubtaskRunner
 
 COMMANDS = "commands"
@@ -56,7 +57,7 @@ class _Task:
     deploy: Deploy
     inbox: Inbox
     task: asyncio.Task[None] | None = None
-    runner: SubtaskRunner | None = None
+    runner: SubtaskRunner | PublishingRunner | None = None
     failed: str = ""
     canceled: bool = False
 
@@ -145,7 +146,8 @@ class WorkerService:
         log = _log.bind(job=key[0][:8], attempt=key[1][:8], subtask=key[2])
         try:
             graph, plan, manifest = await self._loader.load(task.deploy)
-            task.runner = SubtaskRunner(
+            runner = PublishingRunner if graph.vertex(task.deploy.subtask.vertex).publishes else SubtaskRunner
+            task.runner = runner(
                 task.deploy, graph, plan, manifest, self._services, task.inbox, self._send, self._changed
             )
             await task.runner.run()
