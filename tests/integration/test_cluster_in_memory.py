@@ -15,20 +15,24 @@ from penstock import Pipeline, col, count, tumbling
 from penstock.adapters.memory import MemoryBlobs, MemoryLog, MemoryMetadata
 from penstock.adapters.system_clock import SystemClock
 from penstock.connectors import collecting, iterables
-from penstock.graph.executiongraph import ExecutionGraph
-from penstock.graph.jobgraph import build_job_graph
+from penstock.graph.jobgraph import build_job_graph, graph_from_json
+from penstock.graph.scaling import scalable_form
+from penstock.ports import NewRecord
 from penstock.protocol.checkpoints import CheckpointSettings
-from penstock.protocol.joblog import JobHistory, JobLogWriter, Submit, encode_record, log_key
-from penstock.protocol.jobmaster import JobMaster
+from penstock.protocol.joblog import JobHistory, JobSettings, Savepoint
+from penstock.protocol.messages import encode
+from penstock.protocol.requests import Answer, AnyRequest, CancelJob, RescaleJob, SubmitJob, TakeSavepoint
 from penstock.protocol.restarts import FixedDelay
+from penstock.runtime.catalog import JobCatalog
 from penstock.runtime.coordinator import (
-    CoordinatorPorts,
     CoordinatorService,
     CoordinatorTimeouts,
 )
 from penstock.runtime.job_store import JobStore
+from penstock.runtime.leadership import ControlPorts
 from penstock.runtime.subtask import Services
-from penstock.runtime.worker import WorkerService
+from penstock.runtime.topics import REQUESTS, create_control_topics
+from penstock.runtime.worker import LoadedJob, WorkerService
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 ROWS = 6_000
@@ -52,9 +56,13 @@ class Loader:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
+    bound_to = ""
+
     async def load(self, deploy):
+        """The graph as the job log has it: it differs after a rescale."""
         manifest = await self._cluster.store.manifest(deploy.restore) if deploy.restore else None
-        return self._cluster.graph, self._cluster.pipeline.plan, manifest
+        graph = graph_from_json((await self._cluster.history()).graph)
+        return LoadedJob(graph, self._cluster.pipeline.plan, manifest)
 
 
 @dataclass
@@ -85,25 +93,31 @@ class Cluster:
         self._names = itertools.count()
 
     async def submit(self) -> None:
-        submit = Submit(seq=0, nonce="n", job=self.job, name="cluster", graph=self.graph.to_json())
-        await self.blobs.create(log_key(self.job, 0), encode_record(submit))
+        settings = JobSettings(CheckpointSettings(interval_ms=50), FixedDelay(attempts=20, delay_ms=10))
+        request = SubmitJob(
+            request=self.job, job=self.job, name="cluster", graph=self.graph.to_json(),
+            scalable=scalable_form(self.pipeline.plan).to_json(), settings=settings,
+        )  # fmt: skip
+        await self.request(request)
+
+    async def request(self, request: AnyRequest) -> None:
+        """As a dispatcher does it."""
+        await create_control_topics(self.log)
+        await self.log.append(REQUESTS, 0, [NewRecord(encode(request))])
+
+    async def answer(self, request: str) -> Answer:
+        """The answer to a request."""
+        catalog = JobCatalog(self.blobs)
+        await until(lambda: catalog.answer_to(self.job, request), f"request {request} is answered")
+        found = await catalog.answer_to(self.job, request)
+        assert found is not None
+        return found
 
     async def candidate(self) -> tuple[CoordinatorService, asyncio.Future, asyncio.Task[None]]:
         """Start a coordinator that would lead the job."""
-        ports = CoordinatorPorts(self.log, self.blobs, self.metadata, self.clock, lambda: uuid.uuid4().hex)
+        ports = ControlPorts(self.log, self.blobs, self.metadata, self.clock, lambda: uuid.uuid4().hex)
         service = CoordinatorService(f"leader-{next(self._names)}", ports, TIMEOUTS)
-        history = await self.store.history(self.job)
-        master = JobMaster(
-            self.job,
-            history,
-            ExecutionGraph(self.graph).topology(),
-            CheckpointSettings(interval_ms=50),
-            FixedDelay(attempts=20, delay_ms=10),
-            ports.new_id,
-        )
-        ended = service.add_job(self.job, master, JobLogWriter(history))
-        await service.prepare()
-        return service, ended, self._start(service.run())
+        return service, service.job_ended(self.job), self._start(service.run())
 
     def worker(self, slots: int = 1) -> asyncio.Task[None]:
         """Start a worker process, as far as one process can."""
@@ -221,3 +235,73 @@ async def test_a_new_leader_adopts_what_runs():
     finally:
         await cluster.stop()
     cluster.check()
+
+
+async def test_requests_are_carried_out_and_answered_once():
+    """Savepoint, rescale up and down, stop: each has its answer; nothing is lost, nothing doubled, no topic is left."""
+    cluster = Cluster(rate=3_000)
+    await cluster.submit()
+    try:
+        _, ended, leading = await cluster.candidate()
+        for _ in range(3):
+            cluster.worker()
+
+        async def checkpointed() -> bool:
+            return (await cluster.history()).complete is not None
+
+        await until(checkpointed, "a checkpoint is complete")
+        await cluster.request(TakeSavepoint(request="save", job=cluster.job))
+        saved = await cluster.answer("save")
+        assert saved.outcome == "completed", saved.reason
+        assert saved.savepoint is not None
+        await cluster.request(RescaleJob(request="wider", job=cluster.job, parallelism=3))
+        wider = await cluster.answer("wider")
+        assert wider.outcome == "completed", wider.reason
+        assert (await cluster.history()).graph["parallelism"] == 3
+        await cluster.request(RescaleJob(request="too-wide", job=cluster.job, parallelism=1_000))
+        assert "key groups" in (await cluster.answer("too-wide")).reason
+        await cluster.request(TakeSavepoint(request="nobody", job="f" * 32))
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+        await cluster.metadata.put("requests-read", b"0")  # a store that forgot: all requests are read again
+        _, ended, _ = await cluster.candidate()
+        outcome = await asyncio.wait_for(ended, 60)
+        assert outcome.state == "FINISHED", outcome.reason
+        records = (await cluster.history()).records
+        assert [type(record).__name__ for record in records].count("Begin") == 2
+        assert sum(isinstance(record, Savepoint) for record in records) == 1
+        assert [topic for topic in await cluster.log.topics() if cluster.job in topic] == []
+        kept = await cluster.blobs.list(f"jobs/{cluster.job}/checkpoints/")
+        assert saved.savepoint.manifest in kept
+        assert all(key.startswith(saved.savepoint.manifest.rpartition("/")[0]) for key in kept)
+        assert (await JobCatalog(cluster.blobs).finished())[0].state == "FINISHED"
+        assert await JobCatalog(cluster.blobs).active() == []
+    finally:
+        await cluster.stop()
+    cluster.check()
+
+
+async def test_a_cancelled_job_leaves_nothing_behind():
+    """Topics and checkpoints are gone; the job log stays, so that the job never runs again."""
+    cluster = Cluster(rate=3_000)
+    await cluster.submit()
+    try:
+        _, ended, _ = await cluster.candidate()
+        for _ in range(2):
+            cluster.worker()
+
+        async def checkpointed() -> bool:
+            return (await cluster.history()).complete is not None
+
+        await until(checkpointed, "a checkpoint is complete")
+        await cluster.request(CancelJob(request="enough", job=cluster.job))
+        assert (await cluster.answer("enough")).outcome == "completed"
+        assert (await asyncio.wait_for(ended, 30)).state == "CANCELED"
+        assert [topic for topic in await cluster.log.topics() if cluster.job in topic] == []
+        assert await cluster.blobs.list(f"jobs/{cluster.job}/checkpoints/") == []
+        await cluster.submit()
+        await cluster.request(CancelJob(request="again", job=cluster.job))
+        assert "no such job" in (await cluster.answer("again")).reason
+        assert (await cluster.history()).terminated is not None
+    finally:
+        await cluster.stop()

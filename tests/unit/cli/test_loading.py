@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.loading import load_pipeline
+from penstock.runtime.loading import load_pipeline
 from penstock.errors import UsageError
 
 

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from penstock.api.pipeline import Pipeline
 from penstock.cli.display import Rate, changed_lines, live_view, start_lines, summary_lines
-from penstock.cli.loading import load_pipeline
+from penstock.runtime.loading import load_pipeline
 from penstock.cli.options import parse_parameters
 from penstock.errors import ExternalError, PenstockError, UsageError, UserCodeError
 from penstock.graph.jobgraph import graph_from_json

@@ -16,6 +16,10 @@ from penstock.protocol.messages import (
     SubtaskId,
 )
 
+RESCALE = "rescale"
+NEW_ATTEMPT = "a new attempt begins"
+"""Reasons for cancelling an attempt that are no failures."""
+
 
 class Announcements:
     """Writes the commands of one job under one leader; it decides nothing."""
@@ -60,9 +64,9 @@ class Announcements:
             CheckpointAborted(epoch=self.epoch, job=self.job, attempt=self.attempt, checkpoint=checkpoint, nonce=nonce)
         )
 
-    def cancel(self, reason: str) -> Announce:
-        """The newest attempt is to stop at once."""
-        return Announce(CancelAttempt(epoch=self.epoch, job=self.job, attempt=self.attempt, reason=reason))
+    def cancel(self, reason: str, *, final: bool = False) -> Announce:
+        """The newest attempt is to stop at once; `final` if the job has ended."""
+        return Announce(CancelAttempt(epoch=self.epoch, job=self.job, attempt=self.attempt, reason=reason, final=final))
 
     def finish(self) -> Announce:
         """The newest attempt is to end: its final checkpoint is complete and published."""

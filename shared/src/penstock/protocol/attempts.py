@@ -36,6 +36,11 @@ class AttemptTasks:
         """Where a subtask runs."""
         return self._assignment[subtask]
 
+    @property
+    def workers(self) -> frozenset[str]:
+        """All workers that have a subtask."""
+        return frozenset(self._assignment.values()) - {""}
+
     def runs_on(self, worker: str) -> bool:
         """Whether the worker has subtasks of the attempt."""
         return worker in self._assignment.values()

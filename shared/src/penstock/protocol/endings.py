@@ -78,9 +78,11 @@ class Endings:
         """Somebody asks for an ending: it is under way now, or refused."""
         if request.request in self._requests:
             return []
+        if request.request in self._history.rescales:
+            return [RequestDone(request.request, "rescaled")]
         done = self._history.savepoints.get(request.request)
         if done is not None and request.kind == "savepoint":
-            return [RequestDone(request.request, "completed", done.manifest)]
+            return [RequestDone(request.request, "completed", done.restore)]
         self._requests.add(request.request)
         former = self.current
         replaceable = former is None or (request.kind == "cancel" and former.kind != "cancel")

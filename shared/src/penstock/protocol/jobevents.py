@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from penstock.protocol.joblog import AnyRecord, TerminalState
 from penstock.protocol.manifests import Manifest
-from penstock.protocol.messages import Acknowledged, AnyCommand, BarrierMarker, Declined, SubtaskId, TaskStatus
+from penstock.protocol.messages import Acknowledged, AnyCommand, BarrierMarker, Declined, Restore, SubtaskId, TaskStatus
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,8 @@ class RequestDone:
 
     request: str
     outcome: str
-    manifest: str = ""
+    """`completed`, `rescaled`, `suspended`, or `refused: ` with the reason."""
+    savepoint: Restore | None = None
 
 
 @dataclass(frozen=True)

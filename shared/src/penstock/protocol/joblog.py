@@ -15,9 +15,36 @@ from typing import Any, Literal
 import msgspec
 
 from penstock.errors import CorruptDataError, ProtocolError
+from penstock.protocol.checkpoints import CheckpointSettings
 from penstock.protocol.messages import Restore
+from penstock.protocol.restarts import ExponentialDelay, RestartStrategy
 
 TerminalState = Literal["FINISHED", "STOPPED", "CANCELED", "FAILED"]
+
+
+StateBackend = Literal["memory", "fs"]
+"""Where snapshots of keyed state go: with the coordinator's metadata (for tests and small state), or to the store."""
+
+
+class JobSettings(msgspec.Struct, frozen=True):
+    """How a job is run, whatever its graph."""
+
+    checkpoints: CheckpointSettings = CheckpointSettings()
+    restart: RestartStrategy = ExponentialDelay()
+    state_backend: StateBackend = "fs"
+
+
+class Artifact(msgspec.Struct, frozen=True):
+    """The sources of a job: a zip in the store with the pipeline file and the local modules that it imports."""
+
+    key: str
+    sha256: str
+    target: str
+    """The pipeline in it: `file.py`, or `file.py:name`."""
+    parameters: dict[str, str] = {}
+    """What `--param` gave."""
+    requirements: tuple[str, ...] = ()
+    """Distributions that the sources import, with their versions where the job was submitted: `polars==1.35.1`."""
 
 
 class Record(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -34,6 +61,11 @@ class Submit(Record, frozen=True, kw_only=True):
     name: str
     graph: dict[str, Any]
     restored_from: Restore | None = None
+    settings: JobSettings = JobSettings()
+    artifact: Artifact | None = None
+    scalable: dict[str, Any] | None = None
+    """The form of the graph from which that of another parallelism is made."""
+    submitted_us: int = 0
 
 
 class Leader(Record, frozen=True, kw_only=True):
@@ -53,6 +85,8 @@ class Begin(Record, frozen=True, kw_only=True):
     start_offsets: dict[str, tuple[int, ...]]
     graph: dict[str, Any] | None = None
     """The graph, where it differs from that of the record before (another parallelism, a changed pipeline)."""
+    request: str = ""
+    """The rescale that this attempt carries out."""
 
 
 class Complete(Record, frozen=True, kw_only=True):
@@ -79,6 +113,11 @@ class Savepoint(Record, frozen=True, kw_only=True):
     sha256: str
     request: str
     published: bool
+
+    @property
+    def restore(self) -> Restore:
+        """How a job is started from it."""
+        return Restore(self.checkpoint, self.manifest, self.sha256)
 
 
 class Terminated(Record, frozen=True, kw_only=True):
@@ -131,6 +170,8 @@ class JobHistory:
     attempts: set[str] = field(default_factory=set[str])
     savepoints: dict[str, Savepoint] = field(default_factory=dict[str, Savepoint])
     """By the request that asked for them."""
+    rescales: set[str] = field(default_factory=set[str])
+    """Requests for another parallelism that an attempt has carried out."""
 
     @classmethod
     def of(cls, records: Iterable[AnyRecord]) -> JobHistory:
@@ -199,6 +240,7 @@ class JobHistory:
             case Begin():
                 self.begin = record
                 self.attempts.add(record.attempt)
+                self.rescales.update({record.request} - {""})
                 self.graph = record.graph or self.graph
             case Complete():
                 self.complete = record

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, assert_never
 
 from penstock.errors import ProtocolError
-from penstock.protocol.announcing import Announcements
+from penstock.protocol.announcing import NEW_ATTEMPT, RESCALE, Announcements
 from penstock.protocol.attempts import AttemptTasks
 from penstock.protocol.checkpoints import CheckpointBook, CheckpointSettings, PendingCheckpoint, Purpose
 from penstock.protocol.completing import Completions
@@ -114,6 +114,11 @@ class JobMaster:
         return self._completions.live_objects
 
     @property
+    def workers(self) -> frozenset[str]:
+        """Where the subtasks of the newest attempt run, as far as they were deployed or adopted."""
+        return self._tasks.workers
+
+    @property
     def statuses(self) -> Mapping[SubtaskId, TaskStatus]:
         """What was last heard of each subtask of the newest attempt."""
         return self._tasks.statuses
@@ -163,7 +168,7 @@ class JobMaster:
         self._announce.epoch = event.epoch
         if self.history.terminated is not None:
             self._move(Phase.TERMINATED)
-            return [self._announce.cancel("terminated")] if self.attempt else []
+            return [self._announce.cancel("terminated", final=True)] if self.attempt else []
         self._opened = event
         self._book.seen(self.history.highest_checkpoint)
         for marker in event.markers:
@@ -181,7 +186,7 @@ class JobMaster:
         if self.history.begin is not None and alive == set(self.topology.subtasks) and self._graph is None:
             return self._adopt(opened, now_ms)
         self._move(Phase.WAITING)
-        return [self._announce.cancel("a new attempt begins")] if self.attempt else []
+        return [self._announce.cancel(NEW_ATTEMPT)] if self.attempt else []
 
     def _adopt(self, opened: Opened, now_ms: int) -> list[JobCommand]:
         """Take the running attempt over as it is: repeat the newest COMPLETE, abort what was pending."""
@@ -242,6 +247,7 @@ class JobMaster:
             attempt=self._new_id(), attempt_number=former + 1, restore=self.history.restore,
             parallelism=self.topology.parallelism, generation=self._generation,
             start_offsets=dict(event.offsets), graph=dict(self._graph) if self._graph is not None else None,
+            request=self._rescale_request,
         )  # fmt: skip
         self._graph = None
         return [Append(begin)]
@@ -412,7 +418,7 @@ class JobMaster:
         self._endings.current = None
         self._move(Phase.WAITING)
         self._rescale_request = request.request
-        return [self._announce.cancel("rescale"), *self._try_begin()]
+        return [self._announce.cancel(RESCALE), *self._try_begin()]
 
     def _terminate(self, state: TerminalState, reason: str) -> list[JobCommand]:
         self._move(Phase.ENDING)
@@ -428,7 +434,7 @@ class JobMaster:
             case Complete():
                 return self._on_complete_recorded(record, now_ms)
             case Savepoint():
-                return [RequestDone(record.request, "completed", record.manifest)]
+                return [RequestDone(record.request, "completed", record.restore)]
             case Terminated():
                 return self._on_terminated_recorded(record)
             case Submit():
@@ -439,7 +445,8 @@ class JobMaster:
         ended = JobEnded(record.state, record.reason)
         if record.state in ("FINISHED", "STOPPED"):
             return [self._announce.finish(), ended]
-        return [self._announce.cancel(record.reason or record.state), ended] if self.attempt else [ended]
+        cancel = self._announce.cancel(record.reason or record.state, final=True)
+        return [cancel, ended] if self.attempt else [ended]
 
     def _move(self, phase: Phase) -> None:
         if phase not in MOVES[self.phase]:

@@ -105,11 +105,12 @@ class CheckpointAborted(Command, frozen=True, kw_only=True):
 
 
 class CancelAttempt(Command, frozen=True, kw_only=True):
-    """Stop all subtasks of the attempt at once."""
+    """Stop all subtasks of the attempt at once; `final` if the job has ended and no other attempt follows."""
 
     job: str
     attempt: str
     reason: str = ""
+    final: bool = False
 
 
 class FinishAttempt(Command, frozen=True, kw_only=True):
@@ -151,7 +152,14 @@ class Heartbeat(Message, frozen=True, kw_only=True):
     worker: str
     slots: int
     tasks: tuple[TaskStatus, ...] = ()
-    leaving: bool = False
+    leaving: str = ""
+    """Why the worker is gone, or about to go; it gets no more subtasks, and those it has are lost."""
+    bound_to: str = ""
+    """The job whose code is loaded there: the process serves no other."""
+    host: str = ""
+    """Where it runs: task manager, host and process, for people."""
+    memory_bytes: int = 0
+    """Resident memory of the process."""
 
 
 class Handle(msgspec.Struct, frozen=True):

@@ -36,6 +36,8 @@ class StopTasks:
     job: str
     attempt: str
     reason: str
+    final: bool = False
+    """No other attempt of the job follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ class WorkerMachine:
                 return [HandToTasks(command)]
             case CancelAttempt():
                 self._forget(command.job, command.attempt)
-                return [StopTasks(command.job, command.attempt, command.reason)]
+                return [StopTasks(command.job, command.attempt, command.reason, command.final)]
             case _:
                 assert_never(command)
 

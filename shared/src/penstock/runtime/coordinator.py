@@ -1,116 +1,66 @@
-"""The coordinator as an asyncio service: it feeds the leader's machines and carries out what they command.
+"""The coordinator as an asyncio service: one candidate of possibly several, JobManager and ResourceManager in one.
 
-One candidate of possibly several. While it leads, each of its jobs has a `JobMaster` and a `JobLogWriter`; all of their
-commands are carried out one after another, so the order in which things reach `commands` is the order of decisions.
+It ties four parts together and decides nothing itself: `Leadership` (lease, epoch, fencing), one `JobShell` per job,
+the `SlotPool`, and what workers and clients say (`events`, `requests`). A leader that takes over finds its jobs in the
+`JobCatalog` and in their logs; nothing is kept from an earlier leadership.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import Final, assert_never
 
-import msgspec
 import structlog
 
-from penstock.errors import ExternalError
-from penstock.graph.executiongraph import credits_topic, exchange_prefix, exchange_topic
-from penstock.ports import BlobExistsError, Blobs, Clock, Log, Metadata, NewRecord
+from penstock.errors import CorruptDataError, ExternalError, PenstockError
+from penstock.ports import NewRecord, OffsetOutOfRangeError
 from penstock.protocol.jobevents import (
     AckReceived,
-    Announce,
-    Append,
-    CaptureOffsets,
-    JobCommand,
     JobEnded,
-    JobEvent,
-    MissSlots,
-    OffsetsCaptured,
-    Opened,
-    RecordStored,
-    RequestDone,
     Requested,
     SlotsOffered,
     StatusReported,
-    StoreManifest,
     TasksListed,
     Ticked,
     WorkerGone,
 )
-from penstock.protocol.joblog import (
-    Complete,
-    CreateRecord,
-    JobLogWriter,
-    ReadRecord,
-    RecordCommitted,
-    Savepoint,
-    StepDown,
-    WriterCommand,
-)
-from penstock.protocol.jobmaster import JobMaster
-from penstock.protocol.leader import (
-    LEASE_TTL_MS,
-    AppendEpoch,
-    AskForLease,
-    CommandRead,
-    CreateEpoch,
-    EpochCreated,
-    EpochsListed,
-    EpochTaken,
-    EpochUnknown,
-    Lead,
-    LeaderCommand,
-    LeaderMachine,
-    LeaseAnswered,
-    ListEpochs,
-    StopLeading,
-    TimePassed,
-    epoch_key,
-)
-from penstock.protocol.manifests import checkpoints_prefix
+from penstock.protocol.joblog import JobHistory
+from penstock.protocol.leader import LEASE_TTL_MS, Lead
 from penstock.protocol.messages import (
     Acknowledged,
-    BarrierMarker,
     Declined,
-    EpochStarted,
     Heartbeat,
     LeaderTick,
     SubtaskId,
     TaskChanged,
     TaskStatus,
-    decode_command,
     decode_event,
     encode,
 )
-from penstock.protocol.retention import retired_objects
-from penstock.runtime.job_store import UNCERTAIN_PAUSE_MS, JobStore
-from penstock.runtime.progress import JobProgress
-from penstock.runtime.worker import COMMANDS, EVENTS, HEARTBEAT_MS
+from penstock.protocol.requests import AnyRequest, SubmitJob, decode_request
+from penstock.protocol.slots import SlotPool
+from penstock.runtime.catalog import JobCatalog
+from penstock.runtime.job_shell import CleanSinks, JobShell, JobSpec, Surroundings, spec_of
+from penstock.runtime.leadership import TICK_MS, ControlPorts, Leadership
+from penstock.runtime.patience import PatientBlobs, PatientLog
+from penstock.runtime.progress import SHOWN, JobProgress
+from penstock.runtime.submission import refusal, refuse
+from penstock.runtime.topics import COMMANDS, EVENTS, REQUESTS, create_control_topics
+from penstock.runtime.views import ClusterView, view_of_cluster
+from penstock.runtime.worker import HEARTBEAT_MS
 
-LEASE = "leader"
-TICK_MS = 50
-LEADER_TICK_MS = 1_000
-EVENTS_KEPT_BYTES = 8 << 20
+LEADER_TICK_MS: Final = 1_000
+VIEW_MS: Final = 500
+VIEW: Final = "view"
+"""Key of the newest `ClusterView` in the metadata store: what dispatchers show."""
+REQUESTS_READ: Final = "requests-read"
+"""Key of the position behind the last request that was handled; lost, all kept requests are looked at again."""
+EVENTS_KEPT_BYTES: Final = 8 << 20
 """Events that were obeyed are trimmed away now and then."""
 
 _log = structlog.get_logger("penstock.coordinator")
-
-
-_ANSWERS = {"created": JobLogWriter.created, "refused": JobLogWriter.refused, "unknown": JobLogWriter.unknown}
-
-
-@dataclass(frozen=True)
-class CoordinatorPorts:
-    """What a coordinator is given of the world."""
-
-    log: Log
-    blobs: Blobs
-    metadata: Metadata
-    clock: Clock
-    new_id: Callable[[], str]
-    """32 fresh hex digits."""
 
 
 @dataclass(frozen=True)
@@ -125,332 +75,349 @@ class CoordinatorTimeouts:
 
 
 @dataclass
-class _Worker:
-    slots: int
+class Worker:
+    """What was last heard of a worker."""
+
+    heartbeat: Heartbeat
     seen_ms: int
-    tasks: tuple[TaskStatus, ...] = ()
+    tasks: dict[tuple[str, str, SubtaskId], TaskStatus] = field(
+        default_factory=dict[tuple[str, str, SubtaskId], TaskStatus]
+    )
 
 
-@dataclass
-class _Job:
-    master: JobMaster
-    writer: JobLogWriter
-    progress: JobProgress
-    ended: asyncio.Future[JobEnded] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+def _identity(status: TaskStatus) -> tuple[str, str, SubtaskId]:
+    return status.job, status.attempt, status.subtask
 
 
 class CoordinatorService:
-    """One candidate for leadership; `jobs` are added by whoever submits, before or while it leads."""
+    """One candidate for leadership."""
 
-    def __init__(self, name: str, ports: CoordinatorPorts, timeouts: CoordinatorTimeouts) -> None:
+    def __init__(
+        self,
+        name: str,
+        ports: ControlPorts,
+        timeouts: CoordinatorTimeouts,
+        *,
+        describe: Callable[[JobHistory], JobSpec] = spec_of,
+        clean_sinks: CleanSinks | None = None,
+        address: str = "",
+    ) -> None:
+        """
+        Args:
+            name: unique to this process instance.
+            ports: the world.
+            timeouts: how patient it is.
+            describe: what to make of a job's log; as it says, unless something else is known better.
+            clean_sinks: removes what sinks of ended jobs keep elsewhere.
+            address: where people find this coordinator, for the cluster's view.
+        """
+        self.name = name
         self._ports = ports
-        self._store = JobStore(ports.blobs, ports.clock)
-        self._leader = LeaderMachine(name, timeouts.lease_ttl_ms)
-        self._name = name
+        self._patient = ControlPorts(
+            PatientLog(ports.log, ports.clock), PatientBlobs(ports.blobs, ports.clock), ports.metadata, ports.clock,
+            ports.new_id,
+        )  # fmt: skip
+        self._catalog = JobCatalog(self._patient.blobs)
         self._timeouts = timeouts
-        self._jobs: dict[str, _Job] = {}
-        self._workers: dict[str, _Worker] = {}
-        self._requests: asyncio.Queue[tuple[str, Requested]] = asyncio.Queue()
-        self._epoch = 0
-        self._open_at_ms: int | None = None
-        self._markers: tuple[BarrierMarker, ...] = ()
-        self._opened: set[str] = set()
-        self._retire: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
-        self._deciding = asyncio.Lock()
-        """Held while an event is decided and its commands are carried out: one thing at a time."""
+        self._describe = describe
+        self._clean_sinks = clean_sinks
+        self._address = address
+        self._leadership = Leadership(name, ports, timeouts.lease_ttl_ms, self._lead, self._stop)
+        self._workers: dict[str, Worker] = {}
+        self._slots = SlotPool()
+        self._jobs: dict[str, JobShell] = {}
+        self._progress: dict[str, JobProgress] = {}
+        """Of ended jobs too, the newest ones."""
+        self._leading: asyncio.Task[None] | None = None
+        self._shells: dict[str, asyncio.Task[None]] = {}
+        self._lead_command: Lead | None = None
+        self._endings: dict[str, asyncio.Future[JobEnded]] = {}
+        self._around = Surroundings(
+            self._slots_wanted, self._slots_kept, self._tasks_of, self._leadership.lost, self._closed
+        )
 
     # -- life -----------------------------------------------------------------------------------------------------------
 
-    async def prepare(self) -> None:
-        """Create the control topics; before any worker or coordinator runs."""
-        for topic in (COMMANDS, EVENTS):
-            await self._ports.log.create_topic(topic, 1)
-
     async def run(self) -> None:
-        """Compete for the lease, lead while it is held; ends by cancellation."""
-        _, events = await self._ports.log.offsets(EVENTS, 0)
+        """Compete for the lease, lead while it is held; ends by cancellation and gives the lease back."""
+        await create_control_topics(self._patient.log)
+        _, events = await self._patient.log.offsets(EVENTS, 0)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._read_events(events))
-                group.create_task(self._tick())
-                group.create_task(self._delete_retired())
+                group.create_task(self._leadership.run())
+                group.create_task(self._drop_silent_workers())
         finally:
-            if self._epoch:
-                await self._ports.metadata.release(LEASE, self._name.encode())
+            await self._stop("this coordinator ends")
 
-    def add_job(self, job: str, master: JobMaster, writer: JobLogWriter) -> asyncio.Future[JobEnded]:
-        """Take charge of a job whose SUBMIT stands in its log; the future tells its end."""
-        entry = self._jobs[job] = _Job(master, writer, JobProgress(job))
-        return entry.ended
+    @property
+    def epoch(self) -> int:
+        """The epoch in which this candidate leads; 0 if it does not."""
+        return self._lead_command.epoch if self._lead_command is not None else 0
 
-    def request(self, job: str, request: Requested) -> None:
-        """Somebody wants something of a job."""
-        self._requests.put_nowait((job, request))
+    def job_ended(self, job: str) -> asyncio.Future[JobEnded]:
+        """Tells the end of a job once everything of it is cleaned up, whoever led it until then."""
+        if job not in self._endings:
+            self._endings[job] = asyncio.get_running_loop().create_future()
+        return self._endings[job]
+
+    def tell(self, job: str, request: Requested) -> None:
+        """Ask for something of a job from within this process; there is no answer."""
+        if job in self._jobs:
+            self._jobs[job].tell(request)
 
     def progress(self, job: str) -> JobProgress:
-        """How a job is."""
-        return self._jobs[job].progress
-
-    async def delete_exchanges(self, job: str) -> None:
-        """A terminated job needs its exchanges no more; called when its subtasks have ended."""
-        for topic in await self._ports.log.topics():
-            if topic == credits_topic(job) or topic.startswith(exchange_prefix(job)):
-                await self._ports.log.delete_topic(topic)
-
-    async def _delete_retired(self) -> None:
-        """Delete the objects of checkpoints that a newer COMPLETE has replaced, beside everything else."""
-        blobs = self._ports.blobs
-        while True:
-            job, complete = await self._retire.get()
-            history = self._jobs[job].master.history
-            retained = {record.checkpoint for record in history.records if isinstance(record, Savepoint)}
-            keys = await blobs.list(checkpoints_prefix(job))
-            live = self._jobs[job].master.live_objects
-            for key in retired_objects(keys, complete, retained, live):
-                await blobs.delete(key)
-
-    # -- input ----------------------------------------------------------------------------------------------------------
-
-    async def _read_events(self, position: int) -> None:
-        log, clock = self._ports.log, self._ports.clock
-        trimmed = position
-        while True:
-            records = await log.read(EVENTS, 0, position, timeout_s=TICK_MS / 1_000)
-            if position - trimmed >= EVENTS_KEPT_BYTES:
-                trimmed = position
-                await log.trim(EVENTS, 0, position)
-            for record in records:
-                position = record.next_offset
-                async with self._deciding:
-                    await self._on_event(decode_event(record.value), clock.monotonic_ms())
-
-    async def _on_event(self, event: Heartbeat | Acknowledged | Declined | TaskChanged, now_ms: int) -> None:
-        match event:
-            case Heartbeat():
-                known = event.worker in self._workers
-                self._workers[event.worker] = _Worker(event.slots, now_ms, event.tasks)
-                if not known:
-                    await self._offer_slots()
-                for status in event.tasks:
-                    await self._feed(status.job, StatusReported(event.worker, status))
-                for job in list(self._opened):
-                    await self._feed(job, TasksListed(event.worker, self._newest(job, event.tasks)))
-            case TaskChanged():
-                await self._feed(event.status.job, StatusReported(event.worker, event.status))
-            case Acknowledged() | Declined():
-                await self._feed(event.job, AckReceived(event))
-            case _:
-                assert_never(event)
-
-    def _newest(self, job: str, tasks: tuple[TaskStatus, ...]) -> frozenset[SubtaskId]:
-        """The subtasks among these that belong to the job's newest attempt."""
-        attempt = self._jobs[job].master.attempt
-        return frozenset(status.subtask for status in tasks if status.job == job and status.attempt == attempt)
-
-    async def _tick(self) -> None:
-        last_tick_ms = self._ports.clock.monotonic_ms() - LEADER_TICK_MS
-        while True:
-            async with self._deciding:
-                last_tick_ms = await self._on_tick(self._ports.clock.monotonic_ms(), last_tick_ms)
-            await self._ports.clock.sleep_ms(TICK_MS)
-
-    async def _on_tick(self, now_ms: int, last_tick_ms: int) -> int:
-        await self._lead(self._leader.handle(TimePassed(), now_ms))
-        if self._open_at_ms is not None and now_ms >= self._open_at_ms:
-            await self._open_jobs()
-        await self._drop_silent_workers(now_ms)
-        while not self._requests.empty():
-            await self._feed(*self._requests.get_nowait())
-        for job in list(self._opened):
-            await self._feed(job, Ticked())
-        if not self._epoch or now_ms - last_tick_ms < LEADER_TICK_MS:
-            return last_tick_ms
-        await self._announce(LeaderTick(epoch=self._epoch))
-        return now_ms
-
-    async def _drop_silent_workers(self, now_ms: int) -> None:
-        for name, worker in list(self._workers.items()):
-            if now_ms - worker.seen_ms >= self._timeouts.worker_ms:
-                del self._workers[name]
-                for job in list(self._opened):
-                    await self._feed(job, WorkerGone(name, f"no heartbeat for {now_ms - worker.seen_ms} ms"))
-
-    async def _offer_slots(self) -> None:
-        slots = {name: worker.slots for name, worker in self._workers.items()}
-        for job in list(self._opened):
-            await self._feed(job, SlotsOffered(slots))
+        """How a job is; nothing is known of it before it is opened."""
+        return self._progress.get(job) or JobProgress(job)
 
     # -- leadership -----------------------------------------------------------------------------------------------------
 
-    async def _lead(self, commands: list[LeaderCommand]) -> None:
-        pending = deque(commands)
-        while pending:
-            pending.extend(await self._carry_out_leader(pending.popleft()))
+    async def _lead(self, command: Lead) -> None:
+        self._lead_command = command
+        self._leading = asyncio.create_task(self._work(command))
 
-    async def _carry_out_leader(self, command: LeaderCommand) -> list[LeaderCommand]:
-        ports = self._ports
-        now_ms = ports.clock.monotonic_ms
-        match command:
-            case AskForLease():
-                asked_ms = now_ms()
-                ttl_ms = self._leader.lease_ttl_ms
-                ask = ports.metadata.renew if command.renew else ports.metadata.acquire
-                held = await ask(LEASE, self._name.encode(), ttl_ms)
-                return self._leader.handle(LeaseAnswered(held, asked_ms), now_ms())
-            case ListEpochs():
-                keys = await ports.blobs.list("leaders/")
-                highest = int(keys[-1].rsplit("/", 1)[1]) if keys else 0
-                return self._leader.handle(EpochsListed(highest), now_ms())
-            case CreateEpoch():
-                return self._leader.handle(await self._create_epoch(command.epoch), now_ms())
-            case AppendEpoch():
-                await self._announce(EpochStarted(epoch=command.epoch, leader=self._name))
-                return await self._read_commands()
-            case Lead():
-                self._epoch = command.epoch
-                self._markers = command.markers
-                self._open_at_ms = now_ms() + self._timeouts.takeover_ms
-                _log.debug("leading", epoch=self._epoch)
-                return []
-            case StopLeading():
-                self._stop_leading(command.reason)
-                return []
-            case _:
-                assert_never(command)
+    async def _stop(self, reason: str) -> None:
+        """Decide nothing more, forget everything that was known of jobs."""
+        self._lead_command = None
+        tasks = [*self._shells.values(), *([self._leading] if self._leading else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._shells.clear()
+        self._jobs.clear()
+        self._leading = None
+        self._slots = SlotPool()
 
-    async def _create_epoch(self, epoch: int) -> EpochCreated | EpochTaken | EpochUnknown:
-        """Create the epoch's object; a refusal counts only after reading back whose it is."""
-        blobs = self._ports.blobs
+    async def _work(self, command: Lead) -> None:
+        """What a leader does. An error that is nobody's fault outside ends the leadership, not the process."""
         try:
-            await blobs.create(epoch_key(epoch), self._name.encode())
-        except BlobExistsError:
-            try:
-                owner = await blobs.get(epoch_key(epoch))
-            except ExternalError:  # not there either: a conflict that wrote nothing
-                return await self._epoch_unknown(epoch)
-            return EpochCreated(epoch) if owner == self._name.encode() else EpochTaken(epoch)
-        except ExternalError:
-            return await self._epoch_unknown(epoch)
-        return EpochCreated(epoch)
+            await self._ports.clock.sleep_ms(self._timeouts.takeover_ms)
+            for name, worker in self._workers.items():
+                self._heard_slots(name, worker)
+            for job in await self._catalog.active():
+                await self._open(job, command)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._tick_jobs())
+                group.create_task(self._tick_workers(command))
+                group.create_task(self._serve_requests(command))
+                group.create_task(self._show())
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            _log.exception("the leader cannot go on")
+            self._leadership.lost(f"{type(error).__name__}: {error}")
 
-    async def _epoch_unknown(self, epoch: int) -> EpochUnknown:
-        """Asked again at once the store would give the same answer."""
-        await self._ports.clock.sleep_ms(UNCERTAIN_PAUSE_MS)
-        return EpochUnknown(epoch)
-
-    async def _read_commands(self) -> list[LeaderCommand]:
-        """Everything kept in `commands` up to the end as it is now."""
-        log = self._ports.log
-        position, end = await log.offsets(COMMANDS, 0)
-        result: list[LeaderCommand] = []
-        while position < end:
-            for record in await log.read(COMMANDS, 0, position):
-                position = record.next_offset
-                command = CommandRead(decode_command(record.value))
-                result += self._leader.handle(command, self._ports.clock.monotonic_ms())
-        return result
-
-    def _stop_leading(self, reason: str) -> None:
-        _log.warning("leadership lost", reason=reason)
-        self._epoch = 0
-        self._opened.clear()
-        self._open_at_ms = None
-        for job in self._jobs.values():
-            if not job.ended.done():
-                job.ended.set_exception(ExternalError(f"this coordinator no longer leads: {reason}"))
-
-    async def _open_jobs(self) -> None:
-        self._open_at_ms = None
-        for name in self._jobs:
-            await self._open_job(name)
-
-    async def _open_job(self, name: str) -> None:
-        job = self._jobs[name]
-        self._opened.add(name)
-        attempt = job.master.attempt
-        statuses: dict[SubtaskId, tuple[str, TaskStatus]] = {
-            status.subtask: (worker_name, status)
-            for worker_name, worker in self._workers.items()
-            for status in worker.tasks
-            if status.job == name and status.attempt == attempt
-        }
-        markers = tuple(marker for marker in self._markers if marker.job == name)
-        restore = job.master.history.restore
-        manifest = await self._store.manifest(restore) if restore else None
-        if manifest is not None:
-            job.progress.restored = manifest.checkpoint
-        await self._ports.log.create_topic(credits_topic(name), 1, compacted=True)
-        await self._feed(name, Opened(self._epoch, statuses, markers, manifest))
-        await self._feed(name, SlotsOffered({worker: w.slots for worker, w in self._workers.items()}))
-
-    # -- jobs -----------------------------------------------------------------------------------------------------------
-
-    async def _feed(self, name: str, event: JobEvent) -> None:
-        """Hand an event to a job's master and carry out everything that follows from it."""
-        job = self._jobs.get(name)
-        if job is None or name not in self._opened:
+    async def _open(self, job: str, command: Lead) -> None:
+        if job in self._jobs:
             return
-        clock = self._ports.clock
-        events: deque[JobEvent] = deque([event])
-        while events:
-            current = events.popleft()
-            commands = job.master.handle(current, clock.monotonic_ms())
-            job.progress.event(current, job.master, clock.now_us())
-            for command in commands:
-                if name not in self._opened:  # leadership was lost while a command was carried out
-                    return
-                job.progress.command(command, clock.now_us())
-                events.extend(await self._carry_out(name, job, command))
+        shell = JobShell(job, self._patient, self._around, self._describe, self._clean_sinks)
+        try:
+            await shell.load()
+        except CorruptDataError as error:
+            _log.error("a job cannot be opened", job=job[:8], error=str(error))
+            return
+        self._jobs[job] = shell
+        self._progress.pop(job, None)
+        self._progress[job] = shell.progress
+        while len(self._progress) > SHOWN:
+            del self._progress[next(iter(self._progress))]
+        attempt = shell.history.begin.attempt if shell.history.begin else ""
+        self._slots.adopt(job, self._slots_used(shell, attempt))
+        self._shells[job] = asyncio.create_task(shell.run(command.epoch, command.markers))
+        shell.tell(SlotsOffered(self._slots.offer(job)))
 
-    async def _carry_out(self, name: str, job: _Job, command: JobCommand) -> list[JobEvent]:
-        match command:
-            case Append():
-                return await self._write(name, job, job.writer.append(command.record, self._ports.new_id()))
-            case Announce():
-                await self._announce(command.command)
-                return []
-            case CaptureOffsets():
-                return [await self._capture(name, command)]
-            case StoreManifest():
-                return [await self._store.put_manifest(command)]
-            case MissSlots():
-                job.progress.missing_slots = command.missing
-                return []
-            case RequestDone():
-                return []
-            case JobEnded():
-                if not job.ended.done():
-                    job.ended.set_result(command)
-                return []
+    def _slots_used(self, shell: JobShell, attempt: str) -> dict[str, int]:
+        """How many slots of each worker the running attempt occupies."""
+        slots = self._describe(shell.history).topology.slots
+        occupied: dict[str, set[int]] = {}
+        for subtask, (worker, status) in self._tasks_of(shell.job).items():
+            if status.attempt == attempt and subtask in slots:
+                occupied.setdefault(worker, set()).add(slots[subtask])
+        return {worker: len(numbers) for worker, numbers in occupied.items()}
+
+    async def _tick_jobs(self) -> None:
+        while True:
+            for shell in list(self._jobs.values()):
+                shell.tell(Ticked())
+            await self._ports.clock.sleep_ms(TICK_MS)
+
+    async def _tick_workers(self, command: Lead) -> None:
+        while True:
+            await self._patient.log.append(COMMANDS, 0, [NewRecord(encode(LeaderTick(epoch=command.epoch)))])
+            await self._ports.clock.sleep_ms(LEADER_TICK_MS)
+
+    # -- requests -------------------------------------------------------------------------------------------------------
+
+    async def _serve_requests(self, command: Lead) -> None:
+        log = self._patient.log
+        position = await self._first_request()
+        while True:
+            records = await log.read(REQUESTS, 0, position, timeout_s=1.0)
+            for record in records:
+                try:
+                    await self._serve(decode_request(record.value), command)
+                except CorruptDataError as error:
+                    _log.error("a request cannot be read", offset=record.offset, error=str(error))
+                position = record.next_offset
+            if records:
+                try:
+                    await self._ports.metadata.put(REQUESTS_READ, str(position).encode())
+                except ExternalError as error:
+                    _log.warning("cannot note which requests are handled", error=str(error))
+
+    async def _first_request(self) -> int:
+        start, end = await self._patient.log.offsets(REQUESTS, 0)
+        try:
+            noted = await self._ports.metadata.get(REQUESTS_READ)
+        except ExternalError:
+            noted = None
+        position = int(noted) if noted is not None else start
+        return position if start <= position <= end else start
+
+    async def _serve(self, request: AnyRequest, command: Lead) -> None:
+        _log.info("request", kind=type(request).__name__, job=request.job[:8])
+        shell = self._jobs.get(request.job)
+        if shell is None and isinstance(request, SubmitJob):
+            reason = await refusal(request, self._patient.blobs, self._ports.clock)
+            if reason:
+                await refuse(request, reason, self._catalog, self._ports.clock)
+                return
+            await self._catalog.submit(request, self._ports.new_id())
+            if request.job in await self._catalog.active():
+                await self._open(request.job, command)
+        elif shell is None:
+            await refuse(request, "there is no such job, or it has ended", self._catalog, self._ports.clock)
+        else:
+            await shell.request(request)
+
+    # -- workers --------------------------------------------------------------------------------------------------------
+
+    async def _read_events(self, position: int) -> None:
+        log, clock = self._patient.log, self._ports.clock
+        trimmed = position
+        while True:
+            try:
+                records = await log.read(EVENTS, 0, position, timeout_s=1.0)
+            except OffsetOutOfRangeError:  # another leader trimmed what this one slept through; heartbeats heal it
+                position, _ = await log.offsets(EVENTS, 0)
+                trimmed = position
+                continue
+            for record in records:
+                position = record.next_offset
+                self._on_event(decode_event(record.value), clock.monotonic_ms())
+            if self.epoch and position - trimmed >= EVENTS_KEPT_BYTES:
+                trimmed = position
+                await log.trim(EVENTS, 0, position)
+
+    def _on_event(self, event: Heartbeat | Acknowledged | Declined | TaskChanged, now_ms: int) -> None:
+        match event:
+            case Heartbeat(leaving=reason) if reason:
+                self._gone(event.worker, reason)
+            case Heartbeat():
+                self._on_heartbeat(event, now_ms)
+            case TaskChanged(worker=name, status=status):
+                worker = self._workers.get(name)
+                if worker is not None:
+                    worker.tasks[_identity(status)] = status
+                    if status.state in ("finished", "canceled"):
+                        del worker.tasks[_identity(status)]
+                self._tell(status.job, StatusReported(name, status))
+            case Acknowledged() | Declined():
+                self._tell(event.job, AckReceived(event))
             case _:
-                assert_never(command)
+                assert_never(event)
 
-    async def _announce(self, command: msgspec.Struct) -> None:
-        await self._ports.log.append(COMMANDS, 0, [NewRecord(encode(command))])
+    def _on_heartbeat(self, event: Heartbeat, now_ms: int) -> None:
+        worker = self._workers[event.worker] = Worker(event, now_ms, {_identity(s): s for s in event.tasks})
+        self._heard_slots(event.worker, worker)
+        for status in event.tasks:
+            self._tell(status.job, StatusReported(event.worker, status))
+        for job, shell in self._jobs.items():
+            newest = frozenset(s.subtask for s in event.tasks if s.job == job and s.attempt == shell.attempt)
+            shell.tell(TasksListed(event.worker, newest))
 
-    async def _capture(self, name: str, command: CaptureOffsets) -> OffsetsCaptured:
-        offsets: dict[str, tuple[int, ...]] = {}
-        for vertex, partitions in command.exchanges.items():
-            topic = exchange_topic(name, vertex, command.generation)
-            await self._ports.log.create_topic(topic, partitions)
-            ends = [await self._ports.log.offsets(topic, partition) for partition in range(partitions)]
-            offsets[vertex] = tuple(end for _, end in ends)
-        return OffsetsCaptured(command.generation, offsets)
+    def _heard_slots(self, name: str, worker: Worker) -> None:
+        beat = worker.heartbeat
+        running = {status.job for status in worker.tasks.values()} if name not in self._slots.workers else ()
+        self._slots.heard(name, beat.slots, beat.bound_to, running)
+        self._offer()
 
-    async def _write(self, name: str, job: _Job, commands: list[WriterCommand]) -> list[JobEvent]:
-        pending = deque(commands)
-        events: list[JobEvent] = []
-        while pending:
-            match pending.popleft():
-                case CreateRecord(record=record):
-                    answer = await self._store.create_record(name, record)
-                    pending.extend(_ANSWERS[answer](job.writer))
-                case ReadRecord(seq=seq):
-                    pending.extend(job.writer.read_back(await self._store.record(name, seq)))
-                case RecordCommitted(record=record):
-                    events.append(RecordStored(record))
-                    if isinstance(record, Complete):
-                        self._retire.put_nowait((name, record.checkpoint))
-                case StepDown(reason=reason):
-                    await self._lead(self._leader.lost(reason))
-        return events
+    async def _drop_silent_workers(self) -> None:
+        clock = self._ports.clock
+        last_ms = clock.monotonic_ms()
+        while True:
+            await clock.sleep_ms(TICK_MS)
+            now_ms = clock.monotonic_ms()
+            if now_ms - last_ms > HEARTBEAT_MS:
+                # This process stood still: what workers sent meanwhile is not read yet, their silence was ours.
+                for worker in self._workers.values():
+                    worker.seen_ms += now_ms - last_ms
+            last_ms = now_ms
+            for name, worker in list(self._workers.items()):
+                if now_ms - worker.seen_ms >= self._timeouts.worker_ms:
+                    self._gone(name, f"no heartbeat for {now_ms - worker.seen_ms} ms")
+
+    def _gone(self, name: str, reason: str) -> None:
+        if self._workers.pop(name, None) is None:
+            return
+        _log.info("worker gone", worker=name, reason=reason)
+        self._slots.gone(name)
+        for shell in self._jobs.values():
+            shell.tell(WorkerGone(name, reason))
+        self._offer()
+
+    def _tell(self, job: str, event: StatusReported | AckReceived) -> None:
+        if job in self._jobs:
+            self._jobs[job].tell(event)
+
+    def _tasks_of(self, job: str) -> Mapping[SubtaskId, tuple[str, TaskStatus]]:
+        """The subtasks of a job that workers report; where several attempts are, one of the newest attempt wins."""
+        attempt = self._jobs[job].attempt if job in self._jobs else ""
+        found: dict[SubtaskId, tuple[str, TaskStatus]] = {}
+        for name, worker in self._workers.items():
+            for status in worker.tasks.values():
+                if status.job == job and (status.subtask not in found or status.attempt == attempt):
+                    found[status.subtask] = (name, status)
+        return found
+
+    # -- slots ----------------------------------------------------------------------------------------------------------
+
+    def _slots_wanted(self, job: str, slots: int) -> int:
+        self._slots.want(job, slots)
+        self._offer()
+        return self._slots.missing(job)
+
+    def _slots_kept(self, job: str, workers: frozenset[str], slots: int) -> None:
+        self._slots.want(job, slots)
+        self._slots.keep(job, workers)
+        self._offer()
+
+    def _offer(self) -> None:
+        for job in self._slots.allocate():
+            if job in self._jobs:
+                self._jobs[job].tell(SlotsOffered(self._slots.offer(job)))
+
+    def _closed(self, job: str) -> None:
+        self._slots.release(job)
+        self._offer()
+        shell = self._jobs.pop(job)
+        self._shells.pop(job, None)
+        future = self.job_ended(job)
+        if not future.done():
+            future.set_result(shell.ended.result())
+
+    # -- what people see ------------------------------------------------------------------------------------------------
+
+    def view(self) -> ClusterView:
+        """The cluster as it is now."""
+        return view_of_cluster(
+            self.name, self._address, self.epoch, self._ports.clock.now_us(), self._jobs, self._workers, self._slots
+        )
+
+    async def _show(self) -> None:
+        while True:
+            try:
+                await self._ports.metadata.put(VIEW, encode(self.view()))
+            except PenstockError as error:
+                _log.warning("dispatchers do not see how the cluster is", error=str(error))
+            await self._ports.clock.sleep_ms(VIEW_MS)

@@ -23,8 +23,7 @@ from penstock.adapters.directory_log import DirectoryLog
 from penstock.adapters.memory import MemoryMetadata
 from penstock.adapters.system_clock import SystemClock
 from penstock.connectors.base import Sink
-from penstock.errors import IncompatibleStateError, PenstockError, ProtocolError, UsageError, UserCodeError
-from penstock.graph.describe import check_signature
+from penstock.errors import PenstockError, ProtocolError, UsageError, UserCodeError
 from penstock.graph.executiongraph import ExecutionGraph
 from penstock.graph.jobgraph import JobGraph, build_job_graph, fingerprint, graph_from_json
 from penstock.graph.logical import LogicalPlan, Read, Write
@@ -32,21 +31,23 @@ from penstock.observability.logs import configure_logging
 from penstock.ports import BlobNotFoundError
 from penstock.protocol.checkpoints import CheckpointSettings
 from penstock.protocol.jobevents import JobEnded, Requested
-from penstock.protocol.joblog import JobHistory, JobLogWriter, Submit, encode_record, log_key
-from penstock.protocol.jobmaster import JobMaster
-from penstock.protocol.manifests import Manifest
+from penstock.protocol.joblog import JobHistory, JobSettings, Submit
 from penstock.protocol.messages import Deploy, Restore
 from penstock.protocol.restarts import NoRestart, RestartStrategy
+from penstock.runtime.catalog import JobCatalog
 from penstock.runtime.committer import STAGED, decode_staged
 from penstock.runtime.coordinator import (
-    CoordinatorPorts,
     CoordinatorService,
     CoordinatorTimeouts,
 )
+from penstock.runtime.job_shell import JobSpec
 from penstock.runtime.job_store import JobStore
+from penstock.runtime.leadership import ControlPorts
 from penstock.runtime.progress import JobProgress
+from penstock.runtime.submission import check_compatible
 from penstock.runtime.subtask import Services, SubtaskSettings
-from penstock.runtime.worker import WorkerService
+from penstock.runtime.topics import create_control_topics
+from penstock.runtime.worker import LoadedJob, WorkerService
 
 if TYPE_CHECKING:
     from penstock.api.pipeline import Pipeline
@@ -104,9 +105,13 @@ class _Loader:
         self._plan = plan
         self._store = store
 
-    async def load(self, deploy: Deploy) -> tuple[JobGraph, LogicalPlan, Manifest | None]:
+    @property
+    def bound_to(self) -> str:
+        return ""
+
+    async def load(self, deploy: Deploy) -> LoadedJob:
         manifest = await self._store.manifest(deploy.restore) if deploy.restore else None
-        return self._graph, self._plan, manifest
+        return LoadedJob(self._graph, self._plan, manifest)
 
 
 class EmbeddedJob:
@@ -146,11 +151,9 @@ class EmbeddedJob:
     async def _run(self, *, resume: bool) -> JobResult:
         history = await self._continue() if resume else await self._start_anew()
         await self._recover_sinks(history)
-        async with self._services(history) as ended:
+        async with self._services() as ended:
             outcome = await ended
             await self._let_tasks_end()
-            if outcome.state != "SUSPENDED":
-                await self._require_coordinator().delete_exchanges(self.job)
         if outcome.state == "FINISHED":
             await self._recover_sinks(None)
         assert self._coordinator is not None
@@ -161,7 +164,7 @@ class EmbeddedJob:
     def suspend(self) -> None:
         """Stop at a checkpoint, to be resumed later."""
         if self._coordinator is not None:
-            self._coordinator.request(self.job, Requested(uuid.uuid4().hex, "suspend", reason="interrupted"))
+            self._coordinator.tell(self.job, Requested(uuid.uuid4().hex, "suspend", reason="interrupted"))
 
     def now_us(self) -> int:
         """Wall time as the job sees it."""
@@ -222,8 +225,9 @@ class EmbeddedJob:
             name=self.graph.name,
             graph=self.graph.to_json(),
             restored_from=restored_from,
+            submitted_us=self._clock.now_us(),
         )
-        await self._blobs.create(log_key(self.job, 0), encode_record(submit))
+        await JobCatalog(self._blobs).create(submit)
         await self._blobs.put(CURRENT, self.job.encode())
         return JobHistory.of([submit])
 
@@ -237,27 +241,13 @@ class EmbeddedJob:
             )
         restore = found.history.restore
         if restore is not None:
-            self._check_compatible(await self._store.manifest(restore))
+            check_compatible(self.graph, await self._store.manifest(restore))
         if found.history.terminated is None:
             self.job = found.job
+            assert found.history.submit is not None
+            await JobCatalog(self._blobs).create(found.history.submit)
             return found.history
         return await self._submit(restore)
-
-    def _check_compatible(self, manifest: Manifest) -> None:
-        current = {operator.id: operator.state for operator in self.graph.operators() if operator.state}
-        for operator, stored in manifest.operators.items():
-            if operator not in current:
-                raise IncompatibleStateError(
-                    f"operator {operator!r} has state in checkpoint {manifest.checkpoint} but is no longer in the "
-                    "pipeline; put it back, or start over without --resume (give operators a .uid() so that they are "
-                    "found again when the pipeline changes around them)"
-                )
-            check_signature(operator, stored, current[operator])
-        widths = {vertex.max_parallelism for vertex in self.graph.vertices}
-        if widths != {manifest.max_parallelism}:
-            raise IncompatibleStateError(
-                f"max_parallelism changed from {manifest.max_parallelism} to {sorted(widths)}: key groups would not match"
-            )
 
     async def _recover_sinks(self, history: JobHistory | None) -> None:
         """Let every sink remove staged parts that no complete checkpoint names."""
@@ -275,35 +265,37 @@ class EmbeddedJob:
     def _sinks(self) -> list[tuple[str, Sink]]:
         return [(node.operator_id, node.operation.sink) for node in self._plan if isinstance(node.operation, Write)]
 
-    # -- services -------------------------------------------------------------------------------------------------------
-
-    @contextlib.asynccontextmanager
-    async def _services(self, history: JobHistory) -> AsyncGenerator[asyncio.Future[JobEnded]]:
-        log = DirectoryLog(self._directory / "log", durable=self._settings.durable)
-        # The lease needs nothing that outlives the process: nobody else can lead in a directory that is claimed, and a
-        # lease that a killed run left behind would have to be waited out.
-        metadata = MemoryMetadata(self._clock)
-        ports = CoordinatorPorts(log, self._blobs, metadata, self._clock, lambda: uuid.uuid4().hex)
-        topology = ExecutionGraph(self.graph).topology()
-        self._coordinator = CoordinatorService(uuid.uuid4().hex, ports, CoordinatorTimeouts(FOREVER_MS, 0, FOREVER_MS))
-        services = Services(log, self._blobs, self._clock, self._settings.data)
-        loader = _Loader(self.graph, self._plan, self._store)
-        self._worker = WorkerService(uuid.uuid4().hex, topology.slot_count, services, loader, FOREVER_MS)
+    def _describe(self, history: JobHistory) -> JobSpec:
+        """The job as this run has it: another parallelism or a compatible change begins with the next attempt."""
         changed = fingerprint(graph_from_json(history.graph)) != fingerprint(self.graph)
-        master = JobMaster(
-            self.job,
-            history,
-            topology,
+        settings = JobSettings(
             CheckpointSettings(
                 interval_ms=self._settings.checkpoint_interval_ms,
                 flavour="at_least_once" if self._settings.at_least_once else "aligned",
             ),
             self._settings.restart,
-            ports.new_id,
-            self.graph.to_json() if changed else None,
+            self._settings.data.state_backend,
         )
-        ended = self._coordinator.add_job(self.job, master, JobLogWriter(history))
-        await self._coordinator.prepare()
+        topology = ExecutionGraph(self.graph).topology()
+        return JobSpec(topology, settings, self.graph.to_json() if changed else None)
+
+    # -- services -------------------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def _services(self) -> AsyncGenerator[asyncio.Future[JobEnded]]:
+        log = DirectoryLog(self._directory / "log", durable=self._settings.durable)
+        # The lease needs nothing that outlives the process: nobody else can lead in a directory that is claimed, and a
+        # lease that a killed run left behind would have to be waited out.
+        metadata = MemoryMetadata(self._clock)
+        ports = ControlPorts(log, self._blobs, metadata, self._clock, lambda: uuid.uuid4().hex)
+        timeouts = CoordinatorTimeouts(FOREVER_MS, 0, FOREVER_MS)
+        self._coordinator = CoordinatorService(uuid.uuid4().hex, ports, timeouts, describe=self._describe)
+        ended = self._coordinator.job_ended(self.job)
+        services = Services(log, self._blobs, self._clock, self._settings.data)
+        loader = _Loader(self.graph, self._plan, self._store)
+        topology = ExecutionGraph(self.graph).topology()
+        await create_control_topics(log)
+        self._worker = WorkerService(uuid.uuid4().hex, topology.slot_count, services, loader, FOREVER_MS)
         serving = [asyncio.ensure_future(self._coordinator.run()), asyncio.ensure_future(self._worker.run())]
         for service in serving:
             service.add_done_callback(lambda done: _fail_with(ended, done))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
+from penstock.protocol.announcing import NEW_ATTEMPT, RESCALE
 from penstock.protocol.jobevents import Announce, Append, JobCommand, JobEnded, JobEvent, ManifestStored, StatusReported
 from penstock.protocol.joblog import Begin, Complete
 from penstock.protocol.jobmaster import JobMaster
-from penstock.protocol.messages import BarrierMarker, CheckpointAborted, SubtaskId, TaskStatus
+from penstock.protocol.messages import BarrierMarker, CancelAttempt, CheckpointAborted, SubtaskId, TaskStatus
+
+SHOWN: Final = 100
+"""How many checkpoints and failures are remembered."""
 
 
 @dataclass
@@ -50,8 +54,6 @@ class JobProgress:
             status = event.status
             if status.attempt == master.attempt:
                 self.statuses[status.subtask] = status
-            if status.state == "failed" and status.error not in self.failures[-1:]:
-                self.failures.append(f"{status.subtask}: {status.error}")
         if isinstance(event, ManifestStored) and event.checkpoint in self.checkpoints:
             pending = next((p for p in master.book.pending if p.checkpoint == event.checkpoint), None)
             if pending is not None:
@@ -64,11 +66,15 @@ class JobProgress:
         match command:
             case Announce(command=BarrierMarker(checkpoint=checkpoint)):
                 self.checkpoints[checkpoint] = CheckpointProgress(checkpoint, now_us)
+                while len(self.checkpoints) > SHOWN:
+                    del self.checkpoints[min(self.checkpoints)]
             case Announce(command=CheckpointAborted(checkpoint=checkpoint)) if checkpoint in self.checkpoints:
                 self.checkpoints[checkpoint].state = "aborted"
             case Append(record=Complete(checkpoint=checkpoint)) if checkpoint in self.checkpoints:
                 self.checkpoints[checkpoint].state = "complete"
                 self.checkpoints[checkpoint].completed_us = now_us
+            case Announce(command=CancelAttempt(reason=reason)) if reason not in (RESCALE, NEW_ATTEMPT):
+                self.failures = [*self.failures[1 - SHOWN :], reason]
             case Append(record=Begin(attempt_number=number)):
                 self.attempt_number = number
                 self.missing_slots = 0

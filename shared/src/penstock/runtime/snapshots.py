@@ -13,21 +13,19 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
 from penstock.errors import CorruptDataError, ExternalError, UsageError
 from penstock.ports import BlobNotFoundError, Blobs
+from penstock.protocol.joblog import StateBackend
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import Handle, OperatorHandles, SubtaskSnapshot
 from penstock.protocol.restoring import key_group_watermarks
 from penstock.protocol.uploading import Put, UploadDone, UploadGivenUp, UploadMachine
 from penstock.runtime.operator import KeyedPart, OperatorSnapshot, RestoredState
-
-StateBackend = Literal["memory", "fs"]
-"""Where snapshots of keyed state go: with the coordinator's metadata (for tests and small state), or to the store."""
 
 MAX_INLINE_BYTES: Final = 5 << 20
 """As Flink's JobManagerCheckpointStorage."""

@@ -17,6 +17,7 @@ from penstock.graph.jobgraph import DEAD_LETTERS_TAG, ENCODE, JobGraph
 from penstock.graph.logical import LogicalPlan, Read, Write
 from penstock.ports import Blobs, Clock, Log
 from penstock.protocol.channels import AdvanceWatermark, BecomeIdle, Deliver
+from penstock.protocol.joblog import StateBackend
 from penstock.protocol.manifests import Manifest, blob_prefix
 from penstock.protocol.messages import Acknowledged, AnyEvent, Declined, Deploy, TaskState, TaskStatus
 from penstock.protocol.outputs import CREDIT_BYTES, OutputId, OutputLedger
@@ -49,7 +50,7 @@ from penstock.runtime.exchange import Coalescer, ExchangeWriter, decode_payload,
 from penstock.runtime.exchange_io import CreditReport, FrameSender, PartitionReader
 from penstock.runtime.inbox import Inbox
 from penstock.runtime.operator import OperatorMetrics, OperatorSnapshot, RestoredState
-from penstock.runtime.snapshots import FrozenSubtask, StateBackend, restore_operator, upload
+from penstock.runtime.snapshots import FrozenSubtask, restore_operator, upload
 from penstock.runtime.sources import SourceDriver
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 

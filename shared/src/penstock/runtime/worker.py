@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol, assert_never
 
 import msgspec
@@ -13,7 +16,8 @@ from penstock.errors import PenstockError
 from penstock.graph.executiongraph import credits_topic
 from penstock.graph.jobgraph import JobGraph
 from penstock.graph.logical import LogicalPlan
-from penstock.ports import NewRecord
+from penstock.ports import Clock, Log, NewRecord, TopicNotFoundError
+from penstock.protocol.joblog import StateBackend
 from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import (
     AnyEvent,
@@ -32,22 +36,61 @@ from penstock.protocol.subtask import AbortRead, CompletionRead, FinishRead, Mar
 from penstock.protocol.worker import LEADER_SILENCE_MS, HandToTasks, StartTask, StopTasks, WorkerCommand, WorkerMachine
 from penstock.runtime.exchange_io import CreditReport
 from penstock.runtime.inbox import Inbox
+from penstock.runtime.patience import PatientLog
 from penstock.runtime.publishing import PublishingRunner
 from penstock.runtime.subtask import Services, SubtaskRunner
+from penstock.runtime.topics import COMMANDS, EVENTS
 
-COMMANDS = "commands"
-EVENTS = "events"
 HEARTBEAT_MS = 500
+UNUSED_MS = 10_000
+"""A process that is bound to a job and has had nothing to do for so long makes room for another."""
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 _log = structlog.get_logger("penstock.worker")
+
+
+@dataclass(frozen=True)
+class LoadedJob:
+    """What a worker needs of a job to run a subtask of it."""
+
+    graph: JobGraph
+    plan: LogicalPlan
+    manifest: Manifest | None
+    """Of the checkpoint that the attempt starts from."""
+    state_backend: StateBackend | None = None
+    """Where snapshots of keyed state go; None: as the worker's settings say."""
 
 
 class JobLoader(Protocol):
     """Where a worker gets a job's graph and code, and the manifest it restores from."""
 
-    async def load(self, deploy: Deploy) -> tuple[JobGraph, LogicalPlan, Manifest | None]:
+    @property
+    def bound_to(self) -> str:
+        """The job whose code this process has loaded and for which alone it can be used; empty if for any."""
+        ...
+
+    async def load(self, deploy: Deploy) -> LoadedJob:
         """Raise `PenstockError` if the job's code does not fit its graph or the manifest cannot be read."""
         ...
+
+
+class EventSender(Protocol):
+    """How a worker's events reach the leader, in order."""
+
+    async def send(self, events: Sequence[AnyEvent]) -> None:
+        """Returns when they are on their way for certain: they survive whatever happens to this process."""
+        ...
+
+
+class LogEvents:
+    """Appends events to the log itself, until that is certain."""
+
+    def __init__(self, log: Log, clock: Clock) -> None:
+        self._log = PatientLog(log, clock)
+
+    async def send(self, events: Sequence[AnyEvent]) -> None:
+        """Append; a repeated event tells the leader nothing new."""
+        await self._log.append(EVENTS, 0, [NewRecord(encode(event)) for event in events])
 
 
 @dataclass
@@ -83,29 +126,55 @@ class WorkerService:
         services: Services,
         loader: JobLoader,
         leader_silence_ms: int = LEADER_SILENCE_MS,
+        *,
+        sender: EventSender | None = None,
+        host: str = "",
     ) -> None:
+        """`sender` is another way for events than the log; `host` says to people where this is."""
         self.name = name
         self.failures: list[BaseException] = []
         """What subtasks raised, newest last, for whoever runs this worker in its own process."""
         self._slots = slots
         self._services = services
         self._loader = loader
+        self._sender = sender or LogEvents(services.log, services.clock)
+        self._host = host
+        self._job_over = False
+        """Whether the job that this process is bound to needs it no more."""
+        self._unused_since_ms = services.clock.monotonic_ms()
         self._machine = WorkerMachine(name, services.clock.monotonic_ms(), leader_silence_ms)
         self._tasks: dict[tuple[str, str, str], _Task] = {}
         self._events: asyncio.Queue[AnyEvent] = asyncio.Queue(maxsize=100_000)
         self._credit_readers: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Fix the position in `commands`, register, then serve."""
+        """Fix the position in `commands`, register, then serve.
+
+        Ends by cancellation, and by itself once it is bound to a job that needs it no more: another process can then
+        load another job's code.
+        """
         _, position = await self._services.log.offsets(COMMANDS, 0)
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._send_events())
-                group.create_task(self._heartbeats())
-                group.create_task(self._read_commands(group, position))
+                serving = [
+                    group.create_task(self._send_events()),
+                    group.create_task(self._heartbeats()),
+                    group.create_task(self._read_commands(group, position)),
+                ]
+                while not self._used_up():
+                    await self._services.clock.sleep_ms(100)
+                for task in [*serving, *self._credit_readers.values()]:
+                    task.cancel()
         finally:
             for task in [*(t.task for t in self._tasks.values() if t.task), *self._credit_readers.values()]:
                 task.cancel()
+
+    def _used_up(self) -> bool:
+        now_ms = self._services.clock.monotonic_ms()
+        if not self._loader.bound_to or any(not task.failed for task in self._tasks.values()):
+            self._unused_since_ms = now_ms
+            return False
+        return self._job_over or now_ms - self._unused_since_ms >= UNUSED_MS
 
     def statuses(self) -> list[TaskStatus]:
         """All subtasks of this worker."""
@@ -123,6 +192,8 @@ class WorkerService:
                 self._obey(command, group)
 
     def _obey(self, command: WorkerCommand, group: asyncio.TaskGroup) -> None:
+        if isinstance(command, StopTasks) and command.final and command.job == self._loader.bound_to:
+            self._job_over = True
         match command:
             case StartTask():
                 self._start(command.deploy, group)
@@ -145,10 +216,13 @@ class WorkerService:
     async def _run_task(self, key: tuple[str, str, str], task: _Task) -> None:
         log = _log.bind(job=key[0][:8], attempt=key[1][:8], subtask=key[2])
         try:
-            graph, plan, manifest = await self._loader.load(task.deploy)
-            runner = PublishingRunner if graph.vertex(task.deploy.subtask.vertex).publishes else SubtaskRunner
+            job = await self._loader.load(task.deploy)
+            services = self._services
+            if job.state_backend is not None:
+                services = replace(services, settings=replace(services.settings, state_backend=job.state_backend))
+            runner = PublishingRunner if job.graph.vertex(task.deploy.subtask.vertex).publishes else SubtaskRunner
             task.runner = runner(
-                task.deploy, graph, plan, manifest, self._services, task.inbox, self._send, self._changed
+                task.deploy, job.graph, job.plan, job.manifest, services, task.inbox, self._send, self._changed
             )
             await task.runner.run()
             log.debug("subtask finished")
@@ -187,16 +261,22 @@ class WorkerService:
                 case CheckpointAborted():
                     task.inbox.put(AbortRead(command))
                 case FinishAttempt():
+                    self._job_over = job == self._loader.bound_to
                     task.inbox.put(FinishRead())
                 case _:
                     assert_never(command)
 
     async def _read_credits(self, job: str) -> None:
-        """Hand every credit report of a job to its subtasks here."""
+        """Hand every credit report of a job to its subtasks here, until the job has ended and its topics are deleted."""
         topic = credits_topic(job)
         _, position = await self._services.log.offsets(topic, 0)
         while True:
-            for record in await self._services.log.read(topic, 0, position, timeout_s=1.0):
+            try:
+                records = await self._services.log.read(topic, 0, position, timeout_s=1.0)
+            except TopicNotFoundError:
+                del self._credit_readers[job]
+                return
+            for record in records:
                 position = record.next_offset
                 report = msgspec.json.decode(record.value, type=CreditReport)
                 for key, task in self._tasks.items():
@@ -213,7 +293,11 @@ class WorkerService:
 
     async def _heartbeats(self) -> None:
         while True:
-            self._send(Heartbeat(worker=self.name, slots=self._slots, tasks=tuple(self.statuses())))
+            beat = Heartbeat(
+                worker=self.name, slots=self._slots, tasks=tuple(self.statuses()), bound_to=self._loader.bound_to,
+                host=self._host, memory_bytes=resident_bytes(),
+            )  # fmt: skip
+            self._send(beat)
             await self._services.clock.sleep_ms(HEARTBEAT_MS)
 
     async def _send_events(self) -> None:
@@ -221,7 +305,15 @@ class WorkerService:
             batch = [await self._events.get()]
             while not self._events.empty():
                 batch.append(self._events.get_nowait())
-            await self._services.log.append(EVENTS, 0, [NewRecord(encode(event)) for event in batch])
+            await self._sender.send(batch)
+
+
+def resident_bytes(pid: int | None = None) -> int:
+    """Resident memory of a process (of this one) as Linux tells it; 0 where it does not."""
+    try:
+        return int(Path(f"/proc/{pid or 'self'}/statm").read_text().split()[1]) * _PAGE_BYTES
+    except (OSError, IndexError):
+        return 0
 
 
 def _first(error: BaseException) -> BaseException:

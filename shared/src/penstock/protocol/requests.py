@@ -1,0 +1,93 @@
+"""What clients ask of the leader: the records of the `requests` topic, and the answers that it leaves in the store.
+
+Every request has an id, which the job log (or the answer) remembers: a leader that reads a request again does nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from penstock.errors import CorruptDataError
+from penstock.protocol.joblog import Artifact, JobSettings
+from penstock.protocol.messages import Restore
+
+
+class Request(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Base of all requests."""
+
+    request: str
+    job: str
+    issued_us: int = 0
+
+
+class SubmitJob(Request, frozen=True, kw_only=True):
+    """Run a job; its id is the request's."""
+
+    name: str
+    graph: dict[str, Any]
+    scalable: dict[str, Any] | None = None
+    settings: JobSettings = JobSettings()
+    artifact: Artifact | None = None
+    restored_from: Restore | None = None
+    allow_non_restored: bool = False
+    """Whether state of operators that the graph does not have may be dropped."""
+
+
+class CancelJob(Request, frozen=True, kw_only=True):
+    """Publish what is complete, then end."""
+
+
+class StopJob(Request, frozen=True, kw_only=True):
+    """Take a savepoint and end; with `drain`, let all windows and timers fire before it."""
+
+    drain: bool = False
+
+
+class TakeSavepoint(Request, frozen=True, kw_only=True):
+    """Take a savepoint and go on."""
+
+
+class RescaleJob(Request, frozen=True, kw_only=True):
+    """Go on at another parallelism."""
+
+    parallelism: int
+
+
+AnyRequest = SubmitJob | CancelJob | StopJob | TakeSavepoint | RescaleJob
+
+Outcome = Literal["completed", "refused"]
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What became of a request."""
+
+    request: str
+    job: str
+    kind: str
+    outcome: Outcome
+    reason: str = ""
+    savepoint: Restore | None = None
+    answered_us: int = 0
+
+
+_REQUESTS: msgspec.json.Decoder[AnyRequest] = msgspec.json.Decoder(AnyRequest)
+
+
+def decode_request(data: bytes) -> AnyRequest:
+    """A record of the topic; raises `CorruptDataError`."""
+    try:
+        return _REQUESTS.decode(data)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise CorruptDataError(f"requests: a record that this program does not read: {error}") from error
+
+
+def answer_key(job: str, request: str) -> str:
+    """The object that holds the answer."""
+    return f"jobs/{job}/answers/{request}"
+
+
+def artifact_key(sha256: str) -> str:
+    """The object that holds the sources of jobs: named by what it contains, shared by jobs with the same sources."""
+    return f"artifacts/{sha256}.zip"

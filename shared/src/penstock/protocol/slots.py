@@ -1,0 +1,132 @@
+"""Who may use which slot: the registry of the resource manager.
+
+Workers register by heartbeat; jobs say how many slots they need. A job gets all the slots it needs or none (an attempt
+that could not begin would only keep others from beginning), in the order in which jobs first asked. It keeps its slots
+from one attempt to the next until it ends, or needs fewer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass
+class _Worker:
+    slots: int
+    bound_to: str
+    used: dict[str, int] = field(default_factory=dict[str, int])
+
+    def usable_by(self, job: str) -> int:
+        """Slots that the job could get in addition to what it has here."""
+        if self.bound_to not in ("", job):
+            return 0
+        return self.slots - sum(self.used.values())
+
+
+class SlotPool:
+    """All slots of a cluster."""
+
+    def __init__(self) -> None:
+        self._workers: dict[str, _Worker] = {}
+        self._wanted: dict[str, int] = {}
+        """Slots each job needs in all, in the order in which jobs asked first."""
+
+    # -- workers --------------------------------------------------------------------------------------------------------
+
+    def heard(self, worker: str, slots: int, bound_to: str = "", running: Collection[str] = ()) -> None:
+        """A worker offers its slots.
+
+        Args:
+            worker: its name.
+            slots: how many it has.
+            bound_to: the only job that may use it, because its code is loaded there; empty if any may.
+            running: jobs that have subtasks there. A leader that takes over learns from it who uses what.
+        """
+        known = self._workers.get(worker)
+        if known is None:
+            known = self._workers[worker] = _Worker(slots, bound_to)
+            for job in sorted(running):
+                known.used[job] = 1
+        known.slots, known.bound_to = slots, bound_to
+
+    def gone(self, worker: str) -> None:
+        """A worker is dead, or leaves."""
+        self._workers.pop(worker, None)
+
+    @property
+    def workers(self) -> Collection[str]:
+        """The names of all workers."""
+        return self._workers.keys()
+
+    # -- jobs -----------------------------------------------------------------------------------------------------------
+
+    def want(self, job: str, slots: int) -> None:
+        """A job needs so many slots in all."""
+        self._wanted[job] = slots
+
+    def adopt(self, job: str, used: Mapping[str, int]) -> None:
+        """A leader that takes over found the job running on so many slots of these workers."""
+        for name, slots in used.items():
+            if name in self._workers:
+                self._workers[name].used[job] = slots
+
+    def keep(self, job: str, workers: Collection[str]) -> None:
+        """A job has begun an attempt on these workers and needs no others."""
+        for name, worker in self._workers.items():
+            if name not in workers:
+                worker.used.pop(job, None)
+
+    def release(self, job: str) -> None:
+        """A job has ended."""
+        self._wanted.pop(job, None)
+        for worker in self._workers.values():
+            worker.used.pop(job, None)
+
+    def allocate(self) -> list[str]:
+        """Give free slots to the jobs that wait; returns those whose `offer` has changed."""
+        changed: list[str] = []
+        for job, wanted in self._wanted.items():
+            missing = wanted - sum(self.offer(job).values())
+            free = {name: worker.usable_by(job) for name, worker in self._workers.items()}
+            if missing <= 0 or sum(free.values()) < missing:
+                continue
+            for name in sorted(free):
+                taken = min(missing, free[name])
+                if taken > 0:
+                    used = self._workers[name].used
+                    used[job] = used.get(job, 0) + taken
+                    missing -= taken
+            changed.append(job)
+        return changed
+
+    def offer(self, job: str) -> Mapping[str, int]:
+        """The slots that a job may use: worker to number."""
+        return {name: worker.used[job] for name, worker in self._workers.items() if worker.used.get(job)}
+
+    # -- numbers --------------------------------------------------------------------------------------------------------
+
+    @property
+    def total(self) -> int:
+        """All slots."""
+        return sum(worker.slots for worker in self._workers.values())
+
+    @property
+    def free(self) -> int:
+        """Slots that no job has."""
+        return sum(worker.slots - sum(worker.used.values()) for worker in self._workers.values())
+
+    def missing(self, job: str) -> int:
+        """How many slots would have to come before the job gets those it waits for."""
+        free = sum(worker.usable_by(job) for worker in self._workers.values())
+        return max(0, self._wanted.get(job, 0) - sum(self.offer(job).values()) - free)
+
+    def used(self, worker: str) -> dict[str, int]:
+        """Job to the number of slots that it has on the worker."""
+        known = self._workers.get(worker)
+        return dict(known.used) if known is not None else {}
+
+    def idle(self, worker: str) -> bool:
+        """Whether no job uses the worker."""
+        known = self._workers.get(worker)
+        return known is not None and not known.used

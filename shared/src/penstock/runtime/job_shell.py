@@ -1,0 +1,450 @@
+"""One job under a leader: feeds its `JobMaster` and carries out what that commands, one event after another.
+
+Every job has a task of its own, so that one that waits for the store holds up neither others nor the lease. The order in
+which its commands reach `commands` is the order of its decisions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, assert_never
+
+import structlog
+
+from penstock.errors import CorruptDataError, PipelineError
+from penstock.graph.executiongraph import (
+    ExecutionGraph,
+    credits_topic,
+    exchange_prefix,
+    exchange_topic,
+    generation_of,
+)
+from penstock.graph.jobgraph import JobGraph, graph_from_json
+from penstock.graph.scaling import scaled
+from penstock.ports import NewRecord
+from penstock.protocol.jobevents import (
+    Announce,
+    Append,
+    CaptureOffsets,
+    JobCommand,
+    JobEnded,
+    JobEvent,
+    MissSlots,
+    OffsetsCaptured,
+    Opened,
+    RecordStored,
+    RequestDone,
+    Requested,
+    StoreManifest,
+    Ticked,
+    Topology,
+)
+from penstock.protocol.joblog import (
+    Begin,
+    Complete,
+    CreateRecord,
+    JobHistory,
+    JobLogWriter,
+    JobSettings,
+    ReadRecord,
+    RecordCommitted,
+    Savepoint,
+    StepDown,
+    WriterCommand,
+)
+from penstock.protocol.jobmaster import JobMaster
+from penstock.protocol.manifests import Manifest, checkpoint_of, checkpoints_prefix
+from penstock.protocol.messages import BarrierMarker, SubtaskId, TaskStatus, encode
+from penstock.protocol.phases import Phase
+from penstock.protocol.requests import (
+    Answer,
+    AnyRequest,
+    CancelJob,
+    RescaleJob,
+    StopJob,
+    SubmitJob,
+    TakeSavepoint,
+)
+from penstock.protocol.retention import retired_objects
+from penstock.runtime.catalog import JobCatalog
+from penstock.runtime.job_store import JobStore
+from penstock.runtime.leadership import ControlPorts
+from penstock.runtime.progress import JobProgress
+from penstock.runtime.topics import COMMANDS
+
+UNREADABLE_PAUSE_MS: Final = 5_000
+TASKS_END_MS: Final = 30_000
+"""How long the remains of a job wait for subtasks that do not say that they have ended."""
+
+_ANSWERS = {"created": JobLogWriter.created, "refused": JobLogWriter.refused, "unknown": JobLogWriter.unknown}
+
+_log = structlog.get_logger("penstock.coordinator")
+
+CleanSinks = Callable[[str, JobGraph], Awaitable[None]]
+"""Removes what the sinks of an ended job keep outside the store, such as positions on Kafka: (job, graph)."""
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """What a leader needs to know of a job to be its master."""
+
+    topology: Topology
+    settings: JobSettings
+    changed_graph: Mapping[str, Any] | None = None
+    """The graph, where it is not the one that the job log says."""
+
+
+def spec_of(history: JobHistory) -> JobSpec:
+    """The job as its log says."""
+    assert history.submit is not None
+    return JobSpec(ExecutionGraph(graph_from_json(history.graph)).topology(), history.submit.settings)
+
+
+class Surroundings:
+    """What a job's shell asks of the coordinator around it."""
+
+    def __init__(
+        self,
+        slots_wanted: Callable[[str, int], int],
+        slots_kept: Callable[[str, frozenset[str], int], None],
+        tasks_of: Callable[[str], Mapping[SubtaskId, tuple[str, TaskStatus]]],
+        stepped_down: Callable[[str], None],
+        closed: Callable[[str], None],
+    ) -> None:
+        """
+        Args:
+            slots_wanted: the job needs so many slots in all; returns how many the cluster lacks.
+            slots_kept: an attempt begins on these workers, with so many slots in all, and needs no others.
+            tasks_of: all subtasks that workers report of the job, of whatever attempt, with their worker.
+            stepped_down: the job log says that another leader acts.
+            closed: the job has ended and nothing is left to do.
+        """
+        self.slots_wanted = slots_wanted
+        self.slots_kept = slots_kept
+        self.tasks_of = tasks_of
+        self.stepped_down = stepped_down
+        self.closed = closed
+
+
+class JobShell:
+    """One job under one leader."""
+
+    def __init__(
+        self,
+        job: str,
+        ports: ControlPorts,
+        around: Surroundings,
+        describe: Callable[[JobHistory], JobSpec] = spec_of,
+        clean_sinks: CleanSinks | None = None,
+    ) -> None:
+        """`ports` wait until the world answers (`penstock.runtime.patience`)."""
+        self.job = job
+        self.progress = JobProgress(job)
+        self.history = JobHistory()
+        self.ended: asyncio.Future[JobEnded] = asyncio.get_running_loop().create_future()
+        self._ports = ports
+        self._store = JobStore(ports.blobs, ports.clock)
+        self._catalog = JobCatalog(ports.blobs)
+        self._around = around
+        self._describe = describe
+        self._clean_sinks = clean_sinks
+        self._events: asyncio.Queue[JobEvent] = asyncio.Queue()
+        self._asked: dict[str, str] = {}
+        """Requests that are not answered: id to kind."""
+        self._retire: asyncio.Queue[int] = asyncio.Queue()
+        self._cleaned = 0
+        """The generation whose predecessors' exchanges are deleted."""
+        self._master: JobMaster | None = None
+        self._writer: JobLogWriter | None = None
+
+    # -- from outside ---------------------------------------------------------------------------------------------------
+
+    @property
+    def attempt(self) -> str:
+        """The newest attempt; empty before the first, or before the job is opened."""
+        return self._master.attempt if self._master is not None else ""
+
+    @property
+    def phase(self) -> Phase:
+        """Where the job stands."""
+        return self._master.phase if self._master is not None else Phase.OPENING
+
+    @property
+    def settings(self) -> JobSettings:
+        """How the job is run."""
+        return self.history.submit.settings if self.history.submit is not None else JobSettings()
+
+    def tell(self, event: JobEvent) -> None:
+        """Something happened; handled in order, once the job is opened."""
+        if not isinstance(event, Ticked) or self._events.empty():
+            self._events.put_nowait(event)
+
+    async def request(self, request: AnyRequest) -> None:
+        """A client asks for something; requests that were answered before are known by their id."""
+        if await self._catalog.answer_to(self.job, request.request) is not None:
+            return
+        kind = kind_of(request)
+        if isinstance(request, SubmitJob):
+            return
+        try:
+            self.tell(self._requested(request))
+        except PipelineError as error:
+            await self._answer(request.request, kind, "refused", str(error))
+            return
+        self._asked[request.request] = kind
+
+    def _requested(self, request: CancelJob | StopJob | TakeSavepoint | RescaleJob) -> Requested:
+        match request:
+            case CancelJob():
+                return Requested(request.request, "cancel", reason="asked by a client")
+            case StopJob():
+                return Requested(request.request, "stop", drain=request.drain, reason="asked by a client")
+            case TakeSavepoint():
+                return Requested(request.request, "savepoint")
+            case RescaleJob():
+                submit = self.history.submit
+                if submit is None or submit.scalable is None:
+                    raise PipelineError("this job was submitted without the form of its graph that can be rescaled")
+                graph = scaled(graph_from_json(submit.scalable), request.parallelism)
+                topology = ExecutionGraph(graph).topology()
+                return Requested(request.request, "rescale", topology=topology, graph=graph.to_json())
+            case _:
+                assert_never(request)
+
+    # -- life -----------------------------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Read the job's log."""
+        self.history = await self._store.history(self.job)
+
+    async def run(self, epoch: int, markers: tuple[BarrierMarker, ...]) -> None:
+        """Open the job and be its master until it has ended; another leader's act, or cancellation, ends it too."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                deleting = group.create_task(self._delete_retired())
+                await self._open(epoch, tuple(marker for marker in markers if marker.job == self.job))
+                while not self.ended.done():
+                    await self._feed(await self._events.get())
+                deleting.cancel()
+            await self._after(self.ended.result())
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            _log.exception("the master of a job failed; the job is not looked after any more", job=self.job[:8])
+            self.progress.failures.append(f"coordinator: {type(error).__name__}: {error}")
+            if not self.ended.done():
+                self.ended.set_exception(error)
+
+    async def _open(self, epoch: int, markers: tuple[BarrierMarker, ...]) -> None:
+        manifest = await self._restored()
+        history = self.history
+        spec = self._describe(history)
+        self._writer = JobLogWriter(history)
+        self._master = JobMaster(
+            self.job, history, spec.topology, spec.settings.checkpoints, spec.settings.restart,
+            self._ports.new_id, spec.changed_graph,
+        )  # fmt: skip
+        if manifest is not None:
+            self.progress.restored = manifest.checkpoint
+        if history.terminated is None:
+            await self._ports.log.create_topic(credits_topic(self.job), 1, compacted=True)
+        attempt = self._master.attempt
+        statuses = {s: found for s, found in self._around.tasks_of(self.job).items() if found[1].attempt == attempt}
+        await self._feed(Opened(epoch, statuses, markers, manifest))
+        if history.terminated is not None and not self.ended.done():
+            self.ended.set_result(JobEnded(history.terminated.state, history.terminated.reason))
+
+    async def _restored(self) -> Manifest | None:
+        """The manifest of the newest COMPLETE.
+
+        A former leader may complete a newer one, and delete this, until our first record stands in the log: then the
+        log is read again. One that stays unreadable is nothing to go on without.
+        """
+        while True:
+            restore = self.history.restore
+            if restore is None or self.history.terminated is not None:
+                return None
+            try:
+                return await self._store.manifest(restore)
+            except CorruptDataError as error:
+                known = self.history.next_seq
+                await self.load()
+                if self.history.next_seq == known:
+                    _log.error("a job cannot be opened", job=self.job[:8], error=str(error))
+                    if str(error) not in self.progress.failures:
+                        self.progress.failures.append(str(error))
+                    await self._ports.clock.sleep_ms(UNREADABLE_PAUSE_MS)
+
+    async def _feed(self, event: JobEvent) -> None:
+        """Hand an event to the master and carry out everything that follows from it."""
+        master = self._master
+        assert master is not None
+        clock = self._ports.clock
+        events: deque[JobEvent] = deque([event])
+        while events:
+            current = events.popleft()
+            commands = master.handle(current, clock.monotonic_ms())
+            self.progress.event(current, master, clock.now_us())
+            for command in commands:
+                self.progress.command(command, clock.now_us())
+                events.extend(await self._carry_out(master, command))
+            if isinstance(current, RecordStored) and isinstance(current.record, Begin):
+                begin = current.record
+                self._around.slots_kept(self.job, master.workers, master.topology.slot_count)
+                _log.info(
+                    "attempt begins", job=self.job[:8], number=begin.attempt_number, parallelism=begin.parallelism
+                )
+
+    async def _carry_out(self, master: JobMaster, command: JobCommand) -> list[JobEvent]:
+        match command:
+            case Append():
+                assert self._writer is not None
+                return await self._write(self._writer.append(command.record, self._ports.new_id()))
+            case Announce():
+                await self._ports.log.append(COMMANDS, 0, [NewRecord(encode(command.command))])
+                return []
+            case CaptureOffsets():
+                return [await self._capture(command)]
+            case StoreManifest():
+                return [await self._store.put_manifest(command)]
+            case MissSlots():
+                self.progress.missing_slots = self._around.slots_wanted(self.job, master.topology.slot_count)
+                return []
+            case RequestDone():
+                await self._request_done(command)
+                return []
+            case JobEnded():
+                if not self.ended.done():
+                    self.ended.set_result(command)
+                return []
+            case _:
+                assert_never(command)
+
+    async def _capture(self, command: CaptureOffsets) -> OffsetsCaptured:
+        offsets: dict[str, tuple[int, ...]] = {}
+        log = self._ports.log
+        for vertex, partitions in command.exchanges.items():
+            topic = exchange_topic(self.job, vertex, command.generation)
+            await log.create_topic(topic, partitions)
+            ends = [await log.offsets(topic, partition) for partition in range(partitions)]
+            offsets[vertex] = tuple(end for _, end in ends)
+        return OffsetsCaptured(command.generation, offsets)
+
+    async def _write(self, commands: list[WriterCommand]) -> list[JobEvent]:
+        writer = self._writer
+        assert writer is not None
+        pending = deque(commands)
+        events: list[JobEvent] = []
+        while pending:
+            match pending.popleft():
+                case CreateRecord(record=record):
+                    answer = await self._store.create_record(self.job, record)
+                    pending.extend(_ANSWERS[answer](writer))
+                case ReadRecord(seq=seq):
+                    pending.extend(writer.read_back(await self._store.record(self.job, seq)))
+                case RecordCommitted(record=record):
+                    events.append(RecordStored(record))
+                    if isinstance(record, Complete):
+                        self._retire.put_nowait(record.checkpoint)
+                case StepDown(reason=reason):
+                    self._around.stepped_down(reason)
+                    await (
+                        asyncio.Event().wait()
+                    )  # nothing more is decided here: the end of leadership cancels this task
+        return events
+
+    # -- requests -------------------------------------------------------------------------------------------------------
+
+    async def _request_done(self, done: RequestDone) -> None:
+        kind = self._asked.pop(done.request, "")
+        if not kind:
+            return
+        refused = done.outcome.removeprefix("refused: ") if done.outcome.startswith("refused: ") else ""
+        await self._answer(done.request, kind, "refused" if refused else "completed", refused, done)
+
+    async def _answer(
+        self, request: str, kind: str, outcome: Any, reason: str, done: RequestDone | None = None
+    ) -> None:
+        savepoint = done.savepoint if done is not None else None
+        now_us = self._ports.clock.now_us()
+        await self._catalog.answer(Answer(request, self.job, kind, outcome, reason, savepoint, now_us))
+
+    # -- the end --------------------------------------------------------------------------------------------------------
+
+    async def _after(self, ended: JobEnded) -> None:
+        """Answer who still waits, and remove what an ended job needs no more. Everything of it may be done twice."""
+        _log.info("job ended", job=self.job[:8], state=ended.state, reason=ended.reason)
+        for request, kind in list(self._asked.items()):
+            asked_for = {"cancel": "CANCELED", "stop": "STOPPED"}.get(kind)
+            reason = "" if ended.state == asked_for else f"the job ended before: {ended.state} {ended.reason}".rstrip()
+            await self._answer(request, kind, "refused" if reason else "completed", reason)
+        self._asked.clear()
+        if ended.state != "SUSPENDED":
+            await self._tasks_end()
+            await self._delete_topics()
+            if self._clean_sinks is not None:
+                await self._clean_sinks(self.job, graph_from_json(self.history.graph))
+            await self._delete_checkpoints()
+            await self._catalog.ended(self.history, self._ports.clock.now_us())
+        self._around.closed(self.job)
+
+    async def _tasks_end(self) -> None:
+        """Subtasks close by themselves once they have read the end; their exchanges must be there until then."""
+        clock = self._ports.clock
+        deadline_ms = clock.monotonic_ms() + TASKS_END_MS
+        while clock.monotonic_ms() < deadline_ms:
+            if all(status.state == "failed" for _, status in self._around.tasks_of(self.job).values()):
+                return
+            await clock.sleep_ms(5)
+
+    async def _delete_topics(self) -> None:
+        log = self._ports.log
+        for topic in await log.topics():
+            if topic == credits_topic(self.job) or topic.startswith(exchange_prefix(self.job)):
+                await log.delete_topic(topic)
+
+    async def _delete_retired(self) -> None:
+        """Delete the objects of checkpoints that a newer COMPLETE has replaced, beside everything else."""
+        while True:
+            complete = await self._retire.get()
+            master = self._master
+            assert master is not None
+            keys = await self._ports.blobs.list(checkpoints_prefix(self.job))
+            for key in retired_objects(keys, complete, self._savepoints(), master.live_objects):
+                await self._ports.blobs.delete(key)
+            await self._delete_old_generations()
+
+    async def _delete_old_generations(self) -> None:
+        """With a COMPLETE of a new generation nobody goes back to the exchanges of the one before."""
+        begin = self.history.begin
+        complete = self.history.complete
+        if begin is None or complete is None or begin.attempt != complete.attempt or begin.generation == self._cleaned:
+            return
+        for topic in await self._ports.log.topics():
+            generation = generation_of(topic)
+            if topic.startswith(exchange_prefix(self.job)) and generation is not None and generation < begin.generation:
+                await self._ports.log.delete_topic(topic)
+        self._cleaned = begin.generation
+
+    def _savepoints(self) -> set[int]:
+        return {record.checkpoint for record in self.history.records if isinstance(record, Savepoint)}
+
+    async def _delete_checkpoints(self) -> None:
+        """Savepoints stay, and of a failed job the newest checkpoint: somebody may go on from it."""
+        kept = self._savepoints()
+        terminated = self.history.terminated
+        if terminated is not None and terminated.state == "FAILED":
+            kept.add(self.history.highest_checkpoint)
+        for key in await self._ports.blobs.list(checkpoints_prefix(self.job)):
+            if checkpoint_of(key) not in kept:
+                await self._ports.blobs.delete(key)
+
+
+def kind_of(request: AnyRequest) -> str:
+    """What a request asks for, in a word."""
+    return {
+        SubmitJob: "submit", CancelJob: "cancel", StopJob: "stop", TakeSavepoint: "savepoint", RescaleJob: "rescale",
+    }[type(request)]  # fmt: skip

@@ -1,0 +1,120 @@
+"""Ports for the coordinator that wait until the world answers: what it has decided must be carried out, however late.
+
+Each job has a task of its own, so that a store that is down holds up no lease and no heartbeat; the end of leadership
+cancels those tasks. Every command may be appended twice: receivers know them by epoch, attempt, checkpoint and nonce.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeVar
+
+import structlog
+
+from penstock.errors import ExternalError
+from penstock.ports import Blobs, Clock, Log, LogRecord, NewRecord
+
+PAUSE_MS: Final = 200
+MAX_PAUSE_MS: Final = 5_000
+
+T = TypeVar("T")
+
+_log = structlog.get_logger("penstock.coordinator")
+
+
+async def insist(what: str, clock: Clock, ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask until there is an answer; errors that say what is the case (`retryable` is false) come through."""
+    pause_ms = PAUSE_MS
+    while True:
+        try:
+            return await ask()
+        except ExternalError as error:
+            if not error.retryable:
+                raise
+            _log.warning("no certain answer, trying again", what=what, error=str(error))
+            await clock.sleep_ms(pause_ms)
+            pause_ms = min(2 * pause_ms, MAX_PAUSE_MS)
+
+
+class PatientBlobs:
+    """A store whose reads and idempotent writes never fail for reasons that may pass; `create` answers at once."""
+
+    def __init__(self, blobs: Blobs, clock: Clock) -> None:
+        self._blobs = blobs
+        self._clock = clock
+
+    async def put(self, key: str, data: bytes) -> None:
+        """The identical bytes again until that is certain."""
+        await insist(f"write {key}", self._clock, lambda: self._blobs.put(key, data))
+
+    async def create(self, key: str, data: bytes) -> None:
+        """As the store does it: what an uncertain answer means is decided by the protocol."""
+        await self._blobs.create(key, data)
+
+    async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        """The object; `BlobNotFoundError` is an answer."""
+        return await insist(f"read {key}", self._clock, lambda: self._blobs.get(key, start, end))
+
+    async def list(self, prefix: str) -> list[str]:
+        """The keys."""
+        return await insist(f"list {prefix}", self._clock, lambda: self._blobs.list(prefix))
+
+    async def delete(self, key: str) -> None:
+        """Delete it for certain."""
+        await insist(f"delete {key}", self._clock, lambda: self._blobs.delete(key))
+
+
+class PatientLog:
+    """A log for control topics: see the module."""
+
+    def __init__(self, log: Log, clock: Clock) -> None:
+        self._log = log
+        self._clock = clock
+
+    async def create_topic(
+        self, topic: str, partitions: int, *, compacted: bool = False, retention_ms: int | None = None
+    ) -> None:
+        """Create it for certain; another number of partitions is an error that stays, and raises `ExternalError`."""
+        await insist(
+            f"create topic {topic}",
+            self._clock,
+            lambda: self._log.create_topic(topic, partitions, compacted=compacted, retention_ms=retention_ms),
+        )
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete it for certain."""
+        await insist(f"delete topic {topic}", self._clock, lambda: self._log.delete_topic(topic))
+
+    async def topics(self) -> list[str]:
+        """All topics."""
+        return await insist("list topics", self._clock, self._log.topics)
+
+    async def append(self, topic: str, partition: int, records: Sequence[NewRecord]) -> int:
+        """Append at least once."""
+        return await insist(f"append to {topic}", self._clock, lambda: self._log.append(topic, partition, records))
+
+    async def read(
+        self, topic: str, partition: int, offset: int, *, max_bytes: int = 4 << 20, timeout_s: float = 0.0
+    ) -> list[LogRecord]:
+        """Read; an offset out of range is an answer."""
+        return await insist(
+            f"read {topic}",
+            self._clock,
+            lambda: self._log.read(topic, partition, offset, max_bytes=max_bytes, timeout_s=timeout_s),
+        )
+
+    async def offsets(self, topic: str, partition: int) -> tuple[int, int]:
+        """First and next offset."""
+        return await insist(f"offsets of {topic}", self._clock, lambda: self._log.offsets(topic, partition))
+
+    async def trim(self, topic: str, partition: int, before: int) -> None:
+        """Trim for certain."""
+        await insist(f"trim {topic}", self._clock, lambda: self._log.trim(topic, partition, before))
+
+    async def sync(self) -> None:
+        """As the log does it."""
+        await insist("sync", self._clock, self._log.sync)
+
+    async def close(self) -> None:
+        """As the log does it."""
+        await self._log.close()

@@ -1,0 +1,197 @@
+"""The cluster as clients see it: what the leader puts into the metadata store twice a second, as JSON.
+
+A cache and nothing more: lost, it is there again half a second later; what it says of jobs stands in their logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from penstock.graph.jobgraph import graph_from_json
+from penstock.protocol.joblog import Artifact, Begin
+from penstock.protocol.phases import Phase
+
+if TYPE_CHECKING:
+    from penstock.protocol.slots import SlotPool
+    from penstock.runtime.coordinator import Worker
+    from penstock.runtime.job_shell import JobShell
+
+JobState = Literal["CREATED", "RUNNING", "RESTARTING", "FINISHED", "STOPPED", "CANCELED", "FAILED", "SUSPENDED"]
+
+_STATES: dict[Phase, JobState] = {
+    Phase.OPENING: "CREATED",
+    Phase.WAITING: "CREATED",
+    Phase.CAPTURING: "CREATED",
+    Phase.BEGINNING: "CREATED",
+    Phase.RUNNING: "RUNNING",
+    Phase.RESTARTING: "RESTARTING",
+    Phase.ENDING: "RUNNING",
+    Phase.SUSPENDED: "SUSPENDED",
+}
+
+
+class TaskView(msgspec.Struct, frozen=True):
+    """A subtask."""
+
+    index: int
+    state: str
+    worker: str
+    published: int = 0
+    error: str = ""
+    metrics: dict[str, Any] = {}
+    """Operator id to its counters."""
+    progress: dict[str, Any] = {}
+    """Watermark, time use, bytes."""
+
+
+class VertexView(msgspec.Struct, frozen=True):
+    """A vertex of the job graph."""
+
+    id: str
+    name: str
+    parallelism: int
+    tasks: tuple[TaskView, ...]
+
+
+class CheckpointView(msgspec.Struct, frozen=True):
+    """A checkpoint. Times in microseconds since the epoch, durations in microseconds, sizes in bytes."""
+
+    checkpoint: int
+    state: str
+    triggered_us: int
+    duration_us: int | None
+    size_bytes: int
+    sync_us: int
+
+
+class JobView(msgspec.Struct, frozen=True):
+    """A job that has not ended."""
+
+    job: str
+    name: str
+    state: JobState
+    parallelism: int
+    submitted_us: int
+    attempts: int
+    """How often it was started: 1 if it never failed, was never rescaled and never stopped."""
+    missing_slots: int
+    restored: int | None
+    """The checkpoint that the newest attempt started from."""
+    last_checkpoint: int
+    vertices: tuple[VertexView, ...]
+    checkpoints: tuple[CheckpointView, ...]
+    failures: tuple[str, ...]
+    """What made attempts fail, newest last."""
+    graph: dict[str, Any] = {}
+    artifact: Artifact | None = None
+
+
+class WorkerView(msgspec.Struct, frozen=True):
+    """A worker process."""
+
+    worker: str
+    host: str
+    slots: int
+    used: dict[str, int]
+    """Job to the number of slots it has there."""
+    tasks: int
+    memory_bytes: int
+
+
+class ClusterView(msgspec.Struct, frozen=True):
+    """The cluster, as its leader knows it."""
+
+    leader: str
+    address: str
+    epoch: int
+    seen_us: int
+    """When the leader wrote this: far back, there is none."""
+    slots: int
+    free_slots: int
+    workers: tuple[WorkerView, ...]
+    jobs: tuple[JobView, ...]
+
+
+def view_of_cluster(
+    leader: str,
+    address: str,
+    epoch: int,
+    now_us: int,
+    jobs: Mapping[str, JobShell],
+    workers: Mapping[str, Worker],
+    slots: SlotPool,
+) -> ClusterView:
+    """What the leader knows now."""
+    return ClusterView(
+        leader,
+        address,
+        epoch,
+        now_us,
+        slots.total,
+        slots.free,
+        tuple(_worker_view(name, worker, slots) for name, worker in sorted(workers.items())),
+        tuple(view_of_job(shell, workers) for _, shell in sorted(jobs.items())),
+    )
+
+
+def _worker_view(name: str, worker: Worker, slots: SlotPool) -> WorkerView:
+    beat = worker.heartbeat
+    return WorkerView(name, beat.host, beat.slots, slots.used(name), len(worker.tasks), beat.memory_bytes)
+
+
+def view_of_job(shell: JobShell, workers: Mapping[str, Worker]) -> JobView:
+    """A job under its leader."""
+    history, progress = shell.history, shell.progress
+    submit = history.submit
+    assert submit is not None
+    graph = graph_from_json(history.graph)
+    where = {
+        (status.attempt, status.subtask): name for name, worker in workers.items() for status in worker.tasks.values()
+    }
+    vertices: list[VertexView] = []
+    for vertex in graph.vertices:
+        statuses = [status for subtask, status in sorted(progress.statuses.items()) if subtask.vertex == vertex.id]
+        tasks = tuple(
+            TaskView(
+                s.subtask.index,
+                s.state,
+                where.get((s.attempt, s.subtask), ""),
+                s.published,
+                s.error,
+                s.metrics,
+                s.progress,
+            )
+            for s in statuses
+        )
+        vertices.append(VertexView(vertex.id, vertex.name, vertex.parallelism, tasks))
+    begins = [record for record in history.records if isinstance(record, Begin)]
+    return JobView(
+        job=shell.job,
+        name=submit.name,
+        state=_state(shell, bool(begins)),
+        parallelism=graph.parallelism,
+        submitted_us=submit.submitted_us,
+        attempts=len(begins),
+        missing_slots=progress.missing_slots,
+        restored=progress.restored,
+        last_checkpoint=history.highest_checkpoint,
+        vertices=tuple(vertices),
+        checkpoints=tuple(
+            CheckpointView(c.checkpoint, c.state, c.triggered_us, c.duration_us, c.size_bytes, c.sync_us)
+            for c in progress.checkpoints.values()
+        ),
+        failures=tuple(progress.failures),
+        graph=history.graph,
+        artifact=submit.artifact,
+    )
+
+
+def _state(shell: JobShell, begun: bool) -> JobState:
+    terminated = shell.history.terminated
+    if terminated is not None:
+        return terminated.state
+    state = _STATES[shell.phase]
+    return "RESTARTING" if state == "CREATED" and begun else state

@@ -1,0 +1,80 @@
+"""The slot registry: all or nothing, first come first served, kept from attempt to attempt."""
+
+from __future__ import annotations
+
+from penstock.protocol.slots import SlotPool
+
+
+def pool(**workers: int) -> SlotPool:
+    """A pool of workers with so many slots."""
+    made = SlotPool()
+    for name, slots in workers.items():
+        made.heard(name, slots)
+    return made
+
+
+def test_all_or_nothing() -> None:
+    """A job that needs three of two slots gets none; with the third it gets all."""
+    slots = pool(a=1, b=1)
+    slots.want("j", 3)
+    assert slots.allocate() == []
+    assert slots.missing("j") == 1
+    slots.heard("c", 1)
+    assert slots.allocate() == ["j"]
+    assert slots.offer("j") == {"a": 1, "b": 1, "c": 1}
+    assert slots.free == 0
+
+
+def test_a_small_job_is_not_kept_waiting_by_a_large_one() -> None:
+    """What does not suffice for the first in the queue may suffice for the next."""
+    slots = pool(a=2)
+    slots.want("large", 3)
+    slots.want("small", 1)
+    assert slots.allocate() == ["small"]
+    slots.heard("b", 2)
+    assert slots.allocate() == ["large"]
+
+
+def test_slots_stay_with_the_job_until_it_ends() -> None:
+    """A lost worker is replaced, the others stay."""
+    slots = pool(a=1, b=1, c=1)
+    slots.want("j", 2)
+    slots.allocate()
+    assert slots.offer("j") == {"a": 1, "b": 1}
+    slots.gone("a")
+    assert slots.missing("j") == 0
+    assert slots.allocate() == ["j"]
+    assert slots.offer("j") == {"b": 1, "c": 1}
+    slots.release("j")
+    assert slots.free == slots.total == 2
+    assert slots.idle("b")
+
+
+def test_a_job_that_shrinks_gives_slots_back() -> None:
+    """It keeps the workers that its attempt runs on."""
+    slots = pool(a=1, b=1)
+    slots.want("j", 2)
+    slots.allocate()
+    slots.want("j", 1)
+    slots.keep("j", {"b"})
+    assert slots.offer("j") == {"b": 1}
+    assert slots.free == 1
+
+
+def test_a_bound_worker_serves_only_its_job() -> None:
+    """A process that holds the code of one job is no slot for another."""
+    slots = SlotPool()
+    slots.heard("a", 1, bound_to="old")
+    slots.want("new", 1)
+    assert slots.allocate() == []
+    slots.heard("a", 1, bound_to="new")
+    assert slots.allocate() == ["new"]
+
+
+def test_a_new_leader_learns_who_uses_what() -> None:
+    """Slots of a running job are not given away."""
+    slots = SlotPool()
+    slots.heard("a", 1, running=["j"])
+    slots.want("other", 1)
+    assert slots.allocate() == []
+    assert slots.offer("j") == {"a": 1}
