@@ -1,4 +1,4 @@
-"""The options of `penstock up` and `penstock down`; what they do is in `penstock.cli.platform`."""
+"""The options of `penstock up`, `penstock down` and `penstock doctor`; what they do is in `penstock.cli.platform`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ def add_platform_commands(commands: Commands) -> None:
     """Register the commands."""
     _add_up(commands)
     _add_down(commands)
+    _add_doctor(commands)
 
 
 def _parser(commands: Commands, name: str, summary: str, examples: Sequence[str]) -> argparse.ArgumentParser:
@@ -82,6 +83,26 @@ def _add_down(commands: Commands) -> None:
         return down_command(arguments)
 
     parser.set_defaults(command=down)
+
+
+def _add_doctor(commands: Commands) -> None:
+    parser = _parser(
+        commands,
+        "doctor",
+        "Check that Kafka, Redis and the store are reachable and do what Penstock builds on.",
+        ["penstock doctor", "penstock doctor --cluster cluster.toml --json"],
+    )
+    parser.add_argument(
+        "--cluster", metavar="FILE", help="the cluster's settings ($PENSTOCK_CLUSTER, or .penstock/cluster.toml)"
+    )
+    parser.add_argument("--json", action="store_true", help="the results as JSON")
+
+    def doctor(arguments: argparse.Namespace) -> int:
+        from penstock.cli.doctor import doctor_command
+
+        return doctor_command(arguments)
+
+    parser.set_defaults(command=doctor)
 
 
 def _add_folder(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,38 @@
+"""`penstock doctor`: one line for each check of a cluster's Kafka, Redis and store."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+from dataclasses import asdict
+
+from rich.console import Console
+
+from penstock.platform.doctor import Finding, examine
+from penstock.settings import load_settings
+
+
+def doctor_command(arguments: argparse.Namespace) -> int:
+    """Check and print; 1 if a check failed."""
+    settings = load_settings(arguments.cluster)
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would log is in the findings
+    with Console(stderr=True).status("asking Kafka, Redis and the store"):
+        findings = asyncio.run(examine(settings))
+    failed = [finding for finding in findings if not finding.ok]
+    if arguments.json:
+        print(json.dumps({"ok": not failed, "checks": [asdict(finding) for finding in findings]}, indent=2))
+    else:
+        print("\n".join(_lines(findings)))
+    return 1 if failed else 0
+
+
+def _lines(findings: list[Finding]) -> list[str]:
+    width = max(len(finding.check) for finding in findings)
+    lines: list[str] = []
+    for finding in findings:
+        state = "ok    " if finding.ok else "FAILED"
+        what = f"{finding.detail}; {finding.advice}" if finding.advice else finding.detail
+        lines.append(f"{finding.part:<6} {finding.check:<{width}}  {state}  {what}")
+    return lines
