@@ -5,7 +5,7 @@ BIN := .venv/bin
 SERVICES := services/coordinator services/dispatcher services/taskmanager
 SEEDS ?= 10000
 
-.PHONY: help setup lock demo test lint bench simulate clean
+.PHONY: help setup lock demo platform test lint bench simulate clean
 
 help: ## Print the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -28,7 +28,12 @@ demo: setup ## Run the first example on 20,000 real flights
 	@echo "the result lies in out/departures; its first lines:"
 	@cat out/departures/part-* | head -n 3
 
-test: setup ## Run all tests
+platform: setup ## Fetch what the tests' Kafka, MinIO and Redis run from, into ~/.cache/penstock (once)
+	@command -v redis-server >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || \
+		{ apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install --yes -qq redis-server; }
+	$(BIN)/penstock up --fetch-only
+
+test: platform ## Run all tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: setup ## Check format, style, types and import rules

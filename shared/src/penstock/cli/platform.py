@@ -8,7 +8,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,8 +16,10 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.text import Text
 
+from penstock.errors import UsageError
+from penstock.platform.compose import COMPOSE_FILE, ComposePlatform, choose_way
 from penstock.platform.local import DownReport, LocalPlatform, UpReport
-from penstock.platform.parts import Parts, fetch_parts
+from penstock.platform.parts import Parts, Progress, fetch_parts
 from penstock.platform.plan import Wishes
 
 T = TypeVar("T")
@@ -45,7 +47,7 @@ def up_command(arguments: argparse.Namespace) -> int:
         coordinators=arguments.coordinators,
     )
     try:
-        report = _run(LocalPlatform(Path(arguments.dir)).up(wishes, parts, progress))
+        report = _run(_up(arguments, wishes, parts, progress))
     except KeyboardInterrupt:
         print("interrupted; what was started is stopped again", file=sys.stderr)
         return 130
@@ -59,13 +61,26 @@ def up_command(arguments: argparse.Namespace) -> int:
 def down_command(arguments: argparse.Namespace) -> int:
     """Stop the local platform; the exit code."""
     progress = _Progress(Console(stderr=True, highlight=False))
-    report = _run(LocalPlatform(Path(arguments.dir)).down(purge=arguments.purge, progress=progress))
+    by_compose = ComposePlatform(Path(arguments.dir))
+    platform = by_compose if by_compose.exists else LocalPlatform(Path(arguments.dir))
+    report = _run(platform.down(purge=arguments.purge, progress=progress))
     if arguments.json:
         print(json.dumps({"stopped": report.stopped, "had_ended": report.gone_before, "purged": report.purged}))
         return 0
     for line in _down_lines(report, arguments.dir):
         print(line)
     return 0
+
+
+async def _up(
+    arguments: argparse.Namespace, wishes: Wishes, parts: Callable[[], Awaitable[Parts]], progress: Progress
+) -> UpReport:
+    by_compose = ComposePlatform(Path(arguments.dir))
+    if await choose_way(arguments.way, Path.cwd()) == "compose":
+        return await by_compose.up(Path.cwd() / COMPOSE_FILE, wishes, progress)
+    if by_compose.exists:
+        raise UsageError(f"{arguments.dir} holds a platform that runs by compose; penstock down ends it first")
+    return await LocalPlatform(Path(arguments.dir)).up(wishes, parts, progress)
 
 
 def _addresses(report: UpReport) -> dict[str, Any]:
@@ -95,7 +110,8 @@ def _show(report: UpReport, seconds: float) -> None:
         if addresses[name] is not None:
             print(f"  {name:<8} {addresses[name]}{f' (bucket {report.settings.store.bucket})' * (name == 'store')}")
     print(f"  {'settings':<8} {_short(report.file)} (with the passwords)")
-    print(f"  {'logs':<8} {_short(report.file.with_name('cluster.d'))}/*/*.log")
+    if report.logs:
+        print(f"  {'logs':<8} {_short(report.file.with_name('cluster.d'))}/*/*.log")
     for name, why in report.absent.items():
         print(f"{name} is not part of this installation: {why}")
 

@@ -58,7 +58,7 @@ class LocalPlatform:
     """The platform that is written down in one folder, running or not."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder.absolute()
+        self.folder = folder.resolve()
         self.file = self.folder / "cluster.toml"
         self._inner = self.folder / "cluster.d"
         self._plan_file = self._inner / "plan.json"
