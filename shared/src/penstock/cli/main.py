@@ -16,6 +16,7 @@ from typing import NoReturn
 from penstock import __version__
 from penstock.cli.options import positive
 from penstock.cli.platform_parsers import add_platform_commands
+from penstock.cli.services import SERVICES, add_service_commands, run_service_command
 from penstock.errors import IncompatibleStateError, PenstockError, PipelineError, UsageError, UserCodeError
 
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
@@ -37,6 +38,8 @@ def _main(argv: Sequence[str] | None) -> int:
     if not given:
         parser.print_help(sys.stderr)
         return 2
+    if given[0] in SERVICES:
+        return _run_service(given[0], given[1:])
     arguments = parser.parse_args(given)
     try:
         from penstock.observability.logs import configure_logging
@@ -57,6 +60,13 @@ def _main(argv: Sequence[str] | None) -> int:
     except Exception as error:  # the outermost supervisor: what a pipeline file raised, or a defect of ours
         _print_user_frames(error)
         return _fail(error, 1, arguments.debug)
+
+
+def _run_service(name: str, options: Sequence[str]) -> int:
+    try:
+        return run_service_command(name, options)
+    except UsageError as error:
+        return _fail(error, 2, debug=False)
 
 
 def _fail(error: Exception, code: int, debug: bool) -> int:
@@ -105,6 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_run(commands)
     _add_plan(commands)
+    add_service_commands(commands)
     add_platform_commands(commands)
     return parser
 

@@ -65,10 +65,21 @@ CHECKPOINT_SYNC = Metric(
 STATE_BYTES = Metric("penstock_state_size_bytes", "gauge", "bytes", _SUBTASK, "State in the subtask's newest snapshot.")
 ATTEMPT = Metric("penstock_attempt", "gauge", "attempts", _JOB, "Number of the attempt that runs.")
 FAILURES = Metric("penstock_failures_total", "counter", "failures", _JOB, "Failures of subtasks.")
+LEADING = Metric("penstock_leading", "gauge", "", (), "1 where this coordinator leads.")
+WORKERS = Metric("penstock_workers", "gauge", "processes", (), "Worker processes that the leader knows.")
+SLOTS = Metric(
+    "penstock_slots", "gauge", "slots", (), "Slots: of the cluster at the leader, of its own at a task manager."
+)
+FREE_SLOTS = Metric("penstock_free_slots", "gauge", "slots", (), "Slots that no job has.")
+MISSING_SLOTS = Metric("penstock_missing_slots", "gauge", "slots", _JOB, "Slots that a job waits for.")
+WORKER_MEMORY = Metric(
+    "penstock_worker_memory_bytes", "gauge", "bytes", ("worker",), "Resident memory of a worker process."
+)
 
 CATALOGUE: Final = (
     ROWS_IN, ROWS_OUT, LATE_ROWS, BAD_ROWS, BYTES_IN, BYTES_OUT, BUSY, IDLE, BLOCKED, WATERMARK, WATERMARK_LAG,
     CHECKPOINTS, CHECKPOINT_BYTES, CHECKPOINT_SECONDS, CHECKPOINT_SYNC, STATE_BYTES, ATTEMPT, FAILURES,
+    LEADING, WORKERS, SLOTS, FREE_SLOTS, MISSING_SLOTS, WORKER_MEMORY,
 )  # fmt: skip
 
 _BY_OPERATOR: Final = {"rows_in": ROWS_IN, "rows_out": ROWS_OUT, "late_rows": LATE_ROWS, "bad_rows": BAD_ROWS}

@@ -166,6 +166,11 @@ class CoordinatorService:
         if job in self._jobs:
             self._jobs[job].tell(request)
 
+    @property
+    def shells(self) -> list[JobShell]:
+        """The jobs that this coordinator is the master of."""
+        return list(self._jobs.values())
+
     def progress(self, job: str) -> JobProgress:
         """How a job is; nothing is known of it before it is opened."""
         return self._progress.get(job) or JobProgress(job)

@@ -168,6 +168,11 @@ class JobShell:
         return self._master.attempt if self._master is not None else ""
 
     @property
+    def graph(self) -> JobGraph:
+        """The newest graph."""
+        return graph_from_json(self.history.graph)
+
+    @property
     def phase(self) -> Phase:
         """Where the job stands."""
         return self._master.phase if self._master is not None else Phase.OPENING

@@ -56,6 +56,7 @@ from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 SPLITS = "splits"
 """Name of the union list state that holds a source's splits."""
+PRESSED_PAUSE_S = 0.1
 SLICE_MS = 20
 """How long a subtask works before it lets others run."""
 
@@ -77,6 +78,8 @@ class Services:
     blobs: Blobs
     clock: Clock
     settings: SubtaskSettings = field(default_factory=SubtaskSettings)
+    pressed: Callable[[], bool] = lambda: False
+    """Whether memory is short: sources then wait a little between two batches."""
 
 
 @dataclass
@@ -315,7 +318,7 @@ class SubtaskRunner:
             return
         if self._source is not None and credit and not (self._paused or self._exhausted):
             await self._read_source(self._source, chain)
-            await asyncio.sleep(0)
+            await asyncio.sleep(PRESSED_PAUSE_S if self._services.pressed() else 0)
         elif self.inbox.ready(frames=credit):
             await asyncio.sleep(0)
         else:

@@ -1,0 +1,51 @@
+"""`penstock coordinator`: parses, wires, runs."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import socket
+import sys
+import uuid
+from collections.abc import Sequence
+
+from penstock.adapters.conditional_put import check_conditional_put
+from penstock.adapters.system_clock import SystemClock
+from penstock.runtime.cluster_ports import cluster_log, cluster_metadata, cluster_store
+from penstock.runtime.coordinator import CoordinatorService, CoordinatorTimeouts
+from penstock.runtime.leadership import ControlPorts
+from penstock.runtime.patience import insist
+from penstock.runtime.serving import Readiness, health_app, http_server, run_service, service_parser, watch_readiness
+from penstock.settings import ClusterSettings
+from penstock_coordinator.metrics import coordinator_samples
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a coordinator; the exit code."""
+    parser = service_parser(
+        "coordinator", "JobManager and ResourceManager of a cluster: of several, one leads.", "127.0.0.1:8082"
+    )
+    return run_service(parser.parse_args(argv), serve)
+
+
+async def serve(settings: ClusterSettings, arguments: argparse.Namespace) -> None:
+    """Compete for leadership until cancelled."""
+    clock = SystemClock()
+    name = f"{socket.gethostname()}-{uuid.uuid4().hex}"
+    readiness = Readiness()
+    async with (
+        cluster_log(settings, "coordinator") as log,
+        cluster_metadata(settings) as metadata,
+        cluster_store(settings) as blobs,
+    ):
+        await insist("try the store's conditional PUT", clock, lambda: check_conditional_put(blobs))
+        ports = ControlPorts(log, blobs, metadata, clock, lambda: uuid.uuid4().hex)
+        service = CoordinatorService(name, ports, CoordinatorTimeouts(), address=arguments.http)
+        app = health_app(readiness, lambda: coordinator_samples(service, clock.now_us()))
+        async with http_server(app, arguments.http), asyncio.TaskGroup() as group:
+            group.create_task(service.run())
+            group.create_task(watch_readiness(readiness, log, blobs, clock))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""`penstock taskmanager`: parses, wires, runs."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import socket
+import sys
+import uuid
+from collections.abc import Sequence
+
+from penstock.adapters.system_clock import SystemClock
+from penstock.observability.metrics import SLOTS, WORKER_MEMORY, Sample
+from penstock.runtime.cluster_ports import cluster_log, cluster_store
+from penstock.runtime.serving import Readiness, health_app, http_server, run_service, service_parser, watch_readiness
+from penstock.runtime.subtask import SubtaskSettings
+from penstock.runtime.supervisor import Supervisor
+from penstock.runtime.topics import create_control_topics
+from penstock.runtime.worker import resident_bytes
+from penstock.runtime.worker_process import WorkerSpec
+from penstock.settings import ClusterSettings, settings_to_toml
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a task manager; the exit code."""
+    parser = service_parser("taskmanager", "Runs subtasks: one worker process per slot.", "127.0.0.1:8083")
+    parser.add_argument("--slots", type=int, default=os.cpu_count() or 1, metavar="N", help="slots (one per core)")
+    parser.add_argument("--memory-mb", type=int, default=0, metavar="MB", help="what a slot may use (no limit)")
+    return run_service(parser.parse_args(argv), serve)
+
+
+async def serve(settings: ClusterSettings, arguments: argparse.Namespace) -> None:
+    """Keep the slots alive until cancelled."""
+    clock = SystemClock()
+    host = socket.gethostname()
+    name = f"{host}-{uuid.uuid4().hex[:8]}"
+    readiness = Readiness()
+
+    def spec_of(worker: str, events_fd: int) -> WorkerSpec:
+        return WorkerSpec(
+            name=worker, host=f"{host} {arguments.http}", events_fd=events_fd, cluster=settings_to_toml(settings),
+            memory_mb=arguments.memory_mb, data=SubtaskSettings(), log_format=arguments.log_format,
+            log_level=arguments.log_level,
+        )  # fmt: skip
+
+    async with cluster_log(settings, "taskmanager") as log, cluster_store(settings) as blobs:
+        await create_control_topics(log)
+        supervisor = Supervisor(name, arguments.slots, spec_of, log, clock, memory_mb=arguments.memory_mb)
+
+        def samples() -> list[Sample]:
+            workers = supervisor.workers
+            memory = [Sample(WORKER_MEMORY, {"worker": worker}, resident_bytes(pid)) for worker, pid in workers]
+            return [Sample(SLOTS, {}, len(workers)), *memory]
+
+        app = health_app(readiness, samples)
+        async with http_server(app, arguments.http), asyncio.TaskGroup() as group:
+            group.create_task(supervisor.run())
+            group.create_task(watch_readiness(readiness, log, blobs, clock))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""`penstock coordinator`, `taskmanager`, `dispatcher`: each is a package of its own, found by its entry point."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+from typing import Any, Final
+
+from penstock.errors import UsageError
+
+GROUP: Final = "penstock.services"
+SERVICES: Final = {
+    "coordinator": "Run a coordinator: JobManager and ResourceManager.",
+    "taskmanager": "Run a task manager: slots for subtasks.",
+    "dispatcher": "Run a dispatcher: the REST interface.",
+}
+
+
+def add_service_commands(commands: Any) -> None:
+    """List the services in the help; `run_service_command` runs them, with options of their own."""
+    for name, summary in SERVICES.items():
+        commands.add_parser(name, help=summary, add_help=False)
+
+
+def run_service_command(name: str, argv: Sequence[str]) -> int:
+    """Hand over to the service; its exit code.
+
+    Raises:
+        UsageError: its package is not installed.
+    """
+    for point in entry_points(group=GROUP):
+        if point.name == name:
+            return point.load()(argv)
+    raise UsageError(f"this installation has no {name}; install it with: pip install penstock-{name}")

@@ -1,0 +1,201 @@
+"""What all services have in common: options, health, signals.
+
+`/healthz` answers while the event loop runs; `/readyz` when everything that the service needs answers; `/metrics` is
+Prometheus' text. SIGTERM and SIGINT drain: the service gets a deadline to hand back what it holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import structlog
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from penstock.errors import ExternalError, PenstockError, UsageError
+from penstock.observability.logs import configure_logging
+from penstock.observability.metrics import Sample, prometheus_text
+from penstock.ports import Blobs, Clock, Log
+from penstock.protocol.messages import LeaderTick, decode_command
+from penstock.runtime.topics import COMMANDS
+from penstock.settings import ClusterSettings, load_settings
+
+DRAIN_S: Final = 20.0
+CHECK_S: Final = 1.0
+ANSWER_S: Final = 5.0
+LEADER_SEEN_MS: Final = 5_000
+"""A leader that was heard of so recently is known."""
+
+_log = structlog.get_logger("penstock.service")
+
+
+def service_parser(name: str, summary: str, default_http: str) -> argparse.ArgumentParser:
+    """A parser with the options that every service has."""
+    parser = argparse.ArgumentParser(prog=f"penstock {name}", description=summary, allow_abbrev=False)
+    parser.add_argument(
+        "--cluster", metavar="FILE", help="the cluster's settings (PENSTOCK_CLUSTER, or .penstock/cluster.toml)"
+    )
+    parser.add_argument(
+        "--http",
+        default=default_http,
+        metavar="HOST:PORT",
+        help=f"where health and metrics are served ({default_http})",
+    )
+    parser.add_argument("--log-format", choices=("text", "json"), default="text", help="how log lines look (text)")
+    parser.add_argument(
+        "--log-level", choices=("debug", "info", "warning", "error"), default="info", help="least severity (info)"
+    )
+    return parser
+
+
+@dataclass
+class Readiness:
+    """What a service needs, and whether it answers now."""
+
+    problems: dict[str, str] = field(default_factory=lambda: {"start": "not checked yet"})
+
+    @property
+    def ready(self) -> bool:
+        """Whether nothing is missing."""
+        return not self.problems
+
+
+async def watch_readiness(readiness: Readiness, log: Log, blobs: Blobs, clock: Clock) -> None:
+    """Look at broker, store and leader every second; ends by cancellation."""
+    leader_seen_ms: int | None = None
+    position: int | None = None
+    while True:
+        problems: dict[str, str] = {}
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                start, end = await log.offsets(COMMANDS, 0)
+                position = max(position if position is not None else end, start)
+                for record in await log.read(COMMANDS, 0, position):
+                    position = record.next_offset
+                    if isinstance(decode_command(record.value), LeaderTick):
+                        leader_seen_ms = clock.monotonic_ms()
+        except (ExternalError, TimeoutError) as error:
+            problems["kafka"] = str(error) or "no answer in time"
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await blobs.list("leaders/")
+        except (ExternalError, TimeoutError) as error:
+            problems["store"] = str(error) or "no answer in time"
+        if leader_seen_ms is None or clock.monotonic_ms() - leader_seen_ms > LEADER_SEEN_MS:
+            problems["leader"] = "no coordinator leads"
+        readiness.problems = problems
+        await asyncio.sleep(CHECK_S)
+
+
+def health_routes(readiness: Readiness, samples: Callable[[], list[Sample]]) -> list[Route]:
+    """`/healthz`, `/readyz`, `/metrics`."""
+
+    async def healthz(_: Request) -> Response:
+        return PlainTextResponse("alive\n")
+
+    async def readyz(_: Request) -> Response:
+        if readiness.ready:
+            return PlainTextResponse("ready\n")
+        return JSONResponse({"errors": [f"{part}: {text}" for part, text in readiness.problems.items()]}, 503)
+
+    async def metrics(_: Request) -> Response:
+        return PlainTextResponse(prometheus_text(samples()), media_type="text/plain; version=0.0.4")
+
+    return [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics)]
+
+
+class _Server(uvicorn.Server):
+    """Signals belong to the service, not to its web server."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Any:
+        yield
+
+
+@asynccontextmanager
+async def http_server(app: Any, address: str) -> AsyncGenerator[str]:
+    """Serve an ASGI application; gives the address that it listens on (a port of 0 is any free one).
+
+    Raises:
+        UsageError: the address is taken, or is none.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise UsageError(f"--http {address}: write HOST:PORT, for example 127.0.0.1:8081")
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host.strip("[]"), int(port)))
+    except OSError as error:
+        bound.close()
+        raise UsageError(f"--http {address}: cannot listen there: {error.strerror}") from error
+    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=5)
+    server = _Server(config)
+    serving = asyncio.create_task(server.serve([bound]))
+    try:
+        yield f"{host}:{bound.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await serving
+        bound.close()
+
+
+def health_app(readiness: Readiness, samples: Callable[[], list[Sample]]) -> Starlette:
+    """The pages of a service that has no others."""
+    return Starlette(routes=health_routes(readiness, samples))
+
+
+def run_service(
+    arguments: argparse.Namespace, serve: Callable[[ClusterSettings, argparse.Namespace], Coroutine[Any, Any, None]]
+) -> int:
+    """Run a service until it is told to end; the exit code."""
+    configure_logging(arguments.log_format, arguments.log_level)
+    try:
+        settings = load_settings(arguments.cluster)
+        return asyncio.run(_until_told(serve(settings, arguments)))
+    except UsageError as error:
+        _log.error("cannot start", error=str(error))
+        return 2
+    except PenstockError as error:
+        _log.error("ended", error=str(error))
+        return 1
+
+
+async def _until_told(service: Coroutine[Any, Any, None]) -> int:
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    running = asyncio.create_task(service)
+    waiting = asyncio.create_task(told.wait())
+    await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if not running.done():
+        _log.info("draining")
+        running.cancel()
+        _, late = await asyncio.wait([running], timeout=DRAIN_S)
+        if late:
+            _log.error("not drained in time", seconds=DRAIN_S)
+            return 1
+    if running.cancelled():
+        return 0
+    error = running.exception()
+    if error is None:
+        return 0
+    first = error
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    if isinstance(first, PenstockError):
+        raise first
+    raise error

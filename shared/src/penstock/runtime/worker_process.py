@@ -1,0 +1,150 @@
+"""A worker in a process of its own, started by a `Supervisor`: `python -m penstock.runtime.worker_process`.
+
+The first line of standard input says what it is to be; the end of standard input means that the supervisor is gone, and
+ends the process at once, whatever it is doing. Events go to the supervisor through a pipe: it outlives the worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+import sys
+import tempfile
+import threading
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import structlog
+
+from penstock.adapters.directory_blobs import DirectoryBlobs
+from penstock.adapters.directory_log import DirectoryLog
+from penstock.adapters.system_clock import SystemClock
+from penstock.observability.logs import LogFormat, configure_logging
+from penstock.ports import Blobs, Log
+from penstock.protocol.messages import AnyEvent
+from penstock.protocol.worker import LEADER_SILENCE_MS
+from penstock.runtime.artifacts import FileLoader, StoreLoader
+from penstock.runtime.job_store import JobStore
+from penstock.runtime.subtask import Services, SubtaskSettings
+from penstock.runtime.worker import JobLoader, WorkerService, resident_bytes
+from penstock.settings import FILE_VARIABLE, load_settings
+
+LENGTH: Final = struct.Struct("<I")
+"""Of each batch of events in the pipe."""
+MEMORY_PRESSURE: Final = 0.85
+"""From this part of the slot's memory on, sources slow down."""
+ORPHANED: Final = 3
+"""Exit code of a worker whose supervisor is gone."""
+
+
+class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker process is told. It may hold secrets, so it goes through a pipe and never onto a command line."""
+
+    name: str
+    host: str
+    events_fd: int
+    cluster: str = ""
+    """The settings of a cluster as TOML, or:"""
+    directory: str = ""
+    """the directory of an embedded run,"""
+    target: str = ""
+    """whose pipeline is in this file, with"""
+    parameters: dict[str, str] = {}
+    durable: bool = True
+    leader_silence_ms: int = LEADER_SILENCE_MS
+    memory_mb: int = 0
+    """What the slot may use; 0: no limit."""
+    data: SubtaskSettings = SubtaskSettings()
+    log_format: LogFormat = "text"
+    log_level: str = "info"
+
+
+_BATCH: msgspec.json.Decoder[list[AnyEvent]] = msgspec.json.Decoder(list[AnyEvent])
+
+
+def decode_batch(data: bytes) -> list[AnyEvent]:
+    """A batch of events as a worker wrote it."""
+    return _BATCH.decode(data)
+
+
+class PipeEvents:
+    """Hands events to the supervisor."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+
+    async def send(self, events: Sequence[AnyEvent]) -> None:
+        """Once they are in the pipe they outlive this process."""
+        data = msgspec.json.encode(list(events))
+        self._writer.write(LENGTH.pack(len(data)) + data)
+        await self._writer.drain()
+
+
+async def _open_pipe(descriptor: int) -> asyncio.StreamWriter:
+    loop = asyncio.get_running_loop()
+    transport, protocol = await loop.connect_write_pipe(
+        lambda: asyncio.streams.FlowControlMixin(loop=loop), os.fdopen(descriptor, "wb")
+    )
+    return asyncio.StreamWriter(transport, protocol, None, loop)
+
+
+@asynccontextmanager
+async def _ports(spec: WorkerSpec, folder: Path) -> AsyncGenerator[tuple[Log, Blobs, JobLoader]]:
+    """The parts of the world that the spec names, opened."""
+    clock = SystemClock()
+    if spec.directory:
+        directory = Path(spec.directory)
+        log: Log = DirectoryLog(directory / "log", durable=spec.durable)
+        blobs: Blobs = DirectoryBlobs(directory / "blobs")
+        try:
+            yield log, blobs, FileLoader(spec.target, spec.parameters, JobStore(blobs, clock))
+        finally:
+            await log.close()
+        return
+    from penstock.runtime.cluster_ports import cluster_log, cluster_store  # loads the clients of Kafka and S3
+
+    settings_file = folder / "cluster.toml"
+    settings_file.touch(0o600)
+    settings_file.write_text(spec.cluster)
+    os.environ[FILE_VARIABLE] = str(settings_file)  # what connectors of the pipeline mean by "the platform's Kafka"
+    settings = load_settings()
+    async with cluster_log(settings, spec.name) as log, cluster_store(settings) as blobs:
+        yield log, blobs, StoreLoader(blobs, JobStore(blobs, clock), folder)
+
+
+async def _serve(spec: WorkerSpec) -> None:
+    limit_bytes = spec.memory_mb << 20
+
+    def pressed() -> bool:
+        return bool(limit_bytes) and resident_bytes() > MEMORY_PRESSURE * limit_bytes
+
+    writer = await _open_pipe(spec.events_fd)
+    with tempfile.TemporaryDirectory(prefix="penstock-worker-") as folder:
+        async with _ports(spec, Path(folder)) as (log, blobs, loader):
+            services = Services(log, blobs, SystemClock(), spec.data, pressed)
+            worker = WorkerService(
+                spec.name, 1, services, loader, spec.leader_silence_ms, sender=PipeEvents(writer), host=spec.host
+            )
+            await worker.run()
+
+
+def _end_with_the_supervisor() -> None:
+    sys.stdin.buffer.read()
+    os._exit(ORPHANED)
+
+
+def main() -> None:
+    """Run until the worker is used up, fails, or loses its supervisor."""
+    spec = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerSpec)
+    configure_logging(spec.log_format, spec.log_level)
+    structlog.contextvars.bind_contextvars(worker=spec.name)
+    threading.Thread(target=_end_with_the_supervisor, daemon=True).start()
+    asyncio.run(_serve(spec))
+
+
+if __name__ == "__main__":
+    main()
