@@ -21,18 +21,18 @@ _RFC_3339: Final = "%Y-%m-%dT%H:%M:%S%.fZ"
 def encode_jsonl(frame: pl.DataFrame, schema: Schema) -> bytes:
     """One JSON object and a newline per row."""
     out = io.BytesIO()
-    _as_text(frame, schema).write_ndjson(out)
+    as_text(frame, schema).write_ndjson(out)
     return out.getvalue()
 
 
 def encode_csv(frame: pl.DataFrame, schema: Schema, *, header: bool, delimiter: str = ",", null: str = "") -> bytes:
     """One record per row, after a header if asked for. Null is the unquoted text `null`, an empty text is quoted."""
     out = io.BytesIO()
-    _as_text(frame, schema).write_csv(out, include_header=header, separator=delimiter, null_value=null)
+    as_text(frame, schema).write_csv(out, include_header=header, separator=delimiter, null_value=null)
     return out.getvalue()
 
 
-def _as_text(frame: pl.DataFrame, schema: Schema) -> pl.DataFrame:
+def as_text(frame: pl.DataFrame, schema: Schema) -> pl.DataFrame:
     """The columns in order, with texts in place of all that the writers do not know or write differently."""
     import polars as pl
 

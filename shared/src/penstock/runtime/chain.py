@@ -99,6 +99,7 @@ class SinkLink:
         self.metrics.rows_in += frame.height
         self.metrics.rows_out += frame.height
         self.writer.write(frame.drop(EVENT_TIME) if EVENT_TIME in frame.columns else frame)
+        self.metrics.bad_rows = getattr(self.writer, "skipped", 0)  # of writers whose sink has a policy for bad rows
 
     def watermark(self, watermark: int) -> None:
         """Nothing waits behind a sink."""

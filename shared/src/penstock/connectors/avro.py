@@ -1,0 +1,83 @@
+"""Avro for rows of a schema: which Avro schema they have, and one datum per row, without a registry's prefix.
+
+A datum is what `fastavro.schemaless_writer` writes: reader and writer know the schema. Timestamps are
+`timestamp-micros`, dates `date`, durations microseconds (long), lists arrays, structs records.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.errors import PipelineError
+from penstock.types import DataType, Field, ListType, Scalar, Schema, StructType
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_SCALARS: Final[dict[str, Any]] = {
+    "boolean": "boolean", "int8": "int", "int16": "int", "int32": "int", "int64": "long",
+    "uint8": "int", "uint16": "int", "uint32": "long", "float32": "float", "float64": "double",
+    "string": "string", "binary": "bytes", "null": "null",
+    "date": {"type": "int", "logicalType": "date"},
+    "timestamp": {"type": "long", "logicalType": "timestamp-micros"},
+    "duration": "long",
+}  # fmt: skip
+
+
+def avro_schema(schema: Schema, name: str = "Row") -> dict[str, Any]:
+    """The Avro record that rows of the schema are.
+
+    Raises:
+        PipelineError: a column has no counterpart in Avro.
+    """
+    return _record(schema.fields, name)
+
+
+def encode_avro(frame: pl.DataFrame, schema: Schema) -> pl.Series:
+    """One datum per row, as Binary."""
+    import fastavro
+    import polars as pl
+
+    parsed = fastavro.parse_schema(avro_schema(schema))
+    rows = frame.with_columns(_as_long(pl.col(field.name), field.type).alias(field.name) for field in schema)
+    data: list[bytes] = []
+    out = io.BytesIO()
+    for row in rows.iter_rows(named=True):
+        fastavro.schemaless_writer(out, parsed, row)
+        data.append(out.getvalue())
+        out.seek(0)
+        out.truncate()
+    return pl.Series(data, dtype=pl.Binary)
+
+
+def _record(fields: tuple[Field, ...], name: str) -> dict[str, Any]:
+    described = [{"name": field.name, "type": _nullable(field, f"{name}_{field.name}")} for field in fields]
+    return {"type": "record", "name": name, "fields": described}
+
+
+def _nullable(field: Field, path: str) -> Any:
+    kind = _type(field.type, path)
+    return ["null", kind] if field.nullable and kind != "null" else kind
+
+
+def _type(kind: DataType, path: str) -> Any:
+    if isinstance(kind, Scalar):
+        if kind.name not in _SCALARS:
+            raise PipelineError(f"avro: column {path.partition('_')[2]!r} is {kind}, which Avro does not know; cast it")
+        return _SCALARS[kind.name]
+    if isinstance(kind, ListType):
+        return {"type": "array", "items": ["null", _type(kind.inner, path)]}
+    return _record(kind.fields, path)
+
+
+def _as_long(column: pl.Expr, kind: DataType) -> pl.Expr:
+    """Durations as the numbers that Avro has for them, also inside lists and structs."""
+    import polars as pl
+
+    if isinstance(kind, ListType):
+        return column.list.eval(_as_long(pl.element(), kind.inner))
+    if isinstance(kind, StructType):
+        members = [_as_long(column.struct.field(field.name), field.type).alias(field.name) for field in kind.fields]
+        return pl.when(column.is_not_null()).then(pl.struct(members))
+    return column.dt.total_microseconds() if kind.name == "duration" else column

@@ -1,0 +1,272 @@
+"""Kafka: `kafka.Sink` writes a stream to a topic, exactly once by default.
+
+Without `brokers` or `security` the platform's Kafka is meant: that of `use_cluster`, else that of the settings' file and
+environment. Importing this loads no Kafka client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from penstock.connectors import base
+from penstock.connectors.base import Guarantee, PublishContext, SinkEncoder, SinkPublisher
+from penstock.connectors.declaring import freeze
+from penstock.connectors.kafka_encoding import FORMATS, RecordFormat, RecordShape, encoded_schema, raw_column
+from penstock.connectors.kafka_marks import KIND, marks_of
+from penstock.errors import PipelineError, nearest
+from penstock.settings import KafkaSettings, load_settings
+from penstock.types import BINARY, STRING, TIMESTAMP, Schema
+
+Delivery = Literal["exactly-once", "at-least-once", "upsert"]
+
+_WHAT = "kafka.Sink"
+
+
+@dataclass
+class _Platform:
+    """The Kafka of the cluster that this process belongs to."""
+
+    settings: KafkaSettings | None = None
+    name: str | None = None
+
+
+_platform = _Platform()
+
+
+def use_cluster(settings: KafkaSettings, name: str = "local") -> None:
+    """Make this the Kafka of sinks and sources that name no brokers, in this process; `name` is the cluster's."""
+    _platform.settings = settings
+    _platform.name = name
+
+
+def resolve(brokers: str | None, security: KafkaSettings | None) -> KafkaSettings:
+    """How to reach the Kafka that a connector was declared with."""
+    if security is not None:
+        return security
+    if brokers is not None:
+        return KafkaSettings(brokers=brokers)
+    return _platform.settings or load_settings().kafka
+
+
+def cluster_name() -> str:
+    """The name that begins the names of all that Penstock itself keeps in Kafka."""
+    return _platform.name or load_settings().name
+
+
+@dataclass(frozen=True, init=False, eq=False)
+class Sink(base.PublishedSink):
+    """Rows as records of a topic.
+
+    Exactly-once is a Kafka transaction per checkpoint and partition: consumers with `isolation.level=read_committed`
+    see every row once. Rows of one key keep their order. The partition follows from the key as with any Kafka client
+    (murmur2); rows without key are spread over the partitions in batches.
+
+    Args:
+        topic: must exist, unless `create_partitions` says with how many partitions to create it.
+        key: column or columns of the record's key. One column: its bytes or text as they are, other types as JSON
+            writes them; several: a JSON object.
+        partition_by: a column whose text chooses the partition instead of the key.
+        headers: header name to column.
+        timestamp: a timestamp column for the record's timestamp; the time of publishing if not given.
+        format: `json` (an object per row, as `files.Sink` writes it), `csv` (without header), `avro` (a datum per row,
+            without a registry's prefix), `raw` (the bytes or text of the column `value`, or of the only column that
+            nothing else uses), or `arrow` (a record holds an Arrow stream of many rows: fast, without key).
+        delivery: `exactly-once`; `at-least-once` (lower latency: rows are visible before the checkpoint, and again
+            after a failure); `upsert` (exactly once, for streams of updates: every record has a key, the newest of a
+            key counts).
+        bad_rows: what becomes of a row that cannot be a record (larger than the topic takes, no key in an upsert
+            stream): `fail` or `skip`, which counts it.
+        brokers: `host:port`, several separated by commas; the platform's Kafka if not given.
+        security: how to reach another Kafka with TLS or a login.
+        create_partitions: create the topic with so many partitions if there is none.
+
+    Raises:
+        PipelineError: one of them does not fit.
+    """
+
+    kind: ClassVar[str] = KIND
+    topic: str
+    shape: RecordShape
+    delivery: Delivery
+    bad_rows: Literal["fail", "skip"]
+    brokers: str | None
+    security: KafkaSettings | None
+    create_partitions: int | None
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        key: str | Sequence[str] | None = None,
+        partition_by: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        timestamp: str | None = None,
+        format: str = "json",
+        delivery: str = "exactly-once",
+        bad_rows: str = "fail",
+        brokers: str | None = None,
+        security: KafkaSettings | None = None,
+        create_partitions: int | None = None,
+    ) -> None:
+        keys = () if key is None else (key,) if isinstance(key, str) else tuple(key)
+        chosen = _one_of(delivery, typing.get_args(Delivery), "delivery")
+        kind: RecordFormat = typing.cast("RecordFormat", _one_of(format, FORMATS, "format"))
+        shape = RecordShape(kind, keys, partition_by, timestamp, dict(headers or {}), key_needed=chosen == "upsert")
+        _check_shape(topic, shape, create_partitions)
+        if brokers is not None and security is not None and security.brokers != brokers:
+            raise PipelineError(f"{_WHAT}: name the brokers once: security= names {security.brokers!r} as well")
+        freeze(
+            self,
+            topic=topic,
+            shape=shape,
+            delivery=chosen,
+            bad_rows=_bad_rows(bad_rows),
+            brokers=brokers,
+            security=security,
+            create_partitions=create_partitions,
+        )
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Exactly-once unless declared otherwise; an upsert sink takes the same way."""
+        return "at-least-once" if self.delivery == "at-least-once" else "exactly-once"
+
+    def check(self, schema: Schema, *, updates: bool) -> None:
+        """See `Sink.check`."""
+        shape = self.shape
+        for name in shape.key:
+            schema.field(name, f"{_WHAT}: key")
+        for name in shape.headers.values():
+            schema.field(name, f"{_WHAT}: headers")
+        if shape.partition_by is not None:
+            schema.field(shape.partition_by, f"{_WHAT}: partition_by")
+        if shape.timestamp is not None:
+            found = schema.field(shape.timestamp, f"{_WHAT}: timestamp").type
+            if found != TIMESTAMP:
+                raise PipelineError(f"{_WHAT}: timestamp={shape.timestamp!r} is a column of {found}, not a timestamp")
+        if updates and not shape.key:
+            raise PipelineError(
+                f"{_WHAT}: a row of this stream may replace an earlier one of the same key, but its records have no key, "
+                f'so every update would count as a row; write kafka.Sink({self.topic!r}, key=..., delivery="upsert")'
+            )
+        self._check_format(schema)
+
+    def _check_format(self, schema: Schema) -> None:
+        match self.shape.format:
+            case "csv":
+                from penstock.connectors.csv_decoding import check_csv
+
+                check_csv(schema, _WHAT)
+            case "avro":
+                from penstock.connectors.avro import avro_schema
+
+                avro_schema(schema)
+            case "raw":
+                column = raw_column(schema, self.shape)
+                if column is None or schema.field(column).type not in (BINARY, STRING):
+                    raise PipelineError(
+                        f'{_WHAT}: format="raw" writes the bytes of a column `value` (bytes or str), or of the only one '
+                        f"that is neither key nor header; there are: {schema}"
+                    )
+            case _:
+                pass
+
+    def describe(self) -> Mapping[str, Any]:
+        """See `Sink.describe`: what is not the default; the brokers if they are not the platform's; no security."""
+        shape = self.shape
+        brokers = self.security.brokers if self.security is not None else self.brokers
+        described: dict[str, Any] = {
+            "topic": self.topic,
+            "format": shape.format,
+            "delivery": self.delivery,
+            "bad_rows": self.bad_rows,
+            "key": list(shape.key),
+            "partition_by": shape.partition_by,
+            "timestamp": shape.timestamp,
+            "headers": dict(shape.headers),
+            "brokers": brokers,
+            "create_partitions": self.create_partitions,
+        }
+        return {name: value for name, value in described.items() if value not in (None, [], {})}
+
+    # -- running --------------------------------------------------------------------------------------------------------
+
+    @property
+    def settings(self) -> KafkaSettings:
+        """How to reach its Kafka, from this process."""
+        return resolve(self.brokers, self.security)
+
+    def begin(self) -> None:
+        """See `Sink.begin`: a missing topic is found out before anything runs."""
+        self._prepared(self.settings)
+
+    def _prepared(self, settings: KafkaSettings) -> tuple[int, int]:
+        """Number of partitions, and the largest record that the topic takes."""
+        from penstock.connectors.kafka_topics import TopicAdmin
+
+        admin = TopicAdmin(settings, "penstock-sink")
+        return admin.require(self.topic, self.create_partitions), admin.max_message_bytes(self.topic)
+
+    def encoded_schema(self, schema: Schema) -> Schema:
+        """See `PublishedSink.encoded_schema`."""
+        return encoded_schema(self.shape)
+
+    async def encoder(self, schema: Schema, operator: str) -> SinkEncoder:
+        """See `PublishedSink.encoder`: asks the topic how large a record may be."""
+        from penstock.connectors.kafka_encoding import KafkaEncoder
+
+        _, limit = await asyncio.to_thread(self._prepared, self.settings)
+        return KafkaEncoder(f"kafka topic {self.topic!r}", schema, self.shape, limit, self.bad_rows)
+
+    def publisher(self, context: PublishContext) -> SinkPublisher:
+        """See `PublishedSink.publisher`."""
+        from penstock.connectors.kafka_transactions import KafkaPublisher
+
+        marks = marks_of(cluster_name(), context.job, context.operator, context.generation, self.brokers)
+        return KafkaPublisher(
+            self.settings, self.topic, tuple(self.shape.headers), marks, context, self.create_partitions
+        )
+
+    def open(self, schema: Schema, context: base.WriteContext) -> base.SinkWriter:
+        """See `Sink.open`: the writer where the guarantee is at-least-once."""
+        from penstock.connectors.kafka_encoding import KafkaEncoder
+        from penstock.connectors.kafka_writing import KafkaWriter
+
+        settings = self.settings
+        partitions, limit = self._prepared(settings)
+        encoder = KafkaEncoder(f"kafka topic {self.topic!r}", schema, self.shape, limit, self.bad_rows)
+        attempt = context.attempt_number if self.delivery == "upsert" else None
+        return KafkaWriter(settings, self.topic, encoder, tuple(self.shape.headers), attempt, partitions)
+
+
+def _check_shape(topic: str, shape: RecordShape, create_partitions: int | None) -> None:
+    if not topic:
+        raise PipelineError(f"{_WHAT}: the topic's name is empty")
+    if shape.key_needed and not shape.key:
+        raise PipelineError(f'{_WHAT}: delivery="upsert" needs key=, the columns that say which record is replaced')
+    if shape.format == "arrow" and (shape.hashed or shape.headers or shape.timestamp is not None):
+        raise PipelineError(
+            f'{_WHAT}: with format="arrow" a record holds many rows, so it has no key, partition_by, headers or '
+            "timestamp of a row; leave them out or choose another format"
+        )
+    if create_partitions is not None and create_partitions < 1:
+        raise PipelineError(f"{_WHAT}: create_partitions= is a number of partitions, got {create_partitions}")
+
+
+def _one_of(value: str, known: Sequence[str], name: str) -> str:
+    if value not in known:
+        raise PipelineError(f"{_WHAT}: there is no {name}={value!r}; {nearest(value, known)}")
+    return value
+
+
+def _bad_rows(policy: str) -> str:
+    if policy == "dead_letter":
+        raise PipelineError(
+            f"{_WHAT}: bad_rows='dead_letter' is a policy of sources; a sink has nowhere to send a row that it cannot "
+            "encode: write 'fail' or 'skip', and check what may be too large before, with a filter"
+        )
+    return _one_of(policy, ("fail", "skip"), "bad_rows")

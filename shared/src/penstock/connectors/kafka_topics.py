@@ -1,0 +1,113 @@
+"""Topics of a user's Kafka: are they there, how many partitions, how large may a record be. All of it blocks."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import (
+    AdminClient,
+    ConfigResource,  # pyright: ignore[reportPrivateImportUsage] # its documented place
+    NewTopic,  # pyright: ignore[reportPrivateImportUsage] # its documented place
+    ResourceType,  # pyright: ignore[reportPrivateImportUsage] # its documented place
+)
+
+from penstock.errors import ExternalError, PipelineError
+from penstock.kafka_clients import confluent_options
+from penstock.settings import KafkaSettings
+
+TIMEOUT_S: Final = 20.0
+DEFAULT_MAX_MESSAGE_BYTES: Final = 1_048_588
+"""Kafka's own default, used where a topic's settings may not be read."""
+_DENIED: Final = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+)
+
+
+class TopicAdmin:
+    """Administration of one cluster."""
+
+    def __init__(self, settings: KafkaSettings, client_id: str) -> None:
+        self._settings = settings
+        self._client = AdminClient(confluent_options(settings, client_id))
+
+    def partitions(self, topic: str) -> int | None:
+        """How many partitions the topic has; None if there is no such topic."""
+        try:
+            found = self._client.list_topics(topic, timeout=TIMEOUT_S).topics.get(topic)
+        except KafkaException as error:
+            raise self._error(f"looking for topic {topic!r}", error) from error
+        if found is None:
+            return None
+        if found.error is None:
+            return len(found.partitions)
+        if found.error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+            return None
+        raise self._error(f"looking for topic {topic!r}", KafkaException(found.error))
+
+    def require(self, topic: str, create_partitions: int | None) -> int:
+        """The number of partitions of a topic, which is created if that is wanted.
+
+        Raises:
+            PipelineError: there is no such topic; says how to create it.
+        """
+        found = self.partitions(topic)
+        if found is not None:
+            return found
+        if create_partitions is not None:
+            self.create(topic, create_partitions)
+            return create_partitions
+        raise PipelineError(
+            f"kafka: there is no topic {topic!r} at {self._settings.brokers}; create it (kafka-topics.sh --create "
+            f"--topic {topic} --partitions N --bootstrap-server {self._settings.brokers}), or let the sink do that: "
+            "kafka.Sink(..., create_partitions=N)"
+        )
+
+    def create(self, topic: str, partitions: int) -> None:
+        """Create a topic; nothing happens if it is there."""
+        wanted = NewTopic(topic, num_partitions=partitions, replication_factor=self._settings.replication)
+        creating = self._client.create_topics([wanted], operation_timeout=TIMEOUT_S)
+        self._result(f"creating topic {topic!r}", creating[topic], (KafkaError.TOPIC_ALREADY_EXISTS,))
+
+    def max_message_bytes(self, topic: str) -> int:
+        """The largest batch that the topic takes."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        describing: Any = self._client.describe_configs([resource], request_timeout=TIMEOUT_S)[resource]
+        try:
+            return int(describing.result(TIMEOUT_S)["max.message.bytes"].value)
+        except KafkaException as error:
+            if _code(error) in _DENIED:
+                return DEFAULT_MAX_MESSAGE_BYTES
+            raise self._error(f"reading the settings of topic {topic!r}", error) from error
+        except TimeoutError as error:
+            raise ExternalError(f"kafka at {self._settings.brokers}: no answer about topic {topic!r}") from error
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic; nothing happens if there is none."""
+        deleting = self._client.delete_topics([topic], operation_timeout=TIMEOUT_S)
+        self._result(f"deleting topic {topic!r}", deleting[topic], (KafkaError.UNKNOWN_TOPIC_OR_PART,))
+
+    def delete_group(self, group: str) -> None:
+        """Delete a group and its offsets; nothing happens if there is none."""
+        deleting = self._client.delete_consumer_groups([group], request_timeout=TIMEOUT_S)
+        self._result(f"deleting group {group!r}", deleting[group], (KafkaError.GROUP_ID_NOT_FOUND,))
+
+    def _result(self, what: str, future: Future[Any], fine: tuple[int, ...]) -> None:
+        try:
+            future.result(TIMEOUT_S)
+        except KafkaException as error:
+            if _code(error) not in fine:
+                raise self._error(what, error) from error
+        except TimeoutError as error:
+            raise ExternalError(f"kafka at {self._settings.brokers}: {what}: no answer in {TIMEOUT_S:.0f} s") from error
+
+    def _error(self, what: str, error: KafkaException) -> ExternalError | PipelineError:
+        text = f"kafka at {self._settings.brokers}: {what}: {error.args[0]}"
+        return PipelineError(f"{text}; grant it to this user") if _code(error) in _DENIED else ExternalError(text)
+
+
+def _code(error: KafkaException) -> int:
+    return error.args[0].code()

@@ -1,0 +1,301 @@
+"""Publishes encoded records and the mark to Kafka, in one transaction with a producer of its own.
+
+One transaction, one producer: InitProducerId fences and settles whatever was before, and a fresh producer is both safer
+and faster than one that goes on (the broker makes it wait until the last transaction's markers are written). Every
+future of a send is awaited, every call has a deadline, and after any doubt the producer is thrown away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    GroupAuthorizationFailedError,
+    InvalidProducerEpoch,
+    KafkaError,
+    MessageSizeTooLargeError,
+    ProducerFenced,
+    TopicAuthorizationFailedError,
+    TransactionalIdAuthorizationFailed,
+)
+from aiokafka.structs import OffsetAndMetadata
+
+from penstock.connectors.base import ProducerFencedError, PublishContext, PublishedMark
+from penstock.connectors.kafka_encoding import HASH, HEADER, KEY, TIMESTAMP_MS, VALUE
+from penstock.connectors.kafka_marks import SinkMarks
+from penstock.connectors.kafka_topics import TopicAdmin
+from penstock.errors import ExternalError, PipelineError
+from penstock.kafka_clients import aiokafka_options
+from penstock.settings import KafkaSettings
+
+if TYPE_CHECKING:
+    import polars as pl
+    from aiokafka.producer.message_accumulator import BatchBuilder
+
+TRANSACTION_TIMEOUT_MS: Final = 60_000
+"""The broker aborts a transaction that is open for so long; a chunk takes a fraction of a second."""
+REQUEST_TIMEOUT_MS: Final = 15_000
+CALL_TIMEOUT_S: Final = 40.0
+"""The deadline of each step; shorter than the transaction's."""
+CLOSE_TIMEOUT_S: Final = 2.0
+BATCH_BYTES: Final = 1 << 20
+"""Records are sent in batches of this size per partition, or of what the topic takes if that is less."""
+
+_DENIED: Final = (
+    TopicAuthorizationFailedError,
+    GroupAuthorizationFailedError,
+    ClusterAuthorizationFailedError,
+    TransactionalIdAuthorizationFailed,
+)
+_log = structlog.get_logger("penstock.kafka")
+
+
+class KafkaPublisher:
+    """The publisher of one partition of a sink; see `SinkPublisher`."""
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        topic: str,
+        headers: Sequence[str],
+        marks: SinkMarks,
+        context: PublishContext,
+        create_partitions: int | None,
+    ) -> None:
+        self._settings = settings
+        self._topic = topic
+        self._headers = tuple(headers)
+        self._marks = marks
+        self._context = context
+        self._create_partitions = create_partitions
+        self._mark = TopicPartition(marks.topic, context.partition)
+        self._transactional_id = f"{context.job}/{context.operator}/g{context.generation}/{context.partition}"
+        self._client_id = f"penstock-{context.job[:8]}-{context.partition}"
+        self._producer: AIOKafkaProducer | None = None
+        self._admin: AIOKafkaAdminClient | None = None
+        self._batch_bytes = BATCH_BYTES
+        self._turn = context.partition
+        """Which partition the next records without key go to."""
+        self._discarding: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> None:
+        """See `SinkPublisher.open`: the topic is there, and the topic of the marks is made."""
+        try:
+            limit = await asyncio.to_thread(self._prepare_topics)
+        except KafkaError as error:
+            raise ExternalError(f"kafka at {self._settings.brokers}: {error!r}") from error
+        self._batch_bytes = min(BATCH_BYTES, limit)
+
+    def _prepare_topics(self) -> int:
+        admin = TopicAdmin(self._settings, self._client_id)
+        admin.require(self._topic, self._create_partitions)
+        found = admin.partitions(self._marks.topic)
+        if found is None:
+            admin.create(self._marks.topic, self._context.partitions)
+            found = admin.partitions(self._marks.topic)
+        if found is not None and found < self._context.partitions:
+            raise PipelineError(
+                f"kafka: topic {self._marks.topic!r} has {found} partitions, the sink needs {self._context.partitions}; "
+                "somebody else made it: delete it if no job uses it"
+            )
+        return admin.max_message_bytes(self._topic)
+
+    # -- a transaction --------------------------------------------------------------------------------------------------
+
+    async def init_producer(self) -> None:
+        """See `SinkPublisher.init_producer`."""
+        self._discard()
+        options: dict[str, Any] = aiokafka_options(self._settings, self._client_id)
+        options["request_timeout_ms"] = REQUEST_TIMEOUT_MS
+        async with self._certain("InitProducerId"):
+            self._producer = AIOKafkaProducer(
+                **options,
+                acks="all",
+                transactional_id=self._transactional_id,
+                transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+                max_batch_size=self._batch_bytes,
+            )
+            await self._producer.start()
+
+    async def read_mark(self) -> PublishedMark | None:
+        """See `SinkPublisher.read_mark`."""
+        async with self._certain("reading the mark"):
+            try:
+                found = await self._read_offset()
+            except BaseException:
+                await self._close_admin()
+                raise
+        if found is None or found.offset < 0:
+            return None
+        return PublishedMark(found.offset, found.metadata)
+
+    async def _read_offset(self) -> OffsetAndMetadata | None:
+        if self._admin is None:
+            self._admin = AIOKafkaAdminClient(**aiokafka_options(self._settings, f"{self._client_id}-marks"))
+            await self._admin.start()
+        offsets = await self._admin.list_consumer_group_offsets(self._marks.group, partitions=[self._mark])
+        return offsets.get(self._mark)
+
+    async def commit(self, frames: Sequence[pl.DataFrame], mark: PublishedMark) -> None:
+        """See `SinkPublisher.commit`."""
+        producer = self._producer
+        assert producer is not None
+        async with self._certain("the transaction"):
+            await producer.begin_transaction()
+            sending: list[asyncio.Future[Any]] = []
+            for frame in frames:
+                sending += await self._send(producer, frame)
+            offset = OffsetAndMetadata(mark.position, mark.metadata)
+            await producer.send_offsets_to_transaction({self._mark: offset}, self._marks.group)
+            await asyncio.gather(*sending)  # a commit succeeds even if a record of it has failed
+            await producer.commit_transaction()
+
+    async def close(self) -> None:
+        """See `SinkPublisher.close`."""
+        self._discard()
+        if self._discarding:
+            await asyncio.gather(*self._discarding, return_exceptions=True)
+        await self._close_admin()
+
+    # -- records --------------------------------------------------------------------------------------------------------
+
+    async def _send(self, producer: AIOKafkaProducer, frame: pl.DataFrame) -> list[asyncio.Future[Any]]:
+        """Send the rows of a frame in batches, partition by partition, each in the order of its rows."""
+        import polars as pl
+
+        partitions = sorted(await producer.partitions_for(self._topic))
+        if HASH not in frame.columns:
+            return await self._send_anywhere(producer, frame, partitions)
+        sending: list[asyncio.Future[Any]] = []
+        chosen = frame.with_columns(pl.col(HASH) % len(partitions))
+        for (number,), part in chosen.partition_by(HASH, as_dict=True, maintain_order=True).items():
+            if number is None:
+                sending += await self._send_anywhere(producer, part, partitions)
+            else:
+                sending += await self._send_to(producer, part, lambda index=number: partitions[index])
+        return sending
+
+    async def _send_anywhere(
+        self, producer: AIOKafkaProducer, frame: pl.DataFrame, partitions: list[int]
+    ) -> list[asyncio.Future[Any]]:
+        """Rows without key: a batch goes to one partition, the next batch to the next, as Kafka's sticky partitioner."""
+
+        def next_partition() -> int:
+            self._turn = (self._turn + 1) % len(partitions)
+            return partitions[self._turn]
+
+        return await self._send_to(producer, frame, next_partition)
+
+    async def _send_to(
+        self, producer: AIOKafkaProducer, frame: pl.DataFrame, partition: Any
+    ) -> list[asyncio.Future[Any]]:
+        sending: list[asyncio.Future[Any]] = []
+        batch = producer.create_batch()
+        for record in self._records(frame):
+            if _append(batch, record):
+                continue
+            sending.append(await self._send_batch(producer, batch, partition()))
+            batch = producer.create_batch()
+            if not _append(batch, record):
+                raise ExternalError(f"kafka topic {self._topic!r}: a record does not fit into an empty batch")
+        if batch.record_count():
+            sending.append(await self._send_batch(producer, batch, partition()))
+        return sending
+
+    async def _send_batch(self, producer: AIOKafkaProducer, batch: BatchBuilder, partition: int) -> asyncio.Future[Any]:
+        batch.close()
+        future = await producer.send_batch(batch, self._topic, partition=partition)
+        future.add_done_callback(_retrieve)
+        await asyncio.sleep(0)  # a batch takes milliseconds to fill: others run in between
+        return future
+
+    def _records(self, frame: pl.DataFrame) -> Any:
+        """(timestamp, key, value, headers) per row."""
+        height = frame.height
+        now_ms = self._context.clock_us() // 1_000
+        values = frame[VALUE].to_list()
+        keys = frame[KEY].to_list() if KEY in frame.columns else [None] * height
+        times = frame[TIMESTAMP_MS].fill_null(now_ms).to_list() if TIMESTAMP_MS in frame.columns else [now_ms] * height
+        if not self._headers:
+            return zip(times, keys, values, [[]] * height, strict=True)
+        columns = [frame[f"{HEADER}{index}"].to_list() for index in range(len(self._headers))]
+        headers = [list(zip(self._headers, row, strict=True)) for row in zip(*columns, strict=True)]
+        return zip(times, keys, values, headers, strict=True)
+
+    # -- doubt ----------------------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def _certain(self, step: str) -> AsyncGenerator[None]:
+        """With a deadline; whatever is not certain throws the producer away."""
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                yield
+        except BaseException as error:
+            self._discard()
+            meaning = self._meaning(step, error)
+            if meaning is error:
+                raise
+            raise meaning from error
+
+    def _meaning(self, step: str, error: BaseException) -> BaseException:
+        where = f"kafka topic {self._topic!r} at {self._settings.brokers}: {step}"
+        causes = [error, error.__cause__]
+        if any(isinstance(cause, ProducerFenced | InvalidProducerEpoch) for cause in causes):
+            return ProducerFencedError(f"{where}: another producer with id {self._transactional_id!r} has started")
+        for cause in causes:
+            if isinstance(cause, _DENIED):
+                return PipelineError(f"{where}: {cause!r}; grant it to the user of this job")
+            if isinstance(cause, MessageSizeTooLargeError):
+                return PipelineError(
+                    f"{where}: a record is larger than the topic takes now; its max.message.bytes was lowered while the "
+                    "job ran: raise it again"
+                )
+        if isinstance(error, KafkaError | OSError | TimeoutError):
+            return ExternalError(f"{where}: {error!r}" if str(error) else f"{where}: {type(error).__name__}")
+        return error
+
+    def _discard(self) -> None:
+        """Throw the producer away; whatever it had begun is settled by the next InitProducerId."""
+        producer, self._producer = self._producer, None
+        if producer is None:
+            return
+        task = asyncio.ensure_future(_stop(producer))
+        self._discarding.add(task)
+        task.add_done_callback(self._discarding.discard)
+
+    async def _close_admin(self) -> None:
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            with contextlib.suppress(KafkaError, OSError, TimeoutError):
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await admin.close()
+
+
+def _append(batch: BatchBuilder, record: tuple[int, bytes | None, bytes | None, Any]) -> bool:
+    timestamp, key, value, headers = record
+    return batch.append(timestamp=timestamp, key=key, value=value, headers=headers) is not None
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    """So that an error which another one overtook is not reported as never looked at."""
+    if not future.cancelled():
+        future.exception()
+
+
+async def _stop(producer: AIOKafkaProducer) -> None:
+    """Close a producer in which nothing can be relied on: it may have records that never get anywhere."""
+    try:
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
+            await producer.stop()
+    except (KafkaError, OSError, TimeoutError) as error:
+        _log.debug("a producer was thrown away", reason=repr(error))
+        with contextlib.suppress(KafkaError, OSError, TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await producer.client.close()
