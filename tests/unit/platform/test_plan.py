@@ -1,0 +1,119 @@
+"""What a local platform keeps over restarts, and how the user's wishes change it."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import UsageError
+from penstock.platform.errors import PlatformError
+from penstock.platform.free_ports import HOST, free_port, is_free
+from penstock.platform.plan import PlatformPlan, Wishes, read_plan, settle, write_plan
+from penstock.platform.servers import plan_servers
+
+
+def ports(plan: PlatformPlan) -> list[int]:
+    """All ports of a plan."""
+    broker = plan.servers.brokers[0]
+    servers = [broker.port, broker.controller_port, plan.servers.minio_port, plan.servers.redis_port]
+    return [*servers, plan.rest_port, plan.taskmanager_port, *plan.coordinator_ports]
+
+
+def test_a_first_plan_has_a_free_port_for_each() -> None:
+    """No port twice; two slots and one coordinator unless more are wished."""
+    plan = settle(None, Wishes(coordinators=3), set())
+    assert len(set(ports(plan))) == len(ports(plan)) == 9
+    assert plan.slots == 2
+    assert list(plan.coordinators) == ["coordinator-1", "coordinator-2", "coordinator-3"]
+
+
+def test_a_plan_is_kept_over_restarts() -> None:
+    """Ports, passwords and numbers are the same the next time."""
+    plan = settle(None, Wishes(slots=3), set())
+    assert settle(plan, Wishes(), set()) == plan
+
+
+def test_a_port_that_others_took_meanwhile_is_replaced() -> None:
+    """Only that one; the rest stays."""
+    plan = settle(None, Wishes(), set())
+    with socket.socket() as other:
+        other.bind((HOST, plan.servers.redis_port))
+        other.listen()
+        again = settle(plan, Wishes(), set())
+    assert again.servers.redis_port != plan.servers.redis_port
+    assert again.servers.minio_port == plan.servers.minio_port
+    assert again.servers.redis_password == plan.servers.redis_password
+
+
+def test_what_runs_keeps_its_port_although_it_is_taken() -> None:
+    """It is taken by the server itself."""
+    plan = settle(None, Wishes(), set())
+    with socket.socket() as redis:
+        redis.bind((HOST, plan.servers.redis_port))
+        redis.listen()
+        assert settle(plan, Wishes(), {"redis"}) == plan
+
+
+def test_a_wish_is_fulfilled() -> None:
+    """Named ports are used, those named before too."""
+    port = free_port()
+    plan = settle(None, Wishes(kafka_port=port), set())
+    assert plan.servers.brokers[0].port == port
+    assert settle(plan, Wishes(redis_port=free_port({port})), set()).servers.brokers[0].port == port
+
+
+@pytest.mark.parametrize(
+    ("wishes", "running", "message"),
+    [
+        (Wishes(kafka_port=1), {"kafka-1"}, "--kafka-port 1: it runs already on port"),
+        (Wishes(minio_port=1), {"minio"}, "--minio-port 1: it runs already on port"),
+        (Wishes(redis_port=1), {"redis"}, "--redis-port 1: it runs already on port"),
+        (Wishes(rest_port=1), {"dispatcher"}, "--rest-port 1: it runs already on port"),
+        (Wishes(slots=5), {"taskmanager"}, "--slots 5: the task manager runs with 2"),
+        (Wishes(coordinators=5), {"coordinator-1"}, "--coordinators 5: 1 run; penstock down"),
+        (Wishes(kafka_port=77, redis_port=77), set(), "port 77 is named twice"),
+    ],
+)
+def test_a_wish_that_contradicts_is_refused(wishes: Wishes, running: set[str], message: str) -> None:
+    """With what runs, or with another wish."""
+    with pytest.raises(UsageError, match=message):
+        settle(settle(None, Wishes(), set()), wishes, running)
+
+
+def test_a_named_port_that_is_taken_is_refused() -> None:
+    """Rather than replaced: somebody wants exactly this one."""
+    with socket.socket() as other:
+        other.bind((HOST, 0))
+        other.listen()
+        port = other.getsockname()[1]
+        assert not is_free(port)
+        with pytest.raises(UsageError, match=f"--minio-port {port}: something listens there"):
+            settle(None, Wishes(minio_port=port), set())
+
+
+def test_a_plan_is_written_for_its_owner_only(tmp_path: Path) -> None:
+    """It comes back as it was, and nobody else may read the passwords in it."""
+    path, plan = tmp_path / "plan.json", settle(None, Wishes(), set())
+    assert read_plan(path) is None
+    write_plan(path, plan)
+    assert read_plan(path) == plan
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.write_text("{")
+    with pytest.raises(PlatformError, match="cannot read the plan"):
+        read_plan(path)
+
+
+def test_no_password_is_in_a_repr() -> None:
+    """A plan that is logged or shown in a failure gives nothing away."""
+    plan = plan_servers()
+    assert plan.secret_key not in repr(plan)
+    assert plan.redis_password not in repr(plan)
+
+
+def test_three_brokers_or_one() -> None:
+    """Two would stop when one is lost."""
+    assert len({n.port for n in plan_servers(brokers=3).brokers}) == 3
+    with pytest.raises(PlatformError, match="2 brokers"):
+        plan_servers(brokers=2)
