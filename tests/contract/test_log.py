@@ -327,3 +327,87 @@ async def test_closed_log_refuses(log: Log) -> None:
         await asyncio.wait_for(waiting, 5)
     with pytest.raises(ExternalError):
         await log.append("t", 0, new("a"))
+
+
+async def test_concurrent_appends_of_one_log_keep_the_order_of_calls(log: Log) -> None:
+    """Appends that are under way together are written in the order in which they began."""
+    calls = [asyncio.create_task(log.append("t", 0, new(str(number)))) for number in range(300)]
+    ends = await asyncio.gather(*calls)
+    assert ends == sorted(set(ends))
+    records = await everything(log)
+    assert [record.value for record in records] == [b"%d" % number for number in range(300)]
+    assert [record.next_offset for record in records] == ends
+
+
+async def test_many_readers_wait_at_once(log: Log) -> None:
+    """Readers of many partitions wait beside each other; each is woken by its own record and by no other."""
+    await log.create_topic("many", 40)
+    waiting = [asyncio.create_task(log.read("many", partition, 0, timeout_s=30)) for partition in range(40)]
+    assert await log.read("many", 0, 0) == []
+    order = [(partition * 7) % 40 for partition in range(40)]
+    for partition in order:
+        await log.append("many", partition, new(str(partition)))
+        assert [record.value for record in await asyncio.wait_for(waiting[partition], 5)] == [b"%d" % partition]
+        late = order[-1]
+        assert not waiting[late].done() or partition == late
+
+
+async def test_reading_back_and_forth(log: Log) -> None:
+    """A reader may go on from any offset at any time, also back, also while others wait at the end."""
+    ends = [await log.append("t", 0, new(str(number))) for number in range(60)]
+    waiting = asyncio.create_task(log.read("t", 0, ends[-1], timeout_s=30))
+    offsets = [0, *ends[:-1]]
+    for index in (59, 0, 30, 10, 59, 31, 5, 0):
+        records = await log.read("t", 0, offsets[index], max_bytes=4)
+        assert records[0].value == b"%d" % index
+        assert len(records) <= 4
+        assert await log.read("t", 0, ends[-1]) == []
+    await log.append("t", 0, new("last"))
+    assert [record.value for record in await asyncio.wait_for(waiting, 5)] == [b"last"]
+
+
+async def test_a_waiting_reader_behind_a_trim(log: Log) -> None:
+    """Who waits at the end is not disturbed by a trim up to there; who is behind it is told."""
+    end = await log.append("t", 0, new("a", "b"))
+    waiting = asyncio.create_task(log.read("t", 0, end, timeout_s=30))
+    await asyncio.sleep(0)
+    await log.trim("t", 0, end)
+    start, stop = await log.offsets("t", 0)
+    assert stop == end
+    if start > 0:  # a trim may be put off
+        with pytest.raises(OffsetOutOfRangeError):
+            await log.read("t", 0, 0, timeout_s=1)
+    await log.append("t", 0, new("c"))
+    assert [record.value for record in await asyncio.wait_for(waiting, 5)] == [b"c"]
+
+
+async def test_deleting_a_topic_leaves_others_alone(log: Log) -> None:
+    """Readers and appenders of other topics go on while a topic is deleted that is read and written just then."""
+    await log.create_topic("d", 1)
+    staying = asyncio.create_task(log.read("t", 0, 0, timeout_s=30))
+    leaving = [asyncio.create_task(log.read("d", 0, 0, timeout_s=30)) for _ in range(3)]
+    await asyncio.sleep(0)
+    await log.delete_topic("d")
+    for outcome in await asyncio.wait_for(asyncio.gather(*leaving, return_exceptions=True), 5):
+        assert isinstance(outcome, TopicNotFoundError)
+    await log.append("t", 0, new("a"))
+    assert [record.value for record in await asyncio.wait_for(staying, 5)] == [b"a"]
+
+
+async def test_append_of_nothing(log: Log) -> None:
+    """No records are appended at once, and the end is returned."""
+    end = await log.append("t", 0, new("a"))
+    assert await log.append("t", 0, []) == end
+    assert len(await everything(log)) == 1
+
+
+async def test_a_record_too_large_is_refused(log: Log, kind: str) -> None:
+    """Where records have a largest size, a larger one is refused with it, and nothing else is hurt."""
+    if kind != "kafka":
+        assert LARGEST_BYTES[kind] > 8 << 20
+        return
+    beside = asyncio.create_task(log.append("t", 0, new("a")))
+    with pytest.raises(ExternalError, match="larger than"):
+        await log.append("t", 0, [NewRecord(bytes(LARGEST_BYTES[kind] + 1))])
+    await beside
+    assert [record.value for record in await everything(log)] == [b"a"]

@@ -1,13 +1,14 @@
 """The Metadata port on Redis: `SET NX PX` for the lease, compare-and-set in Lua for renewing and releasing it.
 
-Nothing is tried twice: a command whose answer is lost is *unknown* and raises, because the second try of an acquire
-would meet its own first one. A connection that a restart of Redis has closed is noticed before it is used again.
+What may be done twice is tried once more when its connection turns out to be closed, as all are after a restart of
+Redis. Acquiring and releasing are not, because the second try would meet its own first one: they look at the key
+first, which also makes sure of the connection, and a lost answer is *unknown* and raises.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -15,12 +16,16 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from penstock.errors import ExternalError, UsageError
 from penstock.settings import RedisSettings
 
 TIMEOUT_S: Final = 2.0
 """How long one operation may take, connecting included; below a third of the lease's time to live."""
+
+_Operation = Callable[[str], Awaitable[Any]]
+"""Does something with the key of this full name."""
 
 _RENEW: Final = """
 if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('pexpire', KEYS[1], ARGV[2]) end
@@ -42,35 +47,39 @@ class RedisMetadata:
 
     async def acquire(self, key: str, value: bytes, ttl_ms: int) -> bool:
         """See `Metadata.acquire`."""
-        return bool(await self._ask(key, self._redis.set(self._prefix + key, value, nx=True, px=ttl_ms)))
+        if await self.get(key) is not None:
+            return False
+        return bool(await self._once(key, lambda name: self._redis.set(name, value, nx=True, px=ttl_ms)))
 
     async def renew(self, key: str, value: bytes, ttl_ms: int) -> bool:
         """See `Metadata.renew`."""
-        return bool(await self._ask(key, self._eval(_RENEW, key, value, ttl_ms)))
+        return bool(await self._twice(key, lambda name: self._redis.eval(_RENEW, 1, name, value, ttl_ms)))
 
     async def release(self, key: str, value: bytes) -> bool:
         """See `Metadata.release`."""
-        return bool(await self._ask(key, self._eval(_RELEASE, key, value)))
+        if await self.get(key) != value:
+            return False
+        return bool(await self._once(key, lambda name: self._redis.eval(_RELEASE, 1, name, value)))
 
     async def put(self, key: str, value: bytes) -> None:
         """See `Metadata.put`."""
-        await self._ask(key, self._redis.set(self._prefix + key, value))
+        await self._twice(key, lambda name: self._redis.set(name, value))
 
     async def get(self, key: str) -> bytes | None:
         """See `Metadata.get`."""
-        return await self._ask(key, self._redis.get(self._prefix + key))
+        return await self._twice(key, lambda name: self._redis.get(name))
 
     async def close(self) -> None:
         """Close the connections."""
         await self._redis.aclose()
 
-    def _eval(self, script: str, key: str, *arguments: bytes | int) -> Awaitable[Any]:
-        return self._redis.eval(script, 1, self._prefix + key, *arguments)
+    async def _twice(self, key: str, operation: _Operation) -> Any:
+        return await self._once(key, lambda name: _again_when_closed(lambda: operation(name)))
 
-    async def _ask(self, key: str, answer: Awaitable[Any]) -> Any:
+    async def _once(self, key: str, operation: _Operation) -> Any:
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                return await answer
+                return await operation(self._prefix + key)
         except (AuthenticationError, NoPermissionError) as error:
             raise ExternalError(
                 f"Redis at {self._where} refuses the login or the command ({error}); check user, password and "
@@ -82,6 +91,13 @@ class RedisMetadata:
                 f"Redis at {self._where}, key {self._prefix}{key}: {reason}; check that it runs and that the setting "
                 "redis.url is right"
             ) from error
+
+
+async def _again_when_closed(operation: Callable[[], Awaitable[Any]]) -> Any:
+    try:
+        return await operation()
+    except RedisConnectionError:
+        return await operation()
 
 
 def _client(settings: RedisSettings) -> Redis:
