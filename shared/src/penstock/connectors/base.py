@@ -260,10 +260,11 @@ class Sink(ABC):
     def begin(self) -> None:
         """Called once when a job starts anew (not when it is resumed), by one process, before `recover`."""
 
-    def recover(self, needed: Sequence[Any], operator: str | None = None) -> None:
+    def recover(self, needed: Sequence[Any], operator: str | None = None, attempt: str = "") -> None:
         """Called once per start of a job, by one process, before writers open: remove staged parts not in `needed`.
 
-        `operator` limits that to the parts of one sink operator, because several may share a destination.
+        `operator` limits that to the parts of one sink operator, because several may share a destination; parts of
+        `attempt` are left alone, because its other writers may be open already.
         """
 
     @abstractmethod

@@ -120,11 +120,13 @@ class FileWriter:
             self._file = self._path = None
 
 
-def remove_staged(folder: Path, needed: Sequence[Any], operator: str | None) -> None:
-    """Remove the staged files (of one operator) that no committable in `needed` names."""
+def remove_staged(folder: Path, needed: Sequence[Any], operator: str | None, attempt: str) -> None:
+    """Remove the staged files (of one operator) that no committable in `needed` names, but for those of `attempt`."""
     keep = {committable["staged"] for committable in needed}
     for path in (folder / STAGING).glob("*"):
-        owner = path.name.rpartition("--")[0]
+        owner, _, rest = path.name.rpartition("--")
+        if attempt and f"-{attempt}-" in rest:
+            continue
         if path.name not in keep and (operator is None or owner == _quoted(operator)):
             path.unlink(missing_ok=True)
 

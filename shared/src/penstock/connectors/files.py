@@ -296,11 +296,11 @@ class Sink(base.Sink):
 
             remove_visible(Path(self.folder))
 
-    def recover(self, needed: Sequence[Any], operator: str | None = None) -> None:
+    def recover(self, needed: Sequence[Any], operator: str | None = None, attempt: str = "") -> None:
         """See `Sink.recover`."""
         from penstock.connectors.file_writing import remove_staged
 
-        remove_staged(Path(self.folder), needed, operator)
+        remove_staged(Path(self.folder), needed, operator, attempt)
 
     def describe(self) -> Mapping[str, Any]:
         """See `Sink.describe`."""

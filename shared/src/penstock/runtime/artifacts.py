@@ -21,7 +21,7 @@ from pathlib import Path
 import structlog
 
 from penstock.api.pipeline import Pipeline
-from penstock.errors import CorruptDataError, PipelineError, UsageError
+from penstock.errors import CorruptDataError, PipelineError, ProtocolError, UsageError
 from penstock.graph.jobgraph import JobGraph, graph_from_json
 from penstock.ports import BlobNotFoundError, Blobs
 from penstock.protocol.joblog import Artifact, Begin, JobHistory, Submit
@@ -177,6 +177,8 @@ class StoreLoader:
         submit = history.submit
         if submit is None or submit.artifact is None:
             raise CorruptDataError(f"job {deploy.job}: its log names no sources")
+        if history.begin is None or history.begin.attempt != deploy.attempt:
+            raise ProtocolError(f"attempt {deploy.attempt_number} is over: another one has begun")
         if self._pipeline is None:
             self._pipeline = await self._import(submit.artifact)
         graph = _graph_of(history, submit, deploy.attempt)

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import structlog
 
@@ -35,7 +35,6 @@ from penstock.protocol.joblog import JobHistory, JobSettings, Submit
 from penstock.protocol.messages import Deploy, Restore
 from penstock.protocol.restarts import NoRestart, RestartStrategy
 from penstock.runtime.catalog import JobCatalog
-from penstock.runtime.committer import STAGED, decode_staged
 from penstock.runtime.coordinator import (
     CoordinatorService,
     CoordinatorTimeouts,
@@ -44,6 +43,7 @@ from penstock.runtime.job_shell import JobSpec
 from penstock.runtime.job_store import JobStore
 from penstock.runtime.leadership import ControlPorts
 from penstock.runtime.progress import JobProgress
+from penstock.runtime.sinks import staged_parts
 from penstock.runtime.submission import check_compatible
 from penstock.runtime.subtask import Services, SubtaskSettings
 from penstock.runtime.topics import create_control_topics
@@ -251,14 +251,8 @@ class EmbeddedJob:
 
     async def _recover_sinks(self, history: JobHistory | None) -> None:
         """Let every sink remove staged parts that no complete checkpoint names."""
-        needed: dict[str, list[Any]] = {}
-        if history is not None and history.restore is not None:
-            manifest = await self._store.manifest(history.restore)
-            for subtasks in manifest.subtasks.values():
-                for snapshot in subtasks.values():
-                    for operator, handles in snapshot.operators.items():
-                        staged = decode_staged(handles.lists.get(STAGED, ()))
-                        needed.setdefault(operator, []).extend(part.committable for part in staged)
+        restore = history.restore if history is not None else None
+        needed = staged_parts(await self._store.manifest(restore) if restore is not None else None)
         for operator, sink in self._sinks():
             await asyncio.to_thread(sink.recover, needed.get(operator, []), operator)
 

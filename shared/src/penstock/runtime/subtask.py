@@ -50,6 +50,7 @@ from penstock.runtime.exchange import Coalescer, ExchangeWriter, decode_payload,
 from penstock.runtime.exchange_io import CreditReport, FrameSender, PartitionReader
 from penstock.runtime.inbox import Inbox
 from penstock.runtime.operator import OperatorMetrics, OperatorSnapshot, RestoredState
+from penstock.runtime.sinks import prepare_sink
 from penstock.runtime.snapshots import FrozenSubtask, restore_operator, upload
 from penstock.runtime.sources import SourceDriver
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
@@ -231,6 +232,8 @@ class SubtaskRunner:
             writers[operator] = write.sink.open(self._sink_schema(operator), self._write_context(operator))
             return writers[operator]
 
+        for operator in self._vertex.operators:
+            await prepare_sink(operator.id, operator.node, self._plan, self.deploy, self._manifest)
         chain = build_chain(
             self._vertex,
             self._plan,
