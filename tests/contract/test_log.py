@@ -12,7 +12,14 @@ from penstock.adapters.directory_log import DirectoryLog
 from penstock.adapters.kafka_log import KafkaLog
 from penstock.adapters.memory import MemoryLog
 from penstock.errors import ExternalError, UsageError
-from penstock.ports import Log, LogRecord, NewRecord, OffsetOutOfRangeError, TopicNotFoundError
+from penstock.ports import (
+    Log,
+    LogRecord,
+    NewRecord,
+    OffsetOutOfRangeError,
+    RecordTooLargeError,
+    TopicNotFoundError,
+)
 from penstock.settings import ClusterSettings
 
 
@@ -407,7 +414,7 @@ async def test_a_record_too_large_is_refused(log: Log, kind: str) -> None:
         assert LARGEST_BYTES[kind] > 8 << 20
         return
     beside = asyncio.create_task(log.append("t", 0, new("a")))
-    with pytest.raises(ExternalError, match="larger than"):
+    with pytest.raises(RecordTooLargeError, match="larger than"):
         await log.append("t", 0, [NewRecord(bytes(LARGEST_BYTES[kind] + 1))])
     await beside
     assert [record.value for record in await everything(log)] == [b"a"]

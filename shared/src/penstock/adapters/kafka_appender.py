@@ -18,9 +18,9 @@ from aiokafka.structs import RecordMetadata
 
 from penstock.adapters.kafka_connection import RECOVERY_TIMEOUT_S, KafkaConnection
 from penstock.adapters.kafka_topics import LARGEST_BATCH_BYTES
-from penstock.errors import ExternalError, PenstockError
+from penstock.errors import PenstockError
 from penstock.kafka_clients import aiokafka_options
-from penstock.ports import NewRecord, TopicNotFoundError
+from penstock.ports import NewRecord, RecordTooLargeError, TopicNotFoundError
 
 BATCH_BYTES: Final = 4 << 20
 """Target size of a batch; a larger record makes a batch of its own."""
@@ -73,6 +73,7 @@ class KafkaAppender:
 
         Raises:
             ExternalError: unknown what was written.
+            RecordTooLargeError: Kafka would refuse one of the records.
             TopicNotFoundError: the topic does not exist, or was deleted meanwhile.
         """
         for record in records:
@@ -87,7 +88,7 @@ class KafkaAppender:
         finally:
             generation.calls.discard(call)
 
-    async def close(self, error: ExternalError) -> None:
+    async def close(self, error: PenstockError) -> None:
         """Fail what is under way and give back the connections."""
         if self._generation is not None:
             self._discard(self._generation, error)
@@ -219,7 +220,7 @@ def _fill(batch: Any, queue: deque[_Call]) -> tuple[Any, list[tuple[_Call, int |
 def _check_size(topic: str, record: NewRecord) -> None:
     size = len(record.value) + len(record.key or b"")
     if size > LARGEST_RECORD_BYTES:
-        raise ExternalError(
+        raise RecordTooLargeError(
             f"topic {topic}: a record of {size} bytes is larger than what its topics take, {LARGEST_RECORD_BYTES}; "
             "make rows smaller, or batches of fewer rows"
         )
@@ -230,7 +231,7 @@ async def _stop(started: asyncio.Task[AIOKafkaProducer]) -> None:
     started.cancel()
     try:
         producer = await started
-    except (asyncio.CancelledError, PenstockError):  # it never started
+    except (asyncio.CancelledError, Exception):  # it never started, and who waited for it has been told
         return
     producer._message_accumulator.fail_all(errors.ProducerClosed())
     try:

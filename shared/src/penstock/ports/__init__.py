@@ -6,7 +6,14 @@ contract suite (`tests/contract`). Adapters wrap foreign exceptions in `External
 
 from penstock.ports.blobs import BlobExistsError, BlobNotFoundError, Blobs
 from penstock.ports.clock import Clock
-from penstock.ports.log import Log, LogRecord, NewRecord, OffsetOutOfRangeError, TopicNotFoundError
+from penstock.ports.log import (
+    Log,
+    LogRecord,
+    NewRecord,
+    OffsetOutOfRangeError,
+    RecordTooLargeError,
+    TopicNotFoundError,
+)
 from penstock.ports.metadata import Metadata
 
 __all__ = [
@@ -19,5 +26,6 @@ __all__ = [
     "Metadata",
     "NewRecord",
     "OffsetOutOfRangeError",
+    "RecordTooLargeError",
     "TopicNotFoundError",
 ]

@@ -21,6 +21,12 @@ class OffsetOutOfRangeError(ExternalError):
     retryable = False
 
 
+class RecordTooLargeError(ExternalError):
+    """A record is larger than the log takes; nothing of the call was written."""
+
+    retryable = False
+
+
 @dataclass(frozen=True, slots=True)
 class NewRecord:
     """A record to append. `key` matters only in compacted topics: a newer record of a key may replace the older."""
@@ -44,9 +50,13 @@ class Log(Protocol):
 
     * `append` returns only after every record of the call is confirmed: it survives the death of any process. Records
       of one call, and of calls made one after another by one process, are in order; those of others may stand between.
-      An error means *unknown*: any prefix of the records may have been written, or be written a while later.
+      An error means *unknown*: any prefix of the records may have been written, or be written a while later. Calls
+      under way together in one process are written in the order in which they began.
     * `read` sees every confirmed record at or after `offset` in order, and never a part of one. A torn tail left by a
-      killed writer is invisible and is removed before the next append.
+      killed writer is invisible and is removed before the next append. Reads of any partitions, offsets and tasks may
+      run beside each other and do not wait for each other. While the log cannot be reached a read tries on, beyond its
+      timeout if need be, and then fails: an empty list always means that nothing was there.
+    * The deletion of a topic ends the reads and appends of it that are under way with `TopicNotFoundError`.
     * `sync` makes what was confirmed before the call survive a power loss too (a no-op where confirmation already
       means that).
     * Offsets below `start_offset` raise `OffsetOutOfRangeError`, as do offsets beyond the end.
