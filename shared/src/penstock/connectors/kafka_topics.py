@@ -18,6 +18,8 @@ from penstock.kafka_clients import confluent_options
 from penstock.settings import KafkaSettings
 
 TIMEOUT_S: Final = 20.0
+LOG_WARNINGS: Final = 4
+"""librdkafka's level: at its default it reports every client that is closed."""
 DEFAULT_MAX_MESSAGE_BYTES: Final = 1_048_588
 """Kafka's own default, used where a topic's settings may not be read."""
 _DENIED: Final = (
@@ -32,7 +34,7 @@ class TopicAdmin:
 
     def __init__(self, settings: KafkaSettings, client_id: str) -> None:
         self._settings = settings
-        self._client = AdminClient(confluent_options(settings, client_id))
+        self._client = AdminClient({**confluent_options(settings, client_id), "log_level": LOG_WARNINGS})
 
     def partitions(self, topic: str) -> int | None:
         """How many partitions the topic has; None if there is no such topic."""

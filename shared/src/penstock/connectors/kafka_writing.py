@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, Producer
 
 from penstock.connectors.base import Prepared
 from penstock.connectors.kafka_encoding import HASH, HEADER, KEY, TIMESTAMP_MS, VALUE, KafkaEncoder
-from penstock.connectors.kafka_topics import TopicAdmin
+from penstock.connectors.kafka_topics import LOG_WARNINGS, TopicAdmin
 from penstock.errors import ExternalError
 from penstock.kafka_clients import confluent_options
 from penstock.settings import KafkaSettings
@@ -52,6 +52,7 @@ class KafkaWriter:
         self._producer: Any = Producer(
             {
                 **confluent_options(settings, "penstock-sink"),
+                "log_level": LOG_WARNINGS,
                 "enable.idempotence": True,
                 "delivery.timeout.ms": DELIVERY_TIMEOUT_MS,
                 "linger.ms": 5,

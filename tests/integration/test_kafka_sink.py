@@ -1,0 +1,354 @@
+"""The exactly-once Kafka sink on a real broker: what a consumer with `read_committed` sees, record by record."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import time
+import uuid
+from collections import Counter
+from dataclasses import replace
+
+import aiokafka
+import pytest
+from tests.integration.test_cluster_in_memory import ROWS, Cluster, until
+from tests.unit.runtime.publishing_parts import Exchange, Run
+
+from penstock.adapters.system_clock import SystemClock
+from penstock.connectors import kafka
+from penstock.connectors.base import ProducerFencedError, PublishContext, PublishedMark, WriteContext
+from penstock.connectors.kafka_marks import delete_marks, marks_of_job
+from penstock.connectors.kafka_topics import TopicAdmin
+from penstock.errors import ExternalError, PipelineError
+from penstock.graph.jobgraph import build_job_graph
+from penstock.protocol.manifests import Interval
+from penstock.protocol.publishing import Mark, PublisherPhase
+from penstock.protocol.requests import RescaleJob
+from penstock.runtime.publish_loop import PublishingError, encode_mark
+from penstock.settings import KafkaSettings
+from penstock.types import INT64, STRING, Field, Schema
+
+pytestmark = pytest.mark.timeout(180)
+FIRST, SECOND = "a" * 32, "b" * 32
+
+
+@pytest.fixture
+def settings(platform) -> KafkaSettings:
+    """The Kafka of this run."""
+    return platform.settings("sink").kafka
+
+
+class Target:
+    """A topic of this test and a sink to it."""
+
+    def __init__(self, settings: KafkaSettings, partitions: int = 3, **options) -> None:
+        self.settings = settings
+        self.topic = f"target-{uuid.uuid4().hex[:8]}"
+        self.job = uuid.uuid4().hex
+        self.sink = kafka.Sink(self.topic, security=settings, create_partitions=partitions, **options)
+
+    def publisher(self):
+        context = PublishContext(self.job, "out", 0, 0, 1, lambda: time.time_ns() // 1_000)
+        return self.sink.publisher(context)
+
+    async def records(self) -> list[aiokafka.ConsumerRecord]:
+        """Everything that is committed, in order per partition."""
+        consumer = aiokafka.AIOKafkaConsumer(
+            bootstrap_servers=self.settings.brokers, isolation_level="read_committed", auto_offset_reset="none"
+        )
+        await consumer.start()
+        try:
+            count = TopicAdmin(self.settings, "test").partitions(self.topic)
+            assert count is not None
+            parts = [aiokafka.TopicPartition(self.topic, number) for number in range(count)]
+            consumer.assign(parts)
+            await consumer.seek_to_beginning(*parts)
+            ends = await consumer.end_offsets(parts)
+            found: list[aiokafka.ConsumerRecord] = []
+            async with asyncio.timeout(30):
+                while any([await consumer.position(part) < ends[part] for part in parts]):
+                    for batch in (await consumer.getmany(timeout_ms=200)).values():
+                        found += batch
+            return found
+        finally:
+            await consumer.stop()
+
+    async def numbers(self) -> list[int]:
+        return sorted(int(record.value) for record in await self.records())
+
+
+async def published(target: Target, exchange: Exchange, *, frames: int = 4) -> tuple[Run, Interval]:
+    """A first attempt that has published its first checkpoint."""
+    run = Run(target.publisher(), exchange, 1, clock=SystemClock())
+    await run.until(lambda: run.marks)
+    for n in range(frames):
+        exchange.rows(FIRST, range(10 * n, 10 * n + 10))
+    covered = Interval(FIRST, 0, exchange.barrier(FIRST), 1)
+    run.loop.covered([covered])
+    await run.until(lambda: run.published == 1)
+    return run, covered
+
+
+async def test_rows_are_visible_once(settings):
+    """Several transactions, one record per row."""
+    target, exchange = Target(settings), Exchange()
+    run, _ = await published(target, exchange)
+    await run.stop()
+    assert await target.numbers() == list(range(40))
+
+
+async def test_an_open_transaction_of_a_dead_publisher_is_aborted(settings):
+    """It died between InitProducerId and the commit: the next one publishes the same rows, once."""
+    target, exchange = Target(settings), Exchange()
+    run, covered = await published(target, exchange)
+    await run.stop()
+    dead = target.publisher()
+    await dead.open()
+    await dead.init_producer()
+    producer = dead._producer
+    assert producer is not None
+    await producer.begin_transaction()
+    await producer.send_and_wait(target.topic, b"999")
+    exchange.rows(FIRST, range(40, 45))
+    newer = Interval(FIRST, covered.end, exchange.barrier(FIRST), 2)
+    second = Run(target.publisher(), exchange, 2, [covered, newer], restored=2, clock=SystemClock())
+    await second.until(lambda: second.published == 2)
+    with pytest.raises(aiokafka.errors.ProducerFenced):
+        await producer.commit_transaction()
+    await second.stop()
+    await dead.close()
+    assert await target.numbers() == list(range(45))
+
+
+async def test_a_publisher_that_was_stopped_is_refused(settings):
+    """Between InitProducerId and its transaction another one starts: what it commits never becomes visible."""
+    target, exchange = Target(settings), Exchange()
+    run, _ = await published(target, exchange)
+    await run.stop()
+    stopped, newer = target.publisher(), target.publisher()
+    for publisher in (stopped, newer):
+        await publisher.open()
+        await publisher.init_producer()
+    with pytest.raises(ProducerFencedError, match="has started"):
+        await stopped.commit([exchange.frames[0][1]], encode_mark(Mark(99, 9, 1)))
+    await stopped.close()
+    await newer.close()
+    assert await target.numbers() == list(range(40))
+
+
+async def test_a_zombie_leaves(settings):
+    """An older attempt that learns of a COMPLETE late reads the mark of the newer one and goes."""
+    target, exchange = Target(settings), Exchange()
+    zombie, covered = await published(target, exchange)
+    second = Run(target.publisher(), exchange, 2, [covered], restored=1, clock=SystemClock())
+    await second.until(lambda: second.published == 1)
+    exchange.rows(FIRST, range(900, 905))
+    zombie.loop.covered([covered, Interval(FIRST, covered.end, exchange.barrier(FIRST), 2)])
+    await zombie.until(lambda: zombie.loop.machine.phase is PublisherPhase.EXITED)
+    start = len(exchange.frames)
+    exchange.rows(SECOND, range(40, 50))
+    second.loop.covered([Interval(SECOND, start, exchange.barrier(SECOND), 2)])
+    await second.until(lambda: second.published == 2)
+    await zombie.stop()
+    await second.stop()
+    assert await target.numbers() == list(range(50))
+
+
+async def test_a_commit_whose_answer_is_lost_is_not_repeated(settings):
+    """The transaction is in, the publisher does not know: it finds out from the mark."""
+    target, exchange = Target(settings), Exchange()
+    publisher = target.publisher()
+    commit, lost = publisher.commit, itertools.count()
+
+    async def forgetful(frames, mark):
+        await commit(frames, mark)
+        if next(lost) % 2:
+            raise ExternalError("no answer")
+
+    publisher.commit = forgetful
+    target.publisher = lambda: publisher
+    run, _ = await published(target, exchange, frames=6)
+    await run.stop()
+    assert await target.numbers() == list(range(60))
+
+
+async def test_a_missing_mark_fails(settings):
+    """A checkpoint of this generation exists, so rows may be visible: nothing is made up."""
+    target = Target(settings)
+    run = Run(target.publisher(), Exchange(), 2, [Interval(FIRST, 0, 4, 1)], restored=1, clock=SystemClock())
+    with pytest.raises(PublishingError, match="mark of this sink is missing"):
+        await run.until(lambda: False)
+
+
+async def test_a_mark_beyond_the_restored_end_fails(settings):
+    """Somebody restored an older checkpoint than what is visible."""
+    target, exchange = Target(settings), Exchange()
+    run, covered = await published(target, exchange)
+    await run.stop()
+    older = replace_end(covered, 2)
+    second = Run(target.publisher(), exchange, 2, [older], restored=1, clock=SystemClock())
+    with pytest.raises(PublishingError, match="beyond 2"):
+        await second.until(lambda: False)
+    assert await target.numbers() == list(range(40))
+
+
+def replace_end(interval: Interval, end: int) -> Interval:
+    return Interval(interval.attempt, interval.start, end, interval.checkpoint)
+
+
+async def test_deleted_marks_are_gone(settings):
+    """Topic and group; deleting them again changes nothing."""
+    target, exchange = Target(settings), Exchange()
+    run, _ = await published(target, exchange)
+    await run.stop()
+    publisher = target.publisher()
+    marks = publisher._marks
+    await delete_marks(settings, marks.group, marks.topic)
+    await delete_marks(settings, marks.group, marks.topic)
+    await until(lambda: TopicAdmin(settings, "test").partitions(marks.topic) is None, "the topic is gone")
+    await publisher.open()
+    await publisher.init_producer()
+    assert await publisher.read_mark() is None
+    await publisher.close()
+
+
+SCHEMA = Schema((Field("id", INT64, False), Field("name", STRING, True)))
+
+
+async def test_records_of_a_key_keep_their_order_and_go_where_any_client_sends_them(settings):
+    """Key, headers and partition of every record; null keys are spread."""
+    import polars as pl
+
+    target = Target(settings, partitions=5, key="name", headers={"number": "id"})
+    encoder = await target.sink.encoder(SCHEMA, "out")
+    names = [None if n % 7 == 0 else f"key {n % 23}" for n in range(500)]
+    rows = pl.DataFrame({"id": range(500), "name": names})
+    publisher = target.publisher()
+    await publisher.open()
+    for position in range(2):
+        await publisher.init_producer()
+        part = rows.slice(250 * position, 250)
+        await publisher.commit([encoder.encode(part).frame], PublishedMark(position, "{}"))
+    await publisher.close()
+    found = await target.records()
+    assert sorted(json.loads(record.value)["id"] for record in found) == list(range(500))
+    order: dict[bytes, int] = {}
+    for record in found:
+        row = json.loads(record.value)
+        assert record.headers == (("number", str(row["id"]).encode()),)
+        assert record.key == (None if row["name"] is None else row["name"].encode())
+        if record.key is not None:
+            assert record.partition == aiokafka.partitioner.murmur2(record.key) % 2**31 % 5
+            assert row["id"] > order.get(record.key, -1)
+            order[record.key] = row["id"]
+
+
+async def test_a_missing_topic_is_an_error_that_says_how_to_create_it(settings):
+    """Before anything runs."""
+    sink = kafka.Sink("nowhere-to-be-found", security=settings)
+    with pytest.raises(PipelineError, match=r"kafka-topics\.sh --create.*create_partitions=N"):
+        await asyncio.to_thread(sink.begin)
+
+
+async def test_the_at_least_once_writer_confirms_before_the_checkpoint(settings):
+    """`persist` returns when every record is there."""
+    import polars as pl
+
+    target = Target(settings, key="name", delivery="at-least-once")
+    context = WriteContext("out", 0, FIRST, 1, lambda: 0)
+    writer = await asyncio.to_thread(target.sink.open, SCHEMA, context)
+    writer.write(pl.DataFrame({"id": range(1_000), "name": [f"key {n % 9}" for n in range(1_000)]}))
+    persist = writer.prepare(1).persist
+    assert persist is not None
+    await asyncio.to_thread(persist)
+    writer.close()
+    found = await target.records()
+    assert sorted(json.loads(record.value)["id"] for record in found) == list(range(1_000))
+    assert all(record.partition == aiokafka.partitioner.murmur2(record.key) % 2**31 % 3 for record in found)
+
+
+class KafkaCluster(Cluster):
+    """Coordinators and workers in this process, the sink on a real broker."""
+
+    def __init__(self, target: Target, rate: float) -> None:
+        self.target = target
+        super().__init__(rate=rate, sink=target.sink)
+
+
+def check(records: list[aiokafka.ConsumerRecord]) -> None:
+    """Every window once, every row counted."""
+    rows = [json.loads(record.value) for record in records]
+    windows = Counter((row["key"], row["window_start"]) for row in rows)
+    assert [window for window, times in windows.items() if times > 1] == []
+    assert len(windows) == 7 * ROWS // 100
+    assert sum(row["n"] for row in rows) == ROWS
+    assert sum(row["total"] for row in rows) == sum(range(ROWS))
+    newest: dict[bytes, str] = {}
+    for record in records:
+        row = json.loads(record.value)
+        assert row["window_start"] > newest.get(record.key, ""), "windows of a key are out of order"
+        newest[record.key] = row["window_start"]
+
+
+async def test_a_job_with_failing_workers_and_a_rescale_writes_every_row_once(settings):
+    """Workers die again and again, the job gets wider: a consumer sees every window once."""
+    kafka.use_cluster(settings, "sink-test")
+    target = Target(settings, key="key")
+    cluster = KafkaCluster(target, rate=1_200)
+    await cluster.submit()
+    try:
+        _, ended, _ = await cluster.candidate()
+        workers = [cluster.worker() for _ in range(3)]
+
+        async def complete() -> int:
+            record = (await cluster.history()).complete
+            return record.checkpoint if record else 0
+
+        async def beyond(checkpoint: int) -> bool:
+            return await complete() > checkpoint
+
+        for _ in range(2):
+            seen = await complete()
+            await until(lambda seen=seen: beyond(seen), "a checkpoint is complete")
+            workers.pop(0).cancel()
+            workers.append(cluster.worker())
+        seen = await complete()
+        await until(lambda: beyond(seen), "a checkpoint is complete after a restart")
+        await cluster.request(RescaleJob(request="wider", job=cluster.job, parallelism=3))
+        answer = await cluster.answer("wider")
+        assert answer.outcome == "completed", answer.reason
+        outcome = await asyncio.wait_for(ended, 90)
+        assert outcome.state == "FINISHED", outcome.reason
+        records = (await cluster.history()).records
+        assert [type(record).__name__ for record in records].count("Begin") >= 4
+    finally:
+        await cluster.stop()
+    check(await target.records())
+    for marks in marks_of_job("sink-test", cluster.job, cluster.graph, range(2)):
+        await delete_marks(marks.settings(settings), marks.group, marks.topic)
+
+
+def test_the_platforms_kafka_is_meant_where_none_is_named(settings):
+    """That of `use_cluster`; what a sink names itself goes before it."""
+    kafka.use_cluster(settings, "there")
+    assert kafka.Sink("t").settings == settings
+    assert kafka.Sink("t", brokers="elsewhere:1").settings == KafkaSettings(brokers="elsewhere:1")
+    assert kafka.cluster_name() == "there"
+    own = replace(settings, replication=3)
+    assert kafka.Sink("t", security=own).settings == own
+
+
+def test_the_job_graph_says_what_is_to_be_deleted():
+    """Group and topic of the marks per generation, without the user's code."""
+    from tests.integration.test_cluster_in_memory import Event
+
+    from penstock import Pipeline
+    from penstock.connectors import iterables
+
+    p = Pipeline("marks")
+    p.read(iterables.Source([], schema=Event)).write(kafka.Sink("t", brokers="other:9092")).uid("out")
+    [marks] = marks_of_job("here", "j" * 32, build_job_graph(p.plan, 2), [4])
+    assert marks.group == f"penstock.here.{'j' * 32}.out.g4"
+    assert marks.topic == f"{marks.group}.marks"
+    assert marks.settings(KafkaSettings()).brokers == "other:9092"
