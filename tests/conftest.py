@@ -1,7 +1,7 @@
 """The real parts for tests: Kafka, MinIO and Redis, started when the first test asks for them, ended with the run.
 
 * `platform`: one set for the whole run, shared by all its processes; every test takes a cluster name of its own.
-* `own_platform`: a set for one test, which may kill, pause and restart its servers.
+* `own_platform`: a set for one test, which may kill, pause and restart its servers; `three_brokers`: with three brokers.
 
 What is missing on the machine is a failure that says what to type, never a skip.
 """
@@ -15,6 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,8 +37,6 @@ class SharedPlatform:
 
     def settings(self, name: str = "test") -> ClusterSettings:
         """A fresh cluster on them: the name is made unique, so nothing of another test is in the way."""
-        from dataclasses import replace
-
         return replace(self._settings, name=f"{name}-{secrets.token_hex(4)}")
 
 
@@ -76,9 +75,21 @@ def platform() -> SharedPlatform:
 @pytest.fixture
 def own_platform() -> Generator[Any]:
     """Kafka, MinIO and Redis of one test (a `penstock.platform.servers.Servers`), to be killed and restarted at will."""
-    from penstock.platform.parts import cached_parts
+    yield from _own_servers(brokers=1)
 
-    servers = _run(_guard().own(cached_parts(), f"own-{secrets.token_hex(4)}"))
+
+@pytest.fixture
+def three_brokers() -> Generator[Any]:
+    """The same with three brokers: topics are replicated three times, and one broker may be lost."""
+    yield from _own_servers(brokers=3)
+
+
+def _own_servers(brokers: int) -> Generator[Any]:
+    from penstock.platform.parts import cached_parts
+    from penstock.platform.servers import plan_servers
+
+    name = f"own-{secrets.token_hex(4)}"
+    servers = _run(_guard().own(cached_parts(), name, plan_servers(brokers=brokers, heap_mb=256)))
     yield servers
     _run(servers.kill())
 
