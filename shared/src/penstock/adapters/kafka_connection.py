@@ -8,12 +8,14 @@ tells a topic that is not there from one that has no leader yet.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 from aiokafka import errors
 from aiokafka.client import AIOKafkaClient
+from aiokafka.conn import create_conn
 from aiokafka.protocol.metadata import MetadataRequest
 
 from penstock.adapters.naming import MAX_TOPIC_LENGTH, checked_topic
@@ -41,6 +43,14 @@ RETRIABLE: Final = (
     errors.RequestTimedOutError,
     errors.CorrelationIdError,
     errors.ReplicaNotAvailableError,
+)
+
+
+_LOGIN_REFUSED: Final = (
+    errors.UnsupportedSaslMechanismError,
+    errors.SaslAuthenticationFailed,
+    errors.IllegalSaslStateError,
+    errors.AuthenticationFailedError,
 )
 
 
@@ -81,8 +91,10 @@ class KafkaConnection:
                 try:
                     async with asyncio.timeout(ANSWER_TIMEOUT_MS / 1_000):
                         await client.bootstrap()
-                except BaseException:
+                except BaseException as error:
                     await client.close()
+                    if isinstance(error, errors.KafkaConnectionError):
+                        await _raise_reason(options)
                     raise
                 self._client = client
         self.check_open()
@@ -191,8 +203,10 @@ class KafkaConnection:
         """`error` as ours."""
         if isinstance(error, errors.TopicAuthorizationFailedError | errors.ClusterAuthorizationFailedError):
             advice = "give the setting kafka.sasl_username's user the rights on topics of this prefix"
-        elif isinstance(error, errors.UnsupportedSaslMechanismError | errors.AuthenticationFailedError):
-            advice = "check the settings kafka.sasl_*"
+        elif isinstance(error, _LOGIN_REFUSED):
+            advice = "check the settings kafka.security_protocol, sasl_mechanism, sasl_username and sasl_password"
+        elif isinstance(error, ssl.SSLError):
+            advice = "check the settings kafka.ssl_cafile and ssl_certfile, and the name in the broker's certificate"
         else:
             advice = "check that the brokers run and the setting kafka.brokers"
         reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -213,6 +227,13 @@ class KafkaConnection:
                 await client.close()
 
 
+async def _raise_reason(options: dict[str, Any]) -> None:
+    """Raise why the first broker cannot be connected to: the client's bootstrap only logs it."""
+    host, _, port = options["bootstrap_servers"][0].rpartition(":")
+    kept = {name: value for name, value in options.items() if name not in ("bootstrap_servers", "metadata_max_age_ms")}
+    (await create_conn(host.strip("[]"), int(port), **kept)).close()
+
+
 class Attempts:
     """Failures of one operation in a row: waits before the next attempt, until it has lasted too long."""
 
@@ -230,7 +251,8 @@ class Attempts:
             ExternalError: another attempt cannot help, or there were enough.
         """
         self._connection.check_open()
-        may_pass = isinstance(error, RETRIABLE) or getattr(error, "retriable", False)
+        refused = isinstance(error, (ssl.SSLError, *_LOGIN_REFUSED))
+        may_pass = not refused and (isinstance(error, RETRIABLE) or getattr(error, "retriable", False))
         if not may_pass or time.monotonic() > self._give_up_s:
             raise self._connection.failure(self._what, self._topic, error)
         self._connection.forget(self._topic)
