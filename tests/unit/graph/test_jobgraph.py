@@ -9,12 +9,15 @@ from datetime import datetime
 import pytest
 
 from penstock import OutputTag, Pipeline, PipelineError, col, count, lit, tumbling
-from penstock.connectors import collecting, iterables
+from penstock.connectors import collecting, iterables, kafka
 from penstock.errors import IncompatibleStateError
 from penstock.graph.describe import check_signature, state_signature
 from penstock.graph.executiongraph import ExecutionGraph
 from penstock.graph.explain import explain_dot, explain_text
 from penstock.graph.jobgraph import build_job_graph, graph_from_json
+from penstock.protocol.frames import Channel
+from penstock.protocol.messages import SubtaskId
+from penstock.protocol.outputs import OutputId
 
 
 @dataclass
@@ -166,3 +169,52 @@ def test_a_changed_window_cannot_take_over_state():
     with pytest.raises(IncompatibleStateError, match=r"operator 'hot': its window changed from tumbling\('10s'\)"):
         check_signature("hot", old, new)
     check_signature("hot", old, old)
+
+
+def test_an_exactly_once_kafka_sink_becomes_two_operators():
+    """Encoded where the rows are, published behind an exchange with one writer per partition."""
+    p = Pipeline("kafka")
+    p.read(iterables.Source([], schema=Bid)).filter(col("price") > 1).write(kafka.Sink("t", key="auction")).uid("out")
+    graph = build_job_graph(p.plan, 3)
+    first, last = graph.vertices
+    assert [operator.verb for operator in first.operators] == ["read", "filter", "encode"]
+    assert [(operator.verb, operator.id) for operator in last.operators] == [("publish", "out")]
+    assert [(edge.vertex, edge.ship) for edge in last.inputs] == [("v0", "forward")]
+    assert [column["name"] for column in last.inputs[0].schema] == ["value", "key", "hash"]
+    execution = ExecutionGraph(graph)
+    topology = execution.topology()
+    assert topology.publishers == {"v1"}
+    assert topology.sinks == {SubtaskId("v1", index) for index in range(3)}
+    assert execution.channels(SubtaskId("v1", 2)) == (Channel(0, 2),)
+    [(_, outputs)] = execution.outputs(SubtaskId("v0", 1))
+    assert outputs == (OutputId("v1", 0, 1),)
+    assert topology.slots[SubtaskId("v1", 2)] == topology.slots[SubtaskId("v0", 2)]
+    assert last.operators[0].guarantee == "exactly-once"
+    assert "committed together with the rows" in explain_text(graph)
+    assert "n2_publish" in explain_dot(graph)
+    assert graph_from_json(json.loads(json.dumps(graph.to_json()))) == graph
+
+
+def test_behind_a_union_rows_are_encoded_in_a_vertex_of_their_own():
+    """Its exchange has several writers; the publisher's has one."""
+    p = Pipeline("union")
+    left, right = (p.read(iterables.Source([], schema=Bid)) for _ in range(2))
+    left.union(right).write(kafka.Sink("t"))
+    vertices = build_job_graph(p.plan, 2).vertices
+    assert [[operator.verb for operator in vertex.operators] for vertex in vertices] == [
+        ["read"], ["read"], ["encode"], ["publish"],
+    ]  # fmt: skip
+
+
+def test_where_less_is_promised_the_sink_is_one_operator():
+    """At-least-once by declaration or by the job's mode: written in place, and the plan says so."""
+    p = Pipeline("less")
+    rows = p.read(iterables.Source([], schema=Bid))
+    rows.write(kafka.Sink("t", delivery="at-least-once"))
+    [operator] = [o for o in build_job_graph(p.plan, 1).operators() if o.verb == "write"]
+    assert operator.guarantee.startswith("at-least-once")
+    q = Pipeline("mode")
+    q.read(iterables.Source([], schema=Bid)).write(kafka.Sink("t"))
+    graph = build_job_graph(q.plan, 1, at_least_once=True)
+    assert [o.verb for o in graph.operators()] == ["read", "write"]
+    assert "barriers are not aligned" in list(graph.operators())[-1].guarantee

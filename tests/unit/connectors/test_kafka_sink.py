@@ -1,0 +1,254 @@
+"""Kafka sinks as they are declared, and rows as they become records."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+
+import aiokafka.partitioner
+import fastavro
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock import Pipeline
+from penstock.connectors import iterables, kafka
+from penstock.connectors.avro import avro_schema
+from penstock.connectors.kafka_encoding import KafkaEncoder, RecordShape, encoded_schema
+from penstock.connectors.kafka_marks import marks_of
+from penstock.connectors.kafka_partitioning import key_hashes
+from penstock.errors import BadRecordError, PipelineError
+from penstock.settings import KafkaSettings, Secret
+from penstock.types import (
+    BINARY,
+    BOOLEAN,
+    DATE,
+    DURATION,
+    FLOAT64,
+    INT64,
+    STRING,
+    TIMESTAMP,
+    UINT64,
+    Field,
+    ListType,
+    Schema,
+    StructType,
+)
+
+ROWS = Schema(
+    (
+        Field("id", INT64, False),
+        Field("name", STRING, True),
+        Field("at", TIMESTAMP, True),
+        Field("ok", BOOLEAN, True),
+    )
+)
+AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def frame(**columns) -> pl.DataFrame:
+    rows = max(len(values) for values in columns.values())
+    given_columns = {"id": list(range(rows)), "name": ["x"] * rows, "at": [AT] * rows, "ok": [True] * rows} | columns
+    return pl.DataFrame(given_columns, schema=ROWS.polars())
+
+
+def encoder(shape: RecordShape, *, schema: Schema = ROWS, limit: int = 1_000_000, bad_rows="fail") -> KafkaEncoder:
+    return KafkaEncoder("kafka topic 't'", schema, shape, limit, bad_rows)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"format": "jsom"}, "did you mean 'json'"),
+        ({"delivery": "exactly_once"}, "did you mean 'exactly-once'"),
+        ({"delivery": "upsert"}, "needs key="),
+        ({"format": "arrow", "key": "id"}, "holds many rows"),
+        ({"bad_rows": "dead_letter"}, "policy of sources"),
+        ({"create_partitions": 0}, "number of partitions"),
+        ({"brokers": "a:1", "security": KafkaSettings(brokers="b:1")}, "name the brokers once"),
+    ],
+)
+def test_a_wrong_declaration_is_refused(options, message):
+    """When the sink is declared, not when it runs."""
+    with pytest.raises(PipelineError, match=message):
+        kafka.Sink("t", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"key": "nane"}, "kafka.Sink: key.*did you mean 'name'"),
+        ({"partition_by": "nane"}, "partition_by.*did you mean 'name'"),
+        ({"headers": {"h": "nane"}}, "headers.*did you mean 'name'"),
+        ({"timestamp": "id"}, "not a timestamp"),
+        ({"format": "raw"}, "bytes of a column `value`"),
+    ],
+)
+def test_a_sink_that_does_not_fit_the_stream_is_refused(options, message):
+    """Unknown columns with the nearest name, columns of the wrong type."""
+    with pytest.raises(PipelineError, match=message):
+        kafka.Sink("t", **options).check(ROWS, updates=False)
+
+
+def test_updates_need_a_key():
+    """Every update would count as a row; with a key the newest counts."""
+    with pytest.raises(PipelineError, match=r'delivery="upsert"'):
+        kafka.Sink("t").check(ROWS, updates=True)
+    kafka.Sink("t", key="id", delivery="upsert").check(ROWS, updates=True)
+    kafka.Sink("t", key="id").check(ROWS, updates=True)
+
+
+def test_no_secret_is_described():
+    """The description stands in the job graph and in plans."""
+    security = KafkaSettings(brokers="b:1", sasl_username="me", sasl_password=Secret("geheim"))
+    sink = kafka.Sink("t", key="id", security=security)
+    assert "geheim" not in json.dumps(sink.describe()) + repr(sink)
+    assert sink.describe()["brokers"] == "b:1"
+    assert "brokers" not in kafka.Sink("t").describe()
+
+
+def test_json_is_an_object_per_row():
+    """As the JSON of file sinks."""
+    found = encoder(RecordShape("json")).encode(frame(name=['a"b', None])).frame
+    assert found.columns == ["value"]
+    assert found["value"].to_list() == [
+        b'{"id":0,"name":"a\\"b","at":"2026-01-01T12:00:00Z","ok":true}',
+        b'{"id":1,"name":null,"at":"2026-01-01T12:00:00Z","ok":true}',
+    ]
+
+
+def test_keys_headers_and_timestamp_are_columns():
+    """One key column as it is, several as a JSON object."""
+    shape = RecordShape("json", ("name",), timestamp="at", headers={"id": "id", "when": "at"})
+    found = encoder(shape).encode(frame(name=["k", None])).frame
+    assert found.schema == encoded_schema(shape).polars()
+    row = found.row(0, named=True)
+    assert (row["key"], row["timestamp"]) == (b"k", int(AT.timestamp() * 1_000))
+    assert (row["header0"], row["header1"]) == (b"0", b"2026-01-01T12:00:00Z")
+    assert found.row(1, named=True)["key"] is None
+    assert found.row(1, named=True)["hash"] is None
+    both = encoder(RecordShape("json", ("id", "name"))).encode(frame(name=["k"])).frame
+    assert both["key"].to_list() == [b'{"id":0,"name":"k"}']
+
+
+def test_another_column_may_choose_the_partition():
+    """The key stays what it is."""
+    found = encoder(RecordShape("json", ("id",), partition_by="name")).encode(frame(name=["k", "l", None])).frame
+    hashes = [aiokafka.partitioner.murmur2(name) & 0x7FFFFFFF for name in (b"k", b"l")]
+    assert found["hash"].to_list() == [*hashes, None]
+    assert found["key"].to_list() == [b"0", b"1", b"2"]
+
+
+@given(st.lists(st.none() | st.binary(max_size=70)))
+def test_the_partitioner_is_kafkas(keys: list[bytes | None]):
+    """murmur2 as the other clients compute it."""
+    expected = [None if key is None else aiokafka.partitioner.murmur2(key) & 0x7FFFFFFF for key in keys]
+    assert key_hashes(pl.Series(keys, dtype=pl.Binary)).to_list() == expected
+
+
+def test_a_row_that_is_too_large_for_the_topic_is_a_bad_row():
+    """It fails with what to do, or is skipped and counted."""
+    rows = frame(name=["x", "y" * 2_000, "z"])
+    with pytest.raises(BadRecordError, match=r"the topic takes 1,000 \(max.message.bytes\); raise that"):
+        encoder(RecordShape("json"), limit=1_000).encode(rows)
+    found = encoder(RecordShape("json"), limit=1_000, bad_rows="skip").encode(rows)
+    assert (found.skipped, found.frame.height) == (1, 2)
+
+
+def test_an_upsert_without_key_is_a_bad_row():
+    """Nobody could tell which record it replaces."""
+    shape = RecordShape("json", ("name",), key_needed=True)
+    with pytest.raises(BadRecordError, match="no key"):
+        encoder(shape).encode(frame(name=["x", None]))
+    assert encoder(shape, bad_rows="skip").encode(frame(name=["x", None])).skipped == 1
+
+
+@given(st.lists(st.text(), min_size=1))
+def test_a_csv_record_is_a_row_whatever_stands_in_it(names: list[str]):
+    """Newlines and quotes within a text end no record."""
+    schema = Schema((Field("id", INT64, False), Field("name", STRING, False)))
+    rows = pl.DataFrame({"id": range(len(names)), "name": names}, schema=schema.polars())
+    found = encoder(RecordShape("csv"), schema=schema).encode(rows).frame["value"].to_list()
+    assert found == [rows.slice(n, 1).write_csv(include_header=False).encode()[:-1] for n in range(len(names))]
+
+
+def test_raw_writes_the_bytes_of_a_column():
+    """`value`, or the only column that nothing else uses."""
+    schema = Schema((Field("key", STRING, True), Field("payload", BINARY, True)))
+    shape = RecordShape("raw", ("key",))
+    kafka.Sink("t", key="key", format="raw").check(schema, updates=False)
+    rows = pl.DataFrame({"key": ["a", "b"], "payload": [b"\x00", None]}, schema=schema.polars())
+    found = encoder(shape, schema=schema).encode(rows).frame
+    assert found["value"].to_list() == [b"\x00", None]  # a tombstone
+    with pytest.raises(BadRecordError, match="neither value nor key"):
+        encoder(RecordShape("raw"), schema=schema.select(["payload"])).encode(rows.select("payload"))
+
+
+def test_arrow_puts_many_rows_into_a_record_that_the_topic_takes():
+    """Too large ones are split; a single row that is too large is a bad row."""
+    rows = frame(name=["x" * 50] * 1_000)
+    found = encoder(RecordShape("arrow"), limit=20_000).encode(rows).frame["value"].to_list()
+    assert 1 < len(found) < 100
+    assert max(map(len, found)) < 20_000
+    tables = [pa.ipc.open_stream(value).read_all() for value in found]
+    assert pa.concat_tables(tables).column("id").to_pylist() == list(range(1_000))
+    assert encoder(RecordShape("arrow"), limit=300, bad_rows="skip").encode(frame(name=["x"])).skipped == 1
+    with pytest.raises(BadRecordError, match="a single row"):
+        encoder(RecordShape("arrow"), limit=300).encode(frame(name=["x"]))
+
+
+def test_avro_is_a_datum_per_row():
+    """Readable with the schema that the stream has."""
+    inner = StructType((Field("x", FLOAT64, True), Field("d", DURATION, True)))
+    schema = Schema(
+        (
+            Field("id", INT64, False),
+            Field("at", TIMESTAMP, True),
+            Field("day", DATE, True),
+            Field("took", DURATION, True),
+            Field("many", ListType(STRING), True),
+            Field("inner", inner, True),
+        )
+    )
+    row = {
+        "id": 1,
+        "at": AT,
+        "day": date(2026, 1, 2),
+        "took": timedelta(seconds=2),
+        "many": ["a", None],
+        "inner": {"x": 0.5, "d": timedelta(seconds=1)},
+    }
+    rows = pl.DataFrame([row, dict.fromkeys(row) | {"id": 2}], schema=schema.polars())
+    values = encoder(RecordShape("avro"), schema=schema).encode(rows).frame["value"].to_list()
+    read = [fastavro.schemaless_reader(io.BytesIO(value), avro_schema(schema), None) for value in values]
+    assert read[0] == row | {"took": 2_000_000, "inner": {"x": 0.5, "d": 1_000_000}}
+    assert read[1] == dict.fromkeys(row) | {"id": 2}
+    with pytest.raises(PipelineError, match="column 'big' is uint64"):
+        kafka.Sink("t", format="avro").check(Schema((Field("big", UINT64, False),)), updates=False)
+
+
+def test_marks_have_names_that_kafka_takes():
+    """Whatever the user calls the operator."""
+    for operator in ("out", "mein Ausgang/ö", "x" * 300):
+        marks = marks_of("cluster", "j" * 32, operator, 3)
+        assert len(marks.topic) < 249
+        assert marks.topic.replace(".", "").replace("_", "").replace("-", "").isalnum()
+        assert marks.topic.isascii()
+    assert marks_of("c", "j", "a b", 0) != marks_of("c", "j", "a_20b", 0)
+
+
+@dataclass
+class Row:
+    id: int
+    name: str
+
+
+def test_a_sink_that_does_not_fit_fails_where_it_is_written():
+    """When the pipeline is built, before anything runs."""
+    p = Pipeline("p")
+    with pytest.raises(PipelineError, match=r"kafka\.Sink: key"):
+        p.read(iterables.Source([], schema=Row)).write(kafka.Sink("t", key="nobody"))
