@@ -135,7 +135,8 @@ def spawn(
 def marked(mark: str) -> list[ProcessId]:
     """All processes that carry this mark or one that begins with it and a slash.
 
-    Only Linux shows the environments of others; elsewhere the list is empty.
+    Only Linux shows the environments of others; elsewhere the list is empty. A program that writes its title over its
+    environment (Redis does) is not seen.
     """
     return [process for process in _all() if _has_mark(process.pid, mark)]
 
