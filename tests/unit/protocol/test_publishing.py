@@ -7,6 +7,7 @@ import pytest
 from penstock.protocol.frames import Channel, Frame, FrameKind
 from penstock.protocol.manifests import Interval
 from penstock.protocol.publishing import (
+    CHUNK_BYTES,
     BackedOff,
     BackOff,
     Committed,
@@ -56,7 +57,7 @@ def read(subject: PublisherMachine, mark: Mark | None) -> list[object]:
 def test_frames_of_an_interval_are_published_with_the_mark(publisher: PublisherMachine):
     """Only data of the interval's attempt, and the position in the same transaction."""
     assert publisher.handle(Covered((Interval(NEW, 0, 4, 5),))) == [InitProducer()]
-    assert read(publisher, Mark(0, 0, 2)) == [ReadFrames(0, 4, 4 << 20)]
+    assert read(publisher, Mark(0, 0, 2)) == [ReadFrames(0, 4, CHUNK_BYTES)]
     frames = [frame(0, OLD, 0), frame(1, NEW, 0), frame(2, NEW, 1), frame(3, NEW, 2, FrameKind.BARRIER)]
     mark = Mark(4, 5, 2, last_attempt=NEW, last_seq=2)
     assert publisher.handle(FramesRead(frames, 4)) == [CommitTransaction(("row 1", "row 2"), mark)]
@@ -125,7 +126,7 @@ def test_a_mark_that_cannot_exist_yet_is_made_before_anything_is_published():
     subject.handle(Committed())
     assert subject.announced
     subject.handle(Covered((Interval(NEW, 7, 9, 1),)))
-    assert read(subject, Mark(7, 0, 2)) == [ReadFrames(7, 9, 4 << 20)]
+    assert read(subject, Mark(7, 0, 2)) == [ReadFrames(7, 9, CHUNK_BYTES)]
 
 
 def test_a_mark_that_was_made_must_not_be_missing_later():
@@ -177,4 +178,4 @@ def test_a_restored_interval_is_published_by_the_next_attempt():
     subject.start((Interval(OLD, 0, 4, 2),))
     read(subject, Mark(0, 0, 2))
     assert subject.handle(Committed()) == [InitProducer()]
-    assert read(subject, Mark(0, 0, 3)) == [ReadFrames(0, 4, 4 << 20)]
+    assert read(subject, Mark(0, 0, 3)) == [ReadFrames(0, 4, CHUNK_BYTES)]

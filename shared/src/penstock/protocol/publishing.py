@@ -17,8 +17,8 @@ import msgspec
 from penstock.protocol.frames import Frame, FrameKind
 from penstock.protocol.manifests import Interval
 
-CHUNK_BYTES = 4 << 20
-"""About how much one transaction publishes; whole frames."""
+CHUNK_BYTES = 16 << 20
+"""About how much one transaction publishes; whole frames. A transaction of 4 MiB costs half as much again per record."""
 
 
 class Mark(msgspec.Struct, frozen=True):
