@@ -55,8 +55,9 @@ class Completes:
 
 def staged_of_newest_complete(folder: Path) -> list[str]:
     """Staged files that the newest COMPLETE lists and that nobody has made visible yet."""
-    newest = [record for record in job_log(folder) if record["type"] == "Complete"][-1:]
-    if not newest:
+    records = list(job_log(folder))
+    newest = [record for record in records if record["type"] == "Complete"][-1:]
+    if not newest or records[-1]["type"] == "Terminated":  # a finished job's checkpoints are deleted
         return []
     manifest = json.loads((folder / ".penstock/departures/blobs" / newest[0]["manifest"]).read_bytes())
     listed = "".join(staged_parts(manifest))

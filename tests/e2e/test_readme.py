@@ -30,6 +30,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (shutil.copytree if source.is_dir() else shutil.copy)(source, copy / name)
     (copy / "shared").mkdir()
     shutil.copy(ROOT / "shared" / "pyproject.toml", copy / "shared")
+    for service in (ROOT / "services").iterdir():
+        (copy / "services" / service.name).mkdir(parents=True)
+        shutil.copy(service / "pyproject.toml", copy / "services" / service.name)
     (copy / ".venv/bin").mkdir(parents=True)
     for name, module in (("penstock", "penstock.cli.main"), ("python", None)):
         start = f'exec "{sys.executable}" ' + (f"-m {module} " if module else "") + '"$@"'

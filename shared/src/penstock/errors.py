@@ -34,9 +34,13 @@ class UsageError(PenstockError):
 
 
 class UserCodeError(PenstockError):
-    """A function of the user raised; `__cause__` is what it raised."""
+    """A function of the user raised; `__cause__` is what it raised, or `frames` says where in another process."""
 
     domain = "user"
+
+    def __init__(self, message: str, frames: str = "") -> None:
+        super().__init__(message)
+        self.frames = frames
 
 
 class BadRecordError(PenstockError):

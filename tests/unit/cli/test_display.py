@@ -96,14 +96,15 @@ def test_a_sink_is_named_by_where_its_rows_go() -> None:
 
 def test_the_first_lines_say_what_is_promised() -> None:
     """Guarantee of each sink with the reason where it is less, and where a run continues."""
-    lines = start_lines(graph(parallelism=2), "state", 7)
+    lines = start_lines(graph(parallelism=2), "state", 7, 2)
     assert lines[0] == "shown: parallelism 2, state in state, going on from checkpoint 7"
-    assert "one process" in lines[1]
+    assert lines[1] == "2 worker processes, one per slot"
+    assert "share this one process" in start_lines(graph(parallelism=2), "state", None, 1)[1]
     assert lines[2:] == [
         "files sink in out: exactly-once",
         "console sink: at-least-once: the console sink cannot do better",
     ]
-    assert len(start_lines(graph(), "state", None)) == 3
+    assert len(start_lines(graph(), "state", None, 1)) == 3
 
 
 def test_operators_without_uid_are_spoken_of_only_when_it_matters() -> None:

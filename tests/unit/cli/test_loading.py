@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.runtime.loading import load_pipeline
 from penstock.errors import UsageError
+from penstock.runtime.loading import load_pipeline
 
 
 @pytest.fixture(autouse=True)

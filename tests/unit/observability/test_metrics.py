@@ -56,11 +56,11 @@ def test_every_metric_of_the_module_is_in_the_catalogue() -> None:
 
 
 def test_every_sample_has_the_labels_its_metric_declares() -> None:
-    """And together the samples of a running job cover the catalogue."""
+    """And together the samples of a running job cover what the catalogue has of jobs."""
     found = list(samples(GRAPH, progress(), 12_000_000))
     for sample in found:
         assert tuple(sample.labels) == sample.metric.labels
-    assert {sample.metric for sample in found} == set(CATALOGUE)
+    assert {sample.metric for sample in found} == set(metrics.JOB_METRICS)
 
 
 def test_units_are_those_of_the_name() -> None:

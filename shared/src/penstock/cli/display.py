@@ -125,12 +125,14 @@ def checkpoint_line(progress: JobProgress) -> str:
     return f"{count}, newest {last.checkpoint}: {last.size_bytes:,} bytes in {duration_ms:,.0f} ms"
 
 
-def start_lines(graph: JobGraph, directory: str, resumed_from: int | None) -> list[str]:
+def start_lines(graph: JobGraph, directory: str, resumed_from: int | None, processes: int) -> list[str]:
     """The first lines of a run: what runs, where, and what each sink promises."""
     start = f", going on from checkpoint {resumed_from}" if resumed_from else ""
     lines = [f"{graph.name}: parallelism {graph.parallelism}, state in {directory}{start}"]
-    if max(vertex.parallelism for vertex in graph.vertices) > 1:
-        lines.append("all subtasks share this one process (and one core); they run in turns")
+    if processes > 1:
+        lines.append(f"{processes} worker processes, one per slot")
+    elif max(vertex.parallelism for vertex in graph.vertices) > 1:
+        lines.append("all subtasks share this one process (and one core), because rows are collected here")
     lines += [f"{operator_name(o)}: {o.guarantee}" for o in graph.operators() if o.verb in SINK_VERBS]
     return lines
 

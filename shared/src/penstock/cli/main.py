@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import sysconfig
 import traceback
 from collections.abc import Sequence
 from typing import NoReturn
@@ -18,9 +17,7 @@ from penstock.cli.options import positive
 from penstock.cli.platform_parsers import add_platform_commands
 from penstock.cli.services import SERVICES, add_service_commands, run_service_command
 from penstock.errors import IncompatibleStateError, PenstockError, PipelineError, UsageError, UserCodeError
-
-_STANDARD_LIBRARY = sysconfig.get_path("stdlib")
-_LIBRARY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from penstock.observability.user_frames import is_users, user_frames
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,7 +46,7 @@ def _main(argv: Sequence[str] | None) -> int:
     except (UsageError, PipelineError, IncompatibleStateError) as error:
         return _fail(error, 2, arguments.debug)
     except UserCodeError as error:
-        _print_user_frames(error.__cause__ or error)
+        _print_user_frames(error)
         return _fail(error, 1, arguments.debug)
     except PenstockError as error:
         return _fail(error, 1, arguments.debug)
@@ -81,20 +78,18 @@ def _place(error: Exception) -> str:
     """Where in the user's file a verb was used wrongly."""
     if not isinstance(error, PipelineError):
         return ""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
     return f"{os.path.relpath(frames[-1].filename)}, line {frames[-1].lineno}: " if frames else ""
 
 
 def _print_user_frames(error: BaseException) -> None:
-    """The part of the traceback that is the user's own code."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
+    """The part of the traceback that is the user's own code, here or in a worker process."""
+    frames = (
+        error.frames if isinstance(error, UserCodeError) and error.frames else user_frames(error.__cause__ or error)
+    )
     if frames:
         print("Traceback (your code, most recent call last):", file=sys.stderr)
-        print("".join(traceback.format_list(frames)), end="", file=sys.stderr)
-
-
-def _is_users(filename: str) -> bool:
-    return not (filename.startswith((_LIBRARY, _STANDARD_LIBRARY, "<frozen")) or "site-packages" in filename)
+        print(frames, end="", file=sys.stderr)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -20,7 +20,7 @@ from penstock.cli.options import parse_parameters
 from penstock.errors import ExternalError, PenstockError, UsageError, UserCodeError
 from penstock.graph.jobgraph import graph_from_json
 from penstock.observability.metrics import prometheus_text, samples
-from penstock.runtime.embedded import EmbeddedJob, EmbeddedSettings, JobResult, default_directory
+from penstock.runtime.embedded import EmbeddedJob, EmbeddedSettings, JobResult, PipelineFile, default_directory
 from penstock.runtime.loading import load_pipeline
 from penstock.runtime.subtask import SubtaskSettings
 from penstock.times import duration_us
@@ -47,7 +47,8 @@ def run_command(arguments: argparse.Namespace) -> int:
 async def _run(pipeline: Pipeline, directory: Path, settings: EmbeddedSettings, arguments: argparse.Namespace) -> int:
     # Standard output belongs to the rows of console sinks: everything about the run goes to standard error.
     console = Console(stderr=True, highlight=False)
-    job = EmbeddedJob(pipeline, directory, settings)
+    code = PipelineFile(arguments.file, parse_parameters(arguments.param), arguments.log_format, arguments.log_level)
+    job = EmbeddedJob(pipeline, directory, settings, code)
     await _announce(job, directory, arguments, console)
     started = time.monotonic()
     running = asyncio.ensure_future(job.run(resume=arguments.resume))
@@ -77,7 +78,7 @@ async def _announce(job: EmbeddedJob, directory: Path, arguments: argparse.Names
     if found is not None and not found.finished and not arguments.resume and not arguments.fresh:
         raise UsageError(f"{directory} holds an unfinished run; continue it with --resume, or discard it with --fresh")
     restore = found.history.restore if found is not None and not found.finished and arguments.resume else None
-    _say(console, *start_lines(job.graph, str(directory), restore.checkpoint if restore else None))
+    _say(console, *start_lines(job.graph, str(directory), restore.checkpoint if restore else None, job.processes))
     if found is not None and restore is not None:
         _say(console, *changed_lines(job.graph, graph_from_json(found.history.graph)))
 

@@ -239,6 +239,8 @@ class Sink(ABC):
     """A declared destination. Subclasses are frozen dataclasses."""
 
     kind: ClassVar[str]
+    in_process: ClassVar[bool] = False
+    """Whether what it writes is for the process that declares it, so that its writers must run there."""
 
     @property
     @abstractmethod

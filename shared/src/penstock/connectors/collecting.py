@@ -29,6 +29,7 @@ class Sink(base.Sink):
     """
 
     kind: ClassVar[str] = "collecting"
+    in_process: ClassVar[bool] = True
     collected: Collected
     _owned: bool
     _committed: set[tuple[str, int, int]]

@@ -65,8 +65,8 @@ CHECKPOINT_SYNC = Metric(
 STATE_BYTES = Metric("penstock_state_size_bytes", "gauge", "bytes", _SUBTASK, "State in the subtask's newest snapshot.")
 ATTEMPT = Metric("penstock_attempt", "gauge", "attempts", _JOB, "Number of the attempt that runs.")
 FAILURES = Metric("penstock_failures_total", "counter", "failures", _JOB, "Failures of subtasks.")
-LEADING = Metric("penstock_leading", "gauge", "", (), "1 where this coordinator leads.")
-WORKERS = Metric("penstock_workers", "gauge", "processes", (), "Worker processes that the leader knows.")
+LEADING = Metric("penstock_leading", "gauge", "leading", (), "1 where this coordinator leads.")
+WORKERS = Metric("penstock_workers", "gauge", "workers", (), "Worker processes that the leader knows.")
 SLOTS = Metric(
     "penstock_slots", "gauge", "slots", (), "Slots: of the cluster at the leader, of its own at a task manager."
 )
@@ -76,11 +76,14 @@ WORKER_MEMORY = Metric(
     "penstock_worker_memory_bytes", "gauge", "bytes", ("worker",), "Resident memory of a worker process."
 )
 
-CATALOGUE: Final = (
+JOB_METRICS: Final = (
     ROWS_IN, ROWS_OUT, LATE_ROWS, BAD_ROWS, BYTES_IN, BYTES_OUT, BUSY, IDLE, BLOCKED, WATERMARK, WATERMARK_LAG,
     CHECKPOINTS, CHECKPOINT_BYTES, CHECKPOINT_SECONDS, CHECKPOINT_SYNC, STATE_BYTES, ATTEMPT, FAILURES,
-    LEADING, WORKERS, SLOTS, FREE_SLOTS, MISSING_SLOTS, WORKER_MEMORY,
 )  # fmt: skip
+"""Of a job, made by `samples`."""
+SERVICE_METRICS: Final = (LEADING, WORKERS, SLOTS, FREE_SLOTS, MISSING_SLOTS, WORKER_MEMORY)
+"""Of the services themselves."""
+CATALOGUE: Final = JOB_METRICS + SERVICE_METRICS
 
 _BY_OPERATOR: Final = {"rows_in": ROWS_IN, "rows_out": ROWS_OUT, "late_rows": LATE_ROWS, "bad_rows": BAD_ROWS}
 _BY_SUBTASK: Final = {

@@ -142,6 +142,8 @@ class TaskStatus(msgspec.Struct, frozen=True):
     published: int = 0
     """The highest checkpoint up to which everything of this subtask is visible in its sinks (0: none)."""
     error: str = ""
+    frames: str = ""
+    """Where in the user's code it failed, as in a traceback."""
     metrics: dict[str, Any] = {}
     progress: dict[str, Any] = {}
 

@@ -27,7 +27,7 @@ from penstock.errors import PenstockError, ProtocolError, UsageError, UserCodeEr
 from penstock.graph.executiongraph import ExecutionGraph
 from penstock.graph.jobgraph import JobGraph, build_job_graph, fingerprint, graph_from_json
 from penstock.graph.logical import LogicalPlan, Read, Write
-from penstock.observability.logs import configure_logging
+from penstock.observability.logs import LogFormat, configure_logging
 from penstock.ports import BlobNotFoundError
 from penstock.protocol.checkpoints import CheckpointSettings
 from penstock.protocol.jobevents import JobEnded, Requested
@@ -46,15 +46,16 @@ from penstock.runtime.progress import JobProgress
 from penstock.runtime.sinks import staged_parts
 from penstock.runtime.submission import check_compatible
 from penstock.runtime.subtask import Services, SubtaskSettings
+from penstock.runtime.supervisor import Supervisor
 from penstock.runtime.topics import create_control_topics
 from penstock.runtime.worker import LoadedJob, WorkerService
+from penstock.runtime.worker_process import WorkerSpec
 
 if TYPE_CHECKING:
     from penstock.api.pipeline import Pipeline
 
 FOREVER_MS = 10**12
 """Coordinator and worker live and die together in one event loop: a user's function that holds it up kills neither."""
-END_DEADLINE_MS = 5_000
 CURRENT = "current-job"
 """Names the job that a directory belongs to."""
 
@@ -97,6 +98,17 @@ class FoundJob:
         return self.history.terminated is not None and self.history.terminated.state != "FAILED"
 
 
+@dataclass(frozen=True)
+class PipelineFile:
+    """Where a pipeline was loaded from, so that other processes can load it again."""
+
+    target: str
+    """`file.py` or `file.py:name`."""
+    parameters: dict[str, str] = field(default_factory=dict[str, str])
+    log_format: LogFormat = "text"
+    log_level: str = "error"
+
+
 class _Loader:
     """The job's code is in this process already."""
 
@@ -115,9 +127,16 @@ class _Loader:
 
 
 class EmbeddedJob:
-    """One job in one directory. Used as an async context manager around `wait`."""
+    """One job in one directory.
 
-    def __init__(self, pipeline: Pipeline, directory: Path, settings: EmbeddedSettings) -> None:
+    With one slot everything runs in this process; with several each slot is a process of its own, if `code` says where
+    such a process finds the pipeline.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, directory: Path, settings: EmbeddedSettings, code: PipelineFile | None = None
+    ) -> None:
+        self._code = code
         self._plan = pipeline.plan
         self._directory = directory
         self._settings = settings
@@ -128,6 +147,13 @@ class EmbeddedJob:
         self.job = ""
         self._coordinator: CoordinatorService | None = None
         self._worker: WorkerService | None = None
+
+    @property
+    def processes(self) -> int:
+        """How many processes run subtasks: one per slot, or this one alone."""
+        if self._code is None or any(sink.in_process for _, sink in self._sinks()):
+            return 1
+        return ExecutionGraph(self.graph).topology().slot_count
 
     async def find(self) -> FoundJob | None:
         """The job that an earlier run left in this directory."""
@@ -153,13 +179,19 @@ class EmbeddedJob:
         await self._recover_sinks(history)
         async with self._services() as ended:
             outcome = await ended
-            await self._let_tasks_end()
         if outcome.state == "FINISHED":
             await self._recover_sinks(None)
-        assert self._coordinator is not None
-        assert self._worker is not None
-        error = self._worker.failures[0] if self._worker.failures and outcome.state == "FAILED" else None
-        return JobResult(self.job, outcome.state, outcome.reason, self._coordinator.progress(self.job), error)
+        progress = self._require_coordinator().progress(self.job)
+        return JobResult(self.job, outcome.state, outcome.reason, progress, self._error(outcome, progress))
+
+    def _error(self, outcome: JobEnded, progress: JobProgress) -> BaseException | None:
+        """What made the job fail: the exception itself where it was raised in this process."""
+        if outcome.state != "FAILED":
+            return None
+        if self._worker is not None and self._worker.failures:
+            return self._worker.failures[0]
+        frames = next((status.frames for status in progress.statuses.values() if status.frames), "")
+        return UserCodeError(outcome.reason, frames) if frames else None
 
     def suspend(self) -> None:
         """Stop at a checkpoint, to be resumed later."""
@@ -204,15 +236,6 @@ class EmbeddedJob:
             shutil.rmtree(self._directory / part, ignore_errors=True)
         self._blobs = DirectoryBlobs(self._directory / "blobs")
         self._store = JobStore(self._blobs, self._clock)
-
-    async def _let_tasks_end(self) -> None:
-        """Subtasks close their files by themselves once the leader has commanded the end."""
-        assert self._worker is not None
-        deadline_ms = self._clock.monotonic_ms() + END_DEADLINE_MS
-        while self._worker.statuses() and self._clock.monotonic_ms() < deadline_ms:
-            if all(status.state == "failed" for status in self._worker.statuses()):
-                return
-            await self._clock.sleep_ms(5)
 
     # -- start ----------------------------------------------------------------------------------------------------------
 
@@ -285,12 +308,8 @@ class EmbeddedJob:
         timeouts = CoordinatorTimeouts(FOREVER_MS, 0, FOREVER_MS)
         self._coordinator = CoordinatorService(uuid.uuid4().hex, ports, timeouts, describe=self._describe)
         ended = self._coordinator.job_ended(self.job)
-        services = Services(log, self._blobs, self._clock, self._settings.data)
-        loader = _Loader(self.graph, self._plan, self._store)
-        topology = ExecutionGraph(self.graph).topology()
         await create_control_topics(log)
-        self._worker = WorkerService(uuid.uuid4().hex, topology.slot_count, services, loader, FOREVER_MS)
-        serving = [asyncio.ensure_future(self._coordinator.run()), asyncio.ensure_future(self._worker.run())]
+        serving = [asyncio.ensure_future(self._coordinator.run()), asyncio.ensure_future(self._workers(log))]
         for service in serving:
             service.add_done_callback(lambda done: _fail_with(ended, done))
         try:
@@ -300,6 +319,26 @@ class EmbeddedJob:
                 service.cancel()
             await asyncio.gather(*serving, return_exceptions=True)
             await log.close()
+
+    async def _workers(self, log: DirectoryLog) -> None:
+        """Offer the slots that the job needs."""
+        if self.processes > 1:
+            await Supervisor("embedded", self.processes, self._spec, log, self._clock).run()
+            return
+        slots = ExecutionGraph(self.graph).topology().slot_count
+        services = Services(log, self._blobs, self._clock, self._settings.data)
+        loader = _Loader(self.graph, self._plan, self._store)
+        self._worker = WorkerService(uuid.uuid4().hex, slots, services, loader, FOREVER_MS)
+        await self._worker.run()
+
+    def _spec(self, worker: str, events_fd: int) -> WorkerSpec:
+        assert self._code is not None
+        return WorkerSpec(
+            name=worker, host="this machine", events_fd=events_fd, directory=str(self._directory.absolute()),
+            target=self._code.target, parameters=self._code.parameters, durable=self._settings.durable,
+            leader_silence_ms=FOREVER_MS, data=self._settings.data, log_level=self._code.log_level,
+            log_format=self._code.log_format,
+        )  # fmt: skip
 
 
 def _fail_with(ended: asyncio.Future[JobEnded], service: asyncio.Future[None]) -> None:

@@ -387,8 +387,8 @@ class JobShell:
             reason = "" if ended.state == asked_for else f"the job ended before: {ended.state} {ended.reason}".rstrip()
             await self._answer(request, kind, "refused" if reason else "completed", reason)
         self._asked.clear()
+        await self._tasks_end()
         if ended.state != "SUSPENDED":
-            await self._tasks_end()
             await self._delete_topics()
             if self._clean_sinks is not None:
                 await self._clean_sinks(self.job, graph_from_json(self.history.graph))

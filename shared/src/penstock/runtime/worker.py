@@ -16,6 +16,7 @@ from penstock.errors import PenstockError
 from penstock.graph.executiongraph import credits_topic
 from penstock.graph.jobgraph import JobGraph
 from penstock.graph.logical import LogicalPlan
+from penstock.observability.user_frames import user_frames
 from penstock.ports import Clock, Log, NewRecord, TopicNotFoundError
 from penstock.protocol.joblog import StateBackend
 from penstock.protocol.manifests import Manifest
@@ -102,6 +103,7 @@ class _Task:
     task: asyncio.Task[None] | None = None
     runner: SubtaskRunner | PublishingRunner | None = None
     failed: str = ""
+    frames: str = ""
     canceled: bool = False
 
     @property
@@ -112,7 +114,7 @@ class _Task:
             deploy = self.deploy
             status = TaskStatus(deploy.job, deploy.attempt, deploy.subtask, "initializing")
         if self.failed:
-            return msgspec.structs.replace(status, state="failed", error=self.failed)
+            return msgspec.structs.replace(status, state="failed", error=self.failed, frames=self.frames)
         return msgspec.structs.replace(status, state="canceled") if self.canceled else status
 
 
@@ -234,6 +236,7 @@ class WorkerService:
             if not isinstance(error, Exception):
                 raise
             task.failed = describe_error(error)
+            task.frames = user_frames(error.__cause__ or error)
             self.failures.append(error)
             log.warning("subtask failed", error=task.failed)
         self._changed(task.status)

@@ -133,7 +133,9 @@ async def _serve(spec: WorkerSpec) -> None:
 
 
 def _end_with_the_supervisor() -> None:
-    sys.stdin.buffer.read()
+    # Not through sys.stdin: its lock would be held here for ever, and Python aborts at exit if it cannot have it.
+    while os.read(sys.stdin.fileno(), 1):
+        pass
     os._exit(ORPHANED)
 
 
