@@ -10,6 +10,9 @@ from penstock.platform.server import Recorder, Server, accepts, no_recorder
 CODE = """
 import signal, socket, sys, time
 port, behaviour = int(sys.argv[1]), sys.argv[2]
+if behaviour == "has a child":
+    import subprocess
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
 if behaviour == "ends":
     print("no disk left"); sys.exit(3)
 if behaviour == "hangs":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from small_server import SmallServer
 
 from penstock.platform.errors import PlatformError, ServerStartError
 from penstock.platform.free_ports import HOST, free_port
-from penstock.platform.processes import ProcessId, is_alive
+from penstock.platform.processes import ProcessId, is_alive, marked
 
 
 @pytest_asyncio.fixture
@@ -94,6 +95,20 @@ async def test_a_start_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
         await starting
     assert process is not None
     assert not is_alive(process)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the environments of other processes")
+async def test_a_crash_spares_the_children_and_a_kill_does_not(server: SmallServer) -> None:
+    """A test can see what workers do without their supervisor; afterwards nothing of them is left."""
+    server.behaviour = "has a child"
+    await server.start()
+    await server.crash()
+    (child,) = marked(str(server.folder))
+    assert is_alive(child)
+    await server.kill()
+    assert not is_alive(child)
+    with pytest.raises(PlatformError, match="small does not run, so it cannot crash"):
+        await server.crash()
 
 
 async def test_what_does_not_run_is_told(server: SmallServer) -> None:

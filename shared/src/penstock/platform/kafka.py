@@ -122,7 +122,7 @@ class KafkaServer(Server):
                 stdout=output,
                 stderr=output,
                 cwd=self.folder,
-                env={**os.environ, MARK_VARIABLE: self._mark},
+                env={**os.environ, MARK_VARIABLE: f"{self._mark}/{self.name}"},
             )
         try:
             code = await asyncio.wait_for(process.wait(), _FORMAT_DEADLINE_S)

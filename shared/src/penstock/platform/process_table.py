@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.platform.errors import PlatformError
-from penstock.platform.processes import ProcessId, is_alive, kill, session_leftovers, terminate
+from penstock.platform.processes import ProcessId, is_alive, kill, marked, terminate
 
 
 class _Content(msgspec.Struct):
@@ -58,7 +58,7 @@ class ProcessTable:
         return {name: process for name, process in self._processes.items() if is_alive(process)}
 
     async def end(self, names: list[str], grace_s: float) -> None:
-        """End these at the same time: SIGTERM, SIGKILL after `grace_s`; and what they left in their sessions."""
+        """End these at the same time: SIGTERM, SIGKILL after `grace_s`; and what they started and left behind."""
         await asyncio.gather(*(self._end(name, grace_s) for name in names if name in self._processes))
 
     async def _end(self, name: str, grace_s: float) -> None:
@@ -67,7 +67,7 @@ class ProcessTable:
             await terminate(process, grace_s)
         else:
             await kill(process)
-        for left in session_leftovers(process, self.mark):
+        for left in marked(f"{self.mark}/{name}"):
             await kill(left)
         self.record(name, None)
 

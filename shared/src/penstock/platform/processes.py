@@ -141,19 +141,6 @@ def marked(mark: str) -> list[ProcessId]:
     return [process for process in _all() if _has_mark(process.pid, mark)]
 
 
-def session_leftovers(process: ProcessId, mark: str) -> list[ProcessId]:
-    """What still runs in the session that `process` led and carries our mark: workers of a killed supervisor.
-
-    Only Linux tells sessions and environments of others; elsewhere the list is empty.
-    """
-    found: list[ProcessId] = []
-    for other in _all():
-        fields = _stat(other.pid)
-        if other.pid != process.pid and fields and int(fields[3]) == process.pid and _has_mark(other.pid, mark):
-            found.append(other)
-    return found
-
-
 def tail(log: Path, lines: int = 20) -> str:
     """The last lines of a log, for an error message."""
     try:

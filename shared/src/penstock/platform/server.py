@@ -14,7 +14,7 @@ from typing import Final
 
 from penstock.platform.errors import PlatformError, ServerStartError
 from penstock.platform.free_ports import HOST
-from penstock.platform.processes import ProcessId, is_alive, kill, send, session_leftovers, spawn, tail, terminate
+from penstock.platform.processes import ProcessId, is_alive, kill, marked, send, spawn, tail, terminate
 
 _PAUSE_S: Final = 0.03
 
@@ -105,7 +105,11 @@ class Server(ABC):
         await self.prepare()
         self._log_start = self.log_file.stat().st_size if self.log_file.exists() else 0
         self.process = spawn(
-            self.command(), folder=self.folder, log=self.log_file, mark=self._mark, environment=self.environment()
+            self.command(),
+            folder=self.folder,
+            log=self.log_file,
+            mark=f"{self._mark}/{self.name}",
+            environment=self.environment(),
         )
         self._record(self.name, self.process)
 
@@ -127,13 +131,23 @@ class Server(ABC):
         """End it in order (SIGTERM), by force after `grace_s`; a stopped server is left alone."""
         if self.process is not None:
             await terminate(self.process, self.stop_grace_s if grace_s is None else grace_s)
-            await self._forget(self.process)
+            await self._forget()
 
     async def kill(self) -> None:
         """End it by SIGKILL, with whatever it started itself; returns when it is gone."""
         if self.process is not None:
             await kill(self.process)
-            await self._forget(self.process)
+            await self._forget()
+
+    async def crash(self) -> None:
+        """End its process by SIGKILL and nothing else: what it started itself finds out on its own, as in real life.
+
+        Raises:
+            PlatformError: it does not run.
+        """
+        if self.process is None or not self.is_running:
+            raise PlatformError(f"{self.name} does not run, so it cannot crash")
+        await kill(self.process)
 
     async def restart(self, *, by_force: bool = False, deadline_s: float | None = None) -> None:
         """End it (in order, or by SIGKILL) and start it on the same port and data."""
@@ -185,8 +199,8 @@ class Server(ABC):
         if self.process is None or not send(self.process, number):
             raise PlatformError(f"{self.name} does not run: {number.name} was not sent")
 
-    async def _forget(self, process: ProcessId) -> None:
-        for left in session_leftovers(process, self._mark):
+    async def _forget(self) -> None:
+        for left in marked(f"{self._mark}/{self.name}"):
             await kill(left)
         self.process = None
         self._record(self.name, None)
