@@ -173,6 +173,25 @@ async def test_a_commit_whose_answer_is_lost_is_not_repeated(settings):
     assert await target.numbers() == list(range(60))
 
 
+async def test_a_broker_that_is_killed_delays_and_changes_nothing(own_platform):
+    """SIGKILL in the middle of transactions, twice: rows once and in order of their key."""
+    target, exchange = Target(own_platform.settings("own").kafka, partitions=1), Exchange()
+    run = Run(target.publisher(), exchange, 1, clock=SystemClock())
+    await run.until(lambda: run.marks, deadline_s=60)
+    intervals: list[Interval] = []
+    start = 0
+    for checkpoint in range(1, 41):
+        exchange.rows(FIRST, range(10 * checkpoint, 10 * checkpoint + 10))
+        intervals.append(Interval(FIRST, start, start := exchange.barrier(FIRST), checkpoint))
+    run.loop.covered(intervals)
+    for checkpoint in (5, 20):
+        await run.until(lambda checkpoint=checkpoint: run.published >= checkpoint, deadline_s=60)
+        await own_platform.kafka.restart(by_force=True)
+    await run.until(lambda: run.published == 40, deadline_s=120)
+    await run.stop()
+    assert [int(record.value) for record in await target.records()] == list(range(10, 410))
+
+
 async def test_a_missing_mark_fails(settings):
     """A checkpoint of this generation exists, so rows may be visible: nothing is made up."""
     target = Target(settings)
