@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -227,15 +228,14 @@ def _check_size(topic: str, record: NewRecord) -> None:
 
 
 async def _stop(started: asyncio.Task[AIOKafkaProducer]) -> None:
-    """Stop it without waiting for deliveries: aiokafka's stop waits for them as long as a broker is away."""
+    """Stop it without waiting for deliveries: aiokafka's own stop waits for them as long as a broker is away."""
     started.cancel()
     try:
         producer = await started
     except (asyncio.CancelledError, Exception):  # it never started, and who waited for it has been told
         return
-    producer._message_accumulator.fail_all(errors.ProducerClosed())
-    try:
-        async with asyncio.timeout(_STOP_TIMEOUT_S):
-            await producer.stop()
-    except (errors.KafkaError, OSError, TimeoutError):
-        await producer.client.close()
+    producer._closed = True
+    for close in (producer._sender.close, producer.client.close):
+        with suppress(errors.KafkaError, OSError, TimeoutError):  # what was in it has failed already
+            async with asyncio.timeout(_STOP_TIMEOUT_S):
+                await close()
