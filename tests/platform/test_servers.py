@@ -24,6 +24,8 @@ from penstock.platform.parts import cached_parts
 from penstock.platform.servers import Servers
 from penstock.settings import ClusterSettings, Secret
 
+pytestmark = pytest.mark.timeout(300)
+
 
 @asynccontextmanager
 async def redis_client(servers: Servers) -> AsyncGenerator[Any]:
@@ -182,7 +184,6 @@ async def test_a_port_that_is_taken_is_shown(own_platform: Servers) -> None:
     assert own_platform.kafka.is_running
 
 
-@pytest.mark.timeout(300)
 async def test_three_brokers_outlive_one(three_brokers: Servers) -> None:
     """Records replicated three times are written and read while one broker is dead, and it comes back."""
     settings = three_brokers.settings()

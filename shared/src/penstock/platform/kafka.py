@@ -21,6 +21,8 @@ from penstock.platform.server import Recorder, Server, accepts, no_recorder
 from penstock.settings import KafkaSettings
 
 _READY: Final = re.compile(r"\[KafkaRaftServer nodeId=\d+\] Kafka Server started")
+DEFAULT_SESSION_MS: Final = 9_000
+_HEARTBEAT_MS: Final = 2_000
 _FORMAT_DEADLINE_S: Final = 60
 _MEGABYTE: Final = 1024 * 1024
 
@@ -41,6 +43,7 @@ class KafkaServer(Server):
         nodes: all nodes of its cluster, itself among them.
         cluster_id: the same for all of them; 22 characters of URL-safe base 64.
         heap_mb: of the Java machine; 256 suffices for tests.
+        session_ms: how long a killed node counts as alive; a restarted one must wait for that.
     """
 
     start_deadline_s = 120.0
@@ -55,6 +58,7 @@ class KafkaServer(Server):
         nodes: Sequence[KafkaNode],
         cluster_id: str,
         heap_mb: int = 512,
+        session_ms: int = DEFAULT_SESSION_MS,
         name: str = "kafka",
         record: Recorder = no_recorder,
         mark: str = "",
@@ -65,6 +69,7 @@ class KafkaServer(Server):
         self._parts = parts
         self._cluster_id = cluster_id
         self._heap_mb = heap_mb
+        self._session_ms = session_ms
 
     @property
     def settings(self) -> KafkaSettings:
@@ -72,7 +77,7 @@ class KafkaServer(Server):
         return KafkaSettings(brokers=self.address, replication=min(3, len(self._nodes)))
 
     async def prepare(self) -> None:
-        self._properties.write_text(server_properties(self.node, self._nodes, self.data))
+        self._properties.write_text(server_properties(self.node, self._nodes, self.data, self._session_ms))
         (self.folder / "log4j2.properties").write_text(packaged("kafka-log4j2.properties"))
         if not (self.data / "meta.properties").exists():
             await self._format()
@@ -170,7 +175,6 @@ class KafkaCluster:
 
     async def stop(self) -> None:
         """End all nodes in order."""
-        # One after the other, and the last without grace: a node that is left without a quorum cannot leave in order.
         await asyncio.gather(*(node.stop() for node in self.nodes))
 
     async def kill(self) -> None:
@@ -201,7 +205,9 @@ def new_cluster_id() -> str:
             return made
 
 
-def server_properties(node: KafkaNode, nodes: Sequence[KafkaNode], data: Path) -> str:
+def server_properties(
+    node: KafkaNode, nodes: Sequence[KafkaNode], data: Path, session_ms: int = DEFAULT_SESSION_MS
+) -> str:
     """The configuration of one node."""
     replication = min(3, len(nodes))
     in_sync = max(1, replication - 1)
@@ -230,6 +236,8 @@ def server_properties(node: KafkaNode, nodes: Sequence[KafkaNode], data: Path) -
         "replica.fetch.max.bytes": 8 * _MEGABYTE,
         "transaction.max.timeout.ms": 900_000,
         "log.cleaner.dedupe.buffer.size": 8 * _MEGABYTE,
+        "broker.session.timeout.ms": session_ms,
+        "broker.heartbeat.interval.ms": min(_HEARTBEAT_MS, session_ms // 3),
         "unclean.leader.election.enable": "false",
     }
     return "".join(f"{name}={value}\n" for name, value in values.items())
