@@ -37,7 +37,12 @@ class Time:
 
 def driver(source, subtask: int = 0, parallelism: int = 1, time: Time | None = None) -> SourceDriver:
     clock = time or Time()
-    return SourceDriver(source, subtask, parallelism, ReadContext(lambda: 0, clock, parallelism), OperatorMetrics())
+
+    async def remember(split, position):
+        return position
+
+    context = ReadContext(lambda: 0, clock, parallelism)
+    return SourceDriver(source, subtask, parallelism, context, OperatorMetrics(), remember)
 
 
 async def drain(reader: SourceDriver) -> list[SourceBatch]:

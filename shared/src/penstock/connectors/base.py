@@ -161,6 +161,14 @@ class Source(ABC, Generic[T]):
             PipelineError: the input is missing or unreadable, saying what and where.
         """
 
+    def resolve(self, split: Split, *, late: bool) -> Position:
+        """Where a split without a position begins, if that depends on when it is asked (the end of a topic, a time).
+
+        Asked once in the life of a job and remembered before the first row; may block. None: its beginning. `late`: the
+        split was found while the job ran, so it is read from its beginning whatever the source says of the start.
+        """
+        return None
+
     @abstractmethod
     def open(self, split: Split, position: Position, context: ReadContext) -> SplitReader:
         """A reader of `split` from `position` (None: its beginning)."""

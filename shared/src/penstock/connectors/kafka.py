@@ -1,4 +1,4 @@
-"""Kafka: `kafka.Sink` writes a stream to a topic, exactly once by default.
+"""Kafka: `kafka.Source` reads a topic, `kafka.Sink` writes a stream to one, exactly once by default.
 
 Without `brokers` or `security` the platform's Kafka is meant: that of `use_cluster`, else that of the settings' file and
 environment. Importing this loads no Kafka client.
@@ -17,44 +17,17 @@ from penstock.connectors.base import Guarantee, PublishContext, SinkEncoder, Sin
 from penstock.connectors.declaring import freeze
 from penstock.connectors.kafka_encoding import FORMATS, RecordFormat, RecordShape, encoded_schema, raw_column
 from penstock.connectors.kafka_marks import KIND, marks_of
+from penstock.connectors.kafka_platform import cluster_name, resolve, use_cluster
+from penstock.connectors.kafka_source import Source
 from penstock.errors import PipelineError, nearest
-from penstock.settings import KafkaSettings, load_settings
+from penstock.settings import KafkaSettings
 from penstock.types import BINARY, STRING, TIMESTAMP, Schema
 
 Delivery = Literal["exactly-once", "at-least-once", "upsert"]
 
+__all__ = ["Delivery", "Sink", "Source", "use_cluster"]
+
 _WHAT = "kafka.Sink"
-
-
-@dataclass
-class _Platform:
-    """The Kafka of the cluster that this process belongs to."""
-
-    settings: KafkaSettings | None = None
-    name: str | None = None
-
-
-_platform = _Platform()
-
-
-def use_cluster(settings: KafkaSettings, name: str = "local") -> None:
-    """Make this the Kafka of sinks and sources that name no brokers, in this process; `name` is the cluster's."""
-    _platform.settings = settings
-    _platform.name = name
-
-
-def resolve(brokers: str | None, security: KafkaSettings | None) -> KafkaSettings:
-    """How to reach the Kafka that a connector was declared with."""
-    if security is not None:
-        return security
-    if brokers is not None:
-        return KafkaSettings(brokers=brokers)
-    return _platform.settings or load_settings().kafka
-
-
-def cluster_name() -> str:
-    """The name that begins the names of all that Penstock itself keeps in Kafka."""
-    return _platform.name or load_settings().name
 
 
 @dataclass(frozen=True, init=False, eq=False)

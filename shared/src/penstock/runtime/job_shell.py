@@ -69,6 +69,7 @@ from penstock.protocol.requests import (
     TakeSavepoint,
 )
 from penstock.protocol.retention import retired_objects
+from penstock.runtime.beginnings import beginnings_prefix
 from penstock.runtime.catalog import JobCatalog
 from penstock.runtime.job_store import JobStore
 from penstock.runtime.leadership import ControlPorts
@@ -438,6 +439,11 @@ class JobShell:
         return {record.checkpoint for record in self.history.records if isinstance(record, Savepoint)}
 
     async def _delete_checkpoints(self) -> None:
+        for key in await self._ports.blobs.list(beginnings_prefix(self.job)):
+            await self._ports.blobs.delete(key)
+        await self._delete_unneeded_checkpoints()
+
+    async def _delete_unneeded_checkpoints(self) -> None:
         """Savepoints stay, and of a failed job the newest checkpoint: somebody may go on from it."""
         kept = self._savepoints()
         terminated = self.history.terminated

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,10 @@ from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 BATCH_ROWS = 65_536
 DISCOVERY_INTERVAL_MS = 10_000
+
+
+Remember = Callable[[str, Position], Awaitable[Position]]
+"""Keeps where a split begins for all attempts of a job; returns what was kept first."""
 
 
 class SplitEntry(msgspec.Struct, frozen=True):
@@ -84,8 +88,15 @@ class SourceDriver:
     """Reads the splits of one subtask in turn. Not started until `open`."""
 
     def __init__(
-        self, source: Source[Any], subtask: int, parallelism: int, context: ReadContext, metrics: OperatorMetrics
+        self,
+        source: Source[Any],
+        subtask: int,
+        parallelism: int,
+        context: ReadContext,
+        metrics: OperatorMetrics,
+        remember: Remember,
     ) -> None:
+        self._remember = remember
         self._source = source
         self._subtask = subtask
         self._parallelism = parallelism
@@ -101,24 +112,31 @@ class SourceDriver:
     async def open(self, entries: Sequence[bytes]) -> None:
         """Find the splits; those with an entry of a snapshot continue at its position."""
         restored = {entry.split: entry for entry in (msgspec.json.decode(data, type=SplitEntry) for data in entries)}
-        await self._discover(restored)
+        await self._discover(restored, late=bool(restored))
 
-    async def _discover(self, restored: dict[str, SplitEntry]) -> None:
+    async def _discover(self, restored: dict[str, SplitEntry], *, late: bool) -> None:
         found = await asyncio.to_thread(self._source.discover)
         for split in found:
             if split.id in self._splits or owner_of(split.id, self._parallelism) != self._subtask:
                 continue
-            self._splits[split.id] = self._start(split, restored.get(split.id))
+            entry = restored.get(split.id)
+            begin = await self._begin(split, late) if entry is None else None
+            self._splits[split.id] = self._start(split, entry, begin)
         for split_id, entry in restored.items():
             if split_id not in self._splits and owner_of(split_id, self._parallelism) == self._subtask:
-                self._splits[split_id] = self._start(Split(split_id), entry)
+                self._splits[split_id] = self._start(Split(split_id), entry, None)
         self._turn = sorted(split_id for split_id, state in self._splits.items() if not state.finished)
         self._next_discovery_ms = self._context.monotonic_ms() + DISCOVERY_INTERVAL_MS
 
-    def _start(self, split: Split, entry: SplitEntry | None) -> _SplitState:
+    async def _begin(self, split: Split, late: bool) -> Position:
+        """Where a new split begins: what the first attempt to ask was told, so that no attempt begins elsewhere."""
+        begin = await asyncio.to_thread(self._source.resolve, split, late=late)
+        return None if begin is None else await self._remember(split.id, begin)
+
+    def _start(self, split: Split, entry: SplitEntry | None, begin: Position) -> _SplitState:
         event_time = self._source.event_time
         generator = event_time.watermarks.generator() if event_time is not None else None
-        state = _SplitState(split, None, generator, last_row_ms=self._context.monotonic_ms())
+        state = _SplitState(split, None, generator, begin, last_row_ms=self._context.monotonic_ms())
         if entry is not None:
             state.stored = entry.position
             state.finished = entry.finished
@@ -155,7 +173,7 @@ class SourceDriver:
         """Read once from the next split; waits at most as long as its reader does."""
         now_ms = self._context.monotonic_ms()
         if not self._source.bounded and now_ms >= self._next_discovery_ms:
-            await self._discover({})
+            await self._discover({}, late=True)
         if not self._turn:
             if self._source.bounded:
                 return SourceBatch(exhausted=True)

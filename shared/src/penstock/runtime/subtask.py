@@ -44,6 +44,7 @@ from penstock.protocol.subtask import (
     Uploaded,
     UploadFailed,
 )
+from penstock.runtime.beginnings import BeginningsStore
 from penstock.runtime.chain import Chain, build_chain
 from penstock.runtime.committer import STAGED, Committer, decode_staged
 from penstock.runtime.exchange import Coalescer, ExchangeWriter, decode_payload, frame_schema
@@ -271,7 +272,12 @@ class SubtaskRunner:
         clock = self._services.clock
         context = ReadContext(clock.now_us, clock.monotonic_ms, self._vertex.parallelism)
         driver = SourceDriver(
-            operation.source, self.deploy.subtask.index, self._vertex.parallelism, context, chain.metrics[operator.id]
+            operation.source,
+            self.deploy.subtask.index,
+            self._vertex.parallelism,
+            context,
+            chain.metrics[operator.id],
+            BeginningsStore(self._services.blobs, self.deploy.job, operator.id).remember,
         )
         state = restored.get(operator.id)
         await driver.open(state.unions.get(SPLITS, ()) if state else ())

@@ -1,0 +1,38 @@
+"""Which Kafka a connector means that names no brokers: that of the cluster which this process belongs to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.settings import KafkaSettings, load_settings
+
+
+@dataclass
+class _Platform:
+    """The Kafka of the cluster that this process belongs to."""
+
+    settings: KafkaSettings | None = None
+    name: str | None = None
+
+
+_platform = _Platform()
+
+
+def use_cluster(settings: KafkaSettings, name: str = "local") -> None:
+    """Make this the Kafka of sinks and sources that name no brokers, in this process; `name` is the cluster's."""
+    _platform.settings = settings
+    _platform.name = name
+
+
+def resolve(brokers: str | None, security: KafkaSettings | None) -> KafkaSettings:
+    """How to reach the Kafka that a connector was declared with."""
+    if security is not None:
+        return security
+    if brokers is not None:
+        return KafkaSettings(brokers=brokers)
+    return _platform.settings or load_settings().kafka
+
+
+def cluster_name() -> str:
+    """The name that begins the names of all that Penstock itself keeps in Kafka."""
+    return _platform.name or load_settings().name
