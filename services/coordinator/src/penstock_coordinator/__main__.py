@@ -16,6 +16,7 @@ from penstock.runtime.coordinator import CoordinatorService, CoordinatorTimeouts
 from penstock.runtime.leadership import ControlPorts
 from penstock.runtime.patience import insist
 from penstock.runtime.serving import Readiness, health_app, http_server, run_service, service_parser, watch_readiness
+from penstock.runtime.sink_cleaning import sink_cleaner
 from penstock.settings import ClusterSettings
 from penstock_coordinator.metrics import coordinator_samples
 
@@ -40,7 +41,9 @@ async def serve(settings: ClusterSettings, arguments: argparse.Namespace) -> Non
     ):
         await insist("try the store's conditional PUT", clock, lambda: check_conditional_put(blobs))
         ports = ControlPorts(log, blobs, metadata, clock, lambda: uuid.uuid4().hex)
-        service = CoordinatorService(name, ports, CoordinatorTimeouts(), address=arguments.http)
+        service = CoordinatorService(
+            name, ports, CoordinatorTimeouts(), clean_sinks=sink_cleaner(settings, clock), address=arguments.http
+        )
         app = health_app(readiness, lambda: coordinator_samples(service, clock.now_us()))
         async with http_server(app, arguments.http), asyncio.TaskGroup() as group:
             group.create_task(service.run())

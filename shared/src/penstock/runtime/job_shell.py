@@ -84,8 +84,8 @@ _ANSWERS = {"created": JobLogWriter.created, "refused": JobLogWriter.refused, "u
 
 _log = structlog.get_logger("penstock.coordinator")
 
-CleanSinks = Callable[[str, JobGraph], Awaitable[None]]
-"""Removes what the sinks of an ended job keep outside the store, such as positions on Kafka: (job, graph)."""
+CleanSinks = Callable[[str, JobHistory], Awaitable[None]]
+"""Removes what the sinks of an ended job keep outside the store, such as positions on Kafka."""
 
 
 @dataclass(frozen=True)
@@ -392,7 +392,7 @@ class JobShell:
         if ended.state != "SUSPENDED":
             await self._delete_topics()
             if self._clean_sinks is not None:
-                await self._clean_sinks(self.job, graph_from_json(self.history.graph))
+                await self._clean_sinks(self.job, self.history)
             await self._delete_checkpoints()
             await self._catalog.ended(self.history, self._ports.clock.now_us())
         self._around.closed(self.job)

@@ -4,6 +4,7 @@ decides nothing: that is `penstock.protocol.joblog`.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from typing import Final, Literal
 
@@ -18,6 +19,8 @@ from penstock.protocol.messages import Restore
 
 UNCERTAIN_PAUSE_MS: Final = 200
 """How long to wait before an uncertain write is repeated."""
+READS: Final = 32
+"""How many records of a job log are read at once."""
 
 Answer = Literal["created", "refused", "unknown"]
 
@@ -34,7 +37,13 @@ class JobStore:
     async def history(self, job: str) -> JobHistory:
         """A job's log; empty if there is no such job."""
         keys = await self._blobs.list(log_prefix(job))
-        return JobHistory.of([decode_record(await self._blobs.get(key), key) for key in keys])
+        some = asyncio.Semaphore(READS)
+
+        async def read(key: str) -> AnyRecord:
+            async with some:
+                return decode_record(await self._blobs.get(key), key)
+
+        return JobHistory.of(await asyncio.gather(*map(read, keys)))
 
     async def record(self, job: str, seq: int) -> AnyRecord | None:
         """The record of that seq, None if there is none."""
