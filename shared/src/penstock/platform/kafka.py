@@ -174,7 +174,7 @@ class KafkaCluster:
             raise
 
     async def stop(self) -> None:
-        """End all nodes in order."""
+        """End all nodes in order, all at once: one that is left without a quorum cannot leave in order any more."""
         await asyncio.gather(*(node.stop() for node in self.nodes))
 
     async def kill(self) -> None:
