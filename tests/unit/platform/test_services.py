@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 from small_server import SmallServer
 
 from penstock.platform.free_ports import free_port
-from penstock.platform.services import ServiceProcess, _answers_ok, service_problem
+from penstock.platform.services import ServiceProcess, _answers_ok, _entry_problem, service_problem
 
 
 def service(tmp_path: Path) -> ServiceProcess:
@@ -40,6 +41,28 @@ def test_the_environment_cannot_lead_it_to_another_cluster(tmp_path: Path, monke
 def test_a_service_that_no_package_has_is_told() -> None:
     """With what would install it."""
     assert service_problem("juggler") == "no installed package has it; install it with: pip install penstock-juggler"
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("def main() -> int: ...", ""),
+        ("from somewhere import main", ""),
+        ("raise RuntimeError('imported')\ndef run(): ...", "service_under_test has no main"),
+        (None, "its package has no module service_under_test yet"),
+        ("def main(", "service_under_test cannot be read"),
+    ],
+)
+def test_an_entry_point_is_judged_without_importing_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str | None, problem: str
+) -> None:
+    """Its module must be there and have the function; what it does when it is imported is for its own process."""
+    if source is not None:
+        (tmp_path / "service_under_test.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = _entry_problem(EntryPoint("under-test", "service_under_test:main", "penstock.services"))
+    assert found.startswith(problem)
+    assert bool(found) == bool(problem)
 
 
 async def test_ready_is_what_readyz_says(tmp_path: Path) -> None:
