@@ -18,6 +18,7 @@ from penstock.runtime.patience import insist
 from penstock.runtime.serving import Readiness, health_app, http_server, run_service, service_parser, watch_readiness
 from penstock.runtime.sink_cleaning import sink_cleaner
 from penstock.settings import ClusterSettings
+from penstock.times import duration_us
 from penstock_coordinator.metrics import coordinator_samples
 
 
@@ -26,12 +27,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = service_parser(
         "coordinator", "JobManager and ResourceManager of a cluster: of several, one leads.", "127.0.0.1:8082"
     )
+    parser.add_argument(
+        "--lease-ttl", default="15s", metavar="TIME", help="how long a leader is waited for that does not answer (15s)"
+    )
+    parser.add_argument(
+        "--worker-timeout", default="10s", metavar="TIME", help="how long a silent worker counts as alive (10s)"
+    )
     return run_service(parser.parse_args(argv), serve)
 
 
 async def serve(settings: ClusterSettings, arguments: argparse.Namespace) -> None:
     """Compete for leadership until cancelled."""
     clock = SystemClock()
+    timeouts = CoordinatorTimeouts(
+        lease_ttl_ms=duration_us(arguments.lease_ttl, "--lease-ttl", positive=True) // 1_000,
+        worker_ms=duration_us(arguments.worker_timeout, "--worker-timeout", positive=True) // 1_000,
+    )
     name = f"{socket.gethostname()}-{uuid.uuid4().hex}"
     readiness = Readiness()
     async with (
@@ -42,7 +53,7 @@ async def serve(settings: ClusterSettings, arguments: argparse.Namespace) -> Non
         await insist("try the store's conditional PUT", clock, lambda: check_conditional_put(blobs))
         ports = ControlPorts(log, blobs, metadata, clock, lambda: uuid.uuid4().hex)
         service = CoordinatorService(
-            name, ports, CoordinatorTimeouts(), clean_sinks=sink_cleaner(settings, clock), address=arguments.http
+            name, ports, timeouts, clean_sinks=sink_cleaner(settings, clock), address=arguments.http
         )
         app = health_app(readiness, lambda: coordinator_samples(service, clock.now_us()))
         async with http_server(app, arguments.http), asyncio.TaskGroup() as group:

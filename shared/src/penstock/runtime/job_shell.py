@@ -69,6 +69,7 @@ from penstock.protocol.requests import (
     TakeSavepoint,
 )
 from penstock.protocol.retention import retired_objects
+from penstock.runtime import steps
 from penstock.runtime.beginnings import beginnings_prefix
 from penstock.runtime.catalog import JobCatalog
 from penstock.runtime.job_store import JobStore
@@ -347,6 +348,8 @@ class JobShell:
         while pending:
             match pending.popleft():
                 case CreateRecord(record=record):
+                    if isinstance(record, Complete):
+                        steps.reached(steps.BEFORE_COMPLETE)
                     answer = await self._store.create_record(self.job, record)
                     pending.extend(_ANSWERS[answer](writer))
                 case ReadRecord(seq=seq):
@@ -354,6 +357,7 @@ class JobShell:
                 case RecordCommitted(record=record):
                     events.append(RecordStored(record))
                     if isinstance(record, Complete):
+                        steps.reached(steps.AFTER_COMPLETE)
                         self._retire.put_nowait(record.checkpoint)
                 case StepDown(reason=reason):
                     self._around.stepped_down(reason)

@@ -42,6 +42,7 @@ from penstock.protocol.publishing import (
     ReadMark,
     ReportPublished,
 )
+from penstock.runtime import steps
 
 if TYPE_CHECKING:
     import polars as pl
@@ -153,7 +154,9 @@ class PublishLoop:
     async def _answer(self, command: PublisherCommand) -> PublisherEvent | None:
         match command:
             case InitProducer():
+                steps.reached(steps.BEFORE_INIT)
                 await self._publisher.init_producer()
+                steps.reached(steps.AFTER_INIT)
                 return ProducerReady()
             case ReadMark():
                 found = await self._publisher.read_mark()
@@ -178,7 +181,11 @@ class PublishLoop:
 
     async def _commit(self, command: CommitTransaction) -> Committed:
         frames = [self._hooks.decode(ref) for ref in command.refs]
+        if frames:
+            steps.reached(steps.BEFORE_COMMIT)
         await self._publisher.commit(frames, encode_mark(command.mark))
+        if frames:
+            steps.reached(steps.AFTER_COMMIT)
         self._doubtful_since_ms = None
         self._hooks.committed(command.mark, sum(frame.height for frame in frames))
         return Committed()
