@@ -1,1 +1,1 @@
-"""Penstock, the dispatcher: the REST interface of a cluster."""
+"""Penstock, the dispatcher: the REST interface of a cluster. Stateless: any number of replicas agree."""

@@ -1,0 +1,40 @@
+"""`penstock dispatcher`: parses, wires, runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import uuid
+from collections.abc import Sequence
+
+from penstock.adapters.system_clock import SystemClock
+from penstock.runtime.cluster_ports import cluster_log, cluster_metadata, cluster_store
+from penstock.runtime.serving import Readiness, http_server, run_service, service_parser, watch_readiness
+from penstock.settings import ClusterSettings
+from penstock_dispatcher.app import dispatcher_app
+from penstock_dispatcher.cluster import DispatcherPorts
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a dispatcher; the exit code."""
+    parser = service_parser("dispatcher", "The REST interface of a cluster; run as many as you like.", "127.0.0.1:8081")
+    return run_service(parser.parse_args(argv), serve)
+
+
+async def serve(settings: ClusterSettings, arguments: argparse.Namespace) -> None:
+    """Answer requests until cancelled."""
+    clock = SystemClock()
+    readiness = Readiness()
+    async with (
+        cluster_log(settings, "dispatcher") as log,
+        cluster_metadata(settings) as metadata,
+        cluster_store(settings) as blobs,
+    ):
+        ports = DispatcherPorts(log, blobs, metadata, clock, lambda: uuid.uuid4().hex)
+        app = dispatcher_app(ports, readiness, list)
+        async with http_server(app, arguments.http):
+            await watch_readiness(readiness, log, blobs, clock)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""The application: routes, limits, errors, documentation, health."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+from penstock.observability.metrics import Sample
+from penstock.runtime.serving import Readiness, health_routes
+from penstock_dispatcher.bodies import BodyLimit
+from penstock_dispatcher.cluster import Cluster, DispatcherPorts
+from penstock_dispatcher.describing import docs_page, openapi_of
+from penstock_dispatcher.flink_routes import FlinkRoutes
+from penstock_dispatcher.jobs import Jobs
+from penstock_dispatcher.penstock_routes import PenstockRoutes
+from penstock_dispatcher.refusing import answer_errors
+
+
+def dispatcher_app(ports: DispatcherPorts, readiness: Readiness, samples: Callable[[], list[Sample]]) -> FastAPI:
+    """The REST interface on these ports."""
+    app = FastAPI(title="Penstock", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    cluster = Cluster(ports)
+    jobs = Jobs(cluster)
+    penstock = PenstockRoutes(cluster, jobs)
+    flink = FlinkRoutes(cluster, jobs, penstock)
+    app.include_router(penstock.router())
+    app.include_router(flink.router(""))
+    app.include_router(flink.router("/v1"), include_in_schema=False)
+    _document(app)
+    app.router.routes.extend(health_routes(readiness, samples))
+    app.add_middleware(BodyLimit)
+    answer_errors(app)
+    return app
+
+
+def _document(app: FastAPI) -> None:
+    async def openapi(_: Request) -> Response:
+        return JSONResponse(openapi_of(app))
+
+    async def docs(_: Request) -> Response:
+        return HTMLResponse(docs_page(openapi_of(app)))
+
+    add: Any = app.add_route
+    add("/openapi.json", openapi, include_in_schema=False)
+    add("/docs", docs, include_in_schema=False)

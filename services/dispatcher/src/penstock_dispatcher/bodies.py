@@ -1,0 +1,113 @@
+"""Bodies of requests: read with a limit on their size, decoded into typed documents."""
+
+from __future__ import annotations
+
+import zipfile
+from io import BytesIO
+from typing import Final, TypeVar
+
+import msgspec
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from penstock.client.documents import MAX_DOCUMENT_BYTES, MAX_SOURCES_BYTES, Submission
+from penstock_dispatcher.refusing import RestError, problem
+
+MAX_BODY_BYTES: Final = 1 << 20
+MAX_SUBMISSION_BYTES: Final = MAX_SOURCES_BYTES + MAX_DOCUMENT_BYTES + (64 << 10)
+"""Both parts, and what surrounds them."""
+SUBMISSIONS: Final = "/penstock/v1/jobs"
+
+T = TypeVar("T")
+
+
+class BodyLimit:
+    """Refuses bodies that are too large, whether they say so or not, without keeping them."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        submits = scope["method"] == "POST" and scope["path"] == SUBMISSIONS
+        limit = MAX_SUBMISSION_BYTES if submits else MAX_BODY_BYTES
+        said = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+        if said.isdigit() and int(said) > limit:
+            await problem(413, [_too_large(limit)])(scope, receive, send)
+            return
+        seen = 0
+
+        async def counted() -> Message:
+            nonlocal seen
+            message = await receive()
+            if message["type"] == "http.request":
+                seen += len(message.get("body", b""))
+                if seen > limit:
+                    raise RestError(413, _too_large(limit))
+            return message
+
+        await self._app(scope, counted, send)
+
+
+def _too_large(limit: int) -> str:
+    return f"the body is larger than {limit >> 20} MiB, the most that is taken here"
+
+
+async def read_body(request: Request, kind: type[T]) -> T:
+    """The JSON document of a request, whatever its content type; nothing at all counts as `{}`.
+
+    Raises:
+        RestError: it is none.
+    """
+    return decoded(await request.body() or b"{}", kind, "the body")
+
+
+def decoded(data: bytes, kind: type[T], where: str) -> T:
+    """A document; raises `RestError` saying what is wrong with it."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        raise RestError(400, f"{where}: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RestError(400, f"{where} is not JSON: {error}") from error
+
+
+async def read_submission(request: Request) -> tuple[Submission, bytes]:
+    """The two parts of a submission; raises `RestError`."""
+    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+        raise RestError(400, "send multipart/form-data with the parts job (JSON) and sources (a zip)")
+    try:
+        async with request.form(max_files=2, max_fields=2, max_part_size=MAX_DOCUMENT_BYTES) as form:
+            unknown = sorted(form.keys() - {"job", "sources"})
+            if unknown:
+                raise RestError(400, f"there is no part {unknown[0]!r} in a submission; send job and sources")
+            document = await _part(form.get("job"), "job", MAX_DOCUMENT_BYTES)
+            sources = await _part(form.get("sources"), "sources", MAX_SOURCES_BYTES)
+    except HTTPException as error:
+        raise RestError(400, f"the parts of the body are not readable: {error.detail}") from error
+    return decoded(document, Submission, "job"), sources
+
+
+async def _part(value: UploadFile | str | None, name: str, limit: int) -> bytes:
+    if value is None:
+        raise RestError(400, f"the part {name!r} is missing; send job (JSON) and sources (a zip)")
+    data = value.encode() if isinstance(value, str) else await value.read(limit + 1)
+    if len(data) > limit:
+        raise RestError(413, f"{name}: larger than {limit >> 20} MiB, the most that is taken")
+    return data
+
+
+def check_sources(data: bytes, target: str) -> None:
+    """Raise `RestError` if this is no zip with the file of `target` in it."""
+    file = target.partition(":")[0]
+    try:
+        with zipfile.ZipFile(BytesIO(data)) as archive:
+            names = archive.namelist()
+    except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError) as error:
+        raise RestError(400, f"sources: this is no zip: {error}") from error
+    if file not in names:
+        raise RestError(400, f"sources: {file!r}, which artifact.target names, is not in the zip")

@@ -1,0 +1,250 @@
+"""The cluster as a dispatcher knows it: only what Kafka, Redis and the store say, read anew for every answer.
+
+Nothing is kept but objects that never change, so that any number of dispatchers agree. Whatever does not answer within
+`ANSWER_S` is an `ExternalError`: nobody waits for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import msgspec
+import structlog
+
+from penstock.errors import CorruptDataError, ExternalError
+from penstock.ports import BlobNotFoundError, Blobs, Clock, Log, Metadata, NewRecord, RecordTooLargeError
+from penstock.protocol.joblog import JobHistory
+from penstock.protocol.manifests import Manifest
+from penstock.protocol.messages import Restore, encode
+from penstock.protocol.requests import Answer, AnyRequest, artifact_key
+from penstock.runtime.catalog import ACTIVE, FINISHED, FinishedJob, JobCatalog
+from penstock.runtime.coordinator import VIEW
+from penstock.runtime.job_store import JobStore
+from penstock.runtime.topics import REQUESTS, create_control_topics
+from penstock.runtime.views import ClusterView
+from penstock_dispatcher.refusing import RestError
+
+ANSWER_S: Final = 8.0
+UPLOAD_S: Final = 60.0
+STALE_US: Final = 5_000_000
+"""A view that the leader has not renewed for so long: there is no leader."""
+ASKED_MS: Final = 3_600_000
+"""How long a request without an answer is known to have been sent."""
+KEPT: Final = 10_000
+BESIDE_EACH_OTHER: Final = 16
+"""How many objects are read at a time."""
+
+T = TypeVar("T")
+K = TypeVar("K")
+
+_log = structlog.get_logger("penstock.dispatcher")
+
+
+@dataclass(frozen=True)
+class DispatcherPorts:
+    """The world."""
+
+    log: Log
+    blobs: Blobs
+    metadata: Metadata
+    clock: Clock
+    new_id: Callable[[], str]
+    """32 fresh hex digits."""
+
+
+class Freshness:
+    """Whether a view is of now. Clocks may differ between machines, so one that changes is fresh whatever its time."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._seen_us: int | None = None
+        self._changed_us: int | None = None
+
+    def is_fresh(self, view: ClusterView) -> bool:
+        """Judge a view just read."""
+        now_us = self._clock.monotonic_us()
+        if self._seen_us is not None and view.seen_us != self._seen_us:
+            self._changed_us = now_us
+        self._seen_us = view.seen_us
+        if self._changed_us is not None:
+            return now_us - self._changed_us < STALE_US
+        return abs(self._clock.now_us() - view.seen_us) < STALE_US
+
+
+class Cluster:
+    """Reads what there is, appends what is asked for."""
+
+    def __init__(self, ports: DispatcherPorts) -> None:
+        self._ports = ports
+        self._catalog = JobCatalog(ports.blobs)
+        self._store = JobStore(ports.blobs, ports.clock)
+        self._freshness = Freshness(ports.clock)
+        self._finished: dict[str, FinishedJob] = {}
+        self._ended: dict[str, JobHistory] = {}
+        self._topics_made = False
+
+    # -- reading --------------------------------------------------------------------------------------------------------
+
+    async def view(self) -> ClusterView | None:
+        """The cluster as its leader shows it; None if no leader does."""
+        data = await _soon("Redis", self._ports.metadata.get(VIEW))
+        if data is None:
+            return None
+        try:
+            view = msgspec.json.decode(data, type=ClusterView)
+        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+            raise CorruptDataError(f"the cluster's view is not readable by this version: {error}") from error
+        return view if self._freshness.is_fresh(view) else None
+
+    async def view_if_any(self) -> ClusterView | None:
+        """The same; where Redis does not answer, there is nothing to show, and what the store knows is still said."""
+        try:
+            return await self.view()
+        except ExternalError as error:
+            _log.warning("no view of the cluster", error=str(error))
+            return None
+
+    async def leading_view(self) -> ClusterView:
+        """The view, for what only a leader can do; raises `RestError` 503 if there is none."""
+        view = await self.view()
+        if view is None or not view.epoch:
+            raise RestError(503, "no coordinator leads this cluster now; start one, or wait until one has taken over")
+        return view
+
+    async def active(self) -> list[str]:
+        """Ids of jobs that have not ended, or are being cleaned up."""
+        return await _soon("the store", self._catalog.active())
+
+    async def finished(self) -> list[FinishedJob]:
+        """All jobs that have ended."""
+        keys = await _soon("the store", self._ports.blobs.list(FINISHED))
+        await _each([key for key in keys if key not in self._finished], self._read_finished)
+        return [self._finished[key] for key in keys if key in self._finished]
+
+    async def _read_finished(self, key: str) -> None:
+        try:
+            data = await _soon("the store", self._ports.blobs.get(key))
+        except BlobNotFoundError:
+            return  # somebody removed it since it was listed
+        try:
+            _keep(self._finished, key, msgspec.json.decode(data, type=FinishedJob))
+        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+            raise CorruptDataError(f"{key}: not readable: {error}") from error
+
+    async def ids(self) -> tuple[list[str], list[str]]:
+        """Ids of all jobs: active ones, ended ones."""
+        active, finished = await asyncio.gather(
+            _soon("the store", self._ports.blobs.list(ACTIVE)), _soon("the store", self._ports.blobs.list(FINISHED))
+        )
+        return [key.removeprefix(ACTIVE) for key in active], [key.removeprefix(FINISHED) for key in finished]
+
+    async def history(self, job: str) -> JobHistory:
+        """A job's log; empty if there is no such job."""
+        if job in self._ended:
+            return self._ended[job]
+        history = await _soon("the store", self._store.history(job))
+        if history.terminated is not None:
+            _keep(self._ended, job, history)
+        return history
+
+    async def histories(self, jobs: Iterable[str]) -> dict[str, JobHistory]:
+        """The logs of several jobs."""
+        found: dict[str, JobHistory] = {}
+
+        async def read(job: str) -> None:
+            found[job] = await self.history(job)
+
+        await _each(list(jobs), read)
+        return found
+
+    async def manifest(self, key: str) -> tuple[Restore, Manifest] | None:
+        """A checkpoint by the key of its manifest, which nothing vouches for; None if there is none."""
+        try:
+            data = await _soon("the store", self._ports.blobs.get(key))
+        except BlobNotFoundError:
+            return None
+        digest = hashlib.sha256(data).hexdigest()
+        manifest = await _soon("the store", self._store.manifest(Restore(0, key, digest)))
+        return Restore(manifest.checkpoint, key, digest), manifest
+
+    async def artifact(self, key: str) -> bytes:
+        """The sources of a job."""
+        return await _soon("the store", self._ports.blobs.get(key), UPLOAD_S)
+
+    # -- requests -------------------------------------------------------------------------------------------------------
+
+    def new_id(self) -> str:
+        """32 fresh hex digits."""
+        return self._ports.new_id()
+
+    def now_us(self) -> int:
+        """Wall time."""
+        return self._ports.clock.now_us()
+
+    async def store_sources(self, data: bytes) -> tuple[str, str]:
+        """Put the sources of a job where task managers find them; returns key and sha256."""
+        digest = await asyncio.to_thread(lambda: hashlib.sha256(data).hexdigest())
+        key = artifact_key(digest)
+        await _soon("the store", self._ports.blobs.put(key, data), UPLOAD_S)
+        return key, digest
+
+    async def ask(self, request: AnyRequest) -> None:
+        """Append a request. Sent again with the same id it is carried out once.
+
+        Raises:
+            RestError: it is too large for a record.
+            ExternalError: it is not certain whether it is on its way.
+        """
+        try:
+            if not self._topics_made:
+                await _soon("Kafka", create_control_topics(self._ports.log))
+                self._topics_made = True
+            await _soon("Kafka", self._ports.log.append(REQUESTS, 0, [NewRecord(encode(request))]))
+        except RecordTooLargeError as error:
+            raise RestError(413, f"the request is too large for Kafka: {error}") from error
+        try:
+            await _soon("Redis", self._ports.metadata.acquire(_asked(request.request), b"1", ASKED_MS))
+        except ExternalError as error:  # it is on its way; only a question for it may be answered with 404 meanwhile
+            _log.warning("a request could not be noted", request=request.request, error=str(error))
+
+    async def answer(self, job: str, request: str) -> Answer | None:
+        """What a leader answered."""
+        return await _soon("the store", self._catalog.answer_to(job, request))
+
+    async def was_asked(self, request: str) -> bool:
+        """Whether this request was sent within the last hour."""
+        return await _soon("Redis", self._ports.metadata.get(_asked(request))) is not None
+
+
+def _asked(request: str) -> str:
+    return f"asked-{request}"
+
+
+async def _soon(who: str, answer: Awaitable[T], deadline_s: float = ANSWER_S) -> T:
+    """Wait for an answer, but not for ever."""
+    try:
+        async with asyncio.timeout(deadline_s):
+            return await answer
+    except TimeoutError as error:
+        raise ExternalError(f"{who} does not answer within {deadline_s:.0f} s") from error
+
+
+async def _each(items: list[K], act: Callable[[K], Awaitable[None]]) -> None:
+    """Do it for all items, a bounded number at a time."""
+    waiting = iter(items)
+
+    async def work() -> None:
+        for item in waiting:
+            await act(item)
+
+    await asyncio.gather(*(work() for _ in range(min(BESIDE_EACH_OTHER, len(items)))))
+
+
+def _keep(cache: dict[str, T], key: str, value: T) -> None:
+    cache[key] = value
+    while len(cache) > KEPT:
+        del cache[next(iter(cache))]

@@ -1,0 +1,288 @@
+"""Finds jobs by what people call them, and describes them from the leader's view and the job logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from penstock.client.documents import (
+    ENDED,
+    Checkpoint,
+    CheckpointList,
+    Failures,
+    JobDetail,
+    JobList,
+    JobLog,
+    JobSummary,
+    Savepoint,
+    VertexView,
+)
+from penstock.errors import CorruptDataError, nearest
+from penstock.graph.jobgraph import JobGraph, graph_from_json
+from penstock.protocol.joblog import Begin, Complete, JobHistory, Submit
+from penstock.protocol.joblog import Savepoint as SavepointRecord
+from penstock.runtime.catalog import FinishedJob
+from penstock.runtime.views import ClusterView, JobState, JobView
+from penstock_dispatcher.cluster import Cluster
+from penstock_dispatcher.refusing import RestError
+
+SHORTEST_PREFIX: Final = 6
+SHOWN: Final = 100
+"""How many checkpoints are listed."""
+_HEX: Final = frozenset("0123456789abcdef")
+_RUNNING: Final = ("running", "ended")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A job: as the leader shows it, where one does, and as its log says."""
+
+    job: str
+    history: JobHistory
+    view: JobView | None = None
+    finished: FinishedJob | None = None
+
+    @property
+    def submit(self) -> Submit:
+        """Its first record."""
+        if self.history.submit is None:
+            raise CorruptDataError(f"job {self.job}: the store names it, but has no log of it")
+        return self.history.submit
+
+    @property
+    def graph(self) -> JobGraph:
+        """Its newest graph."""
+        return graph_from_json(self.history.graph)
+
+    @property
+    def state(self) -> JobState:
+        """What it is doing."""
+        return state_of(self.history, self.view)
+
+
+def state_of(history: JobHistory, view: JobView | None) -> JobState:
+    """The log has the last word about an end; about everything else the leader."""
+    if history.terminated is not None:
+        return history.terminated.state
+    if view is not None:
+        return view.state
+    return "RUNNING" if history.begin is not None else "CREATED"
+
+
+class Jobs:
+    """The jobs of a cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    # -- finding --------------------------------------------------------------------------------------------------------
+
+    async def find(self, name: str) -> Found:
+        """The job of this id, of the only id that begins so, or of this name.
+
+        Raises:
+            RestError: there is none, or there are several.
+        """
+        active, finished = await self._cluster.ids()
+        known = {*active, *finished}
+        text = name.lower()
+        if _is_id(text):
+            return await self.exact(text)
+        if len(text) >= SHORTEST_PREFIX and set(text) <= _HEX:
+            matching = sorted(job for job in known if job.startswith(text))
+            if len(matching) == 1:
+                return await self.exact(matching[0])
+            if matching:
+                raise RestError(
+                    409, f"several jobs have ids that begin with {name}: {_some(matching)}; give more of it"
+                )
+        return await self.exact(await self._by_name(name, active))
+
+    async def exact(self, job: str) -> Found:
+        """The job of this id; raises `RestError` 404."""
+        history = await self._cluster.history(job)
+        if history.submit is None:
+            raise RestError(404, await self._unknown(job))
+        view = await self._cluster.view_if_any()
+        return Found(job, history, _view_of(view, job), await self._finished(job) if history.terminated else None)
+
+    async def alive(self, name: str) -> Found:
+        """The same, of a job that something can be asked of; raises `RestError` 409 if it has ended."""
+        found = await self.find(name)
+        terminated = found.history.terminated
+        if terminated is not None:
+            because = f" ({terminated.reason})" if terminated.reason else ""
+            raise RestError(409, f"job {found.submit.name} ({found.job}) has ended: {terminated.state}{because}")
+        return found
+
+    async def _by_name(self, name: str, active: Iterable[str]) -> str:
+        histories = await self._cluster.histories(active)
+        names = {job: history.submit.name for job, history in histories.items() if history.submit is not None}
+        ended = {job.job: job.name for job in await self._cluster.finished()}
+        for candidates in (names, ended):
+            matching = sorted(job for job, called in candidates.items() if called == name)
+            if len(matching) == 1:
+                return matching[0]
+            if matching:
+                raise RestError(409, f"several jobs are called {name!r}: {_some(matching)}; give the id")
+        raise RestError(404, f"there is no job {name!r}; {_nearest(name, {*names.values(), *ended.values()})}")
+
+    async def _unknown(self, job: str) -> str:
+        active, finished = await self._cluster.ids()
+        return f"there is no job {job}; {_nearest(job, {*active, *finished})}"
+
+    async def _finished(self, job: str) -> FinishedJob | None:
+        return next((finished for finished in await self._cluster.finished() if finished.job == job), None)
+
+    # -- describing -----------------------------------------------------------------------------------------------------
+
+    async def list(self) -> JobList:
+        """All jobs."""
+        view = await self._cluster.view_if_any()
+        active = await self._cluster.active()
+        histories = await self._cluster.histories(active)
+        ended = {job.job: job for job in await self._cluster.finished()}
+        running = [
+            summary_of(Found(job, histories[job], _view_of(view, job)))
+            for job in active
+            if job not in ended and histories[job].submit is not None
+        ]
+        summaries = [
+            *sorted(running, key=lambda job: -job.submitted_us),
+            *sorted(map(summary_of_finished, ended.values()), key=lambda job: -job.submitted_us),
+        ]
+        return JobList(tuple(summaries), view.leader if view is not None else "")
+
+
+def summary_of(found: Found) -> JobSummary:
+    """A job in short."""
+    submit, view, history, finished = found.submit, found.view, found.history, found.finished
+    tasks = [task for vertex in view.vertices for task in vertex.tasks] if view is not None else []
+    terminated = history.terminated
+    return JobSummary(
+        job=found.job,
+        name=submit.name,
+        state=found.state,
+        parallelism=view.parallelism if view is not None else found.graph.parallelism,
+        submitted_us=submit.submitted_us,
+        ended_us=finished.ended_us if finished is not None else None,
+        reason=terminated.reason if terminated is not None else "",
+        running_tasks=sum(task.state in _RUNNING for task in tasks) if terminated is None else 0,
+        tasks=sum(vertex.parallelism for vertex in found.graph.vertices),
+        missing_slots=view.missing_slots if view is not None and terminated is None else 0,
+        last_checkpoint=history.highest_checkpoint,
+        live=view is not None,
+    )
+
+
+def summary_of_finished(job: FinishedJob) -> JobSummary:
+    """A job that has ended."""
+    state: Any = job.state
+    return JobSummary(
+        job=job.job, name=job.name, state=state, parallelism=job.parallelism, submitted_us=job.submitted_us,
+        ended_us=job.ended_us, reason=job.reason, last_checkpoint=job.checkpoint,
+    )  # fmt: skip
+
+
+def detail_of(found: Found) -> JobDetail:
+    """All that is known about a job."""
+    view, history = found.view, found.history
+    begins = sum(isinstance(record, Begin) for record in history.records)
+    restored = history.begin.restore if history.begin is not None else history.submit and history.submit.restored_from
+    if view is not None:
+        vertices, checkpoints, failures = view.vertices, view.checkpoints, view.failures
+    else:
+        vertices = tuple(VertexView(v.id, v.name, v.parallelism, ()) for v in found.graph.vertices)
+        checkpoints, failures = (), ()
+    return JobDetail(
+        summary=summary_of(found),
+        attempts=max(begins, view.attempts if view is not None else 0),
+        restored=restored.checkpoint if restored else None,
+        vertices=vertices,
+        checkpoints=checkpoints,
+        failures=failures,
+        graph=history.graph,
+    )
+
+
+def checkpoints_of(found: Found) -> CheckpointList:
+    """The newest checkpoints: what the log says, and the sizes and times that the leader remembers."""
+    checkpoints: dict[int, Checkpoint] = {}
+    for record in found.history.records:
+        if isinstance(record, Complete):
+            checkpoints[record.checkpoint] = Checkpoint(record.checkpoint, "complete", manifest=record.manifest)
+        elif isinstance(record, SavepointRecord):
+            checkpoints[record.checkpoint] = Checkpoint(
+                record.checkpoint, "complete", savepoint=True, manifest=record.manifest
+            )
+    for seen in found.view.checkpoints if found.view is not None else ():
+        known = checkpoints.get(seen.checkpoint, Checkpoint(seen.checkpoint, seen.state))
+        checkpoints[seen.checkpoint] = msgspec.structs.replace(
+            known, triggered_us=seen.triggered_us, duration_us=seen.duration_us, size_bytes=seen.size_bytes,
+            sync_us=seen.sync_us,
+        )  # fmt: skip
+    newest = sorted(checkpoints.values(), key=lambda checkpoint: -checkpoint.checkpoint)[:SHOWN]
+    return CheckpointList(found.job, tuple(newest), detail_of(found).restored)
+
+
+def failures_of(found: Found) -> Failures:
+    """What went wrong."""
+    terminated = found.history.terminated
+    reason = terminated.reason if terminated is not None and terminated.state == "FAILED" else ""
+    return Failures(found.job, found.view.failures if found.view is not None else (), reason)
+
+
+def log_of(found: Found) -> JobLog:
+    """The records, without the graphs, which stand in the job's description."""
+    records: list[dict[str, Any]] = []
+    for record in found.history.records:
+        plain: dict[str, Any] = msgspec.to_builtins(record)
+        plain.pop("graph", None)
+        plain.pop("scalable", None)
+        records.append(plain)
+    return JobLog(found.job, tuple(records))
+
+
+def savepoints_of(job: str, history: JobHistory) -> list[Savepoint]:
+    """The savepoints of a job, oldest first; and of one that failed, the checkpoint that is left."""
+    submit = history.submit
+    if submit is None:
+        return []
+    found = [
+        Savepoint(job, submit.name, record.checkpoint, record.manifest, record.sha256, record.request)
+        for record in history.records
+        if isinstance(record, SavepointRecord) and record.published
+    ]
+    complete, terminated = history.complete, history.terminated
+    if terminated is not None and terminated.state == "FAILED" and complete is not None:
+        number, manifest, digest = complete.checkpoint, complete.manifest, complete.sha256
+        if all(savepoint.checkpoint != number for savepoint in found):
+            found.append(Savepoint(job, submit.name, number, manifest, digest, "", "checkpoint"))
+    return found
+
+
+def is_ended(summary: JobSummary) -> bool:
+    """Whether nothing will happen to the job any more."""
+    return summary.state in ENDED
+
+
+def _view_of(view: ClusterView | None, job: str) -> JobView | None:
+    return next((found for found in view.jobs if found.job == job), None) if view is not None else None
+
+
+def _is_id(text: str) -> bool:
+    return len(text) == 32 and set(text) <= _HEX
+
+
+def _some(jobs: list[str]) -> str:
+    return ", ".join(jobs[:5]) + (f" and {len(jobs) - 5} more" if len(jobs) > 5 else "")
+
+
+def _nearest(name: str, known: set[str]) -> str:
+    if len(known) <= SHORTEST_PREFIX:
+        return nearest(name, sorted(known))
+    close = nearest(name, sorted(known))
+    return close if close.startswith("did you mean") else "list them with penstock jobs --all"

@@ -1,0 +1,247 @@
+"""A client of the REST interface: any of several dispatchers may answer, every request carries the id that makes it safe
+to send it again to the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import httpx
+import msgspec
+
+from penstock.client.documents import (
+    CheckpointList,
+    Failures,
+    JobDetail,
+    JobList,
+    JobLog,
+    Overview,
+    Problem,
+    Requested,
+    RequestState,
+    RescaleBody,
+    Savepoint,
+    SavepointBody,
+    SavepointList,
+    StopBody,
+    Submission,
+    WorkerList,
+)
+from penstock.client.errors import NoAnswerError, RefusedError
+from penstock.errors import CorruptDataError, UsageError
+
+ANSWER_S: Final = 20.0
+"""How long a dispatcher may take: it gives up on Kafka, Redis and the store before that."""
+CONNECT_S: Final = 3.0
+UPLOAD_S: Final = 120.0
+POLL_S: Final = 0.2
+UNAVAILABLE: Final = (502, 503, 504)
+
+T = TypeVar("T")
+
+
+class ClusterClient:
+    """A cluster, through its dispatchers. Use it as an asynchronous context manager.
+
+    Every method raises `NoAnswerError` if no dispatcher answers or the cluster is not available, `RefusedError` if it
+    says no, and `CorruptDataError` if the answer is none of ours.
+    """
+
+    def __init__(self, addresses: str | Sequence[str], transport: httpx.AsyncBaseTransport | None = None) -> None:
+        """
+        Args:
+            addresses: `http://host:port` of one or several dispatchers, also in one string, separated by commas.
+            transport: instead of the network, for tests.
+
+        Raises:
+            UsageError: one of them is no address.
+        """
+        parts = addresses.split(",") if isinstance(addresses, str) else addresses
+        self._addresses = [part.strip().rstrip("/") for part in parts if part.strip()]
+        if not self._addresses:
+            raise UsageError("no dispatcher is named; set rest in the cluster's settings")
+        for address in self._addresses:
+            if not address.startswith(("http://", "https://")):
+                raise UsageError(f"{address!r} is no address of a dispatcher; write http://HOST:PORT")
+        timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
+        self._http = httpx.AsyncClient(timeout=timeout, transport=transport, trust_env=False)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Give back connections."""
+        await self._http.aclose()
+
+    # -- looking --------------------------------------------------------------------------------------------------------
+
+    async def overview(self) -> Overview:
+        """The cluster in short."""
+        return await self._get("/overview", Overview)
+
+    async def jobs(self) -> JobList:
+        """All jobs."""
+        return await self._get("/jobs", JobList)
+
+    async def job(self, job: str) -> JobDetail:
+        """One job, by id, by the beginning of its id, or by name."""
+        return await self._get(f"/jobs/{_quoted(job)}", JobDetail)
+
+    async def checkpoints(self, job: str) -> CheckpointList:
+        """The checkpoints of a job."""
+        return await self._get(f"/jobs/{_quoted(job)}/checkpoints", CheckpointList)
+
+    async def failures(self, job: str) -> Failures:
+        """What went wrong in a job."""
+        return await self._get(f"/jobs/{_quoted(job)}/failures", Failures)
+
+    async def log(self, job: str) -> JobLog:
+        """The log of a job."""
+        return await self._get(f"/jobs/{_quoted(job)}/log", JobLog)
+
+    async def artifact(self, job: str) -> bytes:
+        """The zip of the sources of a job."""
+        return (await self._ask("GET", f"/jobs/{_quoted(job)}/artifact")).content
+
+    async def workers(self) -> WorkerList:
+        """The worker processes."""
+        return await self._get("/taskmanagers", WorkerList)
+
+    async def savepoints(self, job: str = "") -> SavepointList:
+        """The savepoints of a job, or of all."""
+        return await self._get("/savepoints", SavepointList, {"job": job} if job else {})
+
+    async def savepoint(self, name: str) -> Savepoint:
+        """The savepoint of that name: the key of its manifest, the id of the request for it, or a job (its newest)."""
+        return await self._get("/savepoints/find", Savepoint, {"name": name})
+
+    # -- acting ---------------------------------------------------------------------------------------------------------
+
+    async def submit(self, submission: Submission, sources: bytes) -> Requested:
+        """Run a job; it exists once its leader has looked at it (`request_state` of its own id)."""
+        submission = msgspec.structs.replace(submission, job=submission.job or uuid.uuid4().hex)
+        files = {
+            "job": ("job.json", msgspec.json.encode(submission), "application/json"),
+            "sources": ("sources.zip", sources, "application/zip"),
+        }
+        return _decoded(await self._ask("POST", "/jobs", files=files, timeout_s=UPLOAD_S), Requested)
+
+    async def cancel(self, job: str) -> Requested:
+        """Publish what is complete, then end."""
+        return await self._post(f"/jobs/{_quoted(job)}/cancel", SavepointBody(uuid.uuid4().hex))
+
+    async def stop(self, job: str, *, drain: bool = False) -> Requested:
+        """Take a savepoint and end."""
+        return await self._post(f"/jobs/{_quoted(job)}/stop", StopBody(drain, uuid.uuid4().hex))
+
+    async def take_savepoint(self, job: str) -> Requested:
+        """Take a savepoint and go on."""
+        return await self._post(f"/jobs/{_quoted(job)}/savepoints", SavepointBody(uuid.uuid4().hex))
+
+    async def rescale(self, job: str, parallelism: int) -> Requested:
+        """Go on at another parallelism."""
+        return await self._post(f"/jobs/{_quoted(job)}/rescale", RescaleBody(parallelism, uuid.uuid4().hex))
+
+    async def request_state(self, requested: Requested) -> RequestState:
+        """What has become of a request."""
+        return await self._get(f"/jobs/{requested.job}/requests/{requested.request}", RequestState)
+
+    async def outcome(self, requested: Requested, timeout_s: float) -> RequestState:
+        """Wait until a request is answered; `pending` if that takes longer than `timeout_s`.
+
+        Dispatchers that do not answer for a while are waited for, too.
+        """
+        clock = asyncio.get_running_loop().time
+        deadline_s = clock() + timeout_s
+        while True:
+            try:
+                state = await self.request_state(requested)
+            except NoAnswerError:
+                if clock() >= deadline_s:
+                    raise
+            else:
+                if state.state != "pending" or clock() >= deadline_s:
+                    return state
+            await asyncio.sleep(min(POLL_S, max(0.01, deadline_s - clock())))
+
+    # -- asking ---------------------------------------------------------------------------------------------------------
+
+    async def _get(self, path: str, kind: type[T], query: Mapping[str, str] | None = None) -> T:
+        return _decoded(await self._ask("GET", path, query=query), kind)
+
+    async def _post(self, path: str, body: msgspec.Struct) -> Requested:
+        return _decoded(await self._ask("POST", path, content=msgspec.json.encode(body)), Requested)
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        content: bytes | None = None,
+        files: Any = None,
+        timeout_s: float = ANSWER_S,
+    ) -> httpx.Response:
+        """Ask one dispatcher after the other; the one that answers comes first from then on."""
+        problems: list[str] = []
+        for address in list(self._addresses):
+            try:
+                response = await self._http.request(
+                    method, f"{address}/penstock/v1{path}", params=query, content=content, files=files,
+                    timeout=httpx.Timeout(timeout_s, connect=CONNECT_S),
+                )  # fmt: skip
+            except httpx.TransportError as error:
+                problems.append(f"{address}: {_transport_problem(error)}")
+                continue
+            if response.status_code in UNAVAILABLE:
+                problems.append(f"{address}: {_reason(response)}")
+                continue
+            self._addresses.sort(key=lambda known, answered=address: known != answered)
+            if response.status_code >= 400:
+                raise RefusedError(_reason(response), response.status_code)
+            return response
+        raise NoAnswerError("; ".join(problems))
+
+
+def _transport_problem(error: httpx.TransportError) -> str:
+    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+        return "no dispatcher answers there; start one with penstock up, or name another with --cluster"
+    if isinstance(error, httpx.TimeoutException):
+        return "the dispatcher does not answer in time"
+    return f"the connection broke ({type(error).__name__}: {error})"
+
+
+def _reason(response: httpx.Response) -> str:
+    try:
+        return "; ".join(msgspec.json.decode(response.content, type=Problem).errors)
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return f"HTTP {response.status_code} {response.reason_phrase}: {response.text[:200]}".rstrip(": ")
+
+
+def _decoded(response: httpx.Response, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(response.content, type=kind)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise CorruptDataError(
+            f"{response.request.url}: this is no answer of a Penstock dispatcher of this version ({error})"
+        ) from error
+
+
+def _quoted(part: str) -> str:
+    """A name as one part of a path.
+
+    Raises:
+        UsageError: no job can be called so, and a path made of it would lead elsewhere.
+    """
+    if not part or not all(character.isalnum() or character in "-_." for character in part) or part in (".", ".."):
+        raise UsageError(f"{part!r} names no job: give its name, its id, or the first six or more digits of the id")
+    return part

@@ -1,0 +1,226 @@
+"""The documents of the REST interface under /penstock/v1: what the dispatcher sends and its clients read.
+
+Times are microseconds since the epoch, durations microseconds, sizes bytes. Fields may be added; clients ignore those
+that they do not know.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from penstock.protocol.joblog import JobSettings
+from penstock.protocol.messages import Restore
+from penstock.protocol.requests import Answer
+from penstock.runtime.views import CheckpointView, JobState, TaskView, VertexView, WorkerView
+
+__all__ = [
+    "Answer", "ArtifactDescription", "Checkpoint", "CheckpointList", "CheckpointView", "Failures", "JobDetail", "JobList",
+    "JobLog", "JobState", "JobSummary", "Overview", "Problem", "Requested", "RequestState", "RescaleBody", "Savepoint",
+    "SavepointBody", "SavepointList", "StopBody", "Submission", "TaskView", "VertexView", "WorkerList", "WorkerView",
+]  # fmt: skip
+
+ENDED: frozenset[str] = frozenset({"FINISHED", "STOPPED", "CANCELED", "FAILED"})
+"""States that a job does not leave any more."""
+
+MAX_SOURCES_BYTES = 64 << 20
+"""The largest zip of sources that a submission may carry."""
+MAX_DOCUMENT_BYTES = 4 << 20
+"""The largest document about a job (its graph, mostly) that a submission may carry."""
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """What an error answer says."""
+
+    errors: tuple[str, ...]
+
+
+# -- what is asked ------------------------------------------------------------------------------------------------------
+
+
+class ArtifactDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is to be known about the sources of a job, besides their bytes."""
+
+    target: str
+    """The pipeline in them: `file.py`, or `file.py:name`."""
+    parameters: dict[str, str] = {}
+    requirements: tuple[str, ...] = ()
+
+
+class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The part `job` of a submission."""
+
+    name: str
+    graph: dict[str, Any]
+    artifact: ArtifactDescription
+    scalable: dict[str, Any] | None = None
+    settings: JobSettings = JobSettings()
+    restored_from: Restore | None = None
+    allow_non_restored: bool = False
+    job: str = ""
+    """The id that the job gets, 32 hex digits: a submission sent twice is one job. The dispatcher makes one if it is
+    empty."""
+
+
+class StopBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How to stop."""
+
+    drain: bool = False
+    """Let all windows and timers fire before."""
+    request: str = ""
+    """The id of the request, 32 hex digits: one that is sent twice is carried out once."""
+
+
+class SavepointBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of a savepoint or a cancellation there is nothing to say but the request's id."""
+
+    request: str = ""
+
+
+class RescaleBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How to go on."""
+
+    parallelism: int
+    request: str = ""
+
+
+# -- what is answered ---------------------------------------------------------------------------------------------------
+
+
+class Requested(msgspec.Struct, frozen=True):
+    """The request is on its way; what becomes of it is asked for under its id."""
+
+    job: str
+    request: str
+
+
+class RequestState(msgspec.Struct, frozen=True):
+    """What has become of a request."""
+
+    job: str
+    request: str
+    state: Literal["pending", "completed", "refused"]
+    reason: str = ""
+    savepoint: Restore | None = None
+
+
+class JobSummary(msgspec.Struct, frozen=True):
+    """A job in a list."""
+
+    job: str
+    name: str
+    state: JobState
+    parallelism: int
+    submitted_us: int
+    ended_us: int | None = None
+    reason: str = ""
+    """Why it ended, or what is wrong with it."""
+    running_tasks: int = 0
+    tasks: int = 0
+    missing_slots: int = 0
+    last_checkpoint: int = 0
+    """The newest complete one, 0 if there is none."""
+    live: bool = False
+    """Whether a leader says this now; else it is what the job's log says."""
+
+
+class JobList(msgspec.Struct, frozen=True):
+    """Running jobs first, then ended ones; each group newest first."""
+
+    jobs: tuple[JobSummary, ...]
+    leader: str
+    """Who leads the cluster; empty if nobody does."""
+
+
+class JobDetail(msgspec.Struct, frozen=True):
+    """A job."""
+
+    summary: JobSummary
+    attempts: int
+    restored: int | None
+    """The checkpoint that the newest attempt started from."""
+    vertices: tuple[VertexView, ...]
+    checkpoints: tuple[CheckpointView, ...]
+    failures: tuple[str, ...]
+    graph: dict[str, Any]
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """A checkpoint; what a leader has forgotten is None."""
+
+    checkpoint: int
+    state: str
+    savepoint: bool = False
+    manifest: str = ""
+    triggered_us: int | None = None
+    duration_us: int | None = None
+    size_bytes: int | None = None
+    sync_us: int | None = None
+
+
+class CheckpointList(msgspec.Struct, frozen=True):
+    """The newest checkpoints, newest first."""
+
+    job: str
+    checkpoints: tuple[Checkpoint, ...]
+    restored: int | None
+
+
+class Failures(msgspec.Struct, frozen=True):
+    """What made attempts fail, newest last."""
+
+    job: str
+    failures: tuple[str, ...]
+    reason: str
+    """Why the job failed for good; empty if it did not."""
+
+
+class JobLog(msgspec.Struct, frozen=True):
+    """The records of the job's log, as they stand in the store but for the graphs."""
+
+    job: str
+    records: tuple[dict[str, Any], ...]
+
+
+class Savepoint(msgspec.Struct, frozen=True):
+    """Something that a job can be started from."""
+
+    job: str
+    name: str
+    checkpoint: int
+    manifest: str
+    sha256: str
+    request: str
+    kind: Literal["savepoint", "checkpoint"] = "savepoint"
+
+    @property
+    def restore(self) -> Restore:
+        """How a submission names it."""
+        return Restore(self.checkpoint, self.manifest, self.sha256)
+
+
+class SavepointList(msgspec.Struct, frozen=True):
+    """Savepoints, oldest first within a job."""
+
+    savepoints: tuple[Savepoint, ...]
+
+
+class WorkerList(msgspec.Struct, frozen=True):
+    """The worker processes of all task managers."""
+
+    workers: tuple[WorkerView, ...]
+
+
+class Overview(msgspec.Struct, frozen=True):
+    """The cluster."""
+
+    leader: str
+    address: str
+    epoch: int
+    workers: int
+    slots: int
+    free_slots: int
+    jobs: dict[str, int]
+    """State to number of jobs."""
+    version: str

@@ -1,0 +1,20 @@
+"""What can go wrong between a client and a cluster."""
+
+from __future__ import annotations
+
+from penstock.errors import ExternalError, PenstockError
+
+
+class NoAnswerError(ExternalError):
+    """No dispatcher answers, or the cluster behind it does not; a retry may help."""
+
+
+class RefusedError(PenstockError):
+    """The cluster understood what was asked and says no."""
+
+    domain = "user"
+
+    def __init__(self, message: str, status: int) -> None:
+        """`status` is the HTTP status."""
+        super().__init__(message)
+        self.status = status

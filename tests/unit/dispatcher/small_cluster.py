@@ -1,0 +1,202 @@
+"""A whole cluster in one process, behind a dispatcher that is asked without a network."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import uuid
+import zipfile
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from penstock import Pipeline, col, count, tumbling
+from penstock.adapters.memory import MemoryBlobs, MemoryLog, MemoryMetadata
+from penstock.adapters.system_clock import SystemClock
+from penstock.client import ClusterClient
+from penstock.connectors import collecting, iterables
+from penstock.graph.jobgraph import build_job_graph, graph_from_json
+from penstock.graph.scaling import scalable_form
+from penstock.protocol.checkpoints import CheckpointSettings
+from penstock.protocol.joblog import JobSettings
+from penstock.protocol.restarts import FixedDelay
+from penstock.runtime.coordinator import CoordinatorService, CoordinatorTimeouts
+from penstock.runtime.job_store import JobStore
+from penstock.runtime.leadership import ControlPorts
+from penstock.runtime.serving import Readiness
+from penstock.runtime.subtask import Services
+from penstock.runtime.worker import LoadedJob, WorkerService
+from penstock_dispatcher.app import dispatcher_app
+from penstock_dispatcher.cluster import DispatcherPorts
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+ROWS = 6_000
+TIMEOUTS = CoordinatorTimeouts(lease_ttl_ms=3_000, takeover_ms=300, worker_ms=1_500)
+ADDRESS = "http://dispatcher"
+
+
+@dataclass
+class Event:
+    key: int
+    value: int
+    at: datetime
+
+
+def events() -> Iterable[Event]:
+    return (Event(n % 7, n, START + timedelta(seconds=n)) for n in range(ROWS))
+
+
+def sources(file: str = "cluster.py") -> bytes:
+    """A zip with a file in it."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(file, "p = 1\n")
+    return buffer.getvalue()
+
+
+class SmallCluster:
+    """Ports, a pipeline, and a dispatcher; coordinators and workers are started by the test."""
+
+    def __init__(self, *, rate: float | None = 3_000, other: SmallCluster | None = None) -> None:
+        """`other`: a cluster of which this is one more dispatcher."""
+        self.clock = SystemClock()
+        self.log = MemoryLog()
+        self.blobs = MemoryBlobs()
+        self.metadata = MemoryMetadata(self.clock)
+        if other is not None:
+            self.log, self.blobs, self.metadata = other.log, other.blobs, other.metadata
+        self.store = JobStore(self.blobs, self.clock)
+        self.sink = collecting.Sink()
+        self.pipeline = Pipeline("counts")
+        (
+            self.pipeline.read(iterables.Source(events, schema=Event, event_time="at", rate=rate))
+            .key_by("key")
+            .window(tumbling("100s"))
+            .agg(n=count(), total=col("value").sum())
+            .write(self.sink)
+        )
+        ports = DispatcherPorts(self.log, self.blobs, self.metadata, self.clock, lambda: uuid.uuid4().hex)
+        self.app = dispatcher_app(ports, Readiness(), list)
+        self.transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+        self.http = httpx.AsyncClient(transport=self.transport, base_url=ADDRESS)
+        self.client = ClusterClient(ADDRESS, self.transport)
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def document(self, **changes: Any) -> dict[str, Any]:
+        """A submission's JSON part, as a client would write it."""
+        settings = JobSettings(CheckpointSettings(interval_ms=50), FixedDelay(attempts=20, delay_ms=10))
+        return {
+            "name": self.pipeline.name,
+            "graph": build_job_graph(self.pipeline.plan, 2).to_json(),
+            "scalable": scalable_form(self.pipeline.plan).to_json(),
+            "settings": msgspec.to_builtins(settings),
+            "artifact": {"target": "cluster.py"},
+            **changes,
+        }
+
+    async def post(self, document: Any, data: bytes | None = None) -> httpx.Response:
+        """Submit whatever this is."""
+        text = document if isinstance(document, bytes) else json.dumps(document).encode()
+        files = {"job": ("job", text), "sources": ("sources", sources() if data is None else data)}
+        return await self.http.post("/penstock/v1/jobs", files=files)
+
+    async def submit(self, **changes: Any) -> str:
+        """Submit the pipeline; its id."""
+        response = await self.post(self.document(**changes))
+        assert response.status_code == 202, response.text
+        return response.json()["job"]
+
+    def coordinator(self) -> asyncio.Task[None]:
+        """Start a coordinator."""
+        ports = ControlPorts(self.log, self.blobs, self.metadata, self.clock, lambda: uuid.uuid4().hex)
+        return self._start(CoordinatorService(f"leader-{len(self.tasks)}", ports, TIMEOUTS, address="here").run())
+
+    def worker(self, slots: int = 1) -> asyncio.Task[None]:
+        """Start a worker."""
+        services = Services(self.log, self.blobs, self.clock)
+        return self._start(WorkerService(f"worker-{len(self.tasks)}", slots, services, self).run())
+
+    bound_to = ""
+
+    async def load(self, deploy: Any) -> LoadedJob:
+        """See `Loader`: the code is here already."""
+        manifest = await self.store.manifest(deploy.restore) if deploy.restore else None
+        graph = graph_from_json((await self.store.history(deploy.job)).graph)
+        return LoadedJob(graph, self.pipeline.plan, manifest)
+
+    def _start(self, service: Any) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(service)
+        self.tasks.append(task)
+        return task
+
+    async def led(self) -> None:
+        """Start a coordinator and wait until it leads."""
+        self.coordinator()
+
+        async def leads() -> bool:
+            return bool((await self.client.overview()).leader)
+
+        await until(leads, "a coordinator leads")
+
+    async def checkpointed(self, job: str) -> None:
+        """Wait for a complete checkpoint."""
+
+        async def complete() -> bool:
+            return (await self.store.history(job)).complete is not None
+
+        await until(complete, "a checkpoint is complete")
+
+    async def ended(self, job: str) -> str:
+        """Wait for the end; the state."""
+
+        async def over() -> bool:
+            return any(found.job == job and found.ended_us is not None for found in (await self.client.jobs()).jobs)
+
+        await until(over, "the job has ended")
+        return (await self.client.job(job)).summary.state
+
+    async def stop(self) -> None:
+        """End everything."""
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self.http.aclose()
+        await self.client.close()
+
+    def check(self) -> None:
+        """Every window once, every row counted."""
+        assert sum(row["n"] for row in self.sink.rows) == ROWS
+        assert len(self.sink.rows) == 7 * ROWS // 100
+
+
+@asynccontextmanager
+async def small_cluster(*, slots: int = 2, leads: bool = True, **options: Any) -> AsyncGenerator[SmallCluster]:
+    """One with a leader and workers."""
+    cluster = SmallCluster(**options)
+    try:
+        if leads:
+            await cluster.led()
+        for _ in range(slots):
+            cluster.worker()
+        yield cluster
+    finally:
+        await cluster.stop()
+
+
+async def until(condition: Callable[[], Awaitable[bool]], what: str, deadline_s: float = 30) -> None:
+    """Wait for a condition."""
+    try:
+        async with asyncio.timeout(deadline_s):
+            while True:
+                if await condition():
+                    return
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        pytest.fail(f"not within {deadline_s} s: {what}")

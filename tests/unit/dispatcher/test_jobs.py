@@ -1,0 +1,129 @@
+"""Jobs through the REST interface: submitted, looked at, operated, ended."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+from small_cluster import ROWS, SmallCluster, small_cluster, until
+
+from penstock.client import NoAnswerError, RefusedError
+from penstock.protocol.messages import encode
+from penstock.runtime.views import ClusterView
+
+
+async def test_a_job_from_submission_to_its_end() -> None:
+    """Listed while it runs, found by id, its beginning and its name; then it has ended, with all rows."""
+    async with small_cluster() as cluster:
+        job = await cluster.submit()
+        await cluster.checkpointed(job)
+
+        async def live() -> bool:
+            return (await cluster.client.job(job)).summary.live
+
+        await until(live, "the leader shows the job")
+        for name in (job, job[:8], "counts"):
+            assert (await cluster.client.job(name)).summary.job == job
+        detail = await cluster.client.job(job)
+        assert {vertex.parallelism for vertex in detail.vertices} == {2}
+        listed = await cluster.client.jobs()
+        assert [(one.job, one.state) for one in listed.jobs] == [(job, "RUNNING")]
+        assert listed.leader
+        assert len((await cluster.client.workers()).workers) == 2
+        checkpoints = (await cluster.client.checkpoints(job)).checkpoints
+        assert checkpoints[0].checkpoint >= 1
+        assert await cluster.client.artifact(job)
+        assert await cluster.ended(job) == "FINISHED"
+        kinds = [record["type"] for record in (await cluster.client.log(job)).records]
+        assert (kinds[0], kinds[-1]) == ("Submit", "Terminated")
+        assert all("graph" not in record for record in (await cluster.client.log(job)).records)
+        cluster.check()
+
+
+async def test_savepoint_rescale_and_stop_are_answered() -> None:
+    """Each request is pending, then completed; the stop's savepoint starts another job, which counts the rest."""
+    async with small_cluster(slots=3) as cluster:
+        job = await cluster.submit()
+        await cluster.checkpointed(job)
+        saved = await cluster.client.outcome(await cluster.client.take_savepoint("counts"), 20)
+        assert saved.state == "completed", saved.reason
+        assert saved.savepoint is not None
+        wider = await cluster.client.outcome(await cluster.client.rescale(job, 3), 20)
+        assert wider.state == "completed", wider.reason
+        stopped = await cluster.client.outcome(await cluster.client.stop(job), 20)
+        assert stopped.state == "completed", stopped.reason
+        assert stopped.savepoint is not None
+        assert await cluster.ended(job) == "STOPPED"
+        listed = (await cluster.client.savepoints(job)).savepoints
+        assert [one.restore for one in listed] == [saved.savepoint, stopped.savepoint]
+        for name in (stopped.savepoint.manifest, stopped.request, job):
+            assert (await cluster.client.savepoint(name)).restore == stopped.savepoint
+        first = sum(row["n"] for row in cluster.sink.rows)
+        assert first < ROWS
+        again = await cluster.submit(restored_from=msgspec.to_builtins(stopped.savepoint))
+        assert await cluster.ended(again) == "FINISHED"
+        assert (await cluster.client.job(again)).restored == stopped.savepoint.checkpoint
+        cluster.check()
+
+
+async def test_cancel_and_what_is_asked_afterwards() -> None:
+    """An ended job refuses everything, with the state that it ended in."""
+    async with small_cluster() as cluster:
+        job = await cluster.submit()
+        await cluster.checkpointed(job)
+        cancelled = await cluster.client.outcome(await cluster.client.cancel(job), 20)
+        assert cancelled.state == "completed", cancelled.reason
+        assert await cluster.ended(job) == "CANCELED"
+        for ask in (cluster.client.cancel, cluster.client.stop, cluster.client.take_savepoint):
+            with pytest.raises(RefusedError, match="has ended: CANCELED") as refused:
+                await ask("counts")
+            assert refused.value.status == 409
+
+
+async def test_missing_slots_are_said() -> None:
+    """A job that waits says how many slots it waits for."""
+    async with small_cluster(slots=1) as cluster:
+        job = await cluster.submit()
+
+        async def waits() -> bool:
+            found = [one for one in (await cluster.client.jobs()).jobs if one.job == job]
+            return bool(found) and found[0].missing_slots == 1
+
+        await until(waits, "one slot is missing")
+
+
+async def test_a_submission_sent_twice_is_one_job() -> None:
+    """The id that the client chose decides."""
+    async with small_cluster() as cluster:
+        job = await cluster.submit(job="a" * 32)
+        assert await cluster.submit(job="A" * 32) == job == "a" * 32
+        assert await cluster.ended(job) == "FINISHED"
+        assert len((await cluster.client.jobs()).jobs) == 1
+        cluster.check()
+
+
+async def test_without_a_leader_lists_work_and_requests_do_not() -> None:
+    """What stands in the store is said; what needs a leader is 503; a view that is not readable is named."""
+    async with small_cluster() as cluster:
+        job = await cluster.submit()
+        await cluster.checkpointed(job)
+        cluster.tasks[0].cancel()
+        await asyncio.gather(cluster.tasks[0], return_exceptions=True)
+        long_ago = ClusterView("gone", "", 1, cluster.clock.now_us() - 60_000_000, 0, 0, (), ())
+        await cluster.metadata.put("view", encode(long_ago))
+        replica = SmallCluster(other=cluster)
+        try:
+            listed = await replica.client.jobs()
+            assert [(one.job, one.state, one.live) for one in listed.jobs] == [(job, "RUNNING", False)]
+            assert not listed.leader
+            with pytest.raises(NoAnswerError, match="no coordinator leads this cluster now"):
+                await replica.client.cancel(job)
+            with pytest.raises(NoAnswerError, match="no coordinator leads"):
+                await replica.client.workers()
+            await cluster.metadata.put("view", b"{}")
+            broken = await replica.http.get("/penstock/v1/taskmanagers")
+            assert broken.status_code == 500
+            assert "view is not readable" in broken.text
+        finally:
+            await replica.stop()
