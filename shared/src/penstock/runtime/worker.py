@@ -43,7 +43,7 @@ from penstock.runtime.subtask import Services, SubtaskRunner
 from penstock.runtime.topics import COMMANDS, EVENTS
 
 HEARTBEAT_MS = 500
-UNUSED_MS = 10_000
+UNUSED_MS = 60_000
 """A process that is bound to a job and has had nothing to do for so long makes room for another."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 

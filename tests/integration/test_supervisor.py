@@ -1,0 +1,124 @@
+"""A supervisor and its worker processes on a directory: what becomes of workers that die, hang or use too much."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from penstock.adapters.directory_log import DirectoryLog
+from penstock.adapters.system_clock import SystemClock
+from penstock.protocol.messages import AnyEvent, Heartbeat, decode_event
+from penstock.runtime.supervisor import Supervisor
+from penstock.runtime.topics import EVENTS, create_control_topics
+from penstock.runtime.worker_process import WorkerSpec
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class Watched:
+    """A supervisor, and the events that it forwarded."""
+
+    def __init__(self, supervisor: Supervisor, log: DirectoryLog) -> None:
+        self.supervisor = supervisor
+        self.events: list[AnyEvent] = []
+        self._log = log
+        self._position = 0
+
+    async def until(self, condition: Callable[[], object], what: str, deadline_s: float = 40) -> None:
+        """Read events until something holds."""
+        try:
+            async with asyncio.timeout(deadline_s):
+                while not condition():
+                    for record in await self._log.read(EVENTS, 0, self._position, timeout_s=0.2):
+                        self._position = record.next_offset
+                        self.events.append(decode_event(record.value))
+        except TimeoutError:
+            pytest.fail(f"not within {deadline_s} s: {what}")
+
+    def beats(self, worker: str = "") -> list[Heartbeat]:
+        """Heartbeats (of one worker) of processes that live."""
+        return [e for e in self.events if isinstance(e, Heartbeat) and not e.leaving and worker in ("", e.worker)]
+
+    def farewells(self) -> dict[str, str]:
+        """Who is gone, and why."""
+        return {e.worker: e.leaving for e in self.events if isinstance(e, Heartbeat) and e.leaving}
+
+    async def ready(self, count: int) -> dict[str, int]:
+        """Wait for so many living workers; their process ids."""
+        await self.until(
+            lambda: len({b.worker for b in self.beats()} - self.farewells().keys()) >= count,
+            f"{count} workers are there",
+        )
+        return dict(self.supervisor.workers)
+
+
+@asynccontextmanager
+async def supervised(tmp_path: Path, slots: int = 1, memory_mb: int = 0) -> AsyncIterator[Watched]:
+    """A supervisor at work in a directory."""
+    log = DirectoryLog(tmp_path / "log", durable=False)
+    await create_control_topics(log)
+
+    def spec(name: str, events_fd: int) -> WorkerSpec:
+        return WorkerSpec(name=name, host="here", events_fd=events_fd, directory=str(tmp_path), target="none.py")
+
+    supervisor = Supervisor("tm", slots, spec, log, SystemClock(), memory_mb=memory_mb)
+    running = asyncio.create_task(supervisor.run())
+    try:
+        yield Watched(supervisor, log)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await log.close()
+
+
+async def test_a_killed_worker_is_reported_and_replaced(tmp_path: Path) -> None:
+    """At once, by the signal's name; the process in its place has another name, the other worker is untouched."""
+    async with supervised(tmp_path, slots=2) as watched:
+        first = await watched.ready(2)
+        name, pid = next(iter(first.items()))
+        os.kill(pid, signal.SIGKILL)
+        await watched.until(lambda: name in watched.farewells(), "its death is reported")
+        assert watched.farewells()[name] == "killed by SIGKILL"
+        second = await watched.ready(2)
+        assert len(second) == 2
+        assert len(first.keys() & second.keys()) == 1
+
+
+async def test_a_worker_that_hangs_keeps_its_heartbeat(tmp_path: Path) -> None:
+    """It is busy as far as anybody can tell: the supervisor speaks for it."""
+    async with supervised(tmp_path) as watched:
+        ((name, pid),) = (await watched.ready(1)).items()
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            await watched.until(lambda: len(watched.beats(name)) > 0, "a first heartbeat")
+            known = len(watched.beats(name))
+            await watched.until(lambda: len(watched.beats(name)) >= known + 4, "repeated heartbeats")
+            assert watched.farewells() == {}
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
+async def test_too_much_memory_is_a_clear_end(tmp_path: Path) -> None:
+    """The reason names the setting."""
+    async with supervised(tmp_path, memory_mb=1) as watched:
+        await watched.until(lambda: watched.farewells(), "the worker is killed")
+        assert "slot.memory_mb=1" in next(iter(watched.farewells().values()))
+
+
+async def test_the_end_of_a_supervisor_is_the_end_of_its_workers(tmp_path: Path) -> None:
+    """It takes leave for each of them; no process stays."""
+    async with supervised(tmp_path, slots=2) as watched:
+        pids = list((await watched.ready(2)).values())
+    log = DirectoryLog(tmp_path / "log")
+    records = [decode_event(record.value) for record in await log.read(EVENTS, 0, 0)]
+    await log.close()
+    assert sum(isinstance(e, Heartbeat) and "shuts down" in e.leaving for e in records) >= 2
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
