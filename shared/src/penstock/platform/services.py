@@ -39,6 +39,7 @@ class ServiceProcess(Server):
         service: its command, such as `coordinator`.
         cluster: the file of the cluster's settings.
         options: what is added to its command line.
+        variables: what is added to its environment.
     """
 
     start_deadline_s = 60.0
@@ -53,6 +54,7 @@ class ServiceProcess(Server):
         *,
         cluster: Path,
         options: Sequence[str] = (),
+        variables: Mapping[str, str] | None = None,
         record: Recorder = no_recorder,
         mark: str = "",
     ) -> None:
@@ -60,6 +62,7 @@ class ServiceProcess(Server):
         self.service = service
         self._cluster = cluster.absolute()
         self._options = tuple(options)
+        self._variables = dict(variables or {})
 
     async def prepare(self) -> None:
         pass  # all it needs is on its command line
@@ -71,7 +74,8 @@ class ServiceProcess(Server):
     def environment(self) -> Mapping[str, str]:
         # Settings in this shell's environment would send it to another cluster than the one it is started for.
         overrides = tuple(f"PENSTOCK_{item.name.upper()}" for item in fields(ClusterSettings))
-        return {name: value for name, value in os.environ.items() if not name.startswith(overrides)}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(overrides)}
+        return {**inherited, **self._variables}
 
     async def is_ready(self) -> bool:
         return await _answers_ok(self.port, "/readyz")
