@@ -7,8 +7,9 @@ import argparse
 import pytest
 
 from penstock.cli.main import main
-from penstock.cli.options import parse_parameters, positive
+from penstock.cli.options import positive
 from penstock.errors import UsageError
+from penstock.runtime.loading import parse_parameters
 
 
 def test_parameters_are_split_at_the_first_equals_sign() -> None:

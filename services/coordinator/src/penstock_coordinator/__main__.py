@@ -12,13 +12,15 @@ from collections.abc import Sequence
 from penstock.adapters.conditional_put import check_conditional_put
 from penstock.adapters.system_clock import SystemClock
 from penstock.runtime.cluster_ports import cluster_log, cluster_metadata, cluster_store
-from penstock.runtime.coordinator import CoordinatorService, CoordinatorTimeouts
+from penstock.runtime.coordinator import CoordinatorService, CoordinatorTimeouts, TaskManagerStarter
 from penstock.runtime.leadership import ControlPorts
 from penstock.runtime.patience import insist
 from penstock.runtime.serving import Readiness, health_app, http_server, run_service, service_parser, watch_readiness
 from penstock.runtime.sink_cleaning import sink_cleaner
 from penstock.settings import ClusterSettings
 from penstock.times import duration_us
+from penstock_coordinator.application import submit_application
+from penstock_coordinator.launching import task_manager_starter
 from penstock_coordinator.metrics import coordinator_samples
 
 
@@ -33,6 +35,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--worker-timeout", default="10s", metavar="TIME", help="how long a silent worker counts as alive (10s)"
     )
+    parser.add_argument(
+        "--start-task-managers", type=int, default=0, metavar="N",
+        help="start up to N task managers for jobs submitted with --per-job (0)",
+    )  # fmt: skip
+    parser.add_argument("--application", metavar="FILE", help="run this pipeline, once, on this cluster")
+    parser.add_argument("--parallelism", type=int, default=1, metavar="N", help="of the application (1)")
+    parser.add_argument(
+        "--param", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the application"
+    )
+    parser.add_argument("--from-savepoint", metavar="KEY", help="the manifest that the application starts from")
     return run_service(parser.parse_args(argv), serve)
 
 
@@ -45,17 +57,27 @@ async def serve(settings: ClusterSettings, arguments: argparse.Namespace) -> Non
     )
     name = f"{socket.gethostname()}-{uuid.uuid4().hex}"
     readiness = Readiness()
+    starter: TaskManagerStarter | None = None
     async with (
         cluster_log(settings, "coordinator") as log,
         cluster_metadata(settings) as metadata,
         cluster_store(settings) as blobs,
     ):
+        if arguments.start_task_managers:
+            starter = task_manager_starter(settings, arguments.start_task_managers)
         await insist("try the store's conditional PUT", clock, lambda: check_conditional_put(blobs))
         ports = ControlPorts(log, blobs, metadata, clock, lambda: uuid.uuid4().hex)
         service = CoordinatorService(
-            name, ports, timeouts, clean_sinks=sink_cleaner(settings, clock), address=arguments.http
+            name,
+            ports,
+            timeouts,
+            clean_sinks=sink_cleaner(settings, clock),
+            address=arguments.http,
+            starter=starter,
         )
         app = health_app(readiness, lambda: coordinator_samples(service, clock.now_us()))
+        if arguments.application:
+            await submit_application(settings, arguments, log, blobs, clock)
         async with http_server(app, arguments.http), asyncio.TaskGroup() as group:
             group.create_task(service.run())
             group.create_task(watch_readiness(readiness, log, blobs, clock))

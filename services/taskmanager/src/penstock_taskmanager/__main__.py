@@ -27,6 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = service_parser("taskmanager", "Runs subtasks: one worker process per slot.", "127.0.0.1:8083")
     parser.add_argument("--slots", type=int, default=os.cpu_count() or 1, metavar="N", help="slots (one per core)")
     parser.add_argument("--memory-mb", type=int, default=0, metavar="MB", help="what a slot may use (no limit)")
+    parser.add_argument("--for-job", default="", metavar="JOB", help="serve this job only, and end with it")
     return run_service(parser.parse_args(argv), serve)
 
 
@@ -40,13 +41,15 @@ async def serve(settings: ClusterSettings, arguments: argparse.Namespace) -> Non
     def spec_of(worker: str, events_fd: int) -> WorkerSpec:
         return WorkerSpec(
             name=worker, host=f"{host} {arguments.http}", events_fd=events_fd, cluster=settings_to_toml(settings),
-            memory_mb=arguments.memory_mb, data=SubtaskSettings(), log_format=arguments.log_format,
-            log_level=arguments.log_level,
+            for_job=arguments.for_job, memory_mb=arguments.memory_mb, data=SubtaskSettings(),
+            log_format=arguments.log_format, log_level=arguments.log_level,
         )  # fmt: skip
 
     async with cluster_log(settings, "taskmanager") as log, cluster_store(settings) as blobs:
         await create_control_topics(log)
-        supervisor = Supervisor(name, arguments.slots, spec_of, log, clock, memory_mb=arguments.memory_mb)
+        supervisor = Supervisor(
+            name, arguments.slots, spec_of, log, clock, memory_mb=arguments.memory_mb, once=bool(arguments.for_job)
+        )
 
         def samples() -> list[Sample]:
             workers = supervisor.workers
@@ -55,8 +58,9 @@ async def serve(settings: ClusterSettings, arguments: argparse.Namespace) -> Non
 
         app = health_app(readiness, samples)
         async with http_server(app, arguments.http), asyncio.TaskGroup() as group:
-            group.create_task(supervisor.run())
-            group.create_task(watch_readiness(readiness, log, blobs, clock))
+            watching = group.create_task(watch_readiness(readiness, log, blobs, clock))
+            await supervisor.run()
+            watching.cancel()
 
 
 if __name__ == "__main__":

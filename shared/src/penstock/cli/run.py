@@ -16,12 +16,11 @@ from rich.text import Text
 
 from penstock.api.pipeline import Pipeline
 from penstock.cli.display import Rate, changed_lines, live_view, start_lines, summary_lines
-from penstock.cli.options import parse_parameters
 from penstock.errors import ExternalError, PenstockError, UsageError, UserCodeError
 from penstock.graph.jobgraph import graph_from_json
 from penstock.observability.metrics import prometheus_text, samples
 from penstock.runtime.embedded import EmbeddedJob, EmbeddedSettings, JobResult, PipelineFile, default_directory
-from penstock.runtime.loading import load_pipeline
+from penstock.runtime.loading import load_pipeline, parse_parameters
 from penstock.runtime.subtask import SubtaskSettings
 from penstock.times import duration_us
 

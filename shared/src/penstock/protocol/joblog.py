@@ -32,6 +32,8 @@ class JobSettings(msgspec.Struct, frozen=True):
     checkpoints: CheckpointSettings = CheckpointSettings()
     restart: RestartStrategy = ExponentialDelay()
     state_backend: StateBackend = "fs"
+    per_job: bool = False
+    """Whether it runs on task managers that are started for it and end with it."""
 
 
 class Artifact(msgspec.Struct, frozen=True):

@@ -17,9 +17,9 @@ class _Worker:
     bound_to: str
     used: dict[str, int] = field(default_factory=dict[str, int])
 
-    def usable_by(self, job: str) -> int:
-        """Slots that the job could get in addition to what it has here."""
-        if self.bound_to not in ("", job):
+    def usable_by(self, job: str, own: bool) -> int:
+        """Slots that the job could get in addition to what it has here; `own`: it takes only those made for it."""
+        if self.bound_to != job and (own or self.bound_to):
             return 0
         return self.slots - sum(self.used.values())
 
@@ -31,6 +31,8 @@ class SlotPool:
         self._workers: dict[str, _Worker] = {}
         self._wanted: dict[str, int] = {}
         """Slots each job needs in all, in the order in which jobs asked first."""
+        self._own: set[str] = set()
+        """Jobs that take only workers which were started for them."""
 
     # -- workers --------------------------------------------------------------------------------------------------------
 
@@ -61,9 +63,11 @@ class SlotPool:
 
     # -- jobs -----------------------------------------------------------------------------------------------------------
 
-    def want(self, job: str, slots: int) -> None:
-        """A job needs so many slots in all."""
+    def want(self, job: str, slots: int, *, own: bool = False) -> None:
+        """A job needs so many slots in all; `own`: of workers that were started for it (and are bound to it) only."""
         self._wanted[job] = slots
+        if own:
+            self._own.add(job)
 
     def adopt(self, job: str, used: Mapping[str, int]) -> None:
         """A leader that takes over found the job running on so many slots of these workers."""
@@ -80,6 +84,7 @@ class SlotPool:
     def release(self, job: str) -> None:
         """A job has ended."""
         self._wanted.pop(job, None)
+        self._own.discard(job)
         for worker in self._workers.values():
             worker.used.pop(job, None)
 
@@ -88,7 +93,7 @@ class SlotPool:
         changed: list[str] = []
         for job, wanted in self._wanted.items():
             missing = wanted - sum(self.offer(job).values())
-            free = {name: worker.usable_by(job) for name, worker in self._workers.items()}
+            free = {name: worker.usable_by(job, job in self._own) for name, worker in self._workers.items()}
             if missing <= 0 or sum(free.values()) < missing:
                 continue
             for name in sorted(free):
@@ -118,7 +123,7 @@ class SlotPool:
 
     def missing(self, job: str) -> int:
         """How many slots would have to come before the job gets those it waits for."""
-        free = sum(worker.usable_by(job) for worker in self._workers.values())
+        free = sum(worker.usable_by(job, job in self._own) for worker in self._workers.values())
         return max(0, self._wanted.get(job, 0) - sum(self.offer(job).values()) - free)
 
     def used(self, worker: str) -> dict[str, int]:

@@ -147,12 +147,12 @@ class StoreLoader:
     """Loads jobs from the store: graph and settings from the job log, code from the artifact. For one job per process,
     because Python can hold only one version of a module."""
 
-    def __init__(self, blobs: Blobs, store: JobStore, folder: Path) -> None:
-        """`folder` is this process's own; sources are unpacked there."""
+    def __init__(self, blobs: Blobs, store: JobStore, folder: Path, for_job: str = "") -> None:
+        """`folder` is this process's own; sources are unpacked there. `for_job`: it serves no other from the start."""
         self._blobs = blobs
         self._store = store
         self._folder = folder
-        self._job = ""
+        self._job = for_job
         self._pipeline: Pipeline | None = None
         self._loading = asyncio.Lock()
         self._attempts: dict[str, LoadedJob] = {}

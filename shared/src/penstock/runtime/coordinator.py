@@ -51,6 +51,11 @@ from penstock.runtime.topics import COMMANDS, EVENTS, REQUESTS, create_control_t
 from penstock.runtime.views import ClusterView, view_of_cluster
 from penstock.runtime.worker import HEARTBEAT_MS
 
+TaskManagerStarter = Callable[[str, int], None]
+"""Starts a task manager for one job with so many slots, and returns at once; it ends by itself with the job."""
+
+START_MS: Final = 60_000
+"""How long task managers that were started for a job may take to come."""
 LEADER_TICK_MS: Final = 1_000
 VIEW_MS: Final = 500
 VIEW: Final = "view"
@@ -101,6 +106,7 @@ class CoordinatorService:
         describe: Callable[[JobHistory], JobSpec] = spec_of,
         clean_sinks: CleanSinks | None = None,
         address: str = "",
+        starter: TaskManagerStarter | None = None,
     ) -> None:
         """
         Args:
@@ -110,6 +116,7 @@ class CoordinatorService:
             describe: what to make of a job's log; as it says, unless something else is known better.
             clean_sinks: removes what sinks of ended jobs keep elsewhere.
             address: where people find this coordinator, for the cluster's view.
+            starter: starts task managers for jobs that want their own.
         """
         self.name = name
         self._ports = ports
@@ -122,6 +129,9 @@ class CoordinatorService:
         self._describe = describe
         self._clean_sinks = clean_sinks
         self._address = address
+        self._starter = starter
+        self._started: dict[str, int] = {}
+        """When task managers were last started for a job that wants its own."""
         self._leadership = Leadership(name, ports, timeouts.lease_ttl_ms, self._lead, self._stop)
         self._workers: dict[str, Worker] = {}
         self._slots = SlotPool()
@@ -388,12 +398,27 @@ class CoordinatorService:
     # -- slots ----------------------------------------------------------------------------------------------------------
 
     def _slots_wanted(self, job: str, slots: int) -> int:
-        self._slots.want(job, slots)
+        own = self._jobs[job].settings.per_job
+        self._slots.want(job, slots, own=own)
         self._offer()
-        return self._slots.missing(job)
+        missing = self._slots.missing(job)
+        if own and missing:
+            self._start_task_managers(job, missing)
+        return missing
+
+    def _start_task_managers(self, job: str, slots: int) -> None:
+        """Once; and again if they have not come by a deadline, or are gone."""
+        now_ms = self._ports.clock.monotonic_ms()
+        if self._starter is None or now_ms - self._started.get(job, -START_MS) < START_MS:
+            return
+        self._started[job] = now_ms
+        try:
+            self._starter(job, slots)
+        except OSError as error:
+            _log.error("cannot start a task manager", job=job[:8], error=str(error))
 
     def _slots_kept(self, job: str, workers: frozenset[str], slots: int) -> None:
-        self._slots.want(job, slots)
+        self._slots.want(job, slots, own=self._jobs[job].settings.per_job)
         self._slots.keep(job, workers)
         self._offer()
 
@@ -404,6 +429,7 @@ class CoordinatorService:
 
     def _closed(self, job: str) -> None:
         self._slots.release(job)
+        self._started.pop(job, None)
         self._offer()
         shell = self._jobs.pop(job)
         self._shells.pop(job, None)

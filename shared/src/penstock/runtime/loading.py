@@ -62,3 +62,18 @@ def _import(path: Path) -> ModuleType:
 
 def _pipelines(module: ModuleType) -> dict[str, Pipeline]:
     return {name: value for name, value in vars(module).items() if isinstance(value, Pipeline)}
+
+
+def parse_parameters(given: list[str]) -> dict[str, str]:
+    """`["days=7"]` as `{"days": "7"}`.
+
+    Raises:
+        UsageError: one has no `=`.
+    """
+    parameters: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--param {text}: write --param name=value")
+        parameters[name] = value
+    return parameters

@@ -76,13 +76,16 @@ def _identity(status: TaskStatus) -> tuple[str, str, SubtaskId]:
 class Supervisor:
     """The workers of one task manager."""
 
-    def __init__(self, name: str, slots: int, spec_of: SpecOf, log: Log, clock: Clock, *, memory_mb: int = 0) -> None:
-        """`memory_mb` is what each worker may use; 0: no limit."""
+    def __init__(
+        self, name: str, slots: int, spec_of: SpecOf, log: Log, clock: Clock, *, memory_mb: int = 0, once: bool = False
+    ) -> None:
+        """`memory_mb` is what each worker may use, 0: no limit; `once`: slots whose job has ended stay empty."""
         self.name = name
         self._slots = slots
         self._spec_of = spec_of
         self._log = PatientLog(log, clock)
         self._clock = clock
+        self._once = once
         self._memory_bytes = memory_mb << 20
         self._children: dict[str, _Child] = {}
         self._outbox: asyncio.Queue[list[AnyEvent]] = asyncio.Queue()
@@ -94,13 +97,17 @@ class Supervisor:
         return [(child.name, child.process.pid) for child in self._children.values()]
 
     async def run(self) -> None:
-        """Keep all slots alive; ends by cancellation, which takes the slots back and ends all workers."""
+        """Keep all slots alive; ends by cancellation, which takes the slots back and ends all workers.
+
+        With `once` it also ends when all its workers are used up.
+        """
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._forward())
-                group.create_task(self._watch())
-                for slot in range(self._slots):
-                    group.create_task(self._keep(slot))
+                serving = [group.create_task(self._forward()), group.create_task(self._watch())]
+                await asyncio.gather(*(group.create_task(self._keep(slot)) for slot in range(self._slots)))
+                await self._outbox.join()
+                for task in serving:
+                    task.cancel()
         finally:
             await asyncio.shield(self._leave())
 
@@ -132,6 +139,8 @@ class Supervisor:
         while True:
             child = await self._run_one(slot)
             lived_ms = self._clock.monotonic_ms() - child.started_ms
+            if self._once and child.process.returncode == 0:
+                return
             if child.process.returncode == 0 or lived_ms >= QUICK_DEATH_MS:
                 pause_ms = 0
             else:
@@ -217,10 +226,12 @@ class Supervisor:
 
     async def _forward(self) -> None:
         while True:
-            events = await self._outbox.get()
+            batches = [await self._outbox.get()]
             while not self._outbox.empty():
-                events = events + self._outbox.get_nowait()
-            await self._append(events)
+                batches.append(self._outbox.get_nowait())
+            await self._append([event for batch in batches for event in batch])
+            for _ in batches:
+                self._outbox.task_done()
 
     async def _append(self, events: list[AnyEvent]) -> None:
         if events:

@@ -55,6 +55,8 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """whose pipeline is in this file, with"""
     parameters: dict[str, str] = {}
     durable: bool = True
+    for_job: str = ""
+    """The only job that it serves."""
     leader_silence_ms: int = LEADER_SILENCE_MS
     memory_mb: int = 0
     """What the slot may use; 0: no limit."""
@@ -113,7 +115,7 @@ async def _ports(spec: WorkerSpec, folder: Path) -> AsyncGenerator[tuple[Log, Bl
     os.environ[FILE_VARIABLE] = str(settings_file)  # what connectors of the pipeline mean by "the platform's Kafka"
     settings = load_settings()
     async with cluster_log(settings, spec.name) as log, cluster_store(settings) as blobs:
-        yield log, blobs, StoreLoader(blobs, JobStore(blobs, clock), folder)
+        yield log, blobs, StoreLoader(blobs, JobStore(blobs, clock), folder, spec.for_job)
 
 
 async def _serve(spec: WorkerSpec) -> None:

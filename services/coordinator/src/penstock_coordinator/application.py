@@ -1,0 +1,52 @@
+"""Application mode: the coordinator submits one pipeline file to its own cluster."""
+
+from __future__ import annotations
+
+import argparse
+
+import msgspec
+import structlog
+
+from penstock.errors import UsageError
+from penstock.ports import Blobs, Clock, Log, NewRecord
+from penstock.protocol.messages import encode
+from penstock.runtime.application import ApplicationSpec, application_id, prepare_elsewhere, restore_of
+from penstock.runtime.catalog import JobCatalog
+from penstock.runtime.loading import parse_parameters
+from penstock.runtime.patience import PatientBlobs, PatientLog
+from penstock.runtime.topics import REQUESTS, create_control_topics
+from penstock.settings import ClusterSettings
+
+_log = structlog.get_logger("penstock.coordinator")
+
+
+async def submit_application(
+    settings: ClusterSettings, arguments: argparse.Namespace, log: Log, blobs: Blobs, clock: Clock
+) -> None:
+    """Submit the file as one job. Every replica, and every restart, submits the same: the job exists once.
+
+    Raises:
+        PipelineError: the file declares no pipeline that can run.
+        UsageError: the cluster runs another job: an application has a cluster of its own.
+    """
+    store = PatientBlobs(blobs, clock)
+    spec = ApplicationSpec(
+        target=arguments.application, parameters=parse_parameters(arguments.param), parallelism=arguments.parallelism,
+        restored_from=await restore_of(store, arguments.from_savepoint) if arguments.from_savepoint else None,
+    )  # fmt: skip
+    prepared = await prepare_elsewhere(spec)
+    job = application_id(settings.name, prepared)
+    others = [other for other in await JobCatalog(store).active() if other != job]
+    if others:
+        raise UsageError(
+            f"--application: this cluster runs job {others[0]} already, of other sources or settings; stop it first "
+            f"(penstock stop {others[0][:8]}) and go on from its savepoint with --from-savepoint"
+        )
+    artifact = prepared.request.artifact
+    assert artifact is not None
+    await store.put(artifact.key, prepared.sources)
+    request = msgspec.structs.replace(prepared.request, request=job, job=job, issued_us=clock.now_us())
+    patient = PatientLog(log, clock)
+    await create_control_topics(patient)
+    await patient.append(REQUESTS, 0, [NewRecord(encode(request))])
+    _log.info("application submitted", job=job, name=prepared.request.name)
