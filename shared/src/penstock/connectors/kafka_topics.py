@@ -81,7 +81,7 @@ class TopicAdmin:
         try:
             return int(describing.result(TIMEOUT_S)["max.message.bytes"].value)
         except KafkaException as error:
-            if _code(error) in _DENIED:
+            if is_denied(error):
                 return DEFAULT_MAX_MESSAGE_BYTES
             raise self._error(f"reading the settings of topic {topic!r}", error) from error
         except TimeoutError as error:
@@ -108,7 +108,12 @@ class TopicAdmin:
 
     def _error(self, what: str, error: KafkaException) -> ExternalError | PipelineError:
         text = f"kafka at {self._settings.brokers}: {what}: {error.args[0]}"
-        return PipelineError(f"{text}; grant it to this user") if _code(error) in _DENIED else ExternalError(text)
+        return PipelineError(f"{text}; grant it to this user") if is_denied(error) else ExternalError(text)
+
+
+def is_denied(error: KafkaException) -> bool:
+    """Whether a right is missing: no retry helps."""
+    return _code(error) in _DENIED
 
 
 def _code(error: KafkaException) -> int:

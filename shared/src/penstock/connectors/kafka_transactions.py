@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import (
     ClusterAuthorizationFailedError,
     GroupAuthorizationFailedError,
@@ -30,6 +29,7 @@ from aiokafka.structs import OffsetAndMetadata
 from penstock.connectors.base import ProducerFencedError, PublishContext, PublishedMark
 from penstock.connectors.kafka_encoding import HASH, HEADER, KEY, TIMESTAMP_MS, VALUE
 from penstock.connectors.kafka_marks import SinkMarks
+from penstock.connectors.kafka_offsets import stable_offset
 from penstock.connectors.kafka_topics import TopicAdmin
 from penstock.errors import ExternalError, PipelineError
 from penstock.kafka_clients import aiokafka_options
@@ -79,7 +79,6 @@ class KafkaPublisher:
         self._transactional_id = f"{context.job}/{context.operator}/g{context.generation}/{context.partition}"
         self._client_id = f"penstock-{context.job[:8]}-{context.partition}"
         self._producer: AIOKafkaProducer | None = None
-        self._admin: AIOKafkaAdminClient | None = None
         self._batch_bytes = BATCH_BYTES
         self._turn = context.partition
         """Which partition the next records without key go to."""
@@ -125,23 +124,12 @@ class KafkaPublisher:
             await self._producer.start()
 
     async def read_mark(self) -> PublishedMark | None:
-        """See `SinkPublisher.read_mark`."""
+        """See `SinkPublisher.read_mark`. Waits while a transaction on the mark is pending."""
+        producer = self._producer
+        assert producer is not None
         async with self._certain("reading the mark"):
-            try:
-                found = await self._read_offset()
-            except BaseException:
-                await self._close_admin()
-                raise
-        if found is None or found.offset < 0:
-            return None
-        return PublishedMark(found.offset, found.metadata)
-
-    async def _read_offset(self) -> OffsetAndMetadata | None:
-        if self._admin is None:
-            self._admin = AIOKafkaAdminClient(**aiokafka_options(self._settings, f"{self._client_id}-marks"))
-            await self._admin.start()
-        offsets = await self._admin.list_consumer_group_offsets(self._marks.group, partitions=[self._mark])
-        return offsets.get(self._mark)
+            found = await stable_offset(producer, self._marks.group, self._marks.topic, self._context.partition)
+        return None if found is None else PublishedMark(found.offset, found.metadata)
 
     async def commit(self, frames: Sequence[pl.DataFrame], mark: PublishedMark) -> None:
         """See `SinkPublisher.commit`."""
@@ -162,7 +150,6 @@ class KafkaPublisher:
         self._discard()
         if self._discarding:
             await asyncio.gather(*self._discarding, return_exceptions=True)
-        await self._close_admin()
 
     # -- records --------------------------------------------------------------------------------------------------------
 
@@ -269,13 +256,6 @@ class KafkaPublisher:
         task = asyncio.ensure_future(_stop(producer))
         self._discarding.add(task)
         task.add_done_callback(self._discarding.discard)
-
-    async def _close_admin(self) -> None:
-        admin, self._admin = self._admin, None
-        if admin is not None:
-            with contextlib.suppress(KafkaError, OSError, TimeoutError):
-                async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                    await admin.close()
 
 
 def _append(batch: BatchBuilder, record: tuple[int, bytes | None, bytes | None, Any]) -> bool:
