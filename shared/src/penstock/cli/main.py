@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from penstock import __version__
+from penstock.cli.cluster_parsers import add_cluster_commands
 from penstock.cli.options import positive
 from penstock.cli.platform_parsers import add_platform_commands
 from penstock.cli.services import SERVICES, add_service_commands, run_service_command
@@ -110,6 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_run(commands)
     _add_plan(commands)
+    add_cluster_commands(commands)
     add_service_commands(commands)
     add_platform_commands(commands)
     return parser

@@ -1,0 +1,104 @@
+"""What the commands that talk to a cluster share: connecting, waiting for answers, printing."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from penstock.client import ClusterClient
+from penstock.client.documents import JobSummary, Requested, RequestState
+from penstock.errors import ExternalError, PenstockError
+from penstock.settings import load_settings
+from penstock.times import duration_us, format_duration
+
+T = TypeVar("T")
+
+
+def with_cluster(arguments: argparse.Namespace, work: Callable[[ClusterClient], Awaitable[T]]) -> T:
+    """Do something with the cluster that the options name."""
+
+    async def run() -> T:
+        async with ClusterClient(load_settings(arguments.cluster).rest) as cluster:
+            return await work(cluster)
+
+    return asyncio.run(run())
+
+
+def timeout_s(arguments: argparse.Namespace) -> float:
+    """`--timeout` in seconds."""
+    return duration_us(arguments.timeout, "--timeout", positive=True) / 1_000_000
+
+
+async def answered(cluster: ClusterClient, requested: Requested, what: str, deadline_s: float) -> RequestState:
+    """Wait until the cluster has done what was asked.
+
+    Raises:
+        PenstockError: it refused.
+        ExternalError: it did not answer in time; what was asked stands.
+    """
+    state = await cluster.outcome(requested, deadline_s)
+    if state.state == "refused":
+        raise PenstockError(f"{what}: {state.reason}")
+    if state.state == "pending":
+        raise ExternalError(
+            f"{what}: not done after {deadline_s:g} s, and not given up: the cluster goes on with it; look with "
+            f"penstock status {requested.job[:8]}"
+        )
+    return state
+
+
+def print_json(value: Any) -> None:
+    """A document, indented."""
+    print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> None:
+    """Plain columns; no line is cut where the output is no terminal."""
+    console = Console(highlight=False)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="" if not console.is_terminal else "bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", no_wrap=not console.is_terminal)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    if console.is_terminal:
+        console.print(table)
+    else:
+        Console(highlight=False, width=1_000, soft_wrap=True).print(table)
+
+
+def moment(micros: int | None) -> str:
+    """A time of the wall clock, to the second."""
+    if not micros:
+        return ""
+    return datetime.fromtimestamp(micros // 1_000_000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def span(micros: int | None) -> str:
+    """A duration that people read: two units are enough."""
+    if micros is None:
+        return ""
+    if micros < 1_000_000:
+        return f"{micros / 1_000:,.0f}ms"
+    if micros < 60_000_000:
+        return f"{micros / 1_000_000:.1f}s"
+    unit = 60_000_000 if micros >= 3_600_000_000 else 1_000_000
+    return format_duration(micros // unit * unit)
+
+
+def state_text(job: JobSummary) -> str:
+    """The state of a job, and what it waits for."""
+    waits = f", waits for {slots(job.missing_slots)}" if job.missing_slots else ""
+    return job.state.lower() + waits
+
+
+def slots(count: int) -> str:
+    """`1 more slot`, `3 more slots`."""
+    return f"{count} more slot{'s' if count > 1 else ''}"

@@ -1,0 +1,179 @@
+"""The options of the commands that talk to a cluster; what they do is in `submit`, `jobs`, `operate` and `state`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from penstock.cli.options import positive
+
+Commands = Any  # argparse gives the type of what add_subparsers returns no public name
+Command = Callable[[argparse.Namespace], int]
+
+RESTART_USAGE: Final = (
+    "none, fixed-delay:ATTEMPTS:DELAY, exponential:FIRST:LONGEST:FACTOR:RESET, failure-rate:FAILURES:INTERVAL:DELAY"
+)
+"""The values of `--restart`."""
+
+JOB = "its id, the first six or more digits of it, or its name if only one job has it"
+
+
+def add_cluster_commands(commands: Commands) -> None:
+    """Register the commands."""
+    _add_submit(commands)
+    _add_looking(commands)
+    _add_operating(commands)
+    _add_state(commands)
+
+
+def _parser(commands: Commands, name: str, summary: str, examples: Sequence[str]) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=summary,
+        description=summary,
+        epilog="examples:\n" + "\n".join(f"  {example}" for example in examples),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--cluster", metavar="FILE", help="the cluster's settings ($PENSTOCK_CLUSTER, or .penstock/cluster.toml)"
+    )
+    parser.add_argument("--json", action="store_true", help="what is printed as JSON")
+    parser.add_argument("--debug", action="store_true", help="print whole tracebacks")
+    parser.set_defaults(log_format="text", log_level="error")
+    return parser
+
+
+def _add_submit(commands: Commands) -> None:
+    parser = _parser(
+        commands,
+        "submit",
+        "Run a pipeline on a cluster; follows it until its end, Ctrl-C leaves it running.",
+        [
+            "penstock submit hot_auctions.py --parallelism 4",
+            "penstock submit hot_auctions.py --detach --param topic=bids --checkpoint-interval 1s",
+            "penstock submit hot_auctions.py --from-savepoint hot-auctions --allow-non-restored",
+        ],
+    )
+    parser.add_argument("file", metavar="FILE", help="a pipeline file, or file.py:name if it declares several")
+    parser.add_argument("--parallelism", type=positive, default=1, metavar="N", help="subtasks per operator (1)")
+    parser.add_argument(
+        "--param", action="append", default=[], metavar="NAME=VALUE", help="a value for param(NAME, ...) in the file"
+    )
+    parser.add_argument(
+        "--from-savepoint",
+        metavar="SAVEPOINT",
+        help="start from it: its path, the folder of an exported one, or a job (its newest)",
+    )
+    parser.add_argument(
+        "--allow-non-restored", action="store_true", help="drop state of operators that the pipeline does not have"
+    )
+    parser.add_argument("--detach", action="store_true", help="print the job's id and return once it is accepted")
+    parser.add_argument("--at-least-once", action="store_true", help="do not align barriers: rows may be doubled")
+    parser.add_argument("--checkpoint-interval", default="10s", metavar="TIME", help="between checkpoints (10s)")
+    parser.add_argument("--restart", default="exponential", metavar="STRATEGY", help=f"{RESTART_USAGE} (exponential)")
+    parser.add_argument(
+        "--state-backend",
+        choices=("fs", "memory"),
+        default="fs",
+        help="where snapshots go: to the store, or (small state only) into the checkpoint's metadata (fs)",
+    )
+    _add_timeout(parser, "60s", "for the cluster to accept the job")
+
+    def submit(arguments: argparse.Namespace) -> int:
+        from penstock.cli.submit import submit_command
+
+        return submit_command(arguments)
+
+    parser.set_defaults(command=submit)
+
+
+def _add_looking(commands: Commands) -> None:
+    parser = _parser(commands, "jobs", "List the jobs of a cluster.", ["penstock jobs", "penstock jobs --all --json"])
+    parser.add_argument("--all", action="store_true", help="those that have ended too")
+    parser.set_defaults(command=_looking("jobs_command"))
+    for name, function, summary in (
+        ("status", "status_command", "Show how a job is: state, vertices, rates, what it waits for."),
+        ("checkpoints", "checkpoints_command", "List the newest checkpoints and savepoints of a job."),
+        ("logs", "logs_command", "Show what happened to a job: attempts, checkpoints, failures, its end."),
+        ("metrics", "metrics_command", "Print the metrics of a job in Prometheus' text format."),
+    ):
+        parser = _parser(commands, name, summary, [f"penstock {name} hot-auctions", f"penstock {name} 3f9a1c --json"])
+        parser.add_argument("job", metavar="JOB", help=JOB)
+        parser.set_defaults(command=_looking(function))
+
+
+def _looking(function: str) -> Command:
+    def run(arguments: argparse.Namespace) -> int:
+        from penstock.cli import jobs
+
+        return getattr(jobs, function)(arguments)
+
+    return run
+
+
+def _add_operating(commands: Commands) -> None:
+    parser = _operation(
+        commands,
+        "savepoint",
+        "Take a savepoint of a job, which goes on.",
+        ["penstock savepoint hot-auctions", "penstock savepoint 3f9a1c --to backup/monday"],
+    )
+    parser.add_argument("--to", metavar="DIR", help="copy it into this folder too, movable to another store")
+    parser = _operation(
+        commands,
+        "stop",
+        "Stop a job with a savepoint.",
+        ["penstock stop hot-auctions", "penstock stop hot-auctions --drain"],
+    )
+    parser.add_argument("--drain", action="store_true", help="let all windows and timers fire before, for good")
+    _operation(
+        commands, "cancel", "End a job without a savepoint; what is complete is published.", ["penstock cancel 3f9a1c"]
+    )
+    parser = _operation(
+        commands, "rescale", "Let a job go on at another parallelism.", ["penstock rescale hot-auctions 4"]
+    )
+    parser.add_argument("parallelism", type=positive, metavar="N", help="subtasks per operator")
+
+
+def _operation(commands: Commands, name: str, summary: str, examples: Sequence[str]) -> argparse.ArgumentParser:
+    parser = _parser(commands, name, summary, examples)
+    parser.add_argument("job", metavar="JOB", help=JOB)
+    _add_timeout(parser, "5m", "until it is done; it is done nevertheless")
+
+    def run(arguments: argparse.Namespace) -> int:
+        from penstock.cli import operate
+
+        return getattr(operate, f"{name}_command")(arguments)
+
+    parser.set_defaults(command=run)
+    return parser
+
+
+def _add_timeout(parser: argparse.ArgumentParser, default: str, what: str) -> None:
+    parser.add_argument("--timeout", default=default, metavar="TIME", help=f"how long to wait {what} ({default})")
+
+
+def _add_state(commands: Commands) -> None:
+    parser = _parser(
+        commands,
+        "state",
+        "Read a savepoint: its operators, their state, one key.",
+        [
+            "penstock state hot-auctions",
+            "penstock state backup/monday --uid totals --key 17",
+            "penstock state jobs/3f9.../manifest.json --uid totals --to totals.parquet",
+        ],
+    )
+    parser.add_argument("savepoint", metavar="SAVEPOINT", help="its path, the folder of an exported one, or a job")
+    parser.add_argument("--uid", metavar="UID", help="only this operator, with its keys and values")
+    parser.add_argument("--key", metavar="KEY", help='only this key: JSON, or plain text; several columns as [1, "a"]')
+    parser.add_argument("--to", metavar="FILE", help="write keys and values to this .parquet file")
+
+    def state(arguments: argparse.Namespace) -> int:
+        from penstock.cli.state import state_command
+
+        return state_command(arguments)
+
+    parser.set_defaults(command=state)

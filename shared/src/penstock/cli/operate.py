@@ -1,0 +1,74 @@
+"""`penstock savepoint`, `stop`, `cancel`, `rescale`: each asks, and waits until it is done."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from penstock.cli.cluster import answered, print_json, timeout_s, with_cluster
+from penstock.client import ClusterClient
+from penstock.client.documents import RequestState
+from penstock.settings import load_settings
+
+
+def savepoint_command(arguments: argparse.Namespace) -> int:
+    """Take a savepoint; with `--to`, copy it into a folder too."""
+    to = Path(arguments.to) if arguments.to else None
+    if to is not None:
+        from penstock.client.exporting import check_target
+
+        check_target(to)
+
+    async def take(cluster: ClusterClient) -> RequestState:
+        requested = await cluster.take_savepoint(arguments.job)
+        return await answered(cluster, requested, "savepoint", timeout_s(arguments))
+
+    state = with_cluster(arguments, take)
+    if to is not None and state.savepoint is not None:
+        from penstock.client.exporting import export_from
+
+        export_from(load_settings(arguments.cluster), state.savepoint, to)
+    _report(arguments, state, "savepoint", str(to) if to is not None else "")
+    return 0
+
+
+def stop_command(arguments: argparse.Namespace) -> int:
+    """Take a savepoint and end."""
+
+    async def stop(cluster: ClusterClient) -> RequestState:
+        requested = await cluster.stop(arguments.job, drain=arguments.drain)
+        return await answered(cluster, requested, "stop", timeout_s(arguments))
+
+    _report(arguments, with_cluster(arguments, stop), "stopped", "")
+    return 0
+
+
+def cancel_command(arguments: argparse.Namespace) -> int:
+    """Publish what is complete, then end."""
+
+    async def cancel(cluster: ClusterClient) -> RequestState:
+        return await answered(cluster, await cluster.cancel(arguments.job), "cancel", timeout_s(arguments))
+
+    _report(arguments, with_cluster(arguments, cancel), "cancelled", "")
+    return 0
+
+
+def rescale_command(arguments: argparse.Namespace) -> int:
+    """Go on at another parallelism."""
+
+    async def rescale(cluster: ClusterClient) -> RequestState:
+        requested = await cluster.rescale(arguments.job, arguments.parallelism)
+        return await answered(cluster, requested, "rescale", timeout_s(arguments))
+
+    _report(arguments, with_cluster(arguments, rescale), f"runs at parallelism {arguments.parallelism}", "")
+    return 0
+
+
+def _report(arguments: argparse.Namespace, state: RequestState, done: str, copy: str) -> None:
+    if arguments.json:
+        print_json(state)
+        return
+    print(f"{state.job[:8]}: {done}")
+    if state.savepoint is not None:
+        print(f"savepoint {state.savepoint.checkpoint}: {state.savepoint.manifest}")
+        print(f"start from it with: penstock submit FILE --from-savepoint {copy or state.savepoint.manifest}")

@@ -1,0 +1,65 @@
+"""`--restart`: the restart strategies in the words of the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from penstock.cli.cluster_parsers import RESTART_USAGE
+from penstock.errors import PipelineError, UsageError, nearest
+from penstock.protocol.restarts import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartStrategy
+from penstock.times import duration_us
+
+_Part = tuple[str, Callable[[str], Any]]
+
+
+def _milliseconds(text: str) -> int:
+    return duration_us(text, "--restart") // 1_000
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def _factor(text: str) -> float:
+    value = float(text)
+    if not 1 <= value < 1_000:
+        raise ValueError(f"{text!r} is not a factor from 1 on")
+    return value
+
+
+_STRATEGIES: Final[dict[str, tuple[type[Any], tuple[_Part, ...]]]] = {
+    "none": (NoRestart, ()),
+    "fixed-delay": (FixedDelay, (("attempts", _count), ("delay_ms", _milliseconds))),
+    "exponential": (
+        ExponentialDelay,
+        (
+            ("initial_ms", _milliseconds),
+            ("max_ms", _milliseconds),
+            ("multiplier", _factor),
+            ("reset_after_ms", _milliseconds),
+        ),
+    ),
+    "failure-rate": (FailureRate, (("failures", _count), ("interval_ms", _milliseconds), ("delay_ms", _milliseconds))),
+}
+
+
+def parse_restart(text: str) -> RestartStrategy:
+    """`fixed-delay:3:1s` as the strategy; what is left out has its default.
+
+    Raises:
+        UsageError: it is none, or a part of it is not what stands in that place.
+    """
+    name, *values = text.split(":")
+    if name not in _STRATEGIES:
+        raise UsageError(f"--restart {text}: there is no strategy {name!r}; {nearest(name, _STRATEGIES)}")
+    strategy, parts = _STRATEGIES[name]
+    if len(values) > len(parts):
+        raise UsageError(f"--restart {text}: too many parts; write {RESTART_USAGE}")
+    try:
+        given = {field: read(value) for (field, read), value in zip(parts, values, strict=False)}
+    except (ValueError, PipelineError) as error:
+        raise UsageError(f"--restart {text}: {error}; write {RESTART_USAGE}") from error
+    return strategy(**given)

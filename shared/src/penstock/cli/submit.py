@@ -1,0 +1,140 @@
+"""`penstock submit`: a pipeline file, on a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+from pathlib import Path
+
+from msgspec.structs import replace
+from rich.console import Console
+
+from penstock.api.pipeline import Pipeline
+from penstock.cli.cluster import print_json, timeout_s
+from penstock.cli.display import operator_name
+from penstock.cli.following import Follower
+from penstock.cli.strategies import parse_restart
+from penstock.client import ClusterClient
+from penstock.client.documents import ENDED, ArtifactDescription, Requested, Submission
+from penstock.client.fitness import advice, check_fit
+from penstock.errors import ExternalError, PenstockError
+from penstock.graph.jobgraph import SINK_VERBS, JobGraph, build_job_graph
+from penstock.graph.scaling import scalable_form
+from penstock.protocol.checkpoints import CheckpointSettings
+from penstock.protocol.joblog import JobSettings
+from penstock.protocol.messages import Restore
+from penstock.runtime.artifacts import Packed, pack
+from penstock.runtime.loading import load_pipeline, parse_parameters
+from penstock.settings import ClusterSettings, load_settings
+from penstock.times import duration_us
+
+SUCCEEDED = ("FINISHED", "STOPPED")
+
+
+def submit_command(arguments: argparse.Namespace) -> int:
+    """Submit the pipeline, and follow it unless told not to; the exit code."""
+    cluster = load_settings(arguments.cluster)
+    settings = _settings(arguments)
+    parameters = parse_parameters(arguments.param)
+    pipeline = load_pipeline(arguments.file, parameters)
+    check_fit(pipeline.plan)
+    graph = build_job_graph(pipeline.plan, arguments.parallelism, at_least_once=arguments.at_least_once)
+    packed = pack(arguments.file, parameters)
+    console = Console(stderr=True, highlight=False)
+    for line in advice(pipeline.plan, Path(arguments.file.partition(":")[0])):
+        console.print(f"warning: {line}", markup=False, soft_wrap=True)
+    submission = _submission(pipeline, graph, packed, settings, arguments)
+    return asyncio.run(_submit(cluster, submission, graph, packed.data, arguments, console))
+
+
+def _settings(arguments: argparse.Namespace) -> JobSettings:
+    interval_us = duration_us(arguments.checkpoint_interval, "--checkpoint-interval", positive=True)
+    flavour = "at_least_once" if arguments.at_least_once else "aligned"
+    return JobSettings(
+        CheckpointSettings(interval_ms=max(1, interval_us // 1_000), flavour=flavour),
+        parse_restart(arguments.restart),
+        arguments.state_backend,
+    )
+
+
+def _submission(
+    pipeline: Pipeline, graph: JobGraph, packed: Packed, settings: JobSettings, arguments: argparse.Namespace
+) -> Submission:
+    artifact = packed.artifact
+    return Submission(
+        name=pipeline.name,
+        graph=graph.to_json(),
+        artifact=ArtifactDescription(artifact.target, artifact.parameters, artifact.requirements),
+        scalable=scalable_form(pipeline.plan, at_least_once=arguments.at_least_once).to_json(),
+        settings=settings,
+        allow_non_restored=arguments.allow_non_restored,
+    )
+
+
+async def _submit(
+    settings: ClusterSettings,
+    submission: Submission,
+    graph: JobGraph,
+    sources: bytes,
+    arguments: argparse.Namespace,
+    console: Console,
+) -> int:
+    async with ClusterClient(settings.rest) as cluster:
+        if arguments.from_savepoint:
+            restore = await _restore(cluster, settings, arguments.from_savepoint)
+            submission = replace(submission, restored_from=restore)
+        requested = await cluster.submit(submission, sources)
+        await _accepted(cluster, requested, timeout_s(arguments))
+        if arguments.detach:
+            if arguments.json:
+                print_json(requested)
+            else:
+                print(requested.job)
+            return 0
+        follower = Follower(cluster, requested.job, console)
+        follower.say(f"{graph.name}: job {requested.job}, parallelism {graph.parallelism}")
+        follower.say(*(f"{operator_name(o)}: {o.guarantee}" for o in graph.operators() if o.verb in SINK_VERBS))
+        return await _follow(follower, requested, arguments)
+
+
+async def _restore(cluster: ClusterClient, settings: ClusterSettings, name: str) -> Restore:
+    """The savepoint of that name; one in a folder is brought into the cluster's store first."""
+    if Path(name).is_dir():
+        from penstock.client.exporting import import_into
+
+        return await import_into(settings, Path(name))
+    return (await cluster.savepoint(name)).restore
+
+
+async def _accepted(cluster: ClusterClient, requested: Requested, deadline_s: float) -> None:
+    """Wait until the leader has looked at the job; raises `PenstockError` if it refuses."""
+    state = await cluster.outcome(requested, deadline_s)
+    if state.state == "refused":
+        raise PenstockError(state.reason)
+    if state.state == "pending":
+        raise ExternalError(
+            f"job {requested.job}: no leader has looked at it in {deadline_s:g} s; it is kept and begins when one does "
+            f"(penstock status {requested.job[:8]})"
+        )
+
+
+async def _follow(follower: Follower, requested: Requested, arguments: argparse.Namespace) -> int:
+    following = asyncio.ensure_future(follower.follow())
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, following.cancel)
+    await asyncio.wait([following])
+    if following.cancelled():
+        short = requested.job[:8]
+        follower.say(
+            f"detached: job {requested.job} goes on; look with penstock status {short}, end it with penstock stop "
+            f"{short} (with a savepoint) or penstock cancel {short}"
+        )
+        return 130
+    detail = following.result()
+    assert detail.summary.state in ENDED
+    follower.outcome(detail)
+    if arguments.json:
+        print_json(detail.summary)
+    return 0 if detail.summary.state in SUCCEEDED else 1

@@ -1,0 +1,62 @@
+"""Whether a pipeline makes sense on a cluster, where its code is imported again on other machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from penstock.connectors import console, files
+from penstock.connectors.base import Sink, Source
+from penstock.errors import UsageError
+from penstock.graph.logical import LogicalPlan, Read, Write
+
+
+def check_fit(plan: LogicalPlan) -> None:
+    """Raise `UsageError` naming everything that can work only in one process or one working directory."""
+    problems = [problem for _, part in _parts(plan) if (problem := _problem(part))]
+    if problems:
+        raise UsageError("on a cluster this pipeline cannot run: " + "; ".join(problems))
+
+
+def _problem(part: Source[Any] | Sink) -> str:
+    match part:
+        case files.Source() if not Path(part.path).is_absolute():
+            return f"files.Source({part.path!r}) is relative to this directory{_ABSOLUTE}"
+        case files.Sink() if not Path(part.folder).is_absolute():
+            return f"files.Sink({part.folder!r}) is relative to this directory{_ABSOLUTE}"
+        case Sink() if part.in_process:
+            return (
+                f"the {part.kind} sink gathers rows in the memory of one process, which nobody reads there; write to "
+                "files or Kafka, or use penstock run"
+            )
+        case _:
+            return ""
+
+
+_ABSOLUTE = ", and task managers work in others; give an absolute path that all of them reach"
+
+
+def advice(plan: LogicalPlan, file: Path) -> list[str]:
+    """What will probably not be as it is here."""
+    lines: list[str] = []
+    beside = "__file__" in file.read_text(encoding="utf-8")
+    folder = file.resolve().parent
+    for name, part in _parts(plan):
+        if isinstance(part, console.Sink):
+            lines.append(f"{name}: the console sink prints into the logs of the task managers, not here")
+        if beside and isinstance(part, files.Source) and Path(part.path).resolve().is_relative_to(folder):
+            lines.append(
+                f"{name}: if {part.path} is derived from __file__, it is looked for beside the unpacked sources on the "
+                "task managers, where only Python files are; give it by --param"
+            )
+    return lines
+
+
+def _parts(plan: LogicalPlan) -> list[tuple[str, Source[Any] | Sink]]:
+    found: list[tuple[str, Source[Any] | Sink]] = []
+    for node in plan:
+        if isinstance(node.operation, Read):
+            found.append((node.operator_id, node.operation.source))
+        elif isinstance(node.operation, Write):
+            found.append((node.operator_id, node.operation.sink))
+    return found
