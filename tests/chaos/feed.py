@@ -1,0 +1,133 @@
+"""Writes numbered events into the source topic, and knows what every sink must hold because of them."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from penstock.kafka_clients import confluent_options
+from penstock.settings import KafkaSettings
+
+TOPIC: Final = "events"
+PARTITIONS: Final = 4
+KEYS: Final = 16
+RATE: Final = 300
+"""Events per second."""
+DISORDER_US: Final = 1_900_000
+"""How much later than its time an event may come; the pipeline waits for 2 s."""
+SECOND_US: Final = 1_000_000
+EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
+
+_TICK_S: Final = 0.02
+_FLUSH_S: Final = 120.0
+
+
+@dataclass
+class Window:
+    """What the row of one key and second must say."""
+
+    rows: int = 0
+    total: int = 0
+    first: int = -1
+    last: int = -1
+
+    def add(self, number: int, value: int) -> None:
+        """Count an event. Numbers ascend."""
+        self.rows += 1
+        self.total += value
+        self.first = number if self.first < 0 else self.first
+        self.last = number
+
+
+@dataclass
+class Known:
+    """What was produced, as the sinks must show it. Written before the events are sent, so it is never behind them."""
+
+    ids: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    """By key, in order."""
+    kept: dict[str, list[tuple[int, int]]] = field(default_factory=dict[str, list[tuple[int, int]]])
+    """Those that pass the filter, with the doubled value."""
+    windows: dict[tuple[str, int], Window] = field(default_factory=dict[tuple[str, int], Window])
+    """By key and start in seconds since `EPOCH`."""
+
+    def add(self, number: int, key: str, value: int, at_us: int) -> None:
+        """An event is about to be sent."""
+        self.ids.setdefault(key, []).append(number)
+        if value % 3 == 0:
+            self.kept.setdefault(key, []).append((number, value * 2))
+        self.windows.setdefault((key, at_us // SECOND_US), Window()).add(number, value)
+
+
+class Feed:
+    """A thread that writes `RATE` events per second until it is stopped, or has written `limit`."""
+
+    def __init__(self, settings: KafkaSettings, seed: int, limit: int) -> None:
+        self.known = Known()
+        self.produced = 0
+        """The number of the next event."""
+        self.delivered = 0
+        self.problems: list[str] = []
+        self._limit = limit
+        self._rng = random.Random(seed)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
+        options = confluent_options(settings, "chaos-feed")
+        # An event that the feed gave up on would be missing for good: it waits for the broker as long as it takes.
+        options |= {"enable.idempotence": True, "delivery.timeout.ms": 600_000, "log_level": 3, "linger.ms": 5}
+        self._producer = Producer(options)
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Write no more; returns when everything that was written has been confirmed.
+
+        Raises:
+            AssertionError: not everything was.
+        """
+        self._stop.set()
+        self._thread.join(_FLUSH_S)
+        left = self._producer.flush(_FLUSH_S)
+        assert not left, f"the feed could not deliver {left} events within {_FLUSH_S:.0f} s"
+        assert not self.problems, f"the feed could not deliver: {self.problems[:5]}"
+        assert self.delivered == self.produced, f"{self.delivered} of {self.produced} events were confirmed"
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        while not self._stop.is_set() and self.produced < self._limit:
+            due = min(self._limit, int((time.monotonic() - began) * RATE))
+            while self.produced < due and not self._stop.is_set():
+                self._write(self.produced)
+                self.produced += 1
+            self._producer.poll(_TICK_S)
+            self._stop.wait(_TICK_S)
+
+    def _write(self, number: int) -> None:
+        chosen, value = self._rng.randrange(KEYS), self._rng.randrange(1_000)
+        at_us = max(0, number * SECOND_US // RATE - self._rng.randrange(DISORDER_US))
+        key, partition = f"k{chosen:02}", chosen % PARTITIONS
+        at = (EPOCH + timedelta(microseconds=at_us)).isoformat()
+        self.known.add(number, key, value, at_us)
+        event = {"id": number, "key": key, "part": partition, "value": value, "at": at}
+        while True:
+            try:
+                self._producer.produce(
+                    TOPIC, json.dumps(event).encode(), key.encode(), partition, on_delivery=self._delivered
+                )
+                return
+            except BufferError:  # the broker has been away for long
+                self._producer.poll(0.1)
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            self.delivered += 1
+        else:
+            self.problems.append(str(error))
