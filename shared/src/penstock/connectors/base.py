@@ -140,6 +140,8 @@ class ReadContext:
     clock_us: Callable[[], int]
     monotonic_ms: Callable[[], int]
     parallelism: int = 1
+    shared: dict[str, Any] = field(default_factory=dict[str, Any], compare=False)
+    """For what the readers of one subtask have in common, by a name that its connector chooses."""
 
 
 class Source(ABC, Generic[T]):

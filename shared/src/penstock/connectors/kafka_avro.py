@@ -19,6 +19,7 @@ from penstock.types import Schema
 _MAGIC: Final = 0
 _PREFIX: Final = struct.Struct(">bI")
 _TIMEOUT_S: Final = 10.0
+_NOT_FOUND: Final = 404
 
 
 class AvroValues:
@@ -81,7 +82,12 @@ class AvroValues:
         try:
             with urllib.request.urlopen(address, timeout=_TIMEOUT_S) as answer:
                 text = json.loads(answer.read())["schema"]
-        except (OSError, ValueError, KeyError, urllib.error.URLError) as error:
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code == _NOT_FOUND:  # an id that nobody has registered is the record's fault
+                raise ValueError(f"the schema registry knows no schema {number}") from error
+            raise ExternalError(f"schema registry: {address}: {error}") from error
+        except (OSError, ValueError, KeyError) as error:
             raise ExternalError(f"schema registry: {address}: {error}") from error
         self._by_id[number] = fastavro.parse_schema(json.loads(text))
         return self._by_id[number]

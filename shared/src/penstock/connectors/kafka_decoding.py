@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.connectors.columns import FrameBuilder
-from penstock.connectors.decoding import BadLine, Decoded, JsonDecoder
+from penstock.connectors.decoding import BadLine, Decoded, JsonDecoder, LineDecoder
 from penstock.errors import PipelineError
 from penstock.types import STRING, Schema
 
@@ -28,49 +29,58 @@ class ValueDecoder(Protocol):
         ...
 
 
-class _Json:
+class _Lines(ABC):
+    """Records that are a line each: decoded as one block, unless that does not come out as one row per record."""
+
     rows_per_value = True
 
-    def __init__(self, schema: Schema, zone: tzinfo | None) -> None:
-        self._decoder = JsonDecoder(schema, zone)
+    def __init__(self, decoder: LineDecoder) -> None:
+        self._decoder = decoder
 
     def decode(self, values: Sequence[bytes]) -> tuple[Decoded, None]:
         block = b"\n".join(values)
-        if block.count(b"\n") == len(values) - 1:  # no record holds a newline: as many lines as records
+        if block.count(b"\n") == len(values) - 1:  # no record holds a newline, so no line can become more rows than one
             decoded = self._decoder.decode(block)
-            if not decoded.bad and decoded.frame.height == len(values):
+            if decoded.frame.height + len(decoded.bad) == len(values):
                 return decoded, None
-        return self._decoder.decode_values(values), None
+        return self._one_by_one(values), None
+
+    @abstractmethod
+    def _one_by_one(self, values: Sequence[bytes]) -> Decoded:
+        """The rows of records of which any may hold anything."""
 
 
-class _Csv:
-    rows_per_value = True
+class _Json(_Lines):
+    def __init__(self, schema: Schema, zone: tzinfo | None) -> None:
+        self._json = JsonDecoder(schema, zone)
+        super().__init__(self._json)
 
+    def _one_by_one(self, values: Sequence[bytes]) -> Decoded:
+        return self._json.decode_values(values)
+
+
+class _Csv(_Lines):
     def __init__(self, schema: Schema, zone: tzinfo | None) -> None:
         from penstock.connectors.csv_decoding import CsvDecoder
 
-        self._decoder = CsvDecoder(schema, schema.names, "kafka.Source", zone=zone)
+        super().__init__(CsvDecoder(schema, schema.names, "kafka.Source", zone=zone))
         self._schema = schema
 
-    def decode(self, values: Sequence[bytes]) -> tuple[Decoded, None]:
+    def _one_by_one(self, values: Sequence[bytes]) -> Decoded:
         import polars as pl
 
-        block = b"\n".join(values)
-        if b'"' not in block and block.count(b"\n") == len(values) - 1:
-            decoded = self._decoder.decode(block)
-            if not decoded.bad and decoded.frame.height == len(values):
-                return decoded, None
         frames: list[pl.DataFrame] = []
         bad: list[BadLine] = []
         for index, value in enumerate(values):
             decoded = self._decoder.decode(value)
             if decoded.frame.height + len(decoded.bad) != 1:
-                bad.append(BadLine(index, f"a record is one line, this one holds {decoded.frame.height}", value))
+                rows = decoded.frame.height + len(decoded.bad)
+                bad.append(BadLine(index, f"a record is one line of CSV; this one holds {rows}", value))
                 continue
             frames.append(decoded.frame)
             bad += [BadLine(index, line.error, value) for line in decoded.bad]
         frame = pl.concat(frames, rechunk=True) if frames else pl.DataFrame(schema=self._schema.polars())
-        return Decoded(frame, bad), None
+        return Decoded(frame, bad)
 
 
 class _Raw:
@@ -153,6 +163,30 @@ def record_decoder(source: Source[Any], zone: tzinfo | None) -> RecordDecoder:
     return RecordDecoder(source.schema, dict(source.metadata), values)
 
 
+class Records:
+    """Consecutive records of a partition, without their objects unless columns are made of those."""
+
+    def __init__(self, *, keep_messages: bool) -> None:
+        self.values: list[bytes | None] = []
+        self.offsets: list[int] = []
+        self.messages: list[Any] = []
+        self.size_bytes = 0
+        self._keep_messages = keep_messages
+
+    def add(self, messages: Sequence[Any]) -> None:
+        """Append confluent messages, none of which is an error."""
+        if not messages:
+            return
+        values: list[bytes | None] = [message.value() for message in messages]
+        first, last = messages[0].offset(), messages[-1].offset()
+        dense = last - first + 1 == len(messages)  # else there are markers or removed records between them
+        self.offsets += range(first, last + 1) if dense else [message.offset() for message in messages]
+        self.values += values
+        self.size_bytes += sum([len(value) for value in values if value is not None])
+        if self._keep_messages:
+            self.messages += messages
+
+
 class RecordDecoder:
     """Rows of records: values through a `ValueDecoder`, and columns of metadata beside them."""
 
@@ -160,28 +194,29 @@ class RecordDecoder:
         self._schema = schema
         self._metadata = metadata
         self._values = values
+        self.keep_messages = bool(metadata)
+        """Whether `decode` needs the records' objects."""
 
     @property
     def rows_per_value(self) -> bool:
         """Whether every record is one row."""
         return self._values.rows_per_value
 
-    def decode(self, records: Sequence[Any]) -> Decoded:
-        """The rows of confluent messages; records without a value (tombstones) are bad."""
-        values = [record.value() for record in records]
-        tombstones = [index for index, value in enumerate(values) if value is None]
-        kept = range(len(values))
-        if tombstones:
-            gone = set(tombstones)
-            kept = [index for index in kept if index not in gone]
-            values = [values[index] for index in kept]
+    def decode(self, records: Records) -> Decoded:
+        """The rows; records without a value (tombstones) are bad. `BadLine.index` counts records."""
+        values = [value for value in records.values if value is not None]
+        kept: Sequence[int] = range(len(values))
+        tombstones: list[int] = []
+        if len(values) < len(records.values):
+            kept = [index for index, value in enumerate(records.values) if value is not None]
+            tombstones = [index for index, value in enumerate(records.values) if value is None]
         decoded, counts = self._values.decode(values)
         bad = [BadLine(kept[line.index], line.error, line.raw) for line in decoded.bad]
         bad += [BadLine(index, "the record has no value (a tombstone)", b"") for index in tombstones]
         frame = decoded.frame
         if self._metadata:
             wrong = {line.index for line in decoded.bad} if counts is None else set[int]()
-            good = [records[kept[index]] for index in range(len(values)) if index not in wrong]
+            good = [records.messages[kept[index]] for index in range(len(values)) if index not in wrong]
             frame = self._with_metadata(frame, good, counts)
         return Decoded(frame, sorted(bad, key=lambda line: line.index) if tombstones else bad)
 

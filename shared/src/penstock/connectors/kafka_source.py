@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar, Final, Literal, TypeVar
 
+import msgspec
+
 from penstock.connectors import base
 from penstock.connectors.base import EventTime, Policy, Position, ReadContext, Split, SplitReader, WatermarkStrategy
 from penstock.connectors.declaring import declare, freeze, zone
@@ -168,26 +170,27 @@ class Source(base.Source[T]):
 
     def discover(self) -> Sequence[Split]:
         """See `Source.discover`: a split per partition."""
-        from penstock.connectors.kafka_reading import partitions_of
+        from penstock.connectors.kafka_places import partitions_of
 
         return [Split(str(number)) for number in range(partitions_of(self.settings, self.topic))]
 
     def resolve(self, split: Split, *, late: bool) -> Position:
         """See `Source.resolve`."""
-        from penstock.connectors.kafka_reading import resolved_position
+        from penstock.connectors.kafka_places import resolved_position
 
         start = "earliest" if late else self.start
-        return resolved_position(self.settings, self.topic, int(split.id), start, self.end)
+        return msgspec.to_builtins(resolved_position(self.settings, self.topic, int(split.id), start, self.end))
 
     def open(self, split: Split, position: Position, context: ReadContext) -> SplitReader:
         """See `Source.open`."""
         from penstock.connectors.kafka_decoding import record_decoder
-        from penstock.connectors.kafka_reading import PartitionReader
+        from penstock.connectors.kafka_reading import Attention, PartitionReader
 
         if position is None:
             position = self.resolve(split, late=False)
         decoder = record_decoder(self, zone(self.timezone, _WHAT))
-        return PartitionReader(self.settings, self.topic, int(split.id), position, decoder)
+        attention = context.shared.setdefault("kafka.Attention", Attention())
+        return PartitionReader(self.settings, self.topic, int(split.id), position, decoder, attention)
 
     @property
     def bounded(self) -> bool:
