@@ -4,8 +4,10 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 SERVICES := services/coordinator services/dispatcher services/taskmanager
 SEEDS ?= 10000
+CYCLES ?= 200
+LEADER ?= 50
 
-.PHONY: help setup lock demo platform test lint bench simulate clean
+.PHONY: help setup lock demo platform test lint bench simulate chaos clean
 
 help: ## Print the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -47,6 +49,9 @@ bench: setup ## Measure the data path beside Polars and DuckDB
 
 simulate: setup ## Search SEEDS (10000) fresh histories of the protocol
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+
+chaos: platform ## Kill everything CYCLES (200) times, LEADER (50) of them the leader, and compare every row
+	$(BIN)/python -m tests.chaos --cycles $(CYCLES) --leader $(LEADER)
 
 clean: ## Remove what was built and what runs left
 	rm -rf .venv out .penstock .pytest_cache .ruff_cache .hypothesis

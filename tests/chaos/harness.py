@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 from tests.chaos.cluster import SLOTS, ChaosCluster, ChaosError, until
@@ -22,7 +24,7 @@ from tests.chaos.report import CycleResult, Report
 
 from penstock.platform.server import Recorder, no_recorder
 from penstock.platform.servers import Servers
-from penstock.runtime.views import JobView
+from penstock.runtime.views import ClusterView, JobView
 
 RECOVERY_S: Final = 90.0
 HEALED_S: Final = 60.0
@@ -32,6 +34,7 @@ LONGEST_CYCLE_S: Final = 60
 """On average; bounds the feed."""
 
 _PAUSE_S: Final = 0.01
+_TIMELINE_S: Final = 0.2
 
 
 @dataclass
@@ -112,6 +115,7 @@ class ChaosRun:
         feed = Feed(kafka, self._seed, RATE * LONGEST_CYCLE_S * (len(faults) + 2))
         feed.start()
         outputs = Outputs(kafka, feed.known)
+        timeline = asyncio.create_task(self._write_timeline(outputs))
         try:
             self._job = await self.cluster.submit()
             await until("the first rows", STARTED_S, lambda: _true(outputs.all_since(0)))
@@ -120,6 +124,7 @@ class ChaosRun:
             await self._end(feed, outputs)
             self.report.rows = dict(outputs.rows)
         finally:
+            timeline.cancel()
             try:
                 await asyncio.to_thread(feed.stop)
             finally:
@@ -178,6 +183,19 @@ class ChaosRun:
         if verdict:
             raise ChaosError(verdict)
 
+    async def _write_timeline(self, outputs: Outputs) -> None:
+        """Every change of what the leader shows, with its time, into a file beside the logs."""
+        last = ""
+        with (self.cluster.folder / "timeline.log").open("w") as file:
+            while True:
+                view = await self.cluster.view()
+                shown = _timeline(view, self._job) + f" | newest rows {sorted(outputs.newest.values())}"
+                if shown != last:
+                    last = shown
+                    file.write(f"{datetime.now(UTC):%H:%M:%S.%f} {self.report.current}: {shown}\n")
+                    file.flush()
+                await asyncio.sleep(_TIMELINE_S)
+
     async def _evidence(self, error: Exception) -> str:
         """What is known when something failed."""
         lines = [f"{self.report.current}: {error}", f"seed {self._seed}; logs: {self.cluster.folder}"]
@@ -190,6 +208,22 @@ class ChaosRun:
                 ["no fresh view of the cluster"] if view is None else [_shown(view.jobs), f"workers: {view.workers}"]
             )
         return "\n".join([*lines, self.cluster.tails()])
+
+
+def _timeline(view: ClusterView | None, job: str) -> str:
+    """What matters of a view, in a line."""
+    if view is None:
+        return "no fresh view"
+    found = next((found for found in view.jobs if found.job == job), None)
+    head = f"epoch {view.epoch}, {view.slots} slots, {view.free_slots} free"
+    if found is None:
+        return f"{head}, no job"
+    tasks = Counter(task.state for vertex in found.vertices for task in vertex.tasks)
+    pending = [f"{c.checkpoint} {c.state}" for c in found.checkpoints[-2:]]
+    return (
+        f"{head} | {found.state} attempt {found.attempts}, {found.missing_slots} slots missing, {dict(tasks)}, "
+        f"complete {found.last_checkpoint}, {pending}"
+    )
 
 
 async def _true(value: object) -> bool:

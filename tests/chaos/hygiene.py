@@ -1,4 +1,4 @@
-"""After `cancel` nothing is left behind: topics, groups, keys and objects are listed, and every one must have a reason."""
+"""After `cancel` nothing is left behind: topics, groups, keys and objects are listed, and each must have a reason."""
 
 from __future__ import annotations
 
