@@ -1,0 +1,272 @@
+"""`penstock submit` and its companions against a coordinator, a dispatcher and task managers on the real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Coroutine, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.platform.free_ports import HOST, free_port
+from penstock.platform.services import ServiceProcess
+from penstock.settings import settings_to_toml
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(280)]
+
+ROWS = 20_000
+RESTART = ("--restart", "fixed-delay:2:100ms")
+PIPELINE = f"""
+from datetime import UTC, datetime
+from dataclasses import dataclass
+
+import polars as pl
+
+from penstock import Pipeline, col, count, param, tumbling
+from penstock.connectors import files, generate
+
+START = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1_000_000)
+
+
+@dataclass
+class Event:
+    key: int
+    value: int
+    at: datetime
+
+
+def rows(numbers):
+    at = pl.Series(START + numbers * 1_000_000).cast(pl.Datetime("us", "UTC"))
+    return pl.DataFrame({{"key": numbers % 7, "value": numbers, "at": at}})
+
+
+p = Pipeline("counts")
+(
+    p.read(generate.Source(rows, schema=Event, rows={ROWS}, event_time="at", rate=param("rate", 100)))
+    .uid("events")
+    .key_by("key")
+    .window(tumbling("100s"))
+    .agg(n=count(), total=col("value").sum())
+    .uid("totals")
+    .write(files.Sink(param("out", "out"), format="jsonl", existing="append"))
+    .uid("results")
+)
+"""
+
+
+class Cluster:
+    """The services of one test, and the commands that are typed at them."""
+
+    def __init__(self, folder: Path, settings: Any) -> None:
+        self.folder = folder
+        self.out = folder / "out"
+        self.file = folder / "cluster.toml"
+        port = free_port()
+        self.file.write_text(
+            settings_to_toml(settings).replace(f'rest = "{settings.rest}"', f'rest = "http://{HOST}:{port}"')
+        )
+        taken = {port}
+        self.services: list[ServiceProcess] = [self._service("dispatcher", port)]
+        for name, options in (("coordinator", ()), ("taskmanager", ("--slots", "3"))):
+            other = free_port(taken)
+            taken.add(other)
+            self.services.append(self._service(name, other, *options))
+        self.pipeline = folder / "counts.py"
+        self.pipeline.write_text(PIPELINE)
+
+    def _service(self, name: str, port: int, *options: str) -> ServiceProcess:
+        return ServiceProcess(name, name, self.folder / name, port, cluster=self.file, options=options)
+
+    async def start(self) -> None:
+        for service in self.services:
+            await service.spawn()
+        await asyncio.gather(*(service.wait_until_ready(60) for service in self.services))
+
+    async def end(self) -> None:
+        await asyncio.gather(*(service.stop() for service in reversed(self.services)))
+
+    def start_command(self, *arguments: str | Path) -> subprocess.Popen[str]:
+        name, *rest = arguments
+        command = [sys.executable, "-m", "penstock.cli.main", name, "--cluster", self.file, *rest]
+        return subprocess.Popen(
+            list(map(str, command)), cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "POLARS_MAX_THREADS": "1", "COLUMNS": "200"},
+        )  # fmt: skip
+
+    def run(self, *arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """A command, to its end."""
+        process = self.start_command(*arguments)
+        try:
+            out, err = process.communicate(timeout=120)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+            pytest.fail(f"penstock {arguments} did not end:\n{out}\n{err}\n{self.logs()}")
+        assert process.returncode == code, f"{arguments}: {process.returncode}\n{out}\n{err}\n{self.logs()}"
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def json(self, *arguments: str | Path) -> Any:
+        """What a command prints with --json."""
+        return json.loads(self.run(*arguments, "--json").stdout)
+
+    def logs(self) -> str:
+        """The last lines of every service."""
+        return "\n".join(
+            f"== {s.name}\n{s.log_file.read_text()[-3_000:]}" for s in self.services if s.log_file.exists()
+        )
+
+    def submit(self, *arguments: str, rate: int = 100) -> str:
+        """Submit detached; the job's id."""
+        parameters = ["--param", f"out={self.out}", "--param", f"rate={rate}"]
+        done = self.run(
+            "submit", self.pipeline, *parameters, "--checkpoint-interval", "300ms", "--detach", *RESTART, *arguments
+        )
+        return done.stdout.strip()
+
+    def state(self, job: str) -> dict[str, Any]:
+        """The job in short."""
+        found = self.json("status", job)["summary"]
+        assert found["state"] != "FAILED", f"{found['reason']}\n{self.logs()}"
+        return found
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows that a reader of the output folder sees."""
+        return [
+            json.loads(line) for path in sorted(self.out.glob("part-*.jsonl")) for line in path.read_text().splitlines()
+        ]
+
+    def check(self) -> None:
+        """Every window once, every row counted."""
+        rows = self.rows()
+        windows = [(row["key"], row["window_start"]) for row in rows]
+        assert len(windows) == len(set(windows)) == 7 * ROWS // 100
+        assert sum(row["n"] for row in rows) == ROWS
+        assert sum(row["total"] for row in rows) == sum(range(ROWS))
+
+
+def wait_for(condition: Callable[[], Any], what: str, deadline_s: float = 90) -> None:
+    """Wait until it holds."""
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, f"not within {deadline_s} s: {what}"
+        time.sleep(0.1)
+
+
+def run_async(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(work)
+
+
+@pytest.fixture
+def cluster(platform: Any, tmp_path: Path) -> Generator[Cluster]:
+    """Coordinator, dispatcher and a task manager with three slots."""
+    found = Cluster(tmp_path, platform.settings("commands"))
+    try:
+        run_async(found.start())
+        yield found
+    finally:
+        run_async(found.end())
+
+
+def test_a_job_is_operated_from_the_command_line(cluster: Cluster) -> None:
+    """Submit, status, savepoint, rescale, stop; from the savepoint to the end: the rows are exact."""
+    job = cluster.submit()
+    wait_for(lambda: cluster.state(job)["last_checkpoint"] > 0, "a checkpoint is complete")
+    assert job[:8] in cluster.run("jobs").stdout
+    assert "counts" in cluster.run("status", "counts").stdout
+    saved = cluster.json("savepoint", job[:8], "--to", cluster.folder / "kept")
+    assert saved["savepoint"]["manifest"].startswith(f"jobs/{job}/")
+    assert "runs at parallelism 2" in cluster.run("rescale", "counts", "2").stdout
+    assert cluster.state(job)["parallelism"] == 2
+    stopped = cluster.json("stop", "counts")
+    savepoint = stopped["savepoint"]["manifest"]
+    wait_for(lambda: cluster.state(job)["state"] == "STOPPED", "the job has stopped")
+
+    described = cluster.json("state", savepoint)
+    assert {operator["uid"] for operator in described["operators"]} >= {"events", "totals"}
+    table = cluster.folder / "totals.parquet"
+    cluster.run("state", job, "--uid", "totals", "--to", table)
+    assert table.stat().st_size
+    there = cluster.json("state", cluster.folder / "kept", "--uid", "totals", "--key", "3")
+    assert {row["key"] for row in there["rows"]} <= {3}
+
+    again = cluster.submit("--from-savepoint", savepoint, rate=20_000)
+    wait_for(lambda: cluster.state(again)["state"] == "FINISHED", "the job has finished")
+    cluster.check()
+    listed = {one["job"]: one["state"] for one in cluster.json("jobs", "--all")}
+    assert listed == {job: "STOPPED", again: "FINISHED"}
+    assert "no jobs run" in cluster.run("jobs").stdout
+    history = cluster.run("logs", job).stdout
+    assert "submitted: counts" in history
+    assert "attempt 2 began from checkpoint" in history
+    assert history.rstrip().endswith("ended: stopped, asked by a client")
+
+
+def test_attached_from_a_folder_and_cancelled(cluster: Cluster) -> None:
+    """An exported savepoint is movable; attached, the end is shown; Ctrl-C leaves the job alone; cancel ends it."""
+    job = cluster.submit()
+    wait_for(lambda: cluster.state(job)["last_checkpoint"] > 0, "a checkpoint is complete")
+    cluster.run("savepoint", job, "--to", cluster.folder / "kept")
+    assert "something already" in cluster.run("savepoint", job, "--to", cluster.folder / "kept", code=2).stderr
+    cluster.run("cancel", job)
+    wait_for(lambda: cluster.state(job)["state"] == "CANCELED", "the job is cancelled")
+    assert "has ended: CANCELED" in cluster.run("savepoint", job, code=1).stderr
+    for path in cluster.out.glob("*"):  # what was written behind the savepoint comes again
+        path.unlink()
+
+    parameters = ["--param", f"out={cluster.out}", "--param", "rate=20000"]
+    from_folder = ["--from-savepoint", cluster.folder / "kept"]
+    attached = cluster.run("submit", cluster.pipeline, *parameters, *from_folder)
+    assert "exactly-once" in attached.stderr
+    assert attached.stderr.rstrip().endswith("counts: finished")
+
+    follower = cluster.start_command("submit", cluster.pipeline, "--param", f"out={cluster.folder / 'other'}")
+    assert follower.stderr is not None
+    lines: list[str] = []
+    while not any("running" in line for line in lines):
+        lines.append(follower.stderr.readline())
+        assert follower.poll() is None, lines
+    follower.send_signal(signal.SIGINT)
+    _, rest = follower.communicate(timeout=30)
+    assert follower.returncode == 130
+    assert "detached: job" in rest
+    running = [one["job"] for one in cluster.json("jobs")]
+    assert len(running) == 1
+    cluster.run("cancel", "counts")
+
+
+def test_what_is_wrong_is_said(cluster: Cluster) -> None:
+    """Unknown jobs with the nearest name, missing slots, pipelines that make no sense there, a job that failed."""
+    relative = cluster.run("submit", cluster.pipeline, code=2)
+    assert "files.Sink('out') is relative to this directory" in relative.stderr
+    job = cluster.submit("--parallelism", "4")
+    wait_for(lambda: cluster.state(job)["missing_slots"] == 1, "one slot is missing")
+    assert "waits for 1 more slot" in cluster.run("status", job).stdout
+    assert "did you mean 'counts'" in cluster.run("status", "count", code=1).stderr
+    cluster.run("cancel", job)
+    assert "parallelism 1000" in cluster.run("rescale", cluster.submit(), "1000", code=1).stderr
+    failing = cluster.folder / "failing.py"
+    failing.write_text(PIPELINE.replace("numbers % 7", "numbers % 0 if numbers[-1] > 5_000 else 1 / 0"))
+    done = cluster.run("submit", failing, "--param", f"out={cluster.folder / 'f'}", "--restart", "none", code=1)
+    assert "ZeroDivisionError" in done.stderr
+
+
+def test_without_a_cluster_the_command_says_so(tmp_path: Path) -> None:
+    """No dispatcher: an error at once, exit code 1; a bad option: exit code 2."""
+    command = [sys.executable, "-m", "penstock.cli.main"]
+    environment = {**os.environ, "PENSTOCK_REST": f"http://{HOST}:{free_port()}"}
+    done = subprocess.run(
+        [*command, "jobs"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "no dispatcher answers there" in done.stderr
+    done = subprocess.run(
+        [*command, "stop"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
