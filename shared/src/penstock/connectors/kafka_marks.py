@@ -1,8 +1,8 @@
 """The marks of exactly-once Kafka sinks: their names, and how they are made and removed.
 
 A mark is a group offset in the sink's own cluster: group and topic are named after cluster, job, operator and
-generation, the topic has one empty partition per partition of the sink. Whoever removes a job finds them here by its
-job graph alone, without the user's code.
+generation; the topic has one empty partition per partition of the sink, and one more. Whoever removes a job finds them
+here by its job graph alone, without the user's code.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.client import ConnectionGroup, CoordinationType
 from aiokafka.errors import KafkaError, for_code
 from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.commit import OffsetCommitRequest
 from aiokafka.protocol.types import (
     Boolean,
     CompactArray,
@@ -97,31 +98,49 @@ class _StableOffsetFetch(Request[_StableOffsetFetchStruct]):
         return request_struct_class(*self._asked, True, {})
 
 
-async def stable_offset(producer: AIOKafkaProducer, group: str, topic: str, partition: int) -> OffsetAndMetadata | None:
+async def stable_offset(
+    producer: AIOKafkaProducer, group: str, topic: str, partition: int, idle_partition: int
+) -> OffsetAndMetadata | None:
     """The group's offset once no transaction on it is pending; None if there is none.
+
+    A broker that was killed goes on showing an offset as pending whose transaction has ended, until something is
+    written to the group (seen with Kafka 4.3): so an offset of `idle_partition`, which means nothing, is committed.
 
     Raises:
         KafkaError: there is no certain answer (yet).
     """
-    for _ in range(UNSTABLE_TRIES):
+    for tries in range(UNSTABLE_TRIES):
         code, found = await _fetch(producer, group, topic, partition)
         if code == 0:
             return None if found.offset < 0 else found
         if code != UNSTABLE_OFFSET_COMMIT:
             raise for_code(code)(f"offset of group {group!r}")
+        if tries == UNSTABLE_TRIES // 10:
+            await _write_something(producer, group, topic, idle_partition)
         await asyncio.sleep(UNSTABLE_PAUSE_S)
     raise UnstableOffsetError(f"offset of group {group!r}: a transaction is pending")
 
 
-async def _fetch(producer: AIOKafkaProducer, group: str, topic: str, partition: int) -> tuple[int, OffsetAndMetadata]:
-    """Error code and offset."""
+async def _write_something(producer: AIOKafkaProducer, group: str, topic: str, partition: int) -> None:
+    request = OffsetCommitRequest(group, -1, "", -1, [(topic, [(partition, 0, "")])])
+    answer: Any = await _ask(producer, group, request)
+    [(_, [(_, code)])] = answer.topics
+    if code:
+        raise for_code(code)(f"writing to group {group!r}")
+
+
+async def _ask(producer: AIOKafkaProducer, group: str, request: Request[Any]) -> Any:
+    """The answer of the group's coordinator."""
     client = producer.client
     node = await client.coordinator_lookup(CoordinationType.GROUP, group)
     if not await client.ready(node, group=ConnectionGroup.COORDINATION):
         raise KafkaError(f"no connection to the coordinator of group {group!r}")
-    answer: Any = await client.send(
-        node, _StableOffsetFetch(group, topic, partition), group=ConnectionGroup.COORDINATION
-    )
+    return await client.send(node, request, group=ConnectionGroup.COORDINATION)
+
+
+async def _fetch(producer: AIOKafkaProducer, group: str, topic: str, partition: int) -> tuple[int, OffsetAndMetadata]:
+    """Error code and offset."""
+    answer = await _ask(producer, group, _StableOffsetFetch(group, topic, partition))
     if answer.error_code:
         return answer.error_code, OffsetAndMetadata(-1, "")
     [(_, [(_, offset, _, metadata, code, _)], _)] = answer.topics

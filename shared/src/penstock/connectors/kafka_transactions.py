@@ -95,13 +95,14 @@ class KafkaPublisher:
     def _prepare_topics(self) -> int:
         admin = TopicAdmin(self._settings, self._client_id)
         admin.require(self._topic, self._create_partitions)
+        needed = self._context.partitions + 1  # the last one is no mark: see `stable_offset`
         found = admin.partitions(self._marks.topic)
         if found is None:
-            admin.create(self._marks.topic, self._context.partitions)
+            admin.create(self._marks.topic, needed)
             found = admin.partitions(self._marks.topic)
-        if found is not None and found < self._context.partitions:
+        if found is not None and found < needed:
             raise PipelineError(
-                f"kafka: topic {self._marks.topic!r} has {found} partitions, the sink needs {self._context.partitions}; "
+                f"kafka: topic {self._marks.topic!r} has {found} partitions, the sink needs {needed}; "
                 "somebody else made it: delete it if no job uses it"
             )
         return admin.max_message_bytes(self._topic)
@@ -128,7 +129,9 @@ class KafkaPublisher:
         producer = self._producer
         assert producer is not None
         async with self._certain("reading the mark"):
-            found = await stable_offset(producer, self._marks.group, self._marks.topic, self._context.partition)
+            found = await stable_offset(
+                producer, self._marks.group, self._marks.topic, self._context.partition, self._context.partitions
+            )
         return None if found is None else PublishedMark(found.offset, found.metadata)
 
     async def commit(self, frames: Sequence[pl.DataFrame], mark: PublishedMark) -> None:
