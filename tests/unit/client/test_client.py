@@ -1,0 +1,102 @@
+"""The client: several dispatchers, clear errors, nothing sent twice by accident."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from penstock.client import ClusterClient, NoAnswerError, RefusedError
+from penstock.client.documents import Requested
+from penstock.errors import CorruptDataError, UsageError
+
+LIST = {"jobs": [], "leader": "one"}
+
+
+class Dispatchers:
+    """Answers by host; remembers who was asked."""
+
+    def __init__(self, **hosts: httpx.Response | Exception) -> None:
+        self.hosts = hosts
+        self.asked: list[httpx.Request] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(request)
+        answer = self.hosts[request.url.host]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def client(self) -> ClusterClient:
+        return ClusterClient(",".join(f"http://{host}" for host in self.hosts), httpx.MockTransport(self))
+
+
+async def test_the_next_dispatcher_is_asked_and_remembered() -> None:
+    """One refuses connections, one is not available: the third answers, and comes first from then on."""
+    dispatchers = Dispatchers(
+        a=httpx.ConnectError("refused"),
+        b=httpx.Response(503, json={"errors": ["no leader"]}),
+        c=httpx.Response(200, json=LIST),
+    )
+    async with dispatchers.client() as client:
+        assert (await client.jobs()).leader == "one"
+        assert (await client.jobs()).leader == "one"
+    assert [request.url.host for request in dispatchers.asked] == ["a", "b", "c", "c"]
+
+
+async def test_a_request_sent_to_the_next_dispatcher_keeps_its_id() -> None:
+    """The first one's answer was lost: whatever it did, the request is one."""
+    asked = {"job": "1" * 32, "request": "2" * 32}
+    dispatchers = Dispatchers(a=httpx.ReadError("reset"), b=httpx.Response(202, json=asked))
+    async with dispatchers.client() as client:
+        assert await client.cancel("counts") == Requested("1" * 32, "2" * 32)
+    first, second = dispatchers.asked
+    assert first.content == second.content
+    assert b'"request":"' in first.content
+
+
+async def test_when_nobody_answers_all_are_named() -> None:
+    """One error with every address and its reason."""
+    dispatchers = Dispatchers(
+        a=httpx.ConnectTimeout("slow"), b=httpx.ReadTimeout("slow"), c=httpx.Response(503, text="<html>")
+    )
+    async with dispatchers.client() as client:
+        with pytest.raises(NoAnswerError) as raised:
+            await client.overview()
+    text = str(raised.value)
+    assert "http://a: no dispatcher answers there" in text
+    assert "http://b: the dispatcher does not answer in time" in text
+    assert "http://c: HTTP 503" in text
+
+
+async def test_a_refusal_is_not_tried_elsewhere() -> None:
+    """4xx is an answer."""
+    dispatchers = Dispatchers(a=httpx.Response(404, json={"errors": ["there is no job x"]}), b=httpx.Response(200))
+    async with dispatchers.client() as client:
+        with pytest.raises(RefusedError, match="there is no job x") as raised:
+            await client.job("x")
+    assert raised.value.status == 404
+    assert len(dispatchers.asked) == 1
+
+
+async def test_answers_of_something_else_are_named() -> None:
+    """Another service listens there."""
+    async with Dispatchers(a=httpx.Response(200, text="hello")).client() as client:
+        with pytest.raises(CorruptDataError, match="no answer of a Penstock dispatcher"):
+            await client.jobs()
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "a b", "?x"])
+async def test_what_cannot_be_a_job_is_not_sent(name: str) -> None:
+    """It would lead to another path."""
+    dispatchers = Dispatchers(a=httpx.Response(200, json=LIST))
+    async with dispatchers.client() as client:
+        with pytest.raises(UsageError, match="names no job"):
+            await client.job(name)
+    assert dispatchers.asked == []
+
+
+@pytest.mark.parametrize("address", ["", "localhost:8081", " , "])
+def test_addresses_are_checked(address: str) -> None:
+    """Before anything is asked."""
+    with pytest.raises(UsageError):
+        ClusterClient(address)
