@@ -70,6 +70,9 @@ def _add_submit(commands: Commands) -> None:
         "--allow-non-restored", action="store_true", help="drop state of operators that the pipeline does not have"
     )
     parser.add_argument("--detach", action="store_true", help="print the job's id and return once it is accepted")
+    parser.add_argument(
+        "--per-job", action="store_true", help="run it on task managers that are started for it and end with it"
+    )
     parser.add_argument("--at-least-once", action="store_true", help="do not align barriers: rows may be doubled")
     parser.add_argument("--checkpoint-interval", default="10s", metavar="TIME", help="between checkpoints (10s)")
     parser.add_argument("--restart", default="exponential", metavar="STRATEGY", help=f"{RESTART_USAGE} (exponential)")

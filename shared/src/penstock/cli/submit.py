@@ -55,6 +55,7 @@ def _settings(arguments: argparse.Namespace) -> JobSettings:
         CheckpointSettings(interval_ms=max(1, interval_us // 1_000), flavour=flavour),
         parse_restart(arguments.restart),
         arguments.state_backend,
+        per_job=arguments.per_job,
     )
 
 
