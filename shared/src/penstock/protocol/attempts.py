@@ -72,6 +72,14 @@ class AttemptTasks:
         """Whether no source has more rows."""
         return all(self.statuses[subtask].state == "ended" for subtask in topology.sources)
 
+    def unpublished(self, topology: Topology, checkpoint: int) -> bool:
+        """Whether rows that the checkpoint covers stand in an exchange and are not known to be published."""
+        return any(
+            self.published.get(subtask, 0) < checkpoint
+            for subtask in topology.sinks
+            if subtask.vertex in topology.publishers
+        )
+
     def all_published(self, topology: Topology, checkpoint: int) -> bool:
         """Whether every sink has made visible what the checkpoint covers."""
         return all(self.published.get(subtask, 0) >= checkpoint for subtask in topology.sinks)

@@ -127,6 +127,8 @@ class Terminated(Record, frozen=True, kw_only=True):
 
     state: TerminalState
     reason: str = ""
+    unpublished: bool = False
+    """Whether the newest COMPLETE covers rows that are not known to be published: their exchanges are kept."""
 
 
 AnyRecord = Submit | Leader | Begin | Complete | Savepoint | Terminated

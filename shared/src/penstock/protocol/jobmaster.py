@@ -68,10 +68,13 @@ class JobMaster:
         restarts: RestartStrategy,
         new_id: Callable[[], str],
         graph: Mapping[str, Any] | None = None,
+        *,
+        resumable: bool = False,
     ) -> None:
         """`new_id` gives fresh ids of 32 hex digits.
 
         `graph` is given if it differs from the job log's: the next attempt begins with it, on exchanges of its own.
+        A `resumable` job that fails is not terminated: somebody goes on with it once the cause is removed.
         """
         self.job = job
         self.history = history
@@ -82,6 +85,7 @@ class JobMaster:
         self._restarts = restart_decider(restarts)
         self._new_id = new_id
         self._graph = graph
+        self._resumable = resumable
         self._announce = Announcements(job, history)
         self._tasks = AttemptTasks()
         self._completions = Completions(job)
@@ -301,6 +305,9 @@ class JobMaster:
         delay_ms = self._restarts.delay_ms(now_ms)
         if delay_ms is not None:
             return self._restart(reason, now_ms, delay_ms)
+        if self._resumable:
+            self._move(Phase.SUSPENDED)
+            return [self._announce.cancel(reason), JobEnded("FAILED", reason)]
         return [self._announce.cancel(reason), *self._terminate("FAILED", reason)]
 
     def _restart(self, reason: str, now_ms: int, delay_ms: int) -> list[JobCommand]:
@@ -423,7 +430,9 @@ class JobMaster:
     def _terminate(self, state: TerminalState, reason: str) -> list[JobCommand]:
         self._move(Phase.ENDING)
         self._book.abort_all()
-        return [Append(Terminated(state=state, reason=reason))]
+        complete = self.history.complete
+        unpublished = complete is not None and self._tasks.unpublished(self.topology, complete.checkpoint)
+        return [Append(Terminated(state=state, reason=reason, unpublished=unpublished))]
 
     def _on_record(self, record: AnyRecord, now_ms: int) -> list[JobCommand]:
         match record:

@@ -33,6 +33,8 @@ class SubmitJob(Request, frozen=True, kw_only=True):
     restored_from: Restore | None = None
     allow_non_restored: bool = False
     """Whether state of operators that the graph does not have may be dropped."""
+    allow_unpublished: bool = False
+    """Whether rows that the checkpoint covers and that its job never published may be lost."""
 
 
 class CancelJob(Request, frozen=True, kw_only=True):

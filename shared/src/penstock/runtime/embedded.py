@@ -294,7 +294,7 @@ class EmbeddedJob:
             self._settings.data.state_backend,
         )
         topology = ExecutionGraph(self.graph).topology()
-        return JobSpec(topology, settings, self.graph.to_json() if changed else None)
+        return JobSpec(topology, settings, self.graph.to_json() if changed else None, resumable=True)
 
     # -- services -------------------------------------------------------------------------------------------------------
 

@@ -97,6 +97,8 @@ class JobSpec:
     settings: JobSettings
     changed_graph: Mapping[str, Any] | None = None
     """The graph, where it is not the one that the job log says."""
+    resumable: bool = False
+    """Whether a failed job can be gone on with: its last record is not written then."""
 
 
 def spec_of(history: JobHistory) -> JobSpec:
@@ -252,7 +254,7 @@ class JobShell:
         self._writer = JobLogWriter(history)
         self._master = JobMaster(
             self.job, history, spec.topology, spec.settings.checkpoints, spec.settings.restart,
-            self._ports.new_id, spec.changed_graph,
+            self._ports.new_id, spec.changed_graph, resumable=spec.resumable,
         )  # fmt: skip
         if manifest is not None:
             self.progress.restored = manifest.checkpoint
@@ -393,9 +395,10 @@ class JobShell:
             await self._answer(request, kind, "refused" if reason else "completed", reason)
         self._asked.clear()
         await self._tasks_end()
-        if ended.state != "SUSPENDED":
+        terminated = self.history.terminated
+        if terminated is not None:
             await self._delete_topics()
-            if self._clean_sinks is not None:
+            if self._clean_sinks is not None and not terminated.unpublished:
                 await self._clean_sinks(self.job, self.history)
             await self._delete_checkpoints()
             await self._catalog.ended(self.history, self._ports.clock.now_us())
@@ -411,9 +414,16 @@ class JobShell:
             await clock.sleep_ms(5)
 
     async def _delete_topics(self) -> None:
+        """All topics of the job, but for exchanges that hold rows which are complete and could not be published."""
         log = self._ports.log
+        kept: set[str] = set()
+        begin, terminated = self.history.begin, self.history.terminated
+        if begin is not None and terminated is not None and terminated.unpublished:
+            publishers = ExecutionGraph(self.graph).topology().publishers
+            kept = {exchange_topic(self.job, vertex, begin.generation) for vertex in publishers}
+            _log.warning("rows could not be published; their exchanges are kept", job=self.job[:8], topics=sorted(kept))
         for topic in await log.topics():
-            if topic == credits_topic(self.job) or topic.startswith(exchange_prefix(self.job)):
+            if (topic == credits_topic(self.job) or topic.startswith(exchange_prefix(self.job))) and topic not in kept:
                 await log.delete_topic(topic)
 
     async def _delete_retired(self) -> None:
@@ -451,7 +461,7 @@ class JobShell:
         """Savepoints stay, and of a failed job the newest checkpoint: somebody may go on from it."""
         kept = self._savepoints()
         terminated = self.history.terminated
-        if terminated is not None and terminated.state == "FAILED":
+        if terminated is not None and (terminated.state == "FAILED" or terminated.unpublished):
             kept.add(self.history.highest_checkpoint)
         for key in await self._ports.blobs.list(checkpoints_prefix(self.job)):
             if checkpoint_of(key) not in kept:

@@ -9,6 +9,7 @@ from penstock.graph.describe import check_signature
 from penstock.graph.jobgraph import FORMAT_VERSION, JobGraph, graph_from_json
 from penstock.ports import Blobs, Clock
 from penstock.protocol.manifests import Manifest
+from penstock.protocol.messages import Restore
 from penstock.protocol.requests import Answer, AnyRequest, SubmitJob
 from penstock.runtime.catalog import JobCatalog
 from penstock.runtime.job_store import JobStore
@@ -27,6 +28,8 @@ async def refusal(request: SubmitJob, blobs: Blobs, clock: Clock) -> str:
         if request.restored_from is not None:
             manifest = await JobStore(blobs, clock).manifest(request.restored_from)
             check_compatible(graph, manifest, allow_non_restored=request.allow_non_restored)
+            if not request.allow_unpublished:
+                await _check_published(request.restored_from, manifest, blobs, clock)
     except msgspec.ValidationError as error:
         return f"the job graph is not readable: {error}"
     except (IncompatibleStateError, CorruptDataError) as error:
@@ -39,6 +42,20 @@ async def refuse(request: AnyRequest, reason: str, catalog: JobCatalog, clock: C
     if await catalog.answer_to(request.job, request.request) is None:
         kind = type(request).__name__
         await catalog.answer(Answer(request.request, request.job, kind, "refused", reason, None, clock.now_us()))
+
+
+async def _check_published(restore: Restore, manifest: Manifest, blobs: Blobs, clock: Clock) -> None:
+    """Raise `IncompatibleStateError` if rows of the checkpoint stand in an exchange that the new job will not read."""
+    if not any(intervals for partitions in manifest.intervals.values() for intervals in partitions.values()):
+        return
+    history = await JobStore(blobs, clock).history(manifest.job)
+    published = (s for s in history.savepoints.values() if s.published and s.manifest == restore.manifest)
+    if next(published, None) is None:
+        raise IncompatibleStateError(
+            f"checkpoint {manifest.checkpoint} of job {manifest.job[:8]} is no savepoint: rows that it covers may wait "
+            "in its job's exchanges, and a job restored from it would never publish them; restore a savepoint, or accept "
+            "the loss with --allow-unpublished"
+        )
 
 
 def check_compatible(graph: JobGraph, manifest: Manifest, *, allow_non_restored: bool = False) -> None:
