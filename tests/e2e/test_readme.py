@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +19,9 @@ pytestmark = pytest.mark.e2e
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = [(kind, text) for kind, text in re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)]
-COMMANDS = [line for kind, text in BLOCKS if kind != "python" for line in text.splitlines() if line.strip()]
+COMMANDS = [line for kind, text in BLOCKS if not kind for line in text.splitlines() if line.strip()]
+[CLUSTER] = [text.splitlines() for kind, text in BLOCKS if kind == "sh"]
+"""The walk through a cluster: in this order."""
 [PIPELINE] = [text for kind, text in BLOCKS if kind == "python"]
 
 
@@ -66,6 +70,35 @@ def test_every_command_runs(folder: Path, command: str) -> None:
         assert "stopped at checkpoint" in stopped.stderr, stopped.stderr
     result = shell(folder, command)
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.timeout(400)
+def test_the_walk_through_a_cluster(folder: Path) -> None:
+    """Every line of it, in order, on a platform of its own; a worker of that platform is killed and no other."""
+    try:
+        for command in CLUSTER:
+            if "pgrep" in command:
+                kill_a_worker(folder)
+                continue
+            result = shell(folder, command)
+            assert result.returncode == 0, f"{command}\n{result.stdout}{result.stderr}"
+    finally:
+        shell(folder, ".venv/bin/penstock down --purge")
+    assert len((folder / "expected").read_text().splitlines()) == 6_901
+
+
+def kill_a_worker(folder: Path) -> None:
+    """The line of the README, where other tests have workers too: the oldest one that was started in this folder."""
+    mark = f"PENSTOCK_PLATFORM={folder}/".encode()
+    workers: list[int] = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if b"worker_process" in (process / "cmdline").read_bytes() and mark in (process / "environ").read_bytes():
+                workers.append(int(process.name))
+        except OSError:
+            continue
+    assert workers, "no worker of this platform runs"
+    os.kill(min(workers), signal.SIGKILL)
 
 
 def test_make_test_is_a_target() -> None:
