@@ -7,10 +7,10 @@ SEEDS ?= 10000
 CYCLES ?= 200
 LEADER ?= 50
 
-.PHONY: help setup lock demo platform test lint bench simulate chaos clean
+.PHONY: help setup lock demo platform test lint bench bench-kafka simulate chaos clean
 
 help: ## Print the targets
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: .venv/.ready ## Install the locked requirements into .venv
 
@@ -44,8 +44,12 @@ lint: setup ## Check format, style, types and import rules
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
 
-bench: setup ## Measure the data path beside Polars and DuckDB
+bench: setup ## Measure the data path beside Polars and DuckDB, and from Kafka to Kafka
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.kafka --if-there
+
+bench-kafka: platform ## Measure windows and filters from Kafka to Kafka
+	$(BIN)/python -m benchmarks.kafka
 
 simulate: setup ## Search SEEDS (10000) fresh histories of the protocol
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)

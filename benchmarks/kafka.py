@@ -59,6 +59,9 @@ def main() -> int:
     if arguments.child:
         print(json.dumps(asyncio.run(_run_job(*arguments.child))))
         return 0
+    if arguments.if_there and (missing := _missing()):
+        print(f"\nnot measured from Kafka to Kafka: {missing}")
+        return 0
     print(f"load before: {os.getloadavg()[0]:.1f}; {machine()['processor']}, {os.cpu_count()} cores for everything")
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=arguments.folder) as folder:
         results = asyncio.run(_measure(Path(folder), arguments))
@@ -69,6 +72,18 @@ def main() -> int:
     }
     print(f"\nkept in {keep(results, None, settings)}")
     return 0 if all(result["equal"] for result in results) else 1
+
+
+def _missing() -> str:
+    """Why there can be no broker; empty if there can."""
+    from penstock.errors import PenstockError
+    from penstock.platform.parts import cached_parts
+
+    try:
+        cached_parts()
+    except PenstockError as error:
+        return str(error)
+    return ""
 
 
 async def _measure(folder: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
@@ -197,6 +212,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--events", type=int, default=5_000_000)
     parser.add_argument("--repeat", type=int, default=1, help="runs of each")
     parser.add_argument("--folder", help="where temporary files go; they need about 3 GB")
+    parser.add_argument("--if-there", action="store_true", help="do nothing where Kafka has not been fetched")
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     unknown = [name for name in arguments.names if name not in {case.name for case in CASES}]
