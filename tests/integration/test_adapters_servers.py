@@ -49,6 +49,24 @@ async def test_redis_hangs(own_platform: Servers) -> None:
     await metadata.close()
 
 
+async def test_redis_loses_no_cancellation(own_platform: Servers) -> None:
+    """A task that is cancelled in the moment of an answer ends: a leader that steps down has such tasks."""
+    metadata = RedisMetadata(own_platform.settings("faults").redis, "faults")
+
+    async def put_for_ever() -> None:
+        while True:
+            await metadata.put("view", b"x" * 30_000)
+
+    for turns in range(100):
+        task = asyncio.create_task(put_for_ever())
+        for _ in range(20 + turns):  # every point at which it can be met
+            await asyncio.sleep(0)
+        task.cancel()
+        done, _ = await asyncio.wait([task], timeout=10)
+        assert done, f"it went on after a cancellation {20 + turns} turns of the event loop after its start"
+    await metadata.close()
+
+
 async def test_store_restarts(own_platform: Servers) -> None:
     """Short outages are ridden out by the client's retries; a create that met itself is found by its reader."""
     settings = own_platform.settings("faults")

@@ -8,7 +8,8 @@ first, which also makes sure of the connection, and a lost answer is *unknown* a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -78,7 +79,7 @@ class RedisMetadata:
 
     async def _once(self, key: str, operation: _Operation) -> Any:
         try:
-            async with asyncio.timeout(TIMEOUT_S):
+            async with _cancellable(), asyncio.timeout(TIMEOUT_S):
                 return await operation(self._prefix + key)
         except (AuthenticationError, NoPermissionError) as error:
             raise ExternalError(
@@ -91,6 +92,19 @@ class RedisMetadata:
                 f"Redis at {self._where}, key {self._prefix}{key}: {reason}; check that it runs and that the setting "
                 "redis.url is right"
             ) from error
+
+
+@asynccontextmanager
+async def _cancellable() -> AsyncGenerator[None]:
+    """Pass on a cancellation that the client has lost: it sends by `asyncio.wait_for`, which in Python 3.11 forgets one
+    that arrives together with its result. A leader whose tasks went on after that would never stop leading."""
+    task = asyncio.current_task()
+    before = task.cancelling() if task is not None else 0
+    try:
+        yield
+    finally:
+        if task is not None and task.cancelling() > before:
+            raise asyncio.CancelledError
 
 
 async def _again_when_closed(operation: Callable[[], Awaitable[Any]]) -> Any:
