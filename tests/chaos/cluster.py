@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 import time
 import uuid
@@ -120,6 +121,7 @@ class ChaosCluster:
         self._file.touch(0o600)
         self._file.write_text(settings_to_toml(self.settings))
         use_cluster(self.settings.kafka, NAME)
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # that the broker is away is known here
         await asyncio.to_thread(self._create_topics)
         self._log = await self._ports.enter_async_context(cluster_log(self.settings, "chaos"))
         self._blobs = await self._ports.enter_async_context(cluster_store(self.settings))

@@ -18,7 +18,7 @@ from penstock.settings import KafkaSettings
 TOPIC: Final = "events"
 PARTITIONS: Final = 4
 KEYS: Final = 16
-RATE: Final = 300
+RATE: Final = 200
 """Events per second."""
 DISORDER_US: Final = 1_900_000
 """How much later than its time an event may come; the pipeline waits for 2 s."""
@@ -80,7 +80,7 @@ class Feed:
         self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
         options = confluent_options(settings, "chaos-feed")
         # An event that the feed gave up on would be missing for good: it waits for the broker as long as it takes.
-        options |= {"enable.idempotence": True, "delivery.timeout.ms": 600_000, "log_level": 3, "linger.ms": 5}
+        options |= {"enable.idempotence": True, "delivery.timeout.ms": 600_000, "log_level": 0, "linger.ms": 5}
         self._producer = Producer(options)
 
     def start(self) -> None:

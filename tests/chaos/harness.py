@@ -93,6 +93,7 @@ class ChaosRun:
         self.cluster = ChaosCluster(servers, mark=mark, record=record)
         self._seed = seed
         self._job = ""
+        self._epoch = 0
 
     async def run(self, faults: Sequence[Fault]) -> Report:
         """Everything; the report, which is also kept up to date in `report`.
@@ -130,10 +131,12 @@ class ChaosRun:
             finally:
                 await asyncio.to_thread(outputs.close)
         self.report.left = await inspect(self.cluster)
+        if self.report.problems:
+            raise ChaosError("\n  ".join(["leaders that do not stop:", *self.report.problems[:20]]))
 
     async def _cycle(self, number: int, fault: Fault, feed: Feed, outputs: Outputs) -> None:
         self.report.current = f"cycle {number}: {fault.name} {fault.step}".rstrip()
-        before = await self._healed()
+        before = await self._healed(feed, outputs)
         rng = random.Random(f"{self._seed}-{number}")
         run = CycleRun(self.cluster, self._job, rng, feed, outputs)
         watching = asyncio.create_task(run.recovery())
@@ -151,9 +154,10 @@ class ChaosRun:
         )  # fmt: skip
         self.report.add(result)
 
-    async def _healed(self) -> JobView:
-        """The job runs, all slots are there, and a checkpoint is completed that was not when we began to look."""
+    async def _healed(self, feed: Feed, outputs: Outputs) -> JobView:
+        """The job runs and keeps up, all slots are there, a checkpoint is completed that was not when we began."""
         began: list[int] = []
+        behind = feed.produced
 
         async def look() -> JobView | None:
             view = await self.cluster.view()
@@ -162,10 +166,13 @@ class ChaosRun:
                 return None
             if not began:
                 began.append(job.last_checkpoint)
-            healed = job.state == "RUNNING" and view.slots == SLOTS * len(self.cluster.task_managers)
+            if outputs.problems:
+                raise ChaosError(outputs.verdict(windows=False))
+            whole = view.slots == SLOTS * len(self.cluster.task_managers) and outputs.all_since(behind)
+            healed = job.state == "RUNNING" and whole
             return job if healed and job.last_checkpoint > began[0] else None
 
-        return await until("the job running on a whole cluster, with a new checkpoint", HEALED_S, look)
+        return await until("the job running on a whole cluster and keeping up, with a new checkpoint", HEALED_S, look)
 
     async def _end(self, feed: Feed, outputs: Outputs) -> None:
         """No more input, everything published, stopped with drain."""
@@ -189,6 +196,12 @@ class ChaosRun:
         with (self.cluster.folder / "timeline.log").open("w") as file:
             while True:
                 view = await self.cluster.view()
+                if view is not None and view.epoch < self._epoch:
+                    self.report.problems.append(
+                        f"{self.report.current}: {view.address} shows epoch {view.epoch} after {self._epoch}: "
+                        "it leads no more and goes on"
+                    )
+                self._epoch = max(self._epoch, view.epoch if view is not None else 0)
                 shown = _timeline(view, self._job) + f" | newest rows {sorted(outputs.newest.values())}"
                 if shown != last:
                     last = shown

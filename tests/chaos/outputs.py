@@ -47,7 +47,7 @@ class Outputs:
         options = confluent_options(settings, "chaos-outputs")
         options |= {
             "group.id": "chaos-outputs", "isolation.level": "read_committed", "enable.auto.commit": False,
-            "auto.offset.reset": "error", "log_level": 3, "fetch.wait.max.ms": 50, "reconnect.backoff.max.ms": 500,
+            "auto.offset.reset": "error", "log_level": 0, "fetch.wait.max.ms": 50, "reconnect.backoff.max.ms": 500,
         }  # fmt: skip
         self._consumer = Consumer(options)
         self._consumer.assign([TopicPartition(sink, n, OFFSET_BEGINNING) for sink in SINKS for n in range(PARTITIONS)])

@@ -43,6 +43,8 @@ class Report:
     """Rows compared, by sink."""
     left: list[str] = field(default_factory=list[str])
     """What ended jobs leave on purpose."""
+    problems: list[str] = field(default_factory=list[str])
+    """What was seen beside the rows."""
     current: str = "the start"
     failure: str = ""
 
