@@ -30,7 +30,7 @@ from penstock.client.documents import (
 from penstock.graph.jobgraph import FORMAT_VERSION, JobGraph, graph_from_json
 from penstock.graph.scaling import scaled
 from penstock.protocol.joblog import Artifact
-from penstock.protocol.manifests import Manifest
+from penstock.protocol.manifests import covers_rows
 from penstock.protocol.requests import AnyRequest, CancelJob, RescaleJob, StopJob, SubmitJob, TakeSavepoint
 from penstock_dispatcher.bodies import check_sources, read_body, read_submission
 from penstock_dispatcher.cluster import Cluster
@@ -234,6 +234,7 @@ class PenstockRoutes:
                 request=job, job=job, issued_us=self._cluster.now_us(), name=submission.name, graph=graph.to_json(),
                 scalable=submission.scalable, settings=submission.settings, artifact=artifact,
                 restored_from=submission.restored_from, allow_non_restored=submission.allow_non_restored,
+                allow_unpublished=submission.allow_unpublished,
             )
         )  # fmt: skip
         return sent(Requested(job, job), 202)
@@ -254,11 +255,11 @@ class PenstockRoutes:
             raise RestError(
                 400, f"restored_from: {restore.manifest} is a checkpoint of a job that goes on; take a savepoint of it"
             )
-        if savepoint.kind == "checkpoint" and _unpublished(manifest):
+        if savepoint.kind == "checkpoint" and covers_rows(manifest) and not submission.allow_unpublished:
             raise RestError(
                 400,
                 f"restored_from: the sinks of the failed job have not published all of checkpoint {restore.checkpoint}, "
-                "so a job that starts there would lose rows",
+                "so a job that starts there would lose rows; --allow-unpublished accepts that",
             )
 
     # -- asking ---------------------------------------------------------------------------------------------------------
@@ -369,12 +370,3 @@ def _check_shape(graph: JobGraph, part: str) -> None:
         lost = [edge.vertex for edge in vertex.inputs if edge.vertex not in names]
         if lost:
             raise RestError(400, f"job.{part}: vertex {vertex.id!r} reads from {lost[0]!r}, which does not exist")
-
-
-def _unpublished(manifest: Manifest) -> bool:
-    return any(
-        interval.start < interval.end
-        for partitions in manifest.intervals.values()
-        for intervals in partitions.values()
-        for interval in intervals
-    )

@@ -69,6 +69,9 @@ def _add_submit(commands: Commands) -> None:
     parser.add_argument(
         "--allow-non-restored", action="store_true", help="drop state of operators that the pipeline does not have"
     )
+    parser.add_argument(
+        "--allow-unpublished", action="store_true", help="lose rows that the checkpoint's job never published"
+    )
     parser.add_argument("--detach", action="store_true", help="print the job's id and return once it is accepted")
     parser.add_argument(
         "--per-job", action="store_true", help="run it on task managers that are started for it and end with it"

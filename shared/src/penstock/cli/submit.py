@@ -70,6 +70,7 @@ def _submission(
         scalable=scalable_form(pipeline.plan, at_least_once=arguments.at_least_once).to_json(),
         settings=settings,
         allow_non_restored=arguments.allow_non_restored,
+        allow_unpublished=arguments.allow_unpublished,
     )
 
 

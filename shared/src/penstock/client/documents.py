@@ -58,6 +58,7 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     settings: JobSettings = JobSettings()
     restored_from: Restore | None = None
     allow_non_restored: bool = False
+    allow_unpublished: bool = False
     job: str = ""
     """The id that the job gets, 32 hex digits: a submission sent twice is one job. The dispatcher makes one if it is
     empty."""

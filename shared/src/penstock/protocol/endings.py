@@ -76,7 +76,8 @@ class Endings:
 
     def requested(self, request: Requested, phase: Phase, now_ms: int) -> list[JobCommand]:
         """Somebody asks for an ending: it is under way now, or refused."""
-        if request.request in self._requests:
+        under_way = self.current.request if self.current is not None else ""
+        if request.request in self._requests or request.request == under_way:
             return []
         if request.request in self._history.rescales:
             return [RequestDone(request.request, "rescaled")]

@@ -44,6 +44,16 @@ class Manifest(msgspec.Struct, frozen=True):
     version: int = FORMAT_VERSION
 
 
+def covers_rows(manifest: Manifest) -> bool:
+    """Whether rows that it covers stood in an exchange, perhaps unpublished, when it was written."""
+    return any(
+        interval.start < interval.end
+        for partitions in manifest.intervals.values()
+        for intervals in partitions.values()
+        for interval in intervals
+    )
+
+
 def encode_manifest(manifest: Manifest) -> bytes:
     """The bytes of the object."""
     return msgspec.json.encode(manifest)

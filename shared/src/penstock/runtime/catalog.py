@@ -97,6 +97,14 @@ class JobCatalog:
             return None
         return msgspec.json.decode(data, type=Answer)
 
+    async def answered(self, job: str, kind: str) -> bool:
+        """Whether a request of this kind was carried out and its asker knows."""
+        for key in await self._blobs.list(answer_key(job, "")):
+            answer = await self.answer_to(job, key.rpartition("/")[2])
+            if answer is not None and (answer.kind, answer.outcome) == (kind, "completed"):
+                return True
+        return False
+
     async def _exists(self, key: str) -> bool:
         try:
             await self._blobs.get(key)

@@ -39,10 +39,11 @@ from penstock.protocol.messages import (
     decode_event,
     encode,
 )
-from penstock.protocol.requests import AnyRequest, SubmitJob, decode_request
+from penstock.protocol.requests import AnyRequest, CancelJob, SubmitJob, decode_request
 from penstock.protocol.slots import SlotPool
 from penstock.runtime.catalog import JobCatalog
-from penstock.runtime.job_shell import CleanSinks, JobShell, JobSpec, Surroundings, spec_of
+from penstock.runtime.job_shell import CleanSinks, JobShell, JobSpec, Surroundings, late_answer, spec_of
+from penstock.runtime.job_store import JobStore
 from penstock.runtime.leadership import TICK_MS, ControlPorts, Leadership
 from penstock.runtime.patience import PatientBlobs, PatientLog
 from penstock.runtime.progress import SHOWN, JobProgress
@@ -61,7 +62,7 @@ VIEW_MS: Final = 500
 VIEW: Final = "view"
 """Key of the newest `ClusterView` in the metadata store: what dispatchers show."""
 REQUESTS_READ: Final = "requests-read"
-"""Key of the position behind the last request that was handled; lost, all kept requests are looked at again."""
+"""Key of the position of the first request that may not be answered; lost, all kept requests are looked at again."""
 EVENTS_KEPT_BYTES: Final = 8 << 20
 """Events that were obeyed are trimmed away now and then."""
 
@@ -265,20 +266,29 @@ class CoordinatorService:
 
     async def _serve_requests(self, command: Lead) -> None:
         log = self._patient.log
-        position = await self._first_request()
+        position = noted = await self._first_request()
+        waiting: dict[int, AnyRequest] = {}
         while True:
-            records = await log.read(REQUESTS, 0, position, timeout_s=1.0)
-            for record in records:
+            for record in await log.read(REQUESTS, 0, position, timeout_s=1.0):
                 try:
-                    await self._serve(decode_request(record.value), command)
+                    waiting[record.offset] = decode_request(record.value)
+                    await self._serve(waiting[record.offset], command)
                 except CorruptDataError as error:
                     _log.error("a request cannot be read", offset=record.offset, error=str(error))
                 position = record.next_offset
-            if records:
+            # Whoever leads next asks again for what was not answered: until then nothing but this log knows of it.
+            waiting = {offset: request for offset, request in waiting.items() if self._is_asked(request)}
+            handled = min(waiting, default=position)
+            if handled != noted:
                 try:
-                    await self._ports.metadata.put(REQUESTS_READ, str(position).encode())
+                    await self._ports.metadata.put(REQUESTS_READ, str(handled).encode())
+                    noted = handled
                 except ExternalError as error:
                     _log.warning("cannot note which requests are handled", error=str(error))
+
+    def _is_asked(self, request: AnyRequest) -> bool:
+        shell = self._jobs.get(request.job)
+        return shell is not None and shell.is_asked(request.request)
 
     async def _first_request(self) -> int:
         start, end = await self._patient.log.offsets(REQUESTS, 0)
@@ -301,9 +311,18 @@ class CoordinatorService:
             if request.job in await self._catalog.active():
                 await self._open(request.job, command)
         elif shell is None:
-            await refuse(request, "there is no such job, or it has ended", self._catalog, self._ports.clock)
+            await self._answer_ended(request)
         else:
             await shell.request(request)
+
+    async def _answer_ended(self, request: AnyRequest) -> None:
+        """The leader that carried it out may have died before it could say so: the job log knows."""
+        history = await JobStore(self._patient.blobs, self._ports.clock).history(request.job)
+        answer = late_answer(request, history, self._ports.clock.now_us())
+        if answer is None or (isinstance(request, CancelJob) and await self._catalog.answered(request.job, "cancel")):
+            await refuse(request, "there is no such job, or it has ended", self._catalog, self._ports.clock)
+        elif await self._catalog.answer_to(request.job, request.request) is None:
+            await self._catalog.answer(answer)
 
     # -- workers --------------------------------------------------------------------------------------------------------
 

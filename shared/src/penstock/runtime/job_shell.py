@@ -198,12 +198,19 @@ class JobShell:
         kind = kind_of(request)
         if isinstance(request, SubmitJob):
             return
+        if self.ended.done():
+            await self._answer_late(request)
+            return
         try:
             self.tell(self._requested(request))
         except PipelineError as error:
             await self._answer(request.request, kind, "refused", str(error))
             return
         self._asked[request.request] = kind
+
+    def is_asked(self, request: str) -> bool:
+        """Whether the request waits for its answer."""
+        return request in self._asked
 
     def _requested(self, request: CancelJob | StopJob | TakeSavepoint | RescaleJob) -> Requested:
         match request:
@@ -371,11 +378,12 @@ class JobShell:
     # -- requests -------------------------------------------------------------------------------------------------------
 
     async def _request_done(self, done: RequestDone) -> None:
-        kind = self._asked.pop(done.request, "")
+        kind = self._asked.get(done.request, "")
         if not kind:
             return
         refused = done.outcome.removeprefix("refused: ") if done.outcome.startswith("refused: ") else ""
         await self._answer(done.request, kind, "refused" if refused else "completed", refused, done)
+        self._asked.pop(done.request, None)  # not before: it is asked again by who leads then
 
     async def _answer(
         self, request: str, kind: str, outcome: Any, reason: str, done: RequestDone | None = None
@@ -383,6 +391,14 @@ class JobShell:
         savepoint = done.savepoint if done is not None else None
         now_us = self._ports.clock.now_us()
         await self._catalog.answer(Answer(request, self.job, kind, outcome, reason, savepoint, now_us))
+
+    async def _answer_late(self, request: AnyRequest) -> None:
+        """The job has ended, perhaps by this very request."""
+        answer = late_answer(request, self.history, self._ports.clock.now_us())
+        if answer is not None:
+            await self._catalog.answer(answer)
+        else:
+            await self._answer(request.request, kind_of(request), "refused", "the job has ended")
 
     # -- the end --------------------------------------------------------------------------------------------------------
 
@@ -466,6 +482,19 @@ class JobShell:
         for key in await self._ports.blobs.list(checkpoints_prefix(self.job)):
             if checkpoint_of(key) not in kept:
                 await self._ports.blobs.delete(key)
+
+
+def late_answer(request: AnyRequest, history: JobHistory, now_us: int) -> Answer | None:
+    """What the log of an ended job says of a request that it may have carried out; None if it says nothing of it."""
+    savepoint = history.savepoints.get(request.request)
+    terminated = history.terminated
+    done = savepoint is not None or request.request in history.rescales
+    if isinstance(request, CancelJob):
+        done = terminated is not None and terminated.state == "CANCELED"
+    if isinstance(request, StopJob):
+        done = savepoint is not None and terminated is not None and terminated.state == "STOPPED"
+    restore = savepoint.restore if savepoint is not None else None
+    return Answer(request.request, request.job, kind_of(request), "completed", "", restore, now_us) if done else None
 
 
 def kind_of(request: AnyRequest) -> str:

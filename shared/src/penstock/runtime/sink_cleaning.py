@@ -28,13 +28,11 @@ def sink_cleaner(settings: ClusterSettings, clock: Clock) -> CleanSinks:
         for marks in marks_of_job(settings.name, job, graph_from_json(history.graph), range(generations)):
             for attempt in range(TRIES):
                 try:
-                    await delete_marks(marks.settings(settings.kafka), marks.group, marks.topic)
+                    await delete_marks(marks.settings(settings.kafka), marks.topic)
                     break
                 except ExternalError as error:
                     if attempt == TRIES - 1:
-                        _log.error(
-                            "the marks of an ended job are left", group=marks.group, topic=marks.topic, error=str(error)
-                        )
+                        _log.error("the marks of an ended job are left", topic=marks.topic, error=str(error))
                         break
                     await clock.sleep_ms(PAUSE_MS)
 

@@ -8,7 +8,7 @@ from penstock.errors import CorruptDataError, IncompatibleStateError
 from penstock.graph.describe import check_signature
 from penstock.graph.jobgraph import FORMAT_VERSION, JobGraph, graph_from_json
 from penstock.ports import Blobs, Clock
-from penstock.protocol.manifests import Manifest
+from penstock.protocol.manifests import Manifest, covers_rows
 from penstock.protocol.messages import Restore
 from penstock.protocol.requests import Answer, AnyRequest, SubmitJob
 from penstock.runtime.catalog import JobCatalog
@@ -46,7 +46,7 @@ async def refuse(request: AnyRequest, reason: str, catalog: JobCatalog, clock: C
 
 async def _check_published(restore: Restore, manifest: Manifest, blobs: Blobs, clock: Clock) -> None:
     """Raise `IncompatibleStateError` if rows of the checkpoint stand in an exchange that the new job will not read."""
-    if not any(intervals for partitions in manifest.intervals.values() for intervals in partitions.values()):
+    if not covers_rows(manifest):
         return
     history = await JobStore(blobs, clock).history(manifest.job)
     published = (s for s in history.savepoints.values() if s.published and s.manifest == restore.manifest)
