@@ -65,7 +65,7 @@ async def export_savepoint(blobs: Blobs, restore: Restore, folder: Path) -> None
             data = await read_object(blobs, handle)
             await asyncio.to_thread(_write, folder / names[handle.key], data)
     # A savepoint is published: what its sinks' exchanges held concerns nobody who starts from it elsewhere.
-    data = encode_manifest(replace(with_keys(manifest, lambda key: names[key]), intervals={}))
+    data = encode_manifest(msgspec.structs.replace(with_keys(manifest, lambda key: names[key]), intervals={}))
     await asyncio.to_thread(_write, folder / "manifest.json", data)
     seal = Seal(manifest.checkpoint, manifest.job, hashlib.sha256(data).hexdigest())
     await asyncio.to_thread(_write, folder / SEAL, msgspec.json.encode(seal))
