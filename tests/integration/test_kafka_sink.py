@@ -64,13 +64,22 @@ class Target:
             parts = [aiokafka.TopicPartition(self.topic, number) for number in range(count)]
             consumer.assign(parts)
             await consumer.seek_to_beginning(*parts)
-            ends = await consumer.end_offsets(parts)
+            ends = await self._ends(parts)
             found: list[aiokafka.ConsumerRecord] = []
             async with asyncio.timeout(30):
                 while any([await consumer.position(part) < ends[part] for part in parts]):
                     for batch in (await consumer.getmany(timeout_ms=200)).values():
                         found += batch
             return found
+        finally:
+            await consumer.stop()
+
+    async def _ends(self, parts: list[aiokafka.TopicPartition]) -> dict[aiokafka.TopicPartition, int]:
+        """Behind everything, committed or not: a commit is certain before all partitions show it."""
+        consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=self.settings.brokers)
+        await consumer.start()
+        try:
+            return await consumer.end_offsets(parts)
         finally:
             await consumer.stop()
 
@@ -217,14 +226,14 @@ def replace_end(interval: Interval, end: int) -> Interval:
 
 
 async def test_deleted_marks_are_gone(settings):
-    """Topic and group; deleting them again changes nothing."""
+    """Deleting them again changes nothing."""
     target, exchange = Target(settings), Exchange()
     run, _ = await published(target, exchange)
     await run.stop()
     publisher = target.publisher()
     marks = publisher._marks
-    await delete_marks(settings, marks.group, marks.topic)
-    await delete_marks(settings, marks.group, marks.topic)
+    await delete_marks(settings, marks.topic)
+    await delete_marks(settings, marks.topic)
     await until(lambda: TopicAdmin(settings, "test").partitions(marks.topic) is None, "the topic is gone")
     await publisher.open()
     await publisher.init_producer()
@@ -345,7 +354,7 @@ async def test_a_job_with_failing_workers_and_a_rescale_writes_every_row_once(se
         await cluster.stop()
     check(await target.records())
     for marks in marks_of_job("sink-test", cluster.job, cluster.graph, range(2)):
-        await delete_marks(marks.settings(settings), marks.group, marks.topic)
+        await delete_marks(marks.settings(settings), marks.topic)
 
 
 def test_the_platforms_kafka_is_meant_where_none_is_named(settings):
@@ -359,7 +368,7 @@ def test_the_platforms_kafka_is_meant_where_none_is_named(settings):
 
 
 def test_the_job_graph_says_what_is_to_be_deleted():
-    """Group and topic of the marks per generation, without the user's code."""
+    """The topic of the marks per generation, without the user's code."""
     from tests.integration.test_cluster_in_memory import Event
 
     from penstock import Pipeline
@@ -368,6 +377,5 @@ def test_the_job_graph_says_what_is_to_be_deleted():
     p = Pipeline("marks")
     p.read(iterables.Source([], schema=Event)).write(kafka.Sink("t", brokers="other:9092")).uid("out")
     [marks] = marks_of_job("here", "j" * 32, build_job_graph(p.plan, 2), [4])
-    assert marks.group == f"penstock.here.{'j' * 32}.out.g4"
-    assert marks.topic == f"{marks.group}.marks"
+    assert marks.topic == f"penstock.here.{'j' * 32}.out.g4.marks"
     assert marks.settings(KafkaSettings()).brokers == "other:9092"

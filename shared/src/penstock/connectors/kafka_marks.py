@@ -1,8 +1,8 @@
 """The marks of exactly-once Kafka sinks: their names, and how they are made and removed.
 
-A mark is a group offset in the sink's own cluster: group and topic are named after cluster, job, operator and
-generation; the topic has one empty partition per partition of the sink, and one more. Whoever removes a job finds them
-here by its job graph alone, without the user's code.
+A mark is the last record of a partition in the sink's own cluster, in a topic named after cluster, job, operator and
+generation with one partition per partition of the sink. Whoever removes a job finds it here by its job graph alone,
+without the user's code.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9-]+")
 class SinkMarks:
     """Where the marks of one sink in one generation stand."""
 
-    group: str
     topic: str
     brokers: str | None = None
     """The sink's own brokers; None: the platform's."""
@@ -41,8 +40,7 @@ class SinkMarks:
 
 def marks_of(cluster: str, job: str, operator: str, generation: int, brokers: str | None = None) -> SinkMarks:
     """The marks of a sink operator."""
-    group = f"penstock.{cluster}.{job}.{_topic_part(operator)}.g{generation}"
-    return SinkMarks(group, f"{group}.marks", brokers)
+    return SinkMarks(f"penstock.{cluster}.{job}.{_topic_part(operator)}.g{generation}.marks", brokers)
 
 
 def marks_of_job(cluster: str, job: str, graph: JobGraph, generations: Iterable[int]) -> list[SinkMarks]:
@@ -55,7 +53,7 @@ def marks_of_job(cluster: str, job: str, graph: JobGraph, generations: Iterable[
     ]
 
 
-async def delete_marks(settings: KafkaSettings, group: str, topic: str) -> None:
+async def delete_marks(settings: KafkaSettings, topic: str) -> None:
     """Remove the marks of a sink of a job that has ended. Nothing happens if there are none.
 
     Raises:
@@ -64,7 +62,6 @@ async def delete_marks(settings: KafkaSettings, group: str, topic: str) -> None:
     from penstock.connectors.kafka_topics import TopicAdmin
 
     admin = TopicAdmin(settings, "penstock-marks")
-    await asyncio.to_thread(admin.delete_group, group)
     await asyncio.to_thread(admin.delete_topic, topic)
 
 

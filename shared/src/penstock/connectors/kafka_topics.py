@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, Final
 
@@ -68,9 +69,14 @@ class TopicAdmin:
             "kafka.Sink(..., create_partitions=N)"
         )
 
-    def create(self, topic: str, partitions: int) -> None:
+    def create(self, topic: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
         """Create a topic; nothing happens if it is there."""
-        wanted = NewTopic(topic, num_partitions=partitions, replication_factor=self._settings.replication)
+        wanted = NewTopic(
+            topic,
+            num_partitions=partitions,
+            replication_factor=self._settings.replication,
+            config=dict(config or {}),
+        )
         creating = self._client.create_topics([wanted], operation_timeout=TIMEOUT_S)
         self._result(f"creating topic {topic!r}", creating[topic], (KafkaError.TOPIC_ALREADY_EXISTS,))
 
@@ -91,11 +97,6 @@ class TopicAdmin:
         """Delete a topic; nothing happens if there is none."""
         deleting = self._client.delete_topics([topic], operation_timeout=TIMEOUT_S)
         self._result(f"deleting topic {topic!r}", deleting[topic], (KafkaError.UNKNOWN_TOPIC_OR_PART,))
-
-    def delete_group(self, group: str) -> None:
-        """Delete a group and its offsets; nothing happens if there is none."""
-        deleting = self._client.delete_consumer_groups([group], request_timeout=TIMEOUT_S)
-        self._result(f"deleting group {group!r}", deleting[group], (KafkaError.GROUP_ID_NOT_FOUND,))
 
     def _result(self, what: str, future: Future[Any], fine: tuple[int, ...]) -> None:
         try:

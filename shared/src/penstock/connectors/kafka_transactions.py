@@ -24,12 +24,11 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
     TransactionalIdAuthorizationFailed,
 )
-from aiokafka.structs import OffsetAndMetadata
 
 from penstock.connectors.base import ProducerFencedError, PublishContext, PublishedMark
 from penstock.connectors.kafka_encoding import HASH, HEADER, KEY, TIMESTAMP_MS, VALUE
+from penstock.connectors.kafka_mark_records import TOPIC_SETTINGS, last_mark, mark_record
 from penstock.connectors.kafka_marks import SinkMarks
-from penstock.connectors.kafka_offsets import stable_offset
 from penstock.connectors.kafka_topics import TopicAdmin
 from penstock.errors import ExternalError, PipelineError
 from penstock.kafka_clients import aiokafka_options
@@ -95,10 +94,10 @@ class KafkaPublisher:
     def _prepare_topics(self) -> int:
         admin = TopicAdmin(self._settings, self._client_id)
         admin.require(self._topic, self._create_partitions)
-        needed = self._context.partitions + 1  # the last one is no mark: see `stable_offset`
+        needed = self._context.partitions
         found = admin.partitions(self._marks.topic)
         if found is None:
-            admin.create(self._marks.topic, needed)
+            admin.create(self._marks.topic, needed, TOPIC_SETTINGS)
             found = admin.partitions(self._marks.topic)
         if found is not None and found < needed:
             raise PipelineError(
@@ -109,14 +108,15 @@ class KafkaPublisher:
 
     # -- a transaction --------------------------------------------------------------------------------------------------
 
+    def _options(self) -> dict[str, Any]:
+        return {**aiokafka_options(self._settings, self._client_id), "request_timeout_ms": REQUEST_TIMEOUT_MS}
+
     async def init_producer(self) -> None:
         """See `SinkPublisher.init_producer`."""
         self._discard()
-        options: dict[str, Any] = aiokafka_options(self._settings, self._client_id)
-        options["request_timeout_ms"] = REQUEST_TIMEOUT_MS
         async with self._certain("InitProducerId"):
             self._producer = AIOKafkaProducer(
-                **options,
+                **self._options(),
                 acks="all",
                 transactional_id=self._transactional_id,
                 transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
@@ -125,14 +125,9 @@ class KafkaPublisher:
             await self._producer.start()
 
     async def read_mark(self) -> PublishedMark | None:
-        """See `SinkPublisher.read_mark`. Waits while a transaction on the mark is pending."""
-        producer = self._producer
-        assert producer is not None
+        """See `SinkPublisher.read_mark`."""
         async with self._certain("reading the mark"):
-            found = await stable_offset(
-                producer, self._marks.group, self._marks.topic, self._context.partition, self._context.partitions
-            )
-        return None if found is None else PublishedMark(found.offset, found.metadata)
+            return await last_mark(self._options(), self._mark)
 
     async def commit(self, frames: Sequence[pl.DataFrame], mark: PublishedMark) -> None:
         """See `SinkPublisher.commit`."""
@@ -143,8 +138,10 @@ class KafkaPublisher:
             sending: list[asyncio.Future[Any]] = []
             for frame in frames:
                 sending += await self._send(producer, frame)
-            offset = OffsetAndMetadata(mark.position, mark.metadata)
-            await producer.send_offsets_to_transaction({self._mark: offset}, self._marks.group)
+            key = str(self._context.partition).encode()
+            topic, partition = self._mark
+            sending.append(await producer.send(topic, mark_record(mark), key=key, partition=partition))
+            sending[-1].add_done_callback(_retrieve)
             await asyncio.gather(*sending)  # a commit succeeds even if a record of it has failed
             await producer.commit_transaction()
 
