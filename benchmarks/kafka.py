@@ -1,9 +1,10 @@
 """`python -m benchmarks.kafka [w1-json w1-arrow w2-json] [--events N] [--repeat N]`: W1 and W2 from Kafka to Kafka.
 
 A broker of its own is started and filled with events in four partitions; then each benchmark runs as `penstock run
---parallelism 2` does: two worker processes, checkpoints every 10 s, output in transactions. Its output is read back with
-`read_committed` and compared with what DuckDB makes of the same events. Broker and generator share the machine's cores
-with the job, as in the measurements of the peers.
+--parallelism 2` does (frames cross a directory on disk), or with `--cluster` as `penstock submit` does (they cross the
+broker, snapshots go to MinIO): two worker processes, checkpoints every 10 s, output in transactions. Its output is
+read back with `read_committed` and compared with what DuckDB makes of the same events. The broker shares the machine's
+cores with the job, as in the measurements of the peers.
 """
 
 from __future__ import annotations
@@ -16,22 +17,24 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.child import stages
 from benchmarks.kafka_events import COMPARISONS, create_topic, fill, topic_of
+from benchmarks.kafka_jobs import (
+    CHECKPOINT_INTERVAL_MS,
+    PARALLELISM,
+    cluster_services,
+    cpu_seconds,
+    run_embedded,
+    run_submitted,
+)
 from benchmarks.report import keep, machine
 
 ROOT = Path(__file__).parent.parent
-PIPELINES = ROOT / "benchmarks" / "kafka_pipelines.py"
-PARALLELISM = 2
-CHECKPOINT_INTERVAL_MS = 10_000
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,9 @@ def main() -> int:
     """Run what was asked for; 1 if an output is not what DuckDB says."""
     arguments = _arguments()
     if arguments.child:
-        print(json.dumps(asyncio.run(_run_job(*arguments.child))))
+        pipeline, parameters, directory = arguments.child
+        job = run_embedded(pipeline, json.loads(parameters), Path(directory), arguments.events)
+        print(json.dumps(asyncio.run(job)))
         return 0
     if arguments.if_there and (missing := _missing()):
         print(f"\nnot measured from Kafka to Kafka: {missing}")
@@ -69,6 +74,7 @@ def main() -> int:
         "parallelism": PARALLELISM,
         "checkpoint_interval_ms": CHECKPOINT_INTERVAL_MS,
         "broker": "the same machine",
+        "cluster": arguments.cluster,
     }
     print(f"\nkept in {keep(results, None, settings)}")
     return 0 if all(result["equal"] for result in results) else 1
@@ -87,103 +93,56 @@ def _missing() -> str:
 
 
 async def _measure(folder: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    from penstock.platform.free_ports import free_port
     from penstock.platform.parts import cached_parts
     from penstock.platform.servers import Servers, plan_servers
     from penstock.settings import settings_to_toml
 
     servers = Servers(cached_parts(), folder / "servers", plan_servers(heap_mb=1_024))
-    await servers.kafka.start()
-    try:
-        settings = servers.settings("bench")
-        (folder / "cluster.toml").write_text(settings_to_toml(settings))
+    rest_port = free_port(set())
+    rest = f"http://127.0.0.1:{rest_port}"
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(servers.kill)
+        await (servers if arguments.cluster else servers.kafka).start()
+        (folder / "cluster.toml").write_text(settings_to_toml(servers.settings("bench", rest)))
+        os.environ["PENSTOCK_CLUSTER"] = str(folder / "cluster.toml")
+        brokers, broker = servers.kafka.settings.brokers, servers.kafka.nodes[0].pid
+        assert broker is not None
         cases = [case for case in CASES if case.name in (arguments.names or [case.name for case in CASES])]
-        formats = {case.format for case in cases}
-        await asyncio.to_thread(fill, settings.kafka.brokers, formats, arguments.events, folder)
-        pid = servers.kafka.nodes[0].pid
-        assert pid is not None
+        await asyncio.to_thread(fill, brokers, {case.format for case in cases}, arguments.events, folder)
+        pids: Sequence[int] = ()
+        if arguments.cluster:
+            pids = await stack.enter_async_context(cluster_services(servers, folder, rest_port))
         results: list[dict[str, Any]] = []
         for case in cases:
-            runs = [
-                await asyncio.to_thread(_run, case, folder, settings.kafka.brokers, pid, arguments.events)
-                for _ in range(arguments.repeat)
-            ]
+            runs: list[dict[str, Any]] = []
+            for _ in range(arguments.repeat):
+                results_topic = f"results-{uuid.uuid4().hex[:8]}"
+                create_topic(brokers, results_topic)
+                load, before = os.getloadavg()[0], cpu_seconds(broker)
+                parameters = {"events": topic_of(case.format), "results": results_topic, "format": case.format}
+                if arguments.cluster:
+                    figures = await run_submitted(case.pipeline, parameters, rest, pids, arguments.events)
+                else:
+                    figures = await asyncio.to_thread(_in_child, case, parameters, folder, arguments.events)
+                figures |= {"broker_cpu_seconds": cpu_seconds(broker) - before, "load": load}
+                figures["equal"] = await asyncio.to_thread(COMPARISONS[case.pipeline], brokers, results_topic, folder)
+                runs.append(figures)
             results.append(_result(case, runs, arguments.events))
             _print(results[-1])
         return results
-    finally:
-        await servers.kafka.kill()
 
 
-def _run(case: KafkaCase, folder: Path, brokers: str, broker_pid: int, events: int) -> dict[str, Any]:
-    topic = f"results-{uuid.uuid4().hex[:8]}"
-    create_topic(brokers, topic)
-    load, before = os.getloadavg()[0], _cpu_seconds(broker_pid)
-    directory = folder / f"job-{topic}"
-    command = [sys.executable, "-m", "benchmarks.kafka", "--child", case.pipeline, case.format, topic, str(directory)]
-    environment = {**os.environ, "PENSTOCK_CLUSTER": str(folder / "cluster.toml"), "POLARS_MAX_THREADS": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+def _in_child(case: KafkaCase, parameters: dict[str, str], folder: Path, events: int) -> dict[str, Any]:
+    directory = str(folder / f"job-{parameters['results']}")
+    command = [sys.executable, "-m", "benchmarks.kafka", "--child", case.pipeline, json.dumps(parameters), directory]
+    environment = {**os.environ, "POLARS_MAX_THREADS": "1"}
+    done = subprocess.run(
+        [*command, "--events", str(events)], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False
+    )
     if done.returncode:
         raise SystemExit(f"{case.name}: failed")
-    figures = json.loads(done.stdout.splitlines()[-1])
-    figures["broker_cpu_seconds"] = _cpu_seconds(broker_pid) - before
-    figures["load"] = load
-    figures["equal"] = COMPARISONS[case.pipeline](brokers, topic, folder)
-    return figures
-
-
-def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
-
-
-async def _run_job(pipeline: str, format: str, results: str, directory: str) -> dict[str, Any]:
-    """One job, in this process and its workers. The clock starts with the first attempt's first row."""
-    from penstock.runtime.embedded import EmbeddedJob, EmbeddedSettings, PipelineFile
-    from penstock.runtime.loading import load_pipeline
-
-    parameters = {"events": topic_of(format), "results": results, "format": format}
-    code = PipelineFile(f"{PIPELINES}:{pipeline}", parameters)
-    settings = EmbeddedSettings(parallelism=PARALLELISM, checkpoint_interval_ms=CHECKPOINT_INTERVAL_MS)
-    job = EmbeddedJob(load_pipeline(code.target, parameters), Path(directory), settings, code)
-    sources = [operator.id for vertex in job.graph.vertices for operator in vertex.operators if operator.verb == "read"]
-    begun = time.perf_counter()
-    running = asyncio.ensure_future(job.run(resume=False))
-    samples: list[tuple[float, int, float]] = []
-    while not running.done():
-        await asyncio.wait([running], timeout=0.02)
-        rows = sum(job.progress.total(source, "rows_in") for source in sources) if job.started else 0
-        if rows and (not samples or rows != samples[-1][1]):
-            samples.append((time.perf_counter(), rows, _tree_cpu_seconds()))
-    result = await running
-    ended, cpu = time.perf_counter(), _tree_cpu_seconds()
-    if result.state != "FINISHED":
-        raise SystemExit(f"{pipeline}: {result.state}: {result.reason}")
-    first, last = samples[0], samples[-1]
-    checkpoints = result.progress.completed_checkpoints
-    return {
-        "start_seconds": first[0] - begun,
-        "start_cpu_seconds": first[2],
-        "steady_seconds": last[0] - first[0],
-        "steady_rows": last[1] - first[1],
-        "steady_cpu_seconds": last[2] - first[2],
-        "end_seconds": ended - last[0],
-        "whole_seconds": ended - begun,
-        "whole_cpu_seconds": cpu,
-        "checkpoints": len(checkpoints),
-        "sync_ms": max(checkpoint.sync_us for checkpoint in checkpoints) / 1_000,
-        "stages": stages(result.progress.statuses.values()),
-    }
-
-
-def _tree_cpu_seconds() -> float:
-    """CPU time of this process and its workers, ended ones included."""
-    mine = os.times()
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    alive = 0.0
-    for child in children:
-        with contextlib.suppress(OSError):  # it has just ended
-            alive += _cpu_seconds(int(child))
-    return sum(mine[:4]) + alive
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def _result(case: KafkaCase, runs: Sequence[dict[str, Any]], events: int) -> dict[str, Any]:
@@ -195,12 +154,13 @@ def _print(result: dict[str, Any]) -> None:
     events = result["rows"]
     print(f"\n{result['name']}: {result['title']}; outputs {'equal' if result['equal'] else 'NOT EQUAL'}")
     for run in result["runs"]:
-        steady = run["steady_rows"]
+        steady, through = run["steady_rows"], run["through_rows"]
         print(
             f"  steady {steady / run['steady_seconds']:,.0f} events/s, {run['steady_cpu_seconds'] * 1e6 / steady:.2f} "
-            f"CPU-s per M; all in all {run['whole_seconds']:.2f} s (start {run['start_seconds']:.2f}, end "
-            f"{run['end_seconds']:.2f}), {run['whole_cpu_seconds'] * 1e6 / events:.2f} CPU-s per M, broker "
-            f"{run['broker_cpu_seconds'] * 1e6 / events:.2f}; {run['checkpoints']} checkpoints; load {run['load']:.1f}; "
+            f"CPU-s per M; until all is visible {through / run['through_seconds']:,.0f} events/s, "
+            f"{run['through_cpu_seconds'] * 1e6 / through:.2f} CPU-s per M; broker "
+            f"{run['broker_cpu_seconds'] * 1e6 / events:.2f} CPU-s per M; start {run['start_seconds']:.2f} s, whole "
+            f"{run['whole_seconds']:.2f} s; {run['checkpoints']} checkpoints; load {run['load']:.1f}; "
             f"target {result['target']:,}"
         )
         print("   ", *(f"{stage['vertex']} busy {stage['busy_us'] / 1e6:.2f} s" for stage in run["stages"]), sep="  ")
@@ -212,8 +172,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--events", type=int, default=5_000_000)
     parser.add_argument("--repeat", type=int, default=1, help="runs of each")
     parser.add_argument("--folder", help="where temporary files go; they need about 3 GB")
+    parser.add_argument("--cluster", action="store_true", help="submit to a cluster instead of running embedded")
     parser.add_argument("--if-there", action="store_true", help="do nothing where Kafka has not been fetched")
-    parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     unknown = [name for name in arguments.names if name not in {case.name for case in CASES}]
     if unknown:

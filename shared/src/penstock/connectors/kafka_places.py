@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -24,6 +25,15 @@ from penstock.settings import KafkaSettings
 
 TIMEOUT_S: Final = 20.0
 _CLIENT_ID: Final = "penstock-source"
+_PAUSE_S: Final = 0.1
+_PASSING: Final = (
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError._TRANSPORT,
+)
+"""A partition that was just made, or whose leader is just changing, is not known everywhere yet."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -80,18 +90,28 @@ def resolved_position(settings: KafkaSettings, topic: str, partition: int, start
     """
     consumer = source_consumer(settings)
     place = TopicPartition(topic, partition)
+    give_up_s = time.monotonic() + TIMEOUT_S
     try:
-        low, high = consumer.get_watermark_offsets(place, timeout=TIMEOUT_S)
-        # What a mapping does not name begins at its beginning and ends at its present end.
-        first = _offset(consumer, place, start, low, high, unnamed=low)
-        last = None if end is None else max(first, _offset(consumer, place, end, low, high, unnamed=high))
-    except KafkaException as error:
-        raise ExternalError(
-            f"kafka topic {topic!r}, partition {partition} at {settings.brokers}: {error.args[0].str()}"
-        ) from error
+        while True:
+            try:
+                first, last = _bounds(consumer, place, start, end)
+                break
+            except KafkaException as error:
+                if error.args[0].code() not in _PASSING or time.monotonic() > give_up_s:
+                    raise ExternalError(
+                        f"kafka topic {topic!r}, partition {partition} at {settings.brokers}: {error.args[0].str()}"
+                    ) from error
+            time.sleep(_PAUSE_S)
     finally:
         consumer.close()
     return PartitionPosition(first, last, topic_id(settings, topic))
+
+
+def _bounds(consumer: Consumer, place: TopicPartition, start: Any, end: Any) -> tuple[int, int | None]:
+    low, high = consumer.get_watermark_offsets(place, timeout=TIMEOUT_S)
+    # What a mapping does not name begins at its beginning and ends at its present end.
+    first = _offset(consumer, place, start, low, high, unnamed=low)
+    return first, None if end is None else max(first, _offset(consumer, place, end, low, high, unnamed=high))
 
 
 def _offset(consumer: Consumer, place: TopicPartition, wanted: Any, low: int, high: int, unnamed: int) -> int:
