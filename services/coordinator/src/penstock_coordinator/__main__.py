@@ -64,7 +64,7 @@ async def serve(settings: ClusterSettings, arguments: argparse.Namespace) -> Non
         cluster_store(settings) as blobs,
     ):
         if arguments.start_task_managers:
-            starter = task_manager_starter(settings, arguments.start_task_managers)
+            starter = task_manager_starter(arguments.cluster, arguments.start_task_managers)
         await insist("try the store's conditional PUT", clock, lambda: check_conditional_put(blobs))
         ports = ControlPorts(log, blobs, metadata, clock, lambda: uuid.uuid4().hex)
         service = CoordinatorService(

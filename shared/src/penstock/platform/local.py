@@ -30,6 +30,9 @@ from penstock.settings import ClusterSettings, settings_to_toml
 _SERVICE_GRACE_S: Final = 30.0
 _SERVER_GRACE_S: Final = 30.0
 
+MAX_TASK_MANAGERS: Final = 4
+"""How many task managers a local coordinator may start for jobs submitted with `--per-job`."""
+
 
 @dataclass(frozen=True)
 class UpReport:
@@ -142,7 +145,10 @@ class LocalPlatform:
             )
 
         return [
-            *(service(name, "coordinator", port) for name, port in plan.coordinators.items()),
+            *(
+                service(name, "coordinator", port, "--start-task-managers", str(MAX_TASK_MANAGERS))
+                for name, port in plan.coordinators.items()
+            ),
             service("dispatcher", "dispatcher", plan.rest_port),
             service("taskmanager", "taskmanager", plan.taskmanager_port, "--slots", str(plan.slots)),
         ]
