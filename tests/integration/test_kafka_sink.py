@@ -182,6 +182,7 @@ async def test_a_commit_whose_answer_is_lost_is_not_repeated(settings):
     assert await target.numbers() == list(range(60))
 
 
+@pytest.mark.timeout(600)
 async def test_a_broker_that_is_killed_delays_and_changes_nothing(own_platform):
     """SIGKILL in the middle of transactions, twice: rows once and in order of their key."""
     target, exchange = Target(own_platform.settings("own").kafka, partitions=1), Exchange()
@@ -194,9 +195,10 @@ async def test_a_broker_that_is_killed_delays_and_changes_nothing(own_platform):
         intervals.append(Interval(FIRST, start, start := exchange.barrier(FIRST), checkpoint))
     run.loop.covered(intervals)
     for checkpoint in (5, 20):
-        await run.until(lambda checkpoint=checkpoint: run.published >= checkpoint, deadline_s=60)
+        # A restarted broker may show the last transaction as pending for longer than transactions may take.
+        await run.until(lambda checkpoint=checkpoint: run.published >= checkpoint, deadline_s=180)
         await own_platform.kafka.restart(by_force=True)
-    await run.until(lambda: run.published == 40, deadline_s=120)
+    await run.until(lambda: run.published == 40, deadline_s=180)
     await run.stop()
     assert [int(record.value) for record in await target.records()] == list(range(10, 410))
 
