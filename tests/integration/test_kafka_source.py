@@ -27,6 +27,7 @@ from penstock import Pipeline, count, tumbling
 from penstock.connectors import collecting, kafka, kafka_reading
 from penstock.connectors.base import EndOfSplit, Fetched, ReadContext, Split
 from penstock.errors import BadRecordError, ExternalError, PipelineError
+from penstock.protocol.restarts import FixedDelay
 from penstock.runtime import sources
 from penstock.runtime.embedded import EmbeddedJob, EmbeddedSettings
 from penstock.runtime.operator import OperatorMetrics
@@ -561,26 +562,42 @@ async def test_partitions_read_at_different_speeds_make_no_row_late(broker, tmp_
     assert sum(row["rows"] for row in sink.rows) == rows
 
 
-async def test_a_job_that_fails_before_its_first_checkpoint_begins_at_the_same_offsets(broker):
+async def test_a_job_that_fails_before_its_first_checkpoint_begins_at_the_same_offsets(broker, tmp_path):
     """`latest` of its first attempt counts for the second, though records have come meanwhile."""
     topic = broker.topic()
     broker.numbers(topic, [1, 2])
-    source, kept = broker.source(topic, start="latest"), dict[str, Any]()
-    first = driver_of(source, kept)
-    await first.open([])
-    await first.close()
-    broker.numbers(topic, [3, 4])
-    second = driver_of(source, kept)
-    await second.open([])
+    seen: list[int] = []
+
+    def fail_once(row: Row) -> Row:
+        seen.append(row.n)
+        if len(seen) == 1:
+            raise RuntimeError("the first attempt")
+        return row
+
+    sink = collecting.Sink()
+    pipeline = Pipeline("begins-anew")
+    pipeline.read(broker.source(topic, start="latest")).map(fail_once).write(sink)
+    settings = EmbeddedSettings(durable=False, checkpoint_interval_ms=1_000_000, restart=FixedDelay(3, 10))
+    job = EmbeddedJob(pipeline, tmp_path, settings)
+    running = asyncio.create_task(job.run(resume=False))
     try:
-        found: list[int] = []
-        async with asyncio.timeout(DEADLINE_S):
-            while len(found) < 2:
-                batch = await second.step()
-                found += batch.frame["n"].to_list() if batch.frame is not None else []
-        assert found == [3, 4]
+        await until(lambda: _at_work(job))
+        broker.numbers(topic, [3, 4, 5])
+
+        async def read_again() -> bool:
+            return len(seen) >= 4
+
+        await until(read_again)
     finally:
-        await second.close()
+        job.suspend()
+        result = await running
+    assert result.state == "SUSPENDED", result.reason
+    assert seen[0] == 3
+    assert [row["n"] for row in sink.rows] == [3, 4, 5]
+
+
+async def _at_work(job: EmbeddedJob) -> bool:
+    return job.started and any(status.state == "running" for status in job.progress.statuses.values())
 
 
 # -- failures -----------------------------------------------------------------------------------------------------------
