@@ -100,8 +100,8 @@ _ALL = (
         ),)),
     ),
     _mutant(3, "no_attempt_filter", Patch(PublisherMachine, "_on_frames", ((
-        "if frame.attempt != interval.attempt or frame.seq <= last_seq:",
-        "if frame.attempt == interval.attempt and frame.seq <= last_seq:",
+        "if frame.attempt != attempt or frame.seq <= last_seq:",
+        "if frame.attempt == attempt and frame.seq <= last_seq:",
     ),))),
     _mutant(4, "completions_keyed_by_number_alone",
         Patch(CheckpointBook, "_key", ((

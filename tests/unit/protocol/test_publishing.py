@@ -64,6 +64,22 @@ def test_frames_of_an_interval_are_published_with_the_mark(publisher: PublisherM
     assert publisher.handle(Committed()) == [ReportPublished(5)]
 
 
+def test_what_several_checkpoints_cover_is_published_at_once(publisher: PublisherMachine):
+    """A publisher that fell behind catches up, by intervals of one attempt that follow on one another."""
+    intervals = (Interval(NEW, 0, 2, 5), Interval(NEW, 2, 4, 6), Interval(NEW, 5, 7, 7), Interval(OLD, 7, 9, 8))
+    publisher.handle(Covered(intervals))
+    assert read(publisher, Mark(0, 0, 2)) == [ReadFrames(0, 4, CHUNK_BYTES)]
+    frames = [frame(0, NEW, 0), frame(1, NEW, 1, FrameKind.BARRIER), frame(2, NEW, 2)]
+    mark = Mark(3, 5, 2, last_attempt=NEW, last_seq=2)
+    assert publisher.handle(FramesRead(frames, 3)) == [CommitTransaction(("row 0", "row 2"), mark)]
+    assert publisher.handle(Committed()) == [ReportPublished(5), InitProducer()]
+    assert read(publisher, mark) == [ReadFrames(3, 4, CHUNK_BYTES)]
+    mark = Mark(4, 6, 2, last_attempt=NEW, last_seq=3)
+    assert publisher.handle(FramesRead([frame(3, NEW, 3)], 4)) == [CommitTransaction(("row 3",), mark)]
+    assert publisher.handle(Committed()) == [ReportPublished(6), InitProducer()]
+    assert read(publisher, mark) == [ReadFrames(5, 7, CHUNK_BYTES)]
+
+
 def test_every_chunk_begins_with_a_fresh_producer_and_the_mark_read_back(publisher: PublisherMachine):
     """A commit whose answer was lost is found in the mark and not repeated."""
     publisher.handle(Covered((Interval(NEW, 0, 2, 5),)))

@@ -273,6 +273,19 @@ class PublisherMachine:
         position = self._mark.position if self._mark else 0
         return [interval for interval in self._intervals if interval.end > position]
 
+    def _run(self) -> list[Interval]:
+        """The first open intervals, as far as they follow on one another in one attempt.
+
+        They are published together: with a transaction for each, a publisher whose transactions take longer than the time
+        between two checkpoints would fall behind for ever.
+        """
+        run: list[Interval] = []
+        for interval in self._open():
+            if run and (interval.attempt != run[-1].attempt or interval.start != run[-1].end):
+                break
+            run.append(interval)
+        return run
+
     def _on_mark(self, mark: Mark | None) -> list[PublisherCommand]:
         if mark is None and self._first_position is not None and not self._announced:
             return self._commit((), Mark(self._first_position, 0, self._attempt_number))
@@ -292,30 +305,29 @@ class PublisherMachine:
         self._mark = mark
         if not self._announced or self._aged:
             return self._commit((), msgspec.structs.replace(mark, attempt_number=self._attempt_number))
-        open_intervals = self._open()
-        if not open_intervals:
+        run = self._run()
+        if not run:
             return self._next()
-        first = open_intervals[0]
         self.phase = PublisherPhase.READING_FRAMES
-        return [ReadFrames(max(first.start, mark.position), first.end, self._chunk_bytes)]
+        return [ReadFrames(max(run[0].start, mark.position), run[-1].end, self._chunk_bytes)]
 
     def _on_frames(self, event: FramesRead) -> list[PublisherCommand]:
         mark = self._mark
         assert mark is not None
-        interval = self._open()[0]
+        run = self._run()
+        attempt = run[0].attempt
         refs: list[Any] = []
         position = event.end
-        last_seq = mark.last_seq if mark.last_attempt == interval.attempt else -1
+        last_seq = mark.last_seq if mark.last_attempt == attempt else -1
         for _, _, frame, ref, _ in event.frames:
-            if frame.attempt != interval.attempt or frame.seq <= last_seq:
+            if frame.attempt != attempt or frame.seq <= last_seq:
                 continue
             last_seq = frame.seq
             if frame.kind is FrameKind.DATA:
                 refs.append(ref)
-        checkpoint = interval.checkpoint if position >= interval.end else mark.checkpoint
+        checkpoint = max([mark.checkpoint, *(interval.checkpoint for interval in run if interval.end <= position)])
         return self._commit(
-            tuple(refs),
-            Mark(position, checkpoint, self._attempt_number, last_attempt=interval.attempt, last_seq=last_seq),
+            tuple(refs), Mark(position, checkpoint, self._attempt_number, last_attempt=attempt, last_seq=last_seq)
         )
 
     def _commit(self, refs: tuple[Any, ...], mark: Mark) -> list[PublisherCommand]:
