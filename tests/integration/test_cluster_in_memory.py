@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 
 from penstock import Pipeline, col, count, tumbling
@@ -21,7 +22,7 @@ from penstock.ports import NewRecord
 from penstock.protocol.checkpoints import CheckpointSettings
 from penstock.protocol.joblog import JobHistory, JobSettings, Savepoint
 from penstock.protocol.messages import encode
-from penstock.protocol.requests import Answer, AnyRequest, CancelJob, RescaleJob, SubmitJob, TakeSavepoint
+from penstock.protocol.requests import Answer, AnyRequest, CancelJob, RescaleJob, StopJob, SubmitJob, TakeSavepoint
 from penstock.protocol.restarts import FixedDelay
 from penstock.runtime.catalog import JobCatalog
 from penstock.runtime.coordinator import (
@@ -279,6 +280,44 @@ async def test_requests_are_carried_out_and_answered_once():
     finally:
         await cluster.stop()
     cluster.check()
+
+
+async def test_a_request_outlives_the_leader_that_read_it():
+    """A leader reads a request and dies before it has answered: the next one carries it out."""
+    cluster = Cluster(rate=1_000)
+    await cluster.submit()
+    try:
+        _, _, leading = await cluster.candidate()
+
+        async def opened() -> bool:
+            return (await cluster.history()).submit is not None
+
+        await until(opened, "the job is submitted")  # without workers it can only wait
+        await cluster.request(TakeSavepoint(request="save", job=cluster.job))
+        _, end = await cluster.log.offsets("requests", 0)
+        await cluster.request(TakeSavepoint(request="nobody", job="f" * 32))
+        nobody = lambda: JobCatalog(cluster.blobs).answer_to("f" * 32, "nobody")  # noqa: E731
+        await until(nobody, "the request behind it is answered, so it was read")
+        assert int(await cluster.metadata.get("requests-read") or 0) < end
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+        assert await JobCatalog(cluster.blobs).answer_to(cluster.job, "save") is None
+        for _ in range(2):
+            cluster.worker()
+        _, ended, _ = await cluster.candidate()
+        saved = await cluster.answer("save")
+        assert saved.outcome == "completed", saved.reason
+        await cluster.request(StopJob(request="stop", job=cluster.job))
+        assert (await cluster.answer("stop")).outcome == "completed"
+        assert (await asyncio.wait_for(ended, 60)).state == "STOPPED"
+        answers = f"jobs/{cluster.job}/answers/"
+        before = await cluster.blobs.get(answers + "stop")
+        await cluster.blobs.delete(answers + "stop")  # as if that leader had died before it could answer
+        await cluster.request(StopJob(request="stop", job=cluster.job))
+        again = await cluster.answer("stop")
+        assert (again.outcome, again.savepoint) == ("completed", msgspec.json.decode(before, type=Answer).savepoint)
+    finally:
+        await cluster.stop()
 
 
 async def test_a_cancelled_job_leaves_nothing_behind():
