@@ -8,10 +8,10 @@ import random
 from typing import Any
 
 import pytest
-
-from penstock.runtime import steps
 from tests.chaos.faults import BRIEF
 from tests.chaos.harness import ChaosRun
+
+from penstock.runtime import steps
 
 pytestmark = pytest.mark.e2e
 
