@@ -1,4 +1,4 @@
-"""The cluster that is tormented: two coordinators, two task managers with two slots each, and their client."""
+"""The cluster that is tormented: two coordinators, two task managers with three slots each, and their client."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ from penstock.settings import ClusterSettings, settings_to_toml
 NAME: Final = "chaos"
 LEASE_S: Final = 3.0
 WORKER_TIMEOUT_S: Final = 3.0
-SLOTS: Final = 2
+SLOTS: Final = 3
+"""Of each task manager: the job, which needs at most 3, can go on with one of them."""
 PARALLELISM: Final = 2
 CHECKPOINT_MS: Final = 700
 ANSWER_S: Final = 60.0
