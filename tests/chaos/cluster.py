@@ -135,7 +135,7 @@ class ChaosCluster:
         await self._ports.aclose()
 
     def _create_topics(self) -> None:
-        admin = AdminClient(confluent_options(self.settings.kafka, "chaos-admin"))
+        admin = AdminClient({**confluent_options(self.settings.kafka, "chaos-admin"), "log_level": 0})
         topics = [NewTopic(topic, num_partitions=PARTITIONS, replication_factor=1) for topic in (TOPIC, *SINKS)]
         for future in admin.create_topics(topics).values():
             future.result(30)

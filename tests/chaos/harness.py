@@ -94,6 +94,7 @@ class ChaosRun:
         self._seed = seed
         self._job = ""
         self._epoch = 0
+        self._late: dict[str, set[int]] = {}
 
     async def run(self, faults: Sequence[Fault]) -> Report:
         """Everything; the report, which is also kept up to date in `report`.
@@ -190,6 +191,13 @@ class ChaosRun:
         if verdict:
             raise ChaosError(verdict)
 
+    def _note_late_leader(self, view: ClusterView) -> None:
+        """One that wakes up may finish the write it was in, no more."""
+        where = f"{self.report.current}: {view.address}"
+        self._late.setdefault(where, set()).add(view.seen_us)
+        if len(self._late[where]) == 2:
+            self.report.problems.append(f"{where} leads no more (epoch {view.epoch} < {self._epoch}) and goes on")
+
     async def _write_timeline(self, outputs: Outputs) -> None:
         """Every change of what the leader shows, with its time, into a file beside the logs."""
         last = ""
@@ -197,10 +205,7 @@ class ChaosRun:
             while True:
                 view = await self.cluster.view()
                 if view is not None and view.epoch < self._epoch:
-                    self.report.problems.append(
-                        f"{self.report.current}: {view.address} shows epoch {view.epoch} after {self._epoch}: "
-                        "it leads no more and goes on"
-                    )
+                    self._note_late_leader(view)
                 self._epoch = max(self._epoch, view.epoch if view is not None else 0)
                 shown = _timeline(view, self._job) + f" | newest rows {sorted(outputs.newest.values())}"
                 if shown != last:

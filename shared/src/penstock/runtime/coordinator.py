@@ -465,7 +465,7 @@ class CoordinatorService:
         )
 
     async def _show(self) -> None:
-        while True:
+        while self.epoch:  # not once more between the end of leadership and that of this task
             try:
                 await self._ports.metadata.put(VIEW, encode(self.view()))
             except PenstockError as error:
