@@ -6,7 +6,9 @@ Neither an adapter nor a connector, because both need it: connectors do not impo
 
 from __future__ import annotations
 
+import asyncio
 import ssl
+from collections.abc import Coroutine
 from typing import Any, Final
 
 from aiokafka.helpers import create_ssl_context
@@ -18,6 +20,8 @@ REQUEST_TIMEOUT_MS: Final = 30_000
 """How long a client waits for one answer of a broker."""
 METADATA_MAX_AGE_MS: Final = 60_000
 """How old a client's picture of leaders may become while nothing fails."""
+START_GRACE_S: Final = 2.0
+"""How long whoever gives up the start of an aiokafka client waits for it."""
 
 
 def aiokafka_options(settings: KafkaSettings, client_id: str) -> dict[str, Any]:
@@ -41,6 +45,22 @@ def aiokafka_options(settings: KafkaSettings, client_id: str) -> dict[str, Any]:
         options["sasl_plain_username"] = settings.sasl_username
         options["sasl_plain_password"] = settings.sasl_password
     return options
+
+
+async def started(start: Coroutine[Any, Any, None]) -> None:
+    """Await the start of an aiokafka client; the caller stops the client afterwards, whatever happens here.
+
+    A start that is cancelled while the first broker is asked for metadata leaves its connection open (aiokafka 0.14),
+    so a cancellation lets it go on for a moment first.
+    """
+    task = asyncio.ensure_future(start)
+    try:
+        await asyncio.shield(task)
+    finally:
+        if not task.done():
+            await asyncio.wait([task], timeout=START_GRACE_S)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
 
 def confluent_options(settings: KafkaSettings, client_id: str) -> dict[str, Any]:

@@ -64,8 +64,9 @@ def sources(file: str = "cluster.py") -> bytes:
 class SmallCluster:
     """Ports, a pipeline, and a dispatcher; coordinators and workers are started by the test."""
 
-    def __init__(self, *, rate: float | None = 3_000, other: SmallCluster | None = None) -> None:
-        """`other`: a cluster of which this is one more dispatcher."""
+    def __init__(self, *, rate: float | None = 100, other: SmallCluster | None = None) -> None:
+        """`rate`: rows a second; by default no job ends of itself while a test asks for it. `other`: a cluster of which
+        this is one more dispatcher."""
         self.clock = SystemClock()
         self.log = MemoryLog()
         self.blobs = MemoryBlobs()
@@ -74,6 +75,16 @@ class SmallCluster:
             self.log, self.blobs, self.metadata = other.log, other.blobs, other.metadata
         self.store = JobStore(self.blobs, self.clock)
         self.sink = collecting.Sink()
+        self.set_rate(rate)
+        ports = DispatcherPorts(self.log, self.blobs, self.metadata, self.clock, lambda: uuid.uuid4().hex)
+        self.app = dispatcher_app(ports, Readiness(), list)
+        self.transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+        self.http = httpx.AsyncClient(transport=self.transport, base_url=ADDRESS)
+        self.client = ClusterClient(ADDRESS, self.transport)
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def set_rate(self, rate: float | None) -> None:
+        """How many rows a second the jobs read that are submitted or restored from now on."""
         self.pipeline = Pipeline("counts")
         (
             self.pipeline.read(iterables.Source(events, schema=Event, event_time="at", rate=rate))
@@ -82,12 +93,6 @@ class SmallCluster:
             .agg(n=count(), total=col("value").sum())
             .write(self.sink)
         )
-        ports = DispatcherPorts(self.log, self.blobs, self.metadata, self.clock, lambda: uuid.uuid4().hex)
-        self.app = dispatcher_app(ports, Readiness(), list)
-        self.transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
-        self.http = httpx.AsyncClient(transport=self.transport, base_url=ADDRESS)
-        self.client = ClusterClient(ADDRESS, self.transport)
-        self.tasks: list[asyncio.Task[None]] = []
 
     def document(self, **changes: Any) -> dict[str, Any]:
         """A submission's JSON part, as a client would write it."""

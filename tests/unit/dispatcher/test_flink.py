@@ -51,8 +51,12 @@ async def test_cancel_and_the_pages_of_the_dashboard() -> None:
         assert {node["id"] for node in nodes} == vertices
         assert {edge["id"] for node in nodes for edge in node.get("inputs", [])} <= vertices
         assert page["plan"]["jid"] == page["jid"] == job
-        overview = (await cluster.http.get("/overview")).json()
-        assert (overview["jobs-running"], overview["slots-total"]) == (1, 2)
+
+        async def seen() -> bool:
+            overview = (await cluster.http.get("/overview")).json()
+            return (overview["jobs-running"], overview["slots-total"]) == (1, 2)
+
+        await until(seen, "the view shows the job and both slots")
         assert len((await cluster.http.get("/taskmanagers")).json()["taskmanagers"]) == 2
         assert (await cluster.http.get("/config")).json()["features"]["web-cancel"]
         assert (await cluster.http.get("/jobs")).json() == {"jobs": [{"id": job, "status": "RUNNING"}]}

@@ -34,6 +34,8 @@ async def test_a_job_from_submission_to_its_end() -> None:
         checkpoints = (await cluster.client.checkpoints(job)).checkpoints
         assert checkpoints[0].checkpoint >= 1
         assert await cluster.client.artifact(job)
+        cluster.set_rate(None)
+        assert (await cluster.client.outcome(await cluster.client.rescale(job, 1), 20)).state == "completed"
         assert await cluster.ended(job) == "FINISHED"
         kinds = [record["type"] for record in (await cluster.client.log(job)).records]
         assert (kinds[0], kinds[-1]) == ("Submit", "Terminated")
@@ -61,6 +63,7 @@ async def test_savepoint_rescale_and_stop_are_answered() -> None:
             assert (await cluster.client.savepoint(name)).restore == stopped.savepoint
         first = sum(row["n"] for row in cluster.sink.rows)
         assert first < ROWS
+        cluster.set_rate(None)
         again = await cluster.submit(restored_from=msgspec.to_builtins(stopped.savepoint))
         assert await cluster.ended(again) == "FINISHED"
         assert (await cluster.client.job(again)).restored == stopped.savepoint.checkpoint
@@ -95,7 +98,7 @@ async def test_missing_slots_are_said() -> None:
 
 async def test_a_submission_sent_twice_is_one_job() -> None:
     """The id that the client chose decides."""
-    async with small_cluster() as cluster:
+    async with small_cluster(rate=None) as cluster:
         job = await cluster.submit(job="a" * 32)
         assert await cluster.submit(job="A" * 32) == job == "a" * 32
         assert await cluster.ended(job) == "FINISHED"

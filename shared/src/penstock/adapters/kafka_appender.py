@@ -20,7 +20,7 @@ from aiokafka.structs import RecordMetadata
 from penstock.adapters.kafka_connection import RECOVERY_TIMEOUT_S, KafkaConnection
 from penstock.adapters.kafka_topics import LARGEST_BATCH_BYTES
 from penstock.errors import PenstockError
-from penstock.kafka_clients import aiokafka_options
+from penstock.kafka_clients import aiokafka_options, started
 from penstock.ports import NewRecord, RecordTooLargeError, TopicNotFoundError
 
 BATCH_BYTES: Final = 4 << 20
@@ -127,7 +127,7 @@ class KafkaAppender:
         )  # fmt: skip
         try:
             async with asyncio.timeout(RECOVERY_TIMEOUT_S):
-                await producer.start()
+                await started(producer.start())
         except BaseException:
             await producer.stop()
             raise

@@ -20,7 +20,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from penstock.adapters.naming import MAX_TOPIC_LENGTH, checked_topic
 from penstock.errors import ExternalError, UsageError
-from penstock.kafka_clients import aiokafka_options
+from penstock.kafka_clients import aiokafka_options, started
 from penstock.ports import TopicNotFoundError
 from penstock.settings import KafkaSettings
 
@@ -90,7 +90,7 @@ class KafkaConnection:
                 client = AIOKafkaClient(**options)
                 try:
                     async with asyncio.timeout(ANSWER_TIMEOUT_MS / 1_000):
-                        await client.bootstrap()
+                        await started(client.bootstrap())
                 except BaseException as error:
                     await client.close()
                     if isinstance(error, errors.KafkaConnectionError):

@@ -15,6 +15,7 @@ from aiokafka.errors import KafkaError
 
 from penstock.connectors.base import PublishedMark
 from penstock.errors import CorruptDataError
+from penstock.kafka_clients import started
 
 TOPIC_SETTINGS: Final = {"cleanup.policy": "compact", "segment.bytes": str(1 << 20), "retention.ms": "-1"}
 """Only the newest mark of a partition counts."""
@@ -45,7 +46,7 @@ async def last_mark(options: dict[str, Any], partition: TopicPartition) -> Publi
         **options, isolation_level="read_committed", auto_offset_reset="none", enable_auto_commit=False
     )
     try:
-        await consumer.start()
+        await started(consumer.start())
         consumer.assign([partition])
         begin = (await consumer.beginning_offsets([partition]))[partition]
         end = (await consumer.end_offsets([partition]))[partition]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -17,6 +17,7 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import (
     ClusterAuthorizationFailedError,
     GroupAuthorizationFailedError,
+    IllegalOperation,
     InvalidProducerEpoch,
     KafkaError,
     MessageSizeTooLargeError,
@@ -31,7 +32,7 @@ from penstock.connectors.kafka_mark_records import TOPIC_SETTINGS, last_mark, ma
 from penstock.connectors.kafka_marks import SinkMarks
 from penstock.connectors.kafka_topics import TopicAdmin
 from penstock.errors import ExternalError, PipelineError
-from penstock.kafka_clients import aiokafka_options
+from penstock.kafka_clients import aiokafka_options, started
 from penstock.settings import KafkaSettings
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class KafkaPublisher:
                 transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
                 max_batch_size=self._batch_bytes,
             )
-            await self._producer.start()
+            await started(self._producer.start())
 
     async def read_mark(self) -> PublishedMark | None:
         """See `SinkPublisher.read_mark`."""
@@ -133,15 +134,19 @@ class KafkaPublisher:
         """See `SinkPublisher.commit`."""
         producer = self._producer
         assert producer is not None
+        sending: list[asyncio.Future[Any]] = []
         async with self._certain("the transaction"):
             await producer.begin_transaction()
-            sending: list[asyncio.Future[Any]] = []
-            for frame in frames:
-                sending += await self._send(producer, frame)
-            key = str(self._context.partition).encode()
-            topic, partition = self._mark
-            sending.append(await producer.send(topic, mark_record(mark), key=key, partition=partition))
-            sending[-1].add_done_callback(_retrieve)
+            try:
+                for frame in frames:
+                    await self._send(producer, frame, sending)
+                key = str(self._context.partition).encode()
+                topic, partition = self._mark
+                sending.append(await producer.send(topic, mark_record(mark), key=key, partition=partition))
+                sending[-1].add_done_callback(_retrieve)
+            except IllegalOperation:
+                await asyncio.gather(*sending)  # the transaction is over already: what was sent says why
+                raise
             await asyncio.gather(*sending)  # a commit succeeds even if a record of it has failed
             await producer.commit_transaction()
 
@@ -153,37 +158,33 @@ class KafkaPublisher:
 
     # -- records --------------------------------------------------------------------------------------------------------
 
-    async def _send(self, producer: AIOKafkaProducer, frame: pl.DataFrame) -> list[asyncio.Future[Any]]:
+    async def _send(self, producer: AIOKafkaProducer, frame: pl.DataFrame, sending: list[asyncio.Future[Any]]) -> None:
         """Send the rows of a frame in batches, partition by partition, each in the order of its rows."""
         import polars as pl
 
         partitions = sorted(await producer.partitions_for(self._topic))
         if HASH not in frame.columns:
-            return await self._send_anywhere(producer, frame, partitions)
-        sending: list[asyncio.Future[Any]] = []
+            await self._send_to(producer, frame, lambda: self._next(partitions), sending)
+            return
         chosen = frame.with_columns(pl.col(HASH) % len(partitions))
         for (number,), part in chosen.partition_by(HASH, as_dict=True, maintain_order=True).items():
             if number is None:
-                sending += await self._send_anywhere(producer, part, partitions)
+                await self._send_to(producer, part, lambda: self._next(partitions), sending)
             else:
-                sending += await self._send_to(producer, part, lambda index=number: partitions[index])
-        return sending
+                await self._send_to(producer, part, lambda index=number: partitions[index], sending)
 
-    async def _send_anywhere(
-        self, producer: AIOKafkaProducer, frame: pl.DataFrame, partitions: list[int]
-    ) -> list[asyncio.Future[Any]]:
-        """Rows without key: a batch goes to one partition, the next batch to the next, as Kafka's sticky partitioner."""
-
-        def next_partition() -> int:
-            self._turn = (self._turn + 1) % len(partitions)
-            return partitions[self._turn]
-
-        return await self._send_to(producer, frame, next_partition)
+    def _next(self, partitions: list[int]) -> int:
+        """Where a batch of rows without key goes: as Kafka's sticky partitioner, one after another."""
+        self._turn = (self._turn + 1) % len(partitions)
+        return partitions[self._turn]
 
     async def _send_to(
-        self, producer: AIOKafkaProducer, frame: pl.DataFrame, partition: Any
-    ) -> list[asyncio.Future[Any]]:
-        sending: list[asyncio.Future[Any]] = []
+        self,
+        producer: AIOKafkaProducer,
+        frame: pl.DataFrame,
+        partition: Callable[[], int],
+        sending: list[asyncio.Future[Any]],
+    ) -> None:
         batch = producer.create_batch()
         for record in self._records(frame):
             if _append(batch, record):
@@ -194,7 +195,6 @@ class KafkaPublisher:
                 raise ExternalError(f"kafka topic {self._topic!r}: a record does not fit into an empty batch")
         if batch.record_count():
             sending.append(await self._send_batch(producer, batch, partition()))
-        return sending
 
     async def _send_batch(self, producer: AIOKafkaProducer, batch: BatchBuilder, partition: int) -> asyncio.Future[Any]:
         batch.close()
