@@ -64,8 +64,10 @@ async def supervised(tmp_path: Path, slots: int = 1, memory_mb: int = 0) -> Asyn
     log = DirectoryLog(tmp_path / "log", durable=False)
     await create_control_topics(log)
 
-    def spec(name: str, events_fd: int) -> WorkerSpec:
-        return WorkerSpec(name=name, host="here", events_fd=events_fd, directory=str(tmp_path), target="none.py")
+    def spec(name: str, events_fd: int, folder: str) -> WorkerSpec:
+        return WorkerSpec(
+            name=name, host="here", events_fd=events_fd, folder=folder, directory=str(tmp_path), target="none.py"
+        )
 
     supervisor = Supervisor("tm", slots, spec, log, SystemClock(), memory_mb=memory_mb)
     running = asyncio.create_task(supervisor.run())

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import socket
-import sys
 import uuid
 from collections.abc import Sequence
 
 from penstock.adapters.conditional_put import check_conditional_put
 from penstock.adapters.system_clock import SystemClock
+from penstock.leaving import leave
 from penstock.runtime.cluster_ports import cluster_log, cluster_metadata, cluster_store
 from penstock.runtime.coordinator import CoordinatorService, CoordinatorTimeouts, TaskManagerStarter
 from penstock.runtime.leadership import ControlPorts
@@ -84,4 +84,4 @@ async def serve(settings: ClusterSettings, arguments: argparse.Namespace) -> Non
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import uuid
 from collections.abc import Sequence
 
 from penstock.adapters.system_clock import SystemClock
+from penstock.leaving import leave
 from penstock.runtime.cluster_ports import cluster_log, cluster_metadata, cluster_store
 from penstock.runtime.serving import Readiness, http_server, run_service, service_parser, watch_readiness
 from penstock.settings import ClusterSettings
@@ -37,4 +37,4 @@ async def serve(settings: ClusterSettings, arguments: argparse.Namespace) -> Non
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main)

@@ -6,11 +6,11 @@ import argparse
 import asyncio
 import os
 import socket
-import sys
 import uuid
 from collections.abc import Sequence
 
 from penstock.adapters.system_clock import SystemClock
+from penstock.leaving import leave
 from penstock.observability.metrics import SLOTS, WORKER_MEMORY, Sample
 from penstock.runtime.cluster_ports import cluster_log, cluster_store
 from penstock.runtime.serving import Readiness, health_app, http_server, run_service, service_parser, watch_readiness
@@ -38,10 +38,10 @@ async def serve(settings: ClusterSettings, arguments: argparse.Namespace) -> Non
     name = f"{host}-{uuid.uuid4().hex[:8]}"
     readiness = Readiness()
 
-    def spec_of(worker: str, events_fd: int) -> WorkerSpec:
+    def spec_of(worker: str, events_fd: int, folder: str) -> WorkerSpec:
         return WorkerSpec(
-            name=worker, host=f"{host} {arguments.http}", events_fd=events_fd, cluster=settings_to_toml(settings),
-            for_job=arguments.for_job, memory_mb=arguments.memory_mb, data=SubtaskSettings(),
+            name=worker, host=f"{host} {arguments.http}", events_fd=events_fd, folder=folder,
+            cluster=settings_to_toml(settings), for_job=arguments.for_job, memory_mb=arguments.memory_mb, data=SubtaskSettings(),
             log_format=arguments.log_format, log_level=arguments.log_level,
         )  # fmt: skip
 
@@ -64,4 +64,4 @@ async def serve(settings: ClusterSettings, arguments: argparse.Namespace) -> Non
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main)

@@ -18,6 +18,7 @@ from penstock.cli.options import positive
 from penstock.cli.platform_parsers import add_platform_commands
 from penstock.cli.services import SERVICES, add_service_commands, run_service_command
 from penstock.errors import IncompatibleStateError, PenstockError, PipelineError, UsageError, UserCodeError
+from penstock.leaving import leave
 from penstock.observability.user_frames import is_users, user_frames
 
 
@@ -203,5 +204,10 @@ def _add_plan(commands: argparse._SubParsersAction[_Parser]) -> None:
     parser.set_defaults(command=plan)
 
 
+def run() -> NoReturn:
+    """The command `penstock`."""
+    leave(main)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

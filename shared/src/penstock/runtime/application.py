@@ -18,6 +18,7 @@ import msgspec
 from penstock.errors import PenstockError, PipelineError
 from penstock.graph.jobgraph import build_job_graph
 from penstock.graph.scaling import scalable_form
+from penstock.leaving import leave
 from penstock.observability.user_frames import user_frames
 from penstock.ports import Blobs
 from penstock.protocol.joblog import JobSettings
@@ -129,4 +130,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main)

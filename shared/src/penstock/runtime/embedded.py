@@ -331,11 +331,11 @@ class EmbeddedJob:
         self._worker = WorkerService(uuid.uuid4().hex, slots, services, loader, FOREVER_MS)
         await self._worker.run()
 
-    def _spec(self, worker: str, events_fd: int) -> WorkerSpec:
+    def _spec(self, worker: str, events_fd: int, folder: str) -> WorkerSpec:
         assert self._code is not None
         return WorkerSpec(
-            name=worker, host="this machine", events_fd=events_fd, directory=str(self._directory.absolute()),
-            target=self._code.target, parameters=self._code.parameters, durable=self._settings.durable,
+            name=worker, host="this machine", events_fd=events_fd, folder=folder,
+            directory=str(self._directory.absolute()), target=self._code.target, parameters=self._code.parameters, durable=self._settings.durable,
             leader_silence_ms=FOREVER_MS, data=self._settings.data, log_level=self._code.log_level,
             log_format=self._code.log_format,
         )  # fmt: skip

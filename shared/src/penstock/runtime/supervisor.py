@@ -11,6 +11,7 @@ import contextlib
 import os
 import signal
 import sys
+import tempfile
 import uuid
 from asyncio.subprocess import Process
 from collections.abc import Callable
@@ -36,8 +37,8 @@ DRAIN_S: Final = 10.0
 
 _log = structlog.get_logger("penstock.taskmanager")
 
-SpecOf = Callable[[str, int], WorkerSpec]
-"""The spec of a worker: (its name, the file descriptor for its events)."""
+SpecOf = Callable[[str, int, str], WorkerSpec]
+"""The spec of a worker: (its name, the file descriptor for its events, its folder)."""
 
 
 @dataclass
@@ -150,6 +151,10 @@ class Supervisor:
     async def _run_one(self, slot: int) -> _Child:
         """One process, from its start until it is dead and reported."""
         name = f"{self.name}/{slot}-{uuid.uuid4().hex[:8]}"
+        with tempfile.TemporaryDirectory(prefix="penstock-worker-", ignore_cleanup_errors=True) as folder:
+            return await self._run_in(name, folder)
+
+    async def _run_in(self, name: str, folder: str) -> _Child:
         reading, writing = os.pipe()
         try:
             process = await asyncio.create_subprocess_exec(
@@ -162,7 +167,7 @@ class Supervisor:
         child = self._children[name] = _Child(name, process, now_ms, now_ms)
         try:
             assert process.stdin is not None
-            process.stdin.write(msgspec.json.encode(self._spec_of(name, writing)) + b"\n")
+            process.stdin.write(msgspec.json.encode(self._spec_of(name, writing, folder)) + b"\n")
             with contextlib.suppress(ConnectionError):  # dead already: what it exits with says so
                 await process.stdin.drain()
             await self._read_events(child, reading)

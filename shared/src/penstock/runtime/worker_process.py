@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import struct
 import sys
-import tempfile
 import threading
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -23,6 +23,7 @@ import structlog
 from penstock.adapters.directory_blobs import DirectoryBlobs
 from penstock.adapters.directory_log import DirectoryLog
 from penstock.adapters.system_clock import SystemClock
+from penstock.leaving import leave
 from penstock.observability.logs import LogFormat, configure_logging
 from penstock.ports import Blobs, Log
 from penstock.protocol.messages import AnyEvent
@@ -47,6 +48,8 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     host: str
     events_fd: int
+    folder: str
+    """Of this process alone; whoever starts it removes it."""
     cluster: str = ""
     """The settings of a cluster as TOML, or:"""
     directory: str = ""
@@ -95,7 +98,7 @@ async def _open_pipe(descriptor: int) -> asyncio.StreamWriter:
 
 
 @asynccontextmanager
-async def _ports(spec: WorkerSpec, folder: Path) -> AsyncGenerator[tuple[Log, Blobs, JobLoader]]:
+async def _ports(spec: WorkerSpec) -> AsyncGenerator[tuple[Log, Blobs, JobLoader]]:
     """The parts of the world that the spec names, opened."""
     clock = SystemClock()
     if spec.directory:
@@ -109,6 +112,7 @@ async def _ports(spec: WorkerSpec, folder: Path) -> AsyncGenerator[tuple[Log, Bl
         return
     from penstock.runtime.cluster_ports import cluster_log, cluster_store  # loads the clients of Kafka and S3
 
+    folder = Path(spec.folder)
     settings_file = folder / "cluster.toml"
     settings_file.touch(0o600)
     settings_file.write_text(spec.cluster)
@@ -125,19 +129,19 @@ async def _serve(spec: WorkerSpec) -> None:
         return bool(limit_bytes) and resident_bytes() > MEMORY_PRESSURE * limit_bytes
 
     writer = await _open_pipe(spec.events_fd)
-    with tempfile.TemporaryDirectory(prefix="penstock-worker-") as folder:
-        async with _ports(spec, Path(folder)) as (log, blobs, loader):
-            services = Services(log, blobs, SystemClock(), spec.data, pressed)
-            worker = WorkerService(
-                spec.name, 1, services, loader, spec.leader_silence_ms, sender=PipeEvents(writer), host=spec.host
-            )
-            await worker.run()
+    async with _ports(spec) as (log, blobs, loader):
+        services = Services(log, blobs, SystemClock(), spec.data, pressed)
+        worker = WorkerService(
+            spec.name, 1, services, loader, spec.leader_silence_ms, sender=PipeEvents(writer), host=spec.host
+        )
+        await worker.run()
 
 
-def _end_with_the_supervisor() -> None:
+def _end_with_the_supervisor(folder: str) -> None:
     # Not through sys.stdin: its lock would be held here for ever, and Python aborts at exit if it cannot have it.
     while os.read(sys.stdin.fileno(), 1):
         pass
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(ORPHANED)
 
 
@@ -146,9 +150,9 @@ def main() -> None:
     spec = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerSpec)
     configure_logging(spec.log_format, spec.log_level)
     structlog.contextvars.bind_contextvars(worker=spec.name)
-    threading.Thread(target=_end_with_the_supervisor, daemon=True).start()
+    threading.Thread(target=_end_with_the_supervisor, args=[spec.folder], daemon=True).start()
     asyncio.run(_serve(spec))
 
 
 if __name__ == "__main__":
-    main()
+    leave(main)
