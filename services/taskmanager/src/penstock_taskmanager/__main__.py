@@ -40,8 +40,8 @@ async def serve(settings: ClusterSettings, arguments: argparse.Namespace) -> Non
 
     def spec_of(worker: str, events_fd: int, folder: str) -> WorkerSpec:
         return WorkerSpec(
-            name=worker, host=f"{host} {arguments.http}", events_fd=events_fd, folder=folder,
-            cluster=settings_to_toml(settings), for_job=arguments.for_job, memory_mb=arguments.memory_mb, data=SubtaskSettings(),
+            name=worker, host=f"{host} {arguments.http}", events_fd=events_fd, folder=folder, for_job=arguments.for_job,
+            cluster=settings_to_toml(settings), memory_mb=arguments.memory_mb, data=SubtaskSettings(),
             log_format=arguments.log_format, log_level=arguments.log_level,
         )  # fmt: skip
 

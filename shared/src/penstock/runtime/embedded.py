@@ -335,7 +335,8 @@ class EmbeddedJob:
         assert self._code is not None
         return WorkerSpec(
             name=worker, host="this machine", events_fd=events_fd, folder=folder,
-            directory=str(self._directory.absolute()), target=self._code.target, parameters=self._code.parameters, durable=self._settings.durable,
+            directory=str(self._directory.absolute()), target=self._code.target, parameters=self._code.parameters,
+            durable=self._settings.durable,
             leader_silence_ms=FOREVER_MS, data=self._settings.data, log_level=self._code.log_level,
             log_format=self._code.log_format,
         )  # fmt: skip
