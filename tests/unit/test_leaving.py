@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -43,8 +44,12 @@ def test_the_exit_code_and_the_output_are_those_of_main(ending: str, code: int, 
 def test_a_reader_that_has_gone_is_no_crash() -> None:
     """The pipe is closed before the output is flushed."""
     command = [sys.executable, "-c", CODE.format(ending="import sys; sys.stdin.read(); return 0")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdin and process.stdout and process.stderr
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=buffered) as process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
         process.stdout.close()
         process.stdin.close()
         assert process.stderr.read() == b""
