@@ -78,3 +78,18 @@ def test_a_new_leader_learns_who_uses_what() -> None:
     slots.want("other", 1)
     assert slots.allocate() == []
     assert slots.offer("j") == {"a": 1}
+
+
+def test_a_worker_that_comes_back_is_offered_again() -> None:
+    """Lost, and heard again with the subtasks it had: the job hears of the slot although it is given nothing new."""
+    slots = SlotPool()
+    for name in "ab":
+        slots.heard(name, 1)
+    slots.want("j", 2)
+    assert slots.allocate() == ["j"]
+    assert slots.allocate() == []
+    slots.gone("b")
+    assert slots.allocate() == ["j"]
+    slots.heard("b", 1, running=["j"])
+    assert slots.allocate() == ["j"]
+    assert slots.offer("j") == {"a": 1, "b": 1}

@@ -33,6 +33,8 @@ class SlotPool:
         """Slots each job needs in all, in the order in which jobs asked first."""
         self._own: set[str] = set()
         """Jobs that take only workers which were started for them."""
+        self._told: dict[str, Mapping[str, int]] = {}
+        """What `allocate` last said of each job's slots."""
 
     # -- workers --------------------------------------------------------------------------------------------------------
 
@@ -85,12 +87,15 @@ class SlotPool:
         """A job has ended."""
         self._wanted.pop(job, None)
         self._own.discard(job)
+        self._told.pop(job, None)
         for worker in self._workers.values():
             worker.used.pop(job, None)
 
     def allocate(self) -> list[str]:
-        """Give free slots to the jobs that wait; returns those whose `offer` has changed."""
-        changed: list[str] = []
+        """Give free slots to the jobs that wait; returns those whose `offer` is not what this last said.
+
+        Also where nothing was given: a worker that was lost and comes back with a job's subtasks changes its offer.
+        """
         for job, wanted in self._wanted.items():
             missing = wanted - sum(self.offer(job).values())
             free = {name: worker.usable_by(job, job in self._own) for name, worker in self._workers.items()}
@@ -102,7 +107,9 @@ class SlotPool:
                     used = self._workers[name].used
                     used[job] = used.get(job, 0) + taken
                     missing -= taken
-            changed.append(job)
+        offers = {job: self.offer(job) for job in self._wanted}
+        changed = [job for job, offer in offers.items() if offer != self._told.get(job, {})]
+        self._told = offers
         return changed
 
     def offer(self, job: str) -> Mapping[str, int]:

@@ -372,7 +372,13 @@ class CoordinatorService:
 
     def _heard_slots(self, name: str, worker: Worker) -> None:
         beat = worker.heartbeat
-        running = {status.job for status in worker.tasks.values()} if name not in self._slots.workers else ()
+        # subtasks of earlier attempts are being ended: the slot is free for the next one
+        running = {
+            status.job
+            for status in worker.tasks.values()
+            if name not in self._slots.workers
+            and (status.job not in self._jobs or status.attempt == self._jobs[status.job].attempt)
+        }
         self._slots.heard(name, beat.slots, beat.bound_to, running)
         self._offer()
 
