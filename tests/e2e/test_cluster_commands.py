@@ -255,6 +255,30 @@ def test_what_is_wrong_is_said(cluster: Cluster) -> None:
     assert "ZeroDivisionError" in done.stderr
 
 
+def test_collected_rows_come_to_whoever_follows(cluster: Cluster) -> None:
+    """A sink that gathers rows in memory: every row once on standard output, although workers gathered them and died."""
+    gathering = cluster.folder / "gathering.py"
+    text = PIPELINE.replace("import files, generate", "import collecting, generate")
+    gathering.write_text(
+        text.replace('files.Sink(param("out", "out"), format="jsonl", existing="append")', "collecting.Sink()")
+    )
+    follower = cluster.start_command(
+        "submit", gathering, "--param", "rate=4000", "--checkpoint-interval", "300ms", "--parallelism", "2", *RESTART
+    )
+    wait_for(lambda: any(job["last_checkpoint"] > 1 for job in cluster.json("jobs")), "checkpoints are complete")
+    [supervisor] = [service.pid for service in cluster.services if service.name == "taskmanager"]
+    workers = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
+    assert len(workers) == 3
+    for worker in workers:
+        os.kill(int(worker), signal.SIGKILL)
+    out, err = follower.communicate(timeout=120)
+    assert follower.returncode == 0, err
+    rows = [json.loads(line) for line in out.splitlines()]
+    windows = [(row["key"], row["window_start"]) for row in rows]
+    assert len(windows) == len(set(windows)) == 7 * ROWS // 100
+    assert sum(row["total"] for row in rows) == sum(range(ROWS))
+
+
 def test_without_a_cluster_the_command_says_so(tmp_path: Path) -> None:
     """No dispatcher: an error at once, exit code 1; a bad option: exit code 2."""
     command = [sys.executable, "-m", "penstock.cli.main"]

@@ -64,9 +64,10 @@ def sources(file: str = "cluster.py") -> bytes:
 class SmallCluster:
     """Ports, a pipeline, and a dispatcher; coordinators and workers are started by the test."""
 
-    def __init__(self, *, rate: float | None = 100, other: SmallCluster | None = None) -> None:
-        """`rate`: rows a second; by default no job ends of itself while a test asks for it. `other`: a cluster of which
-        this is one more dispatcher."""
+    def __init__(self, *, rate: float | None = 100, collects: bool = False, other: SmallCluster | None = None) -> None:
+        """`rate`: rows a second; by default no job ends of itself while a test asks for it. `collects`: as `Services`.
+        `other`: a cluster of which this is one more dispatcher."""
+        self.collects = collects
         self.clock = SystemClock()
         self.log = MemoryLog()
         self.blobs = MemoryBlobs()
@@ -125,7 +126,7 @@ class SmallCluster:
 
     def worker(self, slots: int = 1) -> asyncio.Task[None]:
         """Start a worker."""
-        services = Services(self.log, self.blobs, self.clock)
+        services = Services(self.log, self.blobs, self.clock, collects=self.collects)
         return self._start(WorkerService(f"worker-{len(self.tasks)}", slots, services, self).run())
 
     bound_to = ""

@@ -130,3 +130,24 @@ async def test_without_a_leader_lists_work_and_requests_do_not() -> None:
             assert "view is not readable" in broken.text
         finally:
             await replica.stop()
+
+
+async def test_what_sinks_gathered_is_handed_out() -> None:
+    """The names of the parts, each part, and 404 for others."""
+    async with small_cluster(collects=True) as cluster:
+        job = await cluster.submit()
+
+        async def gathered() -> bool:
+            return bool((await cluster.client.collected(job)).parts)
+
+        await until(gathered, "a part is in the store")
+        name = (await cluster.client.collected(job)).parts[0]
+        part = await cluster.client.collected_part(job, name)
+        assert part.checkpoint == int(name.rpartition("/")[2].partition("-")[0])
+        assert not cluster.sink.rows
+        for wrong in ("none", "../../active", "a/%2e%2e/b"):
+            response = await cluster.http.get(f"/penstock/v1/jobs/{job}/collected/{wrong}")
+            assert response.status_code == 404
+        assert (await cluster.client.outcome(await cluster.client.cancel(job), 20)).state == "completed"
+        assert await cluster.ended(job) == "CANCELED"
+        assert (await cluster.client.collected(job)).parts == ()

@@ -88,3 +88,22 @@ async def test_what_could_not_be_made_durable_is_tried_with_the_next_checkpoint(
     committer.persisted(second)
     _, third = committer.prepare(3)
     assert len(third) == 1
+
+
+async def test_parts_of_some_sinks_are_committed_elsewhere():
+    """Not by their writer; those of other sinks are."""
+    here, there, gathered = Writer(), Writer(), list[StagedPart]()
+
+    async def gather(part: StagedPart) -> None:
+        gathered.append(part)
+
+    committer = Committer({"here": here, "there": there}, [], 0, lambda: None, {"there": gather})
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(committer.run())
+        committer.prepare(1)
+        committer.completed(1)
+        await until(lambda: committer.published == 1)
+        running.cancel()
+    assert here.visible == ["part 1"]
+    assert there.visible == []
+    assert gathered == [StagedPart("there", 1, "part 1")]

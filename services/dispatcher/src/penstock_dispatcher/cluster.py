@@ -15,13 +15,14 @@ from typing import Final, TypeVar
 import msgspec
 import structlog
 
-from penstock.errors import CorruptDataError, ExternalError
+from penstock.errors import CorruptDataError, ExternalError, UsageError
 from penstock.ports import BlobNotFoundError, Blobs, Clock, Log, Metadata, NewRecord, RecordTooLargeError
 from penstock.protocol.joblog import JobHistory
 from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import Restore, encode
 from penstock.protocol.requests import Answer, AnyRequest, artifact_key
 from penstock.runtime.catalog import ACTIVE, FINISHED, FinishedJob, JobCatalog
+from penstock.runtime.collected import collected_names, collected_prefix
 from penstock.runtime.coordinator import VIEW
 from penstock.runtime.job_store import JobStore
 from penstock.runtime.topics import REQUESTS, create_control_topics
@@ -174,6 +175,21 @@ class Cluster:
     async def artifact(self, key: str) -> bytes:
         """The sources of a job."""
         return await _soon("the store", self._ports.blobs.get(key), UPLOAD_S)
+
+    async def collected(self, job: str) -> list[str]:
+        """The names of the parts that sinks gathered."""
+        return await _soon("the store", collected_names(self._ports.blobs, job))
+
+    async def collected_part(self, job: str, name: str) -> bytes:
+        """A part, as JSON.
+
+        Raises:
+            RestError: there is none of that name.
+        """
+        try:
+            return await _soon("the store", self._ports.blobs.get(collected_prefix(job) + name), UPLOAD_S)
+        except (BlobNotFoundError, UsageError) as error:
+            raise RestError(404, f"job {job} has no collected part {name!r}") from error
 
     # -- requests -------------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from penstock import __version__
 from penstock.client.documents import (
     CheckpointList,
+    CollectedList,
     Failures,
     JobDetail,
     JobList,
@@ -32,6 +33,7 @@ from penstock.graph.scaling import scaled
 from penstock.protocol.joblog import Artifact
 from penstock.protocol.manifests import covers_rows
 from penstock.protocol.requests import AnyRequest, CancelJob, RescaleJob, StopJob, SubmitJob, TakeSavepoint
+from penstock.runtime.collected import CollectedPart
 from penstock_dispatcher.bodies import check_sources, read_body, read_submission
 from penstock_dispatcher.cluster import Cluster
 from penstock_dispatcher.describing import SUBMISSION, answers, takes
@@ -89,6 +91,8 @@ class PenstockRoutes:
         add("/jobs/{job}/failures", self.failures, methods=["GET"], responses=answers(Failures))
         add("/jobs/{job}/log", self.log, methods=["GET"], responses=answers(JobLog))
         add("/jobs/{job}/artifact", self.artifact, methods=["GET"])
+        add("/jobs/{job}/collected", self.collected, methods=["GET"], responses=answers(CollectedList))
+        add("/jobs/{job}/collected/{name:path}", self.part, methods=["GET"], responses=answers(CollectedPart))
         add("/jobs/{job}/requests/{request_id}", self.request_state, methods=["GET"], responses=answers(RequestState))
         asking: tuple[tuple[str, str, Any, type[msgspec.Struct]], ...] = (
             ("DELETE", "/jobs/{job}", self.delete, SavepointBody),
@@ -157,6 +161,15 @@ class PenstockRoutes:
         if artifact is None:
             raise RestError(404, f"job {found.job} was submitted without sources")
         return Response(await self._cluster.artifact(artifact.key), media_type="application/zip")
+
+    async def collected(self, job: JobName) -> Response:
+        """What the sinks of a job that gather rows in memory have so far: the names of the parts, in order."""
+        return sent(CollectedList(tuple(await self._cluster.collected((await self._jobs.find(job)).job))))
+
+    async def part(self, job: JobName, name: str) -> Response:
+        """A part: the sink's operator, the checkpoint, and what `commit` of such a sink takes."""
+        found = await self._jobs.find(job)
+        return Response(await self._cluster.collected_part(found.job, name), media_type="application/json")
 
     async def workers(self) -> Response:
         """The worker processes of all task managers; 503 without a leader, which alone knows them."""

@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from penstock.api.pipeline import Pipeline
+from penstock.cli.collected import print_collected
 from penstock.cli.display import Rate, changed_lines, live_view, start_lines, summary_lines
 from penstock.errors import ExternalError, PenstockError, UsageError, UserCodeError
 from penstock.graph.jobgraph import graph_from_json
@@ -68,7 +69,9 @@ async def _run(pipeline: Pipeline, directory: Path, settings: EmbeddedSettings, 
     if running.cancelled():
         _say(console, "stopped before the run had begun")
         return 130
-    return _report(console, job, running.result(), time.monotonic() - started, arguments)
+    exit_code = _report(console, job, running.result(), time.monotonic() - started, arguments)
+    print_collected(pipeline.plan)
+    return exit_code
 
 
 async def _announce(job: EmbeddedJob, directory: Path, arguments: argparse.Namespace, console: Console) -> None:

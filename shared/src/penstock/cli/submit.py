@@ -12,19 +12,21 @@ from rich.console import Console
 
 from penstock.api.pipeline import Pipeline
 from penstock.cli.cluster import print_json, timeout_s
+from penstock.cli.collected import fetch_collected, print_collected
 from penstock.cli.display import operator_name
 from penstock.cli.following import Follower
 from penstock.cli.strategies import parse_restart
 from penstock.client import ClusterClient
 from penstock.client.documents import ENDED, ArtifactDescription, Requested, Submission
-from penstock.client.fitness import advice, check_fit
 from penstock.errors import ExternalError, PenstockError
 from penstock.graph.jobgraph import SINK_VERBS, JobGraph, build_job_graph
+from penstock.graph.logical import LogicalPlan
 from penstock.graph.scaling import scalable_form
 from penstock.protocol.checkpoints import CheckpointSettings
 from penstock.protocol.joblog import JobSettings
 from penstock.protocol.messages import Restore
 from penstock.runtime.artifacts import Packed, pack
+from penstock.runtime.fitness import advice, check_fit
 from penstock.runtime.loading import load_pipeline, parse_parameters
 from penstock.settings import ClusterSettings, load_settings
 from penstock.times import duration_us
@@ -45,7 +47,7 @@ def submit_command(arguments: argparse.Namespace) -> int:
     for line in advice(pipeline.plan, Path(arguments.file.partition(":")[0])):
         console.print(f"warning: {line}", markup=False, soft_wrap=True)
     submission = _submission(pipeline, graph, packed, settings, arguments)
-    return asyncio.run(_submit(cluster, submission, graph, packed.data, arguments, console))
+    return asyncio.run(_submit(cluster, submission, graph, pipeline.plan, packed.data, arguments, console))
 
 
 def _settings(arguments: argparse.Namespace) -> JobSettings:
@@ -78,6 +80,7 @@ async def _submit(
     settings: ClusterSettings,
     submission: Submission,
     graph: JobGraph,
+    plan: LogicalPlan,
     sources: bytes,
     arguments: argparse.Namespace,
     console: Console,
@@ -97,7 +100,7 @@ async def _submit(
         follower = Follower(cluster, requested.job, console)
         follower.say(f"{graph.name}: job {requested.job}, parallelism {graph.parallelism}")
         follower.say(*(f"{operator_name(o)}: {o.guarantee}" for o in graph.operators() if o.verb in SINK_VERBS))
-        return await _follow(follower, requested, arguments)
+        return await _follow(follower, requested, plan, arguments)
 
 
 async def _restore(cluster: ClusterClient, settings: ClusterSettings, name: str) -> Restore:
@@ -121,7 +124,7 @@ async def _accepted(cluster: ClusterClient, requested: Requested, deadline_s: fl
         )
 
 
-async def _follow(follower: Follower, requested: Requested, arguments: argparse.Namespace) -> int:
+async def _follow(follower: Follower, requested: Requested, plan: LogicalPlan, arguments: argparse.Namespace) -> int:
     following = asyncio.ensure_future(follower.follow())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -136,7 +139,9 @@ async def _follow(follower: Follower, requested: Requested, arguments: argparse.
         return 130
     detail = following.result()
     assert detail.summary.state in ENDED
+    await fetch_collected(follower.cluster, requested.job, plan)
     follower.outcome(detail)
+    print_collected(plan)
     if arguments.json:
         print_json(detail.summary)
     return 0 if detail.summary.state in SUCCEEDED else 1

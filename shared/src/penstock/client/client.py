@@ -15,6 +15,7 @@ import msgspec
 
 from penstock.client.documents import (
     CheckpointList,
+    CollectedList,
     Failures,
     JobDetail,
     JobList,
@@ -33,6 +34,7 @@ from penstock.client.documents import (
 )
 from penstock.client.errors import NoAnswerError, RefusedError
 from penstock.errors import CorruptDataError, UsageError
+from penstock.runtime.collected import CollectedPart
 
 ANSWER_S: Final = 20.0
 """How long a dispatcher may take: it gives up on Kafka, Redis and the store before that."""
@@ -111,6 +113,14 @@ class ClusterClient:
     async def artifact(self, job: str) -> bytes:
         """The zip of the sources of a job."""
         return (await self._ask("GET", f"/jobs/{_quoted(job)}/artifact")).content
+
+    async def collected(self, job: str) -> CollectedList:
+        """What the sinks of a job that gather rows in memory have so far: the names of the parts."""
+        return await self._get(f"/jobs/{_quoted(job)}/collected", CollectedList)
+
+    async def collected_part(self, job: str, name: str) -> CollectedPart:
+        """One part."""
+        return await self._get(f"/jobs/{_quoted(job)}/collected/{name}", CollectedPart)
 
     async def workers(self) -> WorkerList:
         """The worker processes."""

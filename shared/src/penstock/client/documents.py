@@ -64,6 +64,12 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     empty."""
 
 
+class CollectedList(msgspec.Struct, frozen=True):
+    """The parts of what the sinks of a job gathered in memory, in order; each is at `/jobs/{job}/collected/{name}`."""
+
+    parts: tuple[str, ...]
+
+
 class StopBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How to stop."""
 

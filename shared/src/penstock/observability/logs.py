@@ -29,3 +29,5 @@ def configure_logging(form: LogFormat, level: str) -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
+    # While a broker is down aiokafka writes a line per attempt and client, ten a second; whoever waits says so once.
+    logging.getLogger("aiokafka").setLevel(logging.WARNING if level == "debug" else logging.CRITICAL)

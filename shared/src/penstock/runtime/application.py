@@ -26,6 +26,7 @@ from penstock.protocol.manifests import decode_manifest
 from penstock.protocol.messages import Restore
 from penstock.protocol.requests import SubmitJob
 from penstock.runtime.artifacts import pack
+from penstock.runtime.fitness import check_fit
 from penstock.runtime.loading import load_pipeline
 
 _LENGTH: Final = struct.Struct("<I")
@@ -59,12 +60,7 @@ def prepare(spec: ApplicationSpec) -> Prepared:
     """
     pipeline = load_pipeline(spec.target, dict(spec.parameters))
     at_least_once = spec.settings.checkpoints.flavour == "at_least_once"
-    in_process = [node for node in pipeline.plan if getattr(getattr(node.operation, "sink", None), "in_process", False)]
-    if in_process:
-        raise PipelineError(
-            f"pipeline {pipeline.name!r} collects rows in the process that runs it, and on a cluster there are several; "
-            "write to Kafka or to files instead"
-        )
+    check_fit(pipeline.plan)
     graph = build_job_graph(pipeline.plan, spec.parallelism, at_least_once=at_least_once)
     packed = pack(spec.target, dict(spec.parameters))
     request = SubmitJob(

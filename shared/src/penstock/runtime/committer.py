@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
@@ -23,9 +24,12 @@ class Committer:
         restored: Sequence[StagedPart],
         restored_checkpoint: int,
         changed: Callable[[], None],
+        elsewhere: Mapping[str, Callable[[StagedPart], Awaitable[None]]] = MappingProxyType({}),
     ) -> None:
-        """`changed` is called when `published` has risen."""
+        """`changed` is called when `published` has risen. Parts of operators in `elsewhere` are committed by that and
+        not by their writers."""
         self._writers = writers
+        self._elsewhere = elsewhere
         self._parts = StagedParts(restored, restored_checkpoint)
         self._wake = asyncio.Event()
         self._wake.set()
@@ -65,7 +69,10 @@ class Committer:
             await self._wake.wait()
             self._wake.clear()
             for part in self._parts.to_commit():
-                await asyncio.to_thread(self._writers[part.operator].commit, part.committable)
+                if part.operator in self._elsewhere:
+                    await self._elsewhere[part.operator](part)
+                else:
+                    await asyncio.to_thread(self._writers[part.operator].commit, part.committable)
                 self._parts.committed(part)
             self._changed()
 

@@ -72,6 +72,7 @@ from penstock.protocol.retention import retired_objects
 from penstock.runtime import steps
 from penstock.runtime.beginnings import beginnings_prefix
 from penstock.runtime.catalog import JobCatalog
+from penstock.runtime.collected import collected_prefix
 from penstock.runtime.job_store import JobStore
 from penstock.runtime.leadership import ControlPorts
 from penstock.runtime.progress import JobProgress
@@ -471,6 +472,10 @@ class JobShell:
     async def _delete_checkpoints(self) -> None:
         for key in await self._ports.blobs.list(beginnings_prefix(self.job)):
             await self._ports.blobs.delete(key)
+        terminated = self.history.terminated
+        if terminated is not None and terminated.state == "CANCELED":
+            for key in await self._ports.blobs.list(collected_prefix(self.job)):
+                await self._ports.blobs.delete(key)
         await self._delete_unneeded_checkpoints()
 
     async def _delete_unneeded_checkpoints(self) -> None:

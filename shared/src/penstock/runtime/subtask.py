@@ -7,7 +7,7 @@ are never called concurrently. CPU work happens in `_handle`; awaits only wait f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
@@ -17,6 +17,7 @@ from penstock.graph.jobgraph import DEAD_LETTERS_TAG, ENCODE, JobGraph
 from penstock.graph.logical import LogicalPlan, Read, Write
 from penstock.ports import Blobs, Clock, Log
 from penstock.protocol.channels import AdvanceWatermark, BecomeIdle, Deliver
+from penstock.protocol.committing import StagedPart
 from penstock.protocol.joblog import StateBackend
 from penstock.protocol.manifests import Manifest, blob_prefix
 from penstock.protocol.messages import Acknowledged, AnyEvent, Declined, Deploy, TaskState, TaskStatus
@@ -46,6 +47,7 @@ from penstock.protocol.subtask import (
 )
 from penstock.runtime.beginnings import BeginningsStore
 from penstock.runtime.chain import Chain, build_chain
+from penstock.runtime.collected import CollectedParts
 from penstock.runtime.committer import STAGED, Committer, decode_staged
 from penstock.runtime.exchange import Coalescer, ExchangeWriter, decode_payload, frame_schema
 from penstock.runtime.exchange_io import CreditReport, FrameSender, PartitionReader
@@ -82,6 +84,8 @@ class Services:
     settings: SubtaskSettings = field(default_factory=SubtaskSettings)
     pressed: Callable[[], bool] = lambda: False
     """Whether memory is short: sources then wait a little between two batches."""
+    collects: bool = False
+    """Whether rows that a sink gathers in memory are for another process, and so go into the store."""
 
 
 @dataclass
@@ -251,10 +255,18 @@ class SubtaskRunner:
         )
         staged = [part for state in restored.values() if state for part in decode_staged(state.lists.get(STAGED, ()))]
         checkpoint = self.deploy.restore.checkpoint if self.deploy.restore else 0
-        committer = Committer(writers, staged, checkpoint, self._published_changed)
+        committer = Committer(writers, staged, checkpoint, self._published_changed, self._collected())
         if self._vertex.is_source:
             self._source = await self._open_source(chain, restored)
         return chain, committer
+
+    def _collected(self) -> dict[str, Callable[[StagedPart], Awaitable[None]]]:
+        """The sinks whose rows another process wants, and how it gets them."""
+        if not self._services.collects:
+            return {}
+        parts = CollectedParts(self.deploy.job, self._services.blobs)
+        writes = [(o.id, self._plan.node(o.node).operation) for o in self._vertex.operators if o.verb == "write"]
+        return {name: parts.put for name, write in writes if isinstance(write, Write) and write.sink.in_process}
 
     async def _encoders(self) -> dict[str, SinkEncoder]:
         encoders: dict[str, SinkEncoder] = {}

@@ -130,7 +130,7 @@ async def _serve(spec: WorkerSpec) -> None:
 
     writer = await _open_pipe(spec.events_fd)
     async with _ports(spec) as (log, blobs, loader):
-        services = Services(log, blobs, SystemClock(), spec.data, pressed)
+        services = Services(log, blobs, SystemClock(), spec.data, pressed, collects=bool(spec.cluster))
         worker = WorkerService(
             spec.name, 1, services, loader, spec.leader_silence_ms, sender=PipeEvents(writer), host=spec.host
         )

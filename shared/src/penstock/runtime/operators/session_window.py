@@ -287,3 +287,40 @@ class SessionWindowOperator(Operator):
             if len(frames) > len(groups):  # several parts of one key group may hold the same key
                 self._stored = self._sessions.fused(self._stored)
             self._next_due = MIN_WATERMARK
+
+
+# -- sessions of a snapshot as a table ----------------------------------------------------------------------------------
+
+
+def table_of_sessions(header: Mapping[str, Any], rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows of a segment with the bounds of their window as timestamps and `fired`, behind the keys."""
+    keys = [part["name"] for part in header["keys"]]
+    return rows.select(
+        *keys,
+        pl.col(_FIRST).cast(_UTC_MICROS).alias("window_start"),
+        (pl.col(_LAST) + header["gap_us"]).cast(_UTC_MICROS).alias("window_end"),
+        pl.col(_FIRED).alias("fired"),
+        *(name for name in rows.columns if name not in (*keys, _FIRST, _LAST, _FIRED)),
+    )
+
+
+def sessions_of_table(header: Mapping[str, Any], table: pl.DataFrame) -> pl.DataFrame:
+    """The inverse of `table_of_sessions`.
+
+    Raises:
+        ValueError: a session is shorter than the gap, or two of a key overlap or touch, which makes them one.
+    """
+    keys = [part["name"] for part in header["keys"]]
+    start, end = pl.col("window_start").cast(pl.Int64), pl.col("window_end").cast(pl.Int64)
+    if bad := table.filter((end - start < header["gap_us"]).fill_null(True)).rows(named=True):
+        window = f"window_start {bad[0]['window_start']}, window_end {bad[0]['window_end']}"
+        raise ValueError(f"{window}: a session lasts at least its gap of {format_duration(header['gap_us'])}")
+    ordered = table.sort([*keys, "window_start"])
+    same_key = pl.all_horizontal(pl.col(key).eq_missing(pl.col(key).shift()) for key in keys)
+    touching = same_key & (start <= end.shift())
+    if bad := ordered.with_row_index(_ROW).filter(touching & (pl.col(_ROW) > 0)).rows(named=True):
+        key = ", ".join(f"{name} {bad[0][name]!r}" for name in keys)
+        raise ValueError(f"{key}: two sessions overlap or touch at {bad[0]['window_start']}; make them one")
+    columns = [start.alias(_FIRST), (end - header["gap_us"]).alias(_LAST), pl.col("fired").alias(_FIRED)]
+    others = [name for name in table.columns if name not in (*keys, "window_start", "window_end", "fired")]
+    return table.select(*keys, *columns, *others)

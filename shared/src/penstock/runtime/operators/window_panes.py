@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import gcd
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 PANE: Final = "__pane"
 """Int64: start of the pane of a partial in a snapshot."""
+_UTC_MICROS: Final = pl.Datetime("us", "UTC")
 
 _RAW_ROWS: Final = 512 * 1024
 _MOST_RAW_ROWS: Final = 2 * 1024 * 1024
@@ -183,3 +185,44 @@ class FrozenPanes:
             for start, pane in sorted(self._panes.items())
         ]
         return encode_segments(self._header, frames, self._partials.keys, self._max_parallelism)
+
+
+# -- panes of a snapshot as a table -------------------------------------------------------------------------------------
+
+
+def pane_bounds(header: Mapping[str, Any]) -> tuple[str, str]:
+    """The columns that say which time a pane covers: the window's where each window is one pane."""
+    window = header["window"]
+    return ("window_start", "window_end") if window["size_us"] == window["slide_us"] else ("pane_start", "pane_end")
+
+
+def table_of_panes(header: Mapping[str, Any], rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows of a segment with the bounds of their pane as timestamps (behind the keys) instead of `PANE`."""
+    keys = [part["name"] for part in header["keys"]]
+    first, end = pane_bounds(header)
+    return rows.select(
+        *keys,
+        pl.col(PANE).cast(_UTC_MICROS).alias(first),
+        (pl.col(PANE) + _pane_us(header)).cast(_UTC_MICROS).alias(end),
+        *(name for name in rows.columns if name not in keys and name != PANE),
+    )
+
+
+def panes_of_table(header: Mapping[str, Any], table: pl.DataFrame) -> pl.DataFrame:
+    """The inverse of `table_of_panes`, sorted by pane.
+
+    Raises:
+        ValueError: a pane begins or ends where none of these windows has one.
+    """
+    first, end = pane_bounds(header)
+    start, length = pl.col(first).cast(pl.Int64), _pane_us(header)
+    wrong = ((start - header["window"]["offset_us"]) % length != 0) | (pl.col(end).cast(pl.Int64) - start != length)
+    if bad := table.filter(wrong.fill_null(True)).rows(named=True):
+        raise ValueError(f"{first} {bad[0][first]}, {end} {bad[0][end]}: the windows have no such pane")
+    keys = [part["name"] for part in header["keys"]]
+    others = [name for name in table.columns if name not in (*keys, first, end)]
+    return table.select(*keys, start.alias(PANE), *others).sort(PANE, maintain_order=True)
+
+
+def _pane_us(header: Mapping[str, Any]) -> int:
+    return gcd(header["window"]["size_us"], header["window"]["slide_us"])

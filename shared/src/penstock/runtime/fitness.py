@@ -24,11 +24,6 @@ def _problem(part: Source[Any] | Sink) -> str:
             return f"files.Source({part.path!r}) is relative to this directory{_ABSOLUTE}"
         case files.Sink() if not Path(part.folder).is_absolute():
             return f"files.Sink({part.folder!r}) is relative to this directory{_ABSOLUTE}"
-        case Sink() if part.in_process:
-            return (
-                f"the {part.kind} sink gathers rows in the memory of one process, which nobody reads there; write to "
-                "files or Kafka, or use penstock run"
-            )
         case _:
             return ""
 

@@ -1,0 +1,48 @@
+"""What sinks that gather rows in memory hold at the end of a job: brought here if need be, and printed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.connectors import collecting
+from penstock.connectors.base import WriteContext
+from penstock.graph.logical import LogicalPlan, Write
+from penstock.runtime.collected import operator_of
+from penstock.types import Schema
+
+if TYPE_CHECKING:
+    from penstock.client import ClusterClient
+
+
+async def fetch_collected(cluster: ClusterClient, job: str, plan: LogicalPlan) -> None:
+    """Bring what the workers of a cluster gathered to the sinks of this process.
+
+    Raises:
+        PenstockError: it cannot be had.
+    """
+    writers = {
+        name: sink.open(schema, WriteContext(name, 0, "", 0, lambda: 0)) for name, sink, schema in _collecting(plan)
+    }
+    if not writers:
+        return
+    for name in (await cluster.collected(job)).parts:
+        if operator_of(name) in writers:
+            part = await cluster.collected_part(job, name)
+            writers[part.operator].commit(part.committable)
+
+
+def print_collected(plan: LogicalPlan) -> None:
+    """Every row as a line of JSON on standard output, sink after sink."""
+    for _, sink, _ in _collecting(plan):
+        for row in sink.rows:
+            print(msgspec.json.encode(row).decode())
+
+
+def _collecting(plan: LogicalPlan) -> Iterator[tuple[str, collecting.Sink, Schema]]:
+    """(operator id, sink, schema) of every such sink."""
+    for node in plan:
+        if isinstance(node.operation, Write) and isinstance(node.operation.sink, collecting.Sink):
+            yield node.operator_id, node.operation.sink, node.schema
