@@ -10,6 +10,7 @@ import pytest
 
 from penstock.adapters.conditional_put import check_conditional_put
 from penstock.adapters.directory_blobs import DirectoryBlobs
+from penstock.adapters.local_copies import LocalCopies
 from penstock.adapters.memory import MemoryBlobs
 from penstock.adapters.s3_blobs import S3Blobs
 from penstock.errors import ExternalError, UsageError
@@ -25,6 +26,11 @@ async def directory(root: Path, _: Callable[[], ClusterSettings]) -> AsyncIterat
     yield DirectoryBlobs(root / "blobs")
 
 
+async def local_copies(root: Path, _: Callable[[], ClusterSettings]) -> AsyncIterator[Blobs]:
+    (root / "copies").mkdir()
+    yield LocalCopies(MemoryBlobs(), root / "copies", 1 << 30, copied=lambda _: True)
+
+
 async def s3(_: Path, cluster: Callable[[], ClusterSettings]) -> AsyncIterator[Blobs]:
     settings = cluster()
     blobs = S3Blobs(settings.store, settings.name)
@@ -34,7 +40,7 @@ async def s3(_: Path, cluster: Callable[[], ClusterSettings]) -> AsyncIterator[B
     await blobs.close()
 
 
-FACTORIES = {"memory": memory, "directory": directory, "s3": s3}
+FACTORIES = {"local_copies": local_copies, "memory": memory, "directory": directory, "s3": s3}
 
 
 @pytest.fixture(params=sorted(FACTORIES))

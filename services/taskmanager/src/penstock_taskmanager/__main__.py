@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import os
 import socket
+import tempfile
 import uuid
 from collections.abc import Sequence
 
@@ -15,7 +16,7 @@ from penstock.observability.metrics import SLOTS, WORKER_MEMORY, Sample
 from penstock.runtime.cluster_ports import cluster_log, cluster_store
 from penstock.runtime.serving import Readiness, health_app, http_server, run_service, service_parser, watch_readiness
 from penstock.runtime.subtask import SubtaskSettings
-from penstock.runtime.supervisor import Supervisor
+from penstock.runtime.supervisor import SpecOf, Supervisor
 from penstock.runtime.topics import create_control_topics
 from penstock.runtime.worker import resident_bytes
 from penstock.runtime.worker_process import WorkerSpec
@@ -27,24 +28,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = service_parser("taskmanager", "Runs subtasks: one worker process per slot.", "127.0.0.1:8083")
     parser.add_argument("--slots", type=int, default=os.cpu_count() or 1, metavar="N", help="slots (one per core)")
     parser.add_argument("--memory-mb", type=int, default=0, metavar="MB", help="what a slot may use (no limit)")
+    parser.add_argument(
+        "--local-state-mb", type=int, default=1_024, metavar="MB", help="local copies of snapshots, 0: none (1024)"
+    )
     parser.add_argument("--for-job", default="", metavar="JOB", help="serve this job only, and end with it")
     return run_service(parser.parse_args(argv), serve)
 
 
 async def serve(settings: ClusterSettings, arguments: argparse.Namespace) -> None:
     """Keep the slots alive until cancelled."""
-    clock = SystemClock()
     host = socket.gethostname()
     name = f"{host}-{uuid.uuid4().hex[:8]}"
-    readiness = Readiness()
 
     def spec_of(worker: str, events_fd: int, folder: str) -> WorkerSpec:
         return WorkerSpec(
             name=worker, host=f"{host} {arguments.http}", events_fd=events_fd, folder=folder, for_job=arguments.for_job,
             cluster=settings_to_toml(settings), memory_mb=arguments.memory_mb, data=SubtaskSettings(),
+            local_state=local_state, local_state_mb=arguments.local_state_mb,
             log_format=arguments.log_format, log_level=arguments.log_level,
         )  # fmt: skip
 
+    with tempfile.TemporaryDirectory(prefix="penstock-state-", ignore_cleanup_errors=True) as local_state:
+        await _serve(settings, arguments, name, spec_of)
+
+
+async def _serve(settings: ClusterSettings, arguments: argparse.Namespace, name: str, spec_of: SpecOf) -> None:
+    clock = SystemClock()
+    readiness = Readiness()
     async with cluster_log(settings, "taskmanager") as log, cluster_store(settings) as blobs:
         await create_control_topics(log)
         supervisor = Supervisor(

@@ -22,6 +22,7 @@ import structlog
 
 from penstock.adapters.directory_blobs import DirectoryBlobs
 from penstock.adapters.directory_log import DirectoryLog
+from penstock.adapters.local_copies import LocalCopies
 from penstock.adapters.system_clock import SystemClock
 from penstock.leaving import leave
 from penstock.observability.logs import LogFormat, configure_logging
@@ -63,6 +64,10 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     leader_silence_ms: int = LEADER_SILENCE_MS
     memory_mb: int = 0
     """What the slot may use; 0: no limit."""
+    local_state: str = ""
+    """Folder of local copies of snapshots, which the workers of a task manager share,"""
+    local_state_mb: int = 0
+    """and how much may be in it; 0: none."""
     data: SubtaskSettings = SubtaskSettings()
     log_format: LogFormat = "text"
     log_level: str = "info"
@@ -119,6 +124,8 @@ async def _ports(spec: WorkerSpec) -> AsyncGenerator[tuple[Log, Blobs, JobLoader
     os.environ[FILE_VARIABLE] = str(settings_file)  # what connectors of the pipeline mean by "the platform's Kafka"
     settings = load_settings()
     async with cluster_log(settings, spec.name) as log, cluster_store(settings) as blobs:
+        if spec.local_state_mb:
+            blobs = LocalCopies(blobs, Path(spec.local_state), spec.local_state_mb << 20)
         yield log, blobs, StoreLoader(blobs, JobStore(blobs, clock), folder, spec.for_job)
 
 
@@ -137,11 +144,12 @@ async def _serve(spec: WorkerSpec) -> None:
         await worker.run()
 
 
-def _end_with_the_supervisor(folder: str) -> None:
+def _end_with_the_supervisor(folders: Sequence[str]) -> None:
     # Not through sys.stdin: its lock would be held here for ever, and Python aborts at exit if it cannot have it.
     while os.read(sys.stdin.fileno(), 1):
         pass
-    shutil.rmtree(folder, ignore_errors=True)
+    for folder in filter(None, folders):
+        shutil.rmtree(folder, ignore_errors=True)
     os._exit(ORPHANED)
 
 
@@ -150,7 +158,7 @@ def main() -> None:
     spec = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerSpec)
     configure_logging(spec.log_format, spec.log_level)
     structlog.contextvars.bind_contextvars(worker=spec.name)
-    threading.Thread(target=_end_with_the_supervisor, args=[spec.folder], daemon=True).start()
+    threading.Thread(target=_end_with_the_supervisor, args=[[spec.folder, spec.local_state]], daemon=True).start()
     asyncio.run(_serve(spec))
 
 
