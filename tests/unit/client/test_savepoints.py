@@ -9,12 +9,15 @@ import msgspec
 import polars as pl
 import pytest
 
+from penstock import savepoint as savepoints
 from penstock.adapters.memory import MemoryBlobs
-from penstock.client.exporting import check_target, export_savepoint, import_savepoint, read_file, read_folder
-from penstock.client.inspecting import checked_uid, entries_of, only_key, operators_of, rows_of
+from penstock.client.exporting import export_savepoint, import_savepoint
 from penstock.errors import CorruptDataError, UsageError
 from penstock.protocol.manifests import Manifest, decode_manifest, encode_manifest
 from penstock.protocol.messages import Handle, OperatorHandles, Restore, SubtaskSnapshot
+from penstock.savepoint.folder import check_target, read_folder
+from penstock.savepoint.listing import entries_of, only_key, rows_of
+from penstock.savepoint.operators import checked_uid
 from penstock.state.segments import encode_segments
 from penstock.types import Schema, schema_of
 
@@ -79,24 +82,20 @@ async def test_a_savepoint_in_a_folder_is_read(tmp_path: Path) -> None:
     """Operators, keys and values; one key; entries of lists."""
     blobs = MemoryBlobs()
     await export_savepoint(blobs, await savepoint(blobs), tmp_path / "kept")
-    manifest, _ = read_folder(tmp_path / "kept")
-    (operator,) = operators_of(manifest)
+    kept = savepoints.read(tmp_path / "kept")
+    (operator,) = kept.operators
     assert (operator.uid, operator.verb, operator.subtasks) == ("fraud", "process", 2)
     assert operator.entries == {"splits": 2}
-
-    async def read(handle: Handle) -> bytes:
-        return read_file(tmp_path / "kept", handle)
-
-    rows = await rows_of(manifest, "fraud", read)
+    rows = rows_of(kept, "fraud")
     assert sorted(rows["account"].to_list()) == [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]
     (one,) = only_key(rows, operator.schema, "12").to_dicts()
     assert (one["state"], one["value"]) == ("last", '{"amount":2}')
     assert only_key(rows, operator.schema, "99").is_empty()
     with pytest.raises(UsageError, match="is no Int64"):
         only_key(rows, operator.schema, "abc")
-    assert entries_of(manifest, "fraud") == {"splits": ['{"id":"0"}', '{"id":"0"}']}
+    assert entries_of(kept.manifest, "fraud") == {"splits": ['{"id":"0"}', '{"id":"0"}']}
     with pytest.raises(UsageError, match="did you mean 'fraud'"):
-        checked_uid(manifest, "fraut")
+        checked_uid(kept.manifest, "fraut")
 
 
 async def test_what_is_damaged_is_named(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ def savepoint_command(arguments: argparse.Namespace) -> int:
     """Take a savepoint; with `--to`, copy it into a folder too."""
     to = Path(arguments.to) if arguments.to else None
     if to is not None:
-        from penstock.client.exporting import check_target
+        from penstock.savepoint.folder import check_target
 
         check_target(to)
 

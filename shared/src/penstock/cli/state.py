@@ -10,25 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from penstock.adapters.system_clock import SystemClock
 from penstock.cli.cluster import print_json, print_table
 from penstock.client import ClusterClient
-from penstock.client.exporting import read_file, read_folder, read_object
-from penstock.client.inspecting import (
-    OperatorState,
-    ReadObject,
-    checked_uid,
-    entries_of,
-    only_key,
-    operators_of,
-    rows_of,
-)
 from penstock.errors import ExternalError, UsageError
-from penstock.protocol.manifests import Manifest
-from penstock.protocol.messages import Handle
-from penstock.runtime.cluster_ports import cluster_store
-from penstock.runtime.job_store import JobStore
-from penstock.settings import load_settings
+from penstock.protocol.messages import Restore
+from penstock.savepoint import OperatorState, Savepoint, read
+from penstock.savepoint.listing import entries_of, only_key, rows_of
+from penstock.savepoint.operators import checked_uid
+from penstock.savepoint.reading import read_restore
+from penstock.settings import ClusterSettings, load_settings
 
 if TYPE_CHECKING:
     import polars as pl
@@ -43,37 +33,29 @@ def state_command(arguments: argparse.Namespace) -> int:
         raise UsageError("--key and --to are for one operator: name it with --uid")
     if arguments.to is not None and not arguments.to.endswith(".parquet"):
         raise UsageError(f"--to {arguments.to}: the file's name ends in .parquet")
-    return asyncio.run(_state(arguments))
-
-
-async def _state(arguments: argparse.Namespace) -> int:
-    folder = Path(arguments.savepoint)
-    if folder.is_dir():
-        manifest, _ = read_folder(folder)
-
-        async def read_there(handle: Handle) -> bytes:
-            return await asyncio.to_thread(read_file, folder, handle)
-
-        return await _show(arguments, manifest, read_there)
-    settings = load_settings(arguments.cluster)
-    async with ClusterClient(settings.rest) as cluster, cluster_store(settings) as blobs:
-        savepoint = await cluster.savepoint(arguments.savepoint)
-        manifest = await JobStore(blobs, SystemClock()).manifest(savepoint.restore)
-
-        async def read(handle: Handle) -> bytes:
-            return await read_object(blobs, handle)
-
-        return await _show(arguments, manifest, read)
-
-
-async def _show(arguments: argparse.Namespace, manifest: Manifest, read: ReadObject) -> int:
-    operators = operators_of(manifest)
+    savepoint = _opened(arguments)
     if arguments.uid is None:
-        _show_all(arguments, manifest, operators)
+        _show_all(arguments, savepoint)
         return 0
-    uid = checked_uid(manifest, arguments.uid)
-    operator = next(operator for operator in operators if operator.uid == uid)
-    rows = await rows_of(manifest, uid, read)
+    return _show_uid(arguments, savepoint)
+
+
+def _opened(arguments: argparse.Namespace) -> Savepoint:
+    if Path(arguments.savepoint).is_dir():
+        return read(arguments.savepoint)
+    settings = load_settings(arguments.cluster)
+    return read_restore(asyncio.run(_restore(settings, arguments.savepoint)), settings)
+
+
+async def _restore(settings: ClusterSettings, name: str) -> Restore:
+    async with ClusterClient(settings.rest) as cluster:
+        return (await cluster.savepoint(name)).restore
+
+
+def _show_uid(arguments: argparse.Namespace, savepoint: Savepoint) -> int:
+    uid = checked_uid(savepoint.manifest, arguments.uid)
+    operator = savepoint.operator(uid)
+    rows = rows_of(savepoint, uid)
     if arguments.key is not None:
         rows = only_key(rows, operator.schema, arguments.key)
     if arguments.to is not None:
@@ -83,23 +65,23 @@ async def _show(arguments: argparse.Namespace, manifest: Manifest, read: ReadObj
             raise ExternalError(f"--to {arguments.to}: {error}") from error
         print(f"{rows.height:,} rows in {arguments.to}")
         return 0
-    _show_one(arguments, operator, rows, entries_of(manifest, uid))
+    _show_one(arguments, operator, rows, entries_of(savepoint.manifest, uid))
     return 0
 
 
-def _show_all(arguments: argparse.Namespace, manifest: Manifest, operators: list[OperatorState]) -> None:
+def _show_all(arguments: argparse.Namespace, savepoint: Savepoint) -> None:
     if arguments.json:
         print_json(
             {
-                "job": manifest.job,
-                "checkpoint": manifest.checkpoint,
-                "parallelism": manifest.parallelism,
-                "max_parallelism": manifest.max_parallelism,
-                "operators": operators,
+                "job": savepoint.job,
+                "checkpoint": savepoint.checkpoint,
+                "parallelism": savepoint.parallelism,
+                "max_parallelism": savepoint.max_parallelism,
+                "operators": savepoint.operators,
             }
         )
         return
-    print(f"savepoint {manifest.checkpoint} of job {manifest.job}, parallelism {manifest.parallelism}")
+    print(f"savepoint {savepoint.checkpoint} of job {savepoint.job}, parallelism {savepoint.parallelism}")
     rows = [
         (
             operator.uid,
@@ -109,7 +91,7 @@ def _show_all(arguments: argparse.Namespace, manifest: Manifest, operators: list
             f"{operator.keyed_bytes:,}",
             ", ".join(f"{name}: {count}" for name, count in sorted(operator.entries.items())),
         )
-        for operator in operators
+        for operator in savepoint.operators
     ]
     print_table(("uid", "verb", "keys", "subtasks", "keyed bytes", "lists"), rows, right=("subtasks", "keyed bytes"))
 

@@ -251,12 +251,12 @@ class BoundListState(ListState[Any], BoundState):
                     frozen.expired(key)
                     continue
                 if run and expires != run_expires:
-                    yield key, None, _array(run), run_expires
+                    yield key, None, array_of(run), run_expires
                     run = []
                 run.append(self._codec.encode(value))
                 run_expires = expires
             if run:
-                yield key, None, _array(run), run_expires
+                yield key, None, array_of(run), run_expires
 
     def load(self, rows: Sequence[StoredRow]) -> None:
         ttl = self._binding.ttl_us
@@ -264,7 +264,7 @@ class BoundListState(ListState[Any], BoundState):
         for key, _, data, expires in rows:
             until = None if ttl is None else (fresh if expires is None else expires)
             entries = self.table.live.setdefault(key, [])
-            entries.extend((until, self._codec.decode(item)) for item in _items(data))
+            entries.extend((until, self._codec.decode(item)) for item in items_of(data))
 
     def purge(self, key: Any) -> None:
         current, self._cursor.key = self._cursor.key, key
@@ -378,17 +378,17 @@ def bind(declaration: State, binding: Binding) -> State:
     return bound(declaration, binding)
 
 
-# -- msgpack arrays -----------------------------------------------------------------------------------------------------
+# -- the elements of list state: msgpack arrays -------------------------------------------------------------------------
 
 
-def _array(items: Sequence[bytes]) -> bytes:
+def array_of(items: Sequence[bytes]) -> bytes:
     """A msgpack array of encoded items."""
     import msgspec
 
     return msgspec.msgpack.encode([msgspec.Raw(item) for item in items])
 
 
-def _items(data: bytes) -> list[bytes]:
+def items_of(data: bytes) -> list[bytes]:
     """The encoded items of a msgpack array."""
     import msgspec
 

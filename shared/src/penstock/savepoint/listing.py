@@ -1,103 +1,37 @@
-"""What stands in a savepoint, for people: its operators, their schema and size, their keys and values.
+"""What `penstock state` prints of a savepoint: the rows of an operator as one table, whatever states it has, and lists.
 
-Segments describe themselves (`penstock.state.segments`), so no user code is needed to read them.
+Object state has a row per value, list, map entry and timer: `state`, `entry` (the key in a map), `value` (JSON) and
+`time_us` (when it expires, or fires). Aggregates have their partial columns. Typed tables are `tables`' business.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable
+from typing import Any
 
 import msgspec
+import polars as pl
 
-from penstock.errors import CorruptDataError, UsageError, nearest
+from penstock.errors import CorruptDataError, UsageError
 from penstock.protocol.manifests import Manifest
-from penstock.protocol.messages import Handle, OperatorHandles
-
-if TYPE_CHECKING:
-    import polars as pl
-
-ReadObject = Callable[[Handle], Awaitable[bytes]]
-"""Gives the bytes of an object of the savepoint, checked."""
-
-OBJECTS: Final = "objects"
+from penstock.savepoint.operators import parts_of
+from penstock.savepoint.reading import Savepoint
+from penstock.savepoint.tables import OBJECTS
 
 
-class OperatorState(msgspec.Struct, frozen=True):
-    """An operator in a savepoint. Sizes in bytes."""
-
-    uid: str
-    verb: str
-    schema: dict[str, Any]
-    """What its state looks like: key columns, aggregates, declared states."""
-    subtasks: int
-    key_groups: int
-    keyed_bytes: int
-    entries: dict[str, int]
-    """Number of entries of its list, union and broadcast states."""
-
-
-def operators_of(manifest: Manifest) -> list[OperatorState]:
-    """All operators that have state, by uid."""
-    return [_operator(manifest, uid) for uid in sorted(manifest.operators)]
-
-
-def _operator(manifest: Manifest, uid: str) -> OperatorState:
-    parts = _parts(manifest, uid)
-    schema: dict[str, Any] = msgspec.json.decode(manifest.operators[uid])
-    entries: dict[str, int] = {}
-    for part in parts:
-        for name, values in (*part.lists.items(), *part.unions.items()):
-            entries[name] = entries.get(name, 0) + len(values)
-        for name in part.broadcast:
-            entries[name] = 1
-    keyed = [part.keyed for part in parts if part.keyed is not None]
-    return OperatorState(
-        uid=uid,
-        verb=str(schema.pop("verb", "")),
-        schema=schema,
-        subtasks=len(parts),
-        key_groups=len({group for handle in keyed for group in handle.key_groups}),
-        keyed_bytes=sum(handle.size_bytes for handle in keyed),
-        entries=entries,
-    )
-
-
-def checked_uid(manifest: Manifest, uid: str) -> str:
-    """The uid; raises `UsageError` naming the nearest if the savepoint has no such operator."""
-    if uid not in manifest.operators:
-        known = sorted(manifest.operators)
-        raise UsageError(f"--uid {uid}: no operator with state is called so there; {nearest(uid, known)}")
-    return uid
-
-
-async def rows_of(manifest: Manifest, uid: str, read: ReadObject) -> pl.DataFrame:
+def rows_of(savepoint: Savepoint, uid: str) -> pl.DataFrame:
     """The keyed state of an operator as a table, key columns first.
-
-    Object state has a row per value, list, map entry and timer: `state`, `entry` (the key in a map), `value` (JSON) and
-    `time_us` (when it expires, or fires). Aggregates have their partial columns.
 
     Raises:
         CorruptDataError: an object is missing or damaged.
     """
-    import polars as pl
-
-    from penstock.state.segments import decode_segment
-
-    frames: list[pl.DataFrame] = []
-    for part in _parts(manifest, uid):
-        if part.keyed is None:
-            continue
-        data = await read(part.keyed)
-        for start, end in part.keyed.key_groups.values():
-            header, rows = decode_segment(data[start:end], uid)
-            frames.append(_readable(header, rows) if header["kind"] == OBJECTS else rows)
+    frames = [
+        _readable(header, rows) if header["kind"] == OBJECTS else rows for _, header, rows in savepoint.segments(uid)
+    ]
     return pl.concat(frames, how="vertical_relaxed") if frames else pl.DataFrame()
 
 
 def _readable(header: dict[str, Any], rows: pl.DataFrame) -> pl.DataFrame:
-    import polars as pl
-
     keys = [part["name"] for part in header["keys"]]
     names = header["names"]
     return rows.select(
@@ -130,8 +64,6 @@ def only_key(rows: pl.DataFrame, schema: dict[str, Any], given: str) -> pl.DataF
     Raises:
         UsageError: the key has another number of columns, or a part of another type.
     """
-    import polars as pl
-
     names = [part["name"] for part in schema.get("keys", [])]
     if not names:
         raise UsageError("--key: the operator has no keys")
@@ -160,19 +92,10 @@ def _key_parts(given: str, count: int) -> list[Any]:
     return list(value) if isinstance(value, list) and count > 1 else [value]
 
 
-def _parts(manifest: Manifest, uid: str) -> list[OperatorHandles]:
-    return [
-        snapshot.operators[uid]
-        for subtasks in manifest.subtasks.values()
-        for _, snapshot in sorted(subtasks.items())
-        if uid in snapshot.operators
-    ]
-
-
 def entries_of(manifest: Manifest, uid: str) -> dict[str, list[str]]:
     """The entries of list, union and broadcast states, as text where they are text."""
     found: dict[str, list[str]] = {}
-    for part in _parts(manifest, uid):
+    for part in parts_of(manifest, uid):
         named: Iterable[tuple[str, Iterable[bytes]]] = (
             *part.lists.items(),
             *part.unions.items(),

@@ -1,0 +1,141 @@
+"""The form of a savepoint in a folder: everything it consists of, movable anywhere.
+
+`manifest.json` is the savepoint's manifest with the keys of its objects relative to the folder, `objects/` holds them,
+`savepoint.json` comes last and vouches for the manifest. Copying between folders and a cluster's store is
+`penstock.client.exporting`'s business.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from penstock.errors import CorruptDataError, ExternalError, UsageError
+from penstock.protocol.manifests import Manifest, decode_manifest, encode_manifest
+from penstock.protocol.messages import Handle, OperatorHandles
+
+FORMAT: Final = 1
+SEAL: Final = "savepoint.json"
+_MANIFEST: Final = "manifest.json"
+
+
+class Seal(msgspec.Struct, frozen=True):
+    """What `savepoint.json` says."""
+
+    checkpoint: int
+    job: str
+    sha256: str
+    """Of manifest.json."""
+    format: int = FORMAT
+
+
+def check_target(folder: Path, what: str = "--to ") -> None:
+    """Raise `UsageError` if something is in the folder already."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{what}{folder}: there is something already; name a new folder")
+
+
+def seal_folder(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest of a folder whose objects are all there, and the seal behind it."""
+    # A savepoint is published: what its sinks' exchanges held concerns nobody who starts from it elsewhere.
+    data = encode_manifest(msgspec.structs.replace(manifest, intervals={}))
+    write_file(folder / _MANIFEST, data)
+    seal = Seal(manifest.checkpoint, manifest.job, hashlib.sha256(data).hexdigest())
+    write_file(folder / SEAL, msgspec.json.encode(seal))
+
+
+def read_folder(folder: Path) -> tuple[Manifest, str]:
+    """The manifest of an exported savepoint and its checksum.
+
+    Raises:
+        UsageError: the folder holds none.
+        CorruptDataError: it is damaged, or the copy was never finished.
+    """
+    if not (folder / SEAL).is_file():
+        raise UsageError(f"{folder}: no savepoint is there, or its export was not finished: it has no {SEAL}")
+    try:
+        seal = msgspec.json.decode(_read(folder / SEAL), type=Seal)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise CorruptDataError(f"{folder / SEAL}: not readable: {error}") from error
+    if seal.format != FORMAT:
+        raise CorruptDataError(f"{folder / SEAL}: format {seal.format}; this program reads {FORMAT}")
+    data = _read(folder / _MANIFEST)
+    if hashlib.sha256(data).hexdigest() != seal.sha256:
+        raise CorruptDataError(f"{folder / _MANIFEST}: not what was written (checksum)")
+    manifest = decode_manifest(data, str(folder / _MANIFEST))
+    for handle in handles_of(manifest):
+        if Path(handle.key).is_absolute() or ".." in Path(handle.key).parts:
+            raise CorruptDataError(f"{folder / _MANIFEST}: it names an object outside the folder: {handle.key!r}")
+    return manifest, seal.sha256
+
+
+def handles_of(manifest: Manifest) -> list[Handle]:
+    """All objects that a savepoint consists of."""
+    return [
+        operator.keyed
+        for subtasks in manifest.subtasks.values()
+        for snapshot in subtasks.values()
+        for operator in snapshot.operators.values()
+        if operator.keyed is not None and not operator.keyed.inline
+    ]
+
+
+def with_keys(manifest: Manifest, rename: Callable[[str], str]) -> Manifest:
+    """The same savepoint with its objects under other keys."""
+
+    def renamed(_uid: str, _subtask: int, operator: OperatorHandles) -> OperatorHandles:
+        if operator.keyed is None or operator.keyed.inline:
+            return operator
+        keyed = msgspec.structs.replace(operator.keyed, key=rename(operator.keyed.key))
+        return msgspec.structs.replace(operator, keyed=keyed)
+
+    return with_operators(manifest, renamed)
+
+
+def with_operators(manifest: Manifest, change: Callable[[str, int, OperatorHandles], OperatorHandles]) -> Manifest:
+    """The same savepoint with what `change` makes of an operator's id, a subtask's index and what it put there."""
+    subtasks = {
+        vertex: {
+            index: msgspec.structs.replace(
+                snapshot,
+                operators={uid: change(uid, index, operator) for uid, operator in snapshot.operators.items()},
+            )
+            for index, snapshot in snapshots.items()
+        }
+        for vertex, snapshots in manifest.subtasks.items()
+    }
+    return msgspec.structs.replace(manifest, subtasks=subtasks)
+
+
+def read_file(folder: Path, handle: Handle) -> bytes:
+    """An object of an exported savepoint; raises `CorruptDataError` if it is missing or not what was written."""
+    return checked(handle.inline or _read(folder / handle.key), handle, str(folder / handle.key))
+
+
+def checked(data: bytes, handle: Handle, where: str) -> bytes:
+    """The bytes, if they are what was written; else raises `CorruptDataError`."""
+    if hashlib.sha256(data).hexdigest() != handle.sha256:
+        raise CorruptDataError(f"{where}: not what was written (checksum)")
+    return data
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise CorruptDataError(f"{path}: a part of the savepoint is missing") from error
+    except OSError as error:
+        raise ExternalError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file and the folders on its way; raises `ExternalError`."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    except OSError as error:
+        raise ExternalError(f"{path}: cannot be written: {error.strerror}") from error

@@ -1,0 +1,144 @@
+"""Where the bytes of a savepoint come from: files of a folder, or objects of a cluster's store; checked when read.
+
+A checksum is that of a whole object, an index names the segments of key groups in it. From a folder only the segments
+that are asked for are kept in memory; from a store one object at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from penstock.adapters.system_clock import SystemClock
+from penstock.errors import CorruptDataError, ExternalError, UsageError
+from penstock.ports import BlobNotFoundError, Blobs
+from penstock.protocol.manifests import Manifest, decode_manifest
+from penstock.protocol.messages import Handle
+from penstock.runtime.job_store import JobStore
+from penstock.savepoint.folder import checked
+
+if TYPE_CHECKING:
+    from penstock.settings import ClusterSettings
+
+_CHUNK_BYTES: Final = 1 << 20
+
+T = TypeVar("T")
+
+
+class Objects(Protocol):
+    """The objects of one savepoint."""
+
+    def segment(self, handle: Handle, key_group: int) -> bytes:
+        """The segment of a key group that the handle lists; raises `CorruptDataError` if its object is damaged."""
+        ...
+
+    def whole(self, handle: Handle) -> bytes:
+        """All of an object; raises `CorruptDataError` if it is damaged."""
+        ...
+
+
+class FolderObjects:
+    """Of an exported savepoint."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._good: set[str] = set()
+
+    def segment(self, handle: Handle, key_group: int) -> bytes:
+        """See `Objects.segment`."""
+        start, end = handle.key_groups[key_group]
+        return self._part(handle, start, end)
+
+    def whole(self, handle: Handle) -> bytes:
+        """See `Objects.whole`."""
+        return self._part(handle, 0, handle.size_bytes)
+
+    def _part(self, handle: Handle, start: int, end: int) -> bytes:
+        if handle.inline:
+            return checked(handle.inline, handle, handle.key)[start:end]
+        path = self._folder / handle.key
+        try:
+            with path.open("rb") as file:
+                if handle.key not in self._good:
+                    digest = hashlib.sha256()
+                    while chunk := file.read(_CHUNK_BYTES):
+                        digest.update(chunk)
+                    if digest.hexdigest() != handle.sha256:
+                        raise CorruptDataError(f"{path}: not what was written (checksum)")
+                    self._good.add(handle.key)
+                file.seek(start)
+                return file.read(end - start)
+        except FileNotFoundError as error:
+            raise CorruptDataError(f"{path}: a part of the savepoint is missing") from error
+        except OSError as error:
+            raise ExternalError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+class StoreObjects:
+    """Of a savepoint in a store; keeps the object that was read last."""
+
+    def __init__(self, store: ClusterSettings | Blobs) -> None:
+        self._store = store
+        self._last: tuple[str, bytes] | None = None
+
+    def segment(self, handle: Handle, key_group: int) -> bytes:
+        """See `Objects.segment`."""
+        start, end = handle.key_groups[key_group]
+        return self.whole(handle)[start:end]
+
+    def whole(self, handle: Handle) -> bytes:
+        """See `Objects.whole`."""
+        if self._last is None or self._last[0] != handle.key:
+            self._last = None  # never two at once
+            self._last = (handle.key, with_store(self._store, lambda blobs: read_object(blobs, handle)))
+        return self._last[1]
+
+
+async def read_object(blobs: Blobs, handle: Handle) -> bytes:
+    """An object of a savepoint; raises `CorruptDataError` if it is missing or not what was written."""
+    try:
+        data = handle.inline or await blobs.get(handle.key)
+    except BlobNotFoundError as error:
+        raise CorruptDataError(f"{handle.key}: an object of the savepoint is missing") from error
+    return await asyncio.to_thread(checked, data, handle, handle.key)
+
+
+def with_store(store: ClusterSettings | Blobs, work: Callable[[Blobs], Awaitable[T]]) -> T:
+    """The outcome of work on a store, whether or not an event loop runs here (as it does in a notebook)."""
+    from penstock.settings import ClusterSettings
+
+    async def opened() -> T:
+        if not isinstance(store, ClusterSettings):
+            return await work(store)
+        from penstock.runtime.cluster_ports import cluster_store  # needs the clients of a cluster, a folder does not
+
+        async with cluster_store(store) as blobs:
+            return await work(blobs)
+
+    with ThreadPoolExecutor(1, thread_name_prefix="savepoint") as thread:
+        return thread.submit(asyncio.run, opened()).result()
+
+
+async def find_manifest(blobs: Blobs, key: str) -> Manifest:
+    """The manifest of that key, checked against its job's log where that names it.
+
+    Raises:
+        UsageError: there is no such object.
+        CorruptDataError: it is no manifest, or not what was written.
+    """
+    try:
+        data = await blobs.get(key)
+    except BlobNotFoundError as error:
+        raise UsageError(
+            f"{key}: neither a folder with a savepoint nor the manifest of one in the cluster's store; penstock "
+            "checkpoints JOB lists those of a job"
+        ) from error
+    manifest = decode_manifest(data, key)
+    store = JobStore(blobs, SystemClock())
+    history = await store.history(manifest.job)
+    named = {record.manifest: record for record in history.savepoints.values()}
+    return await store.manifest(named[key].restore) if key in named else manifest
