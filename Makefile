@@ -22,7 +22,7 @@ setup: .venv/.ready ## Install the locked requirements into .venv
 
 lock: ## Write requirements.lock anew from the pyproject files
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-package penstock \
-		--extra cluster --group pyproject.toml:dev \
+		--extra cluster --extra spark --group pyproject.toml:dev \
 		shared/pyproject.toml $(SERVICES:=/pyproject.toml) --output-file requirements.lock
 
 demo: setup ## Run the first example on 20,000 real flights

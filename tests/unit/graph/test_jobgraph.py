@@ -218,3 +218,11 @@ def test_where_less_is_promised_the_sink_is_one_operator():
     graph = build_job_graph(q.plan, 1, at_least_once=True)
     assert [o.verb for o in graph.operators()] == ["read", "write"]
     assert "barriers are not aligned" in list(graph.operators())[-1].guarantee
+
+
+def test_state_stands_at_the_head_where_it_may_not_be_chained():
+    """A batch engine gets every keyed edge as an exchange and every stateful operator first in its vertex."""
+    p = Pipeline("apart")
+    windowed(p).filter(col("bids") > 1).write(collecting.Sink())
+    graph = build_job_graph(p.plan, 1, chain_state=False)
+    assert [vertex.name for vertex in graph.vertices] == ["read -> filter", "window -> filter -> write"]

@@ -22,9 +22,11 @@ from penstock.graph.logical import (
     KeyBy,
     LogicalPlan,
     Node,
+    ProcessRows,
     Project,
     Read,
     RunningAggregate,
+    RunningReduce,
     Side,
     Union,
     WindowAggregate,
@@ -144,20 +146,30 @@ def graph_from_json(value: Any) -> JobGraph:
     return msgspec.convert(value, JobGraph)
 
 
-def build_job_graph(plan: LogicalPlan, parallelism: int, *, at_least_once: bool = False) -> JobGraph:
+def build_job_graph(
+    plan: LogicalPlan, parallelism: int, *, at_least_once: bool = False, chain_state: bool = True
+) -> JobGraph:
     """Cut the plan into vertices.
+
+    Args:
+        plan: what the user wrote.
+        parallelism: subtasks of operators that do not say how many they want.
+        at_least_once: whether barriers are not aligned.
+        chain_state: whether operators that keep state may be chained. If not, each is the head of its vertex and every
+            keyed edge is an exchange, also at parallelism 1: what a batch engine needs to sort its input.
 
     Raises:
         PipelineError: nothing is written, an operator's parallelism exceeds its key groups, or nothing can come of it.
     """
-    return _Builder(plan, parallelism, at_least_once).build()
+    return _Builder(plan, parallelism, at_least_once, chain_state).build()
 
 
 class _Builder:
-    def __init__(self, plan: LogicalPlan, parallelism: int, at_least_once: bool) -> None:
+    def __init__(self, plan: LogicalPlan, parallelism: int, at_least_once: bool, chain_state: bool) -> None:
         self._plan = plan
         self._parallelism = parallelism
         self._at_least_once = at_least_once
+        self._chain_state = chain_state
         self._needed = _needed_nodes(plan)
         self._physical = [n for n in plan if n in self._needed and not _is_structure(n)]
         self._links = {node: tuple(_links(node)) for node in self._physical}
@@ -185,7 +197,8 @@ class _Builder:
             and producer.chainable
             and self._parallelism_of(producer) == self._parallelism_of(node)
             and self._slot_group(producer) == self._slot_group(node)
-            and (not link.keys or self._parallelism_of(node) == 1)
+            and (not link.keys or (self._chain_state and self._parallelism_of(node) == 1))
+            and (self._chain_state or not _keeps_state(node))
         )
         return self._vertex_of[producer] if chained else node
 
@@ -319,6 +332,19 @@ class _Builder:
 
 def _is_structure(node: Node) -> bool:
     return isinstance(node.operation, As | Union | KeyBy | Side | DeadLetters)
+
+
+def _keeps_state(node: Node) -> bool:
+    """Whether what becomes of a row depends on other rows. A `Process` without declared state is not asked to be alone."""
+    match node.operation:
+        case WindowAggregate() | RunningAggregate() | RunningReduce():
+            return True
+        case ProcessRows(process=process):
+            from penstock.api.functions import describe_states
+
+            return bool(node.inputs[0].keys) or bool(describe_states(process))
+        case _:
+            return False
 
 
 def _ancestors(node: Node) -> Iterator[Node]:

@@ -1,4 +1,4 @@
-"""The source of a subtask: which splits it owns, their positions, their event time, what happens to bad records."""
+"""The source of a subtask: which splits it owns, their positions, their watermarks. Records are judged by `judging`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import polars as pl
 
 from penstock.batches import EVENT_TIME
 from penstock.connectors.base import (
-    BadRow,
     EndOfSplit,
     Fetched,
     Position,
@@ -23,7 +22,7 @@ from penstock.connectors.base import (
     SplitReader,
     WatermarkGenerator,
 )
-from penstock.errors import BadRecordError
+from penstock.runtime.judging import RowJudge
 from penstock.runtime.operator import OperatorMetrics
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
@@ -101,7 +100,7 @@ class SourceDriver:
         self._subtask = subtask
         self._parallelism = parallelism
         self._context = context
-        self._metrics = metrics
+        self._judge = RowJudge(source, metrics)
         self._splits: dict[str, _SplitState] = {}
         self._turn: list[str] = []
         self._watermark = MIN_WATERMARK
@@ -209,50 +208,12 @@ class SourceDriver:
         state.idle = silent_us >= event_time.idle_after_us
 
     def _accept(self, state: _SplitState, fetched: Fetched) -> SourceBatch:
-        frame, bad = fetched.frame, list(fetched.bad)
-        if self._source.event_time is not None:
-            frame, untimed = self._timed(frame, state.split.id)
-            bad += untimed
-            if state.generator is not None and frame.height:
-                watermark = state.generator.on_batch(frame[EVENT_TIME], frame)
-                if watermark is not None:
-                    state.watermark = max(state.watermark, watermark)
-        self._metrics.rows_in += frame.height + len(bad)
-        return SourceBatch(frame=frame, dead=self._judge(bad), size_bytes=fetched.size_bytes)
-
-    def _timed(self, frame: pl.DataFrame, split_id: str) -> tuple[pl.DataFrame, list[BadRow]]:
-        """The frame with its hidden event time; rows without one are bad."""
-        event_time = self._source.event_time
-        assert event_time is not None
-        column = frame[event_time.column]
-        bad: list[BadRow] = []
-        if column.null_count():
-            for row in frame.filter(column.is_null()).iter_rows(named=True):
-                raw = msgspec.json.encode({key: str(value) for key, value in row.items()})
-                bad.append(BadRow(f"event time {event_time.column!r} is null", raw, split_id))
-            frame = frame.filter(column.is_not_null())
-            column = frame[event_time.column]
-        return frame.with_columns(column.cast(pl.Int64).alias(EVENT_TIME)), bad
-
-    def _judge(self, bad: list[BadRow]) -> pl.DataFrame | None:
-        """Apply the source's policy."""
-        if not bad:
-            return None
-        if self._source.bad_rows == "fail":
-            first = bad[0]
-            raise BadRecordError(
-                f"{first.where}: {first.error}; the record is {first.raw[:200]!r}. Correct it, or choose "
-                "bad_rows='skip' (counted) or 'dead_letter' at the source"
-            )
-        self._metrics.bad_rows += len(bad)
-        if self._source.bad_rows == "skip":
-            return None
-        columns = {
-            "error": [row.error for row in bad],
-            "raw": [row.raw for row in bad],
-            "where": [row.where for row in bad],
-        }
-        return pl.DataFrame(columns, schema={"error": pl.String, "raw": pl.Binary, "where": pl.String})
+        frame, dead = self._judge.judge(fetched, state.split.id)
+        if state.generator is not None and frame.height:
+            watermark = state.generator.on_batch(frame[EVENT_TIME], frame)
+            if watermark is not None:
+                state.watermark = max(state.watermark, watermark)
+        return SourceBatch(frame=frame, dead=dead, size_bytes=fetched.size_bytes)
 
     def _with_watermark(self, batch: SourceBatch) -> SourceBatch:
         """Add the combined watermark if it has risen, or that every split is idle."""
