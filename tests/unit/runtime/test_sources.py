@@ -128,7 +128,7 @@ async def test_bad_records_follow_the_policy(tmp_path):
     skipping = driver(source("skip"))
     await skipping.open(())
     assert numbers(await drain(skipping)) == [1]
-    assert skipping._metrics.bad_rows == 1
+    assert skipping._judge.metrics.bad_rows == 1
     await skipping.close()
     setting_aside = driver(source("dead_letter"))
     await setting_aside.open(())

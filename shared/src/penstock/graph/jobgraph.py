@@ -335,7 +335,7 @@ def _is_structure(node: Node) -> bool:
 
 
 def _keeps_state(node: Node) -> bool:
-    """Whether what becomes of a row depends on other rows. A `Process` without declared state is not asked to be alone."""
+    """Whether what becomes of a row depends on other rows. A `Process` that declares no state is taken to have none."""
     match node.operation:
         case WindowAggregate() | RunningAggregate() | RunningReduce():
             return True

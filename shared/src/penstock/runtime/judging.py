@@ -21,7 +21,7 @@ class RowJudge:
 
     def __init__(self, source: Source[Any], metrics: OperatorMetrics) -> None:
         self._source = source
-        self._metrics = metrics
+        self.metrics = metrics
 
     def judge(self, fetched: Fetched, split_id: str) -> tuple[pl.DataFrame, pl.DataFrame | None]:
         """The good rows, with their hidden event time if the source has one, and the dead letters, if there are any.
@@ -33,7 +33,7 @@ class RowJudge:
         if self._source.event_time is not None:
             frame, untimed = self._timed(frame, split_id)
             bad += untimed
-        self._metrics.rows_in += frame.height + len(bad)
+        self.metrics.rows_in += frame.height + len(bad)
         return frame, self._dead(bad)
 
     def _timed(self, frame: pl.DataFrame, split_id: str) -> tuple[pl.DataFrame, list[BadRow]]:
@@ -60,7 +60,7 @@ class RowJudge:
                 f"{first.where}: {first.error}; the record is {first.raw[:200]!r}. Correct it, or choose "
                 "bad_rows='skip' (counted) or 'dead_letter' at the source"
             )
-        self._metrics.bad_rows += len(bad)
+        self.metrics.bad_rows += len(bad)
         if self._source.bad_rows == "skip":
             return None
         columns = {
