@@ -103,8 +103,10 @@ async def run_embedded(pipeline: str, parameters: dict[str, str], directory: Pat
 
 
 @asynccontextmanager
-async def cluster_services(servers: Servers, folder: Path, rest_port: int) -> AsyncGenerator[Sequence[int]]:
-    """A coordinator, a dispatcher and a task manager with two slots; the pids of all."""
+async def cluster_services(
+    servers: Servers, folder: Path, rest_port: int, *, slots: int = PARALLELISM
+) -> AsyncGenerator[Sequence[int]]:
+    """A coordinator, a dispatcher and a task manager; the pids of all."""
     from penstock.platform.free_ports import free_port
     from penstock.platform.services import ServiceProcess
 
@@ -119,11 +121,11 @@ async def cluster_services(servers: Servers, folder: Path, rest_port: int) -> As
     services = [
         service("coordinator", free_port(taken)),
         service("dispatcher", rest_port),
-        service("taskmanager", free_port(taken), "--slots", str(PARALLELISM)),
+        service("taskmanager", free_port(taken), "--slots", str(slots)),
     ]
     try:
         await asyncio.gather(*(each.start() for each in services))
-        yield [each.pid for each in services if each.pid is not None]
+        yield [each.pid for each in services]
     finally:
         await asyncio.gather(*(each.stop() for each in services))
 
