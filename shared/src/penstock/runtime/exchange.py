@@ -50,7 +50,7 @@ def decode_payload(payload: memoryview, schema: pa.Schema) -> pl.DataFrame:
     return frame
 
 
-def _owners(partitions: int, max_parallelism: int) -> NDArray[np.uint16]:
+def key_group_owners(partitions: int, max_parallelism: int) -> NDArray[np.uint16]:
     """The partition that each key group belongs to."""
     owners = np.empty(max_parallelism, np.uint16)
     for partition in range(partitions):
@@ -73,7 +73,7 @@ class ExchangeWriter:
         self._columns = list(frame_schema(edge).names)
         self._keys = list(edge.link.keys)
         self._max_parallelism = max_parallelism
-        self._owners = _owners(len(outputs), max_parallelism)
+        self._owners = key_group_owners(len(outputs), max_parallelism)
         self._ledger = ledger
         self._send = send
         self._buffers: list[list[pl.DataFrame]] = [[] for _ in self._outputs]

@@ -1,0 +1,7 @@
+"""The same program on Spark: a vertex of the job graph becomes a stage, an edge an exchange; operators stay the same.
+
+Responsible for running a job graph over bounded input through PySpark. `lowering` makes data frames of the graph,
+`stage` runs inside Spark's tasks and drives the chains that the streaming runtime drives, `wire` is what passes between
+the two, `committing` makes the results visible once per run. PySpark is imported by `session` and `lowering` only, and
+by nothing that `import penstock` loads.
+"""

@@ -1,0 +1,155 @@
+"""A run of a pipeline on Spark, from the plan to the last commit."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from penstock.connectors.base import WriteContext
+from penstock.errors import ExternalError
+from penstock.graph.jobgraph import JobGraph, JobVertex, build_job_graph
+from penstock.graph.logical import LogicalPlan, Read
+from penstock.spark.code import pack_code
+from penstock.spark.committing import (
+    RunManifest,
+    RunManifests,
+    checked_run_id,
+    commit,
+    execution_name,
+    prepare_sinks,
+    sinks_of,
+    staged_parts,
+)
+from penstock.spark.failures import unwrapped
+from penstock.spark.refusing import check_runnable
+from penstock.spark.session import RUNTIME_SETTINGS, default_parallelism
+from penstock.spark.taskwork import counts_of, now_us
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.api.pipeline import Pipeline
+
+
+@dataclass(frozen=True)
+class SparkResult:
+    """What became of a run."""
+
+    run: str
+    counts: Mapping[str, Mapping[str, int]]
+    """Operator id to counter (those of `OperatorMetrics`) to value."""
+    computed: bool
+    """False if an earlier execution of the same run had computed it, and only its commits were carried to the end."""
+
+    def total(self, operator: str, counter: str) -> int:
+        """One counter of one operator."""
+        return self.counts.get(operator, {}).get(counter, 0)
+
+
+def spark_graph(plan: LogicalPlan, parallelism: int) -> JobGraph:
+    """The job graph as Spark runs it.
+
+    Raises:
+        PipelineError: it cannot be built, or something in it cannot run on Spark.
+    """
+    graph = build_job_graph(plan, parallelism, chain_state=False)
+    check_runnable(graph, plan)
+    return graph
+
+
+class SparkRun:
+    """One run: `target` is `file.py` or `file.py:name`, from which `pipeline` was loaded with `parameters`."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        pipeline: Pipeline,
+        target: str,
+        parameters: dict[str, str],
+        *,
+        parallelism: int | None = None,
+        run: str | None = None,
+        folder: Path | None = None,
+        entered: Callable[[JobVertex], None] = lambda _: None,
+    ) -> None:
+        """`folder` holds the manifests of the pipeline's runs; `.penstock/<name>/spark` if not given.
+
+        Raises:
+            PipelineError: the pipeline cannot run on Spark.
+            UsageError: the run id cannot be used.
+        """
+        self.graph = spark_graph(pipeline.plan, parallelism or default_parallelism(session))
+        self.run_id = checked_run_id(run) if run is not None else uuid.uuid4().hex
+        self._session = session
+        self._plan = pipeline.plan
+        self._target = target
+        self._parameters = parameters
+        self._manifests = RunManifests(folder or Path(".penstock") / pipeline.name / "spark")
+        self._entered = entered
+
+    def execute(self) -> SparkResult:
+        """Compute, commit; or only commit if the run was computed before.
+
+        Raises:
+            PenstockError: what the pipeline or the user's code raised in a task, or that Spark failed.
+        """
+        manifest = self._manifests.find(self.run_id)
+        computed = manifest is None
+        if manifest is None:
+            manifest = self._compute()
+        commit(manifest, self._plan)
+        return SparkResult(self.run_id, manifest.counts, computed)
+
+    def _compute(self) -> RunManifest:
+        from penstock.spark.lowering import Lowering
+
+        splits = self._find_splits()
+        for name, value in RUNTIME_SETTINGS.items():
+            self._session.conf.set(name, value)
+        code = pack_code(self._target, self._parameters)
+        prepare_sinks(sinks_of(self._plan))
+        lowering = Lowering(self._session, self.graph, code, splits, execution_name(self.run_id), self._entered)
+        try:
+            reports = lowering.run()
+        except Exception as error:  # Spark has a class of errors per way to reach it
+            known = unwrapped(error)
+            if known is None:
+                raise ExternalError(f"Spark failed: {_first_lines(error)}") from error
+            raise known from None
+        self._print_rows(reports)
+        manifest = RunManifest(self.run_id, self._plan.name, staged_parts(reports), counts_of(reports))
+        return self._manifests.create(manifest)
+
+    def _find_splits(self) -> dict[str, list[tuple[str, Any]]]:
+        """The splits of every source with where they begin, and so where they end, fixed once for all attempts."""
+        splits: dict[str, list[tuple[str, Any]]] = {}
+        for vertex in self.graph.vertices:
+            operation = self._plan.node(vertex.operators[0].node).operation
+            if isinstance(operation, Read):
+                source = operation.source
+                splits[vertex.id] = [(split.id, source.resolve(split, late=False)) for split in source.discover()]
+        return splits
+
+    def _print_rows(self, reports: Iterable[Mapping[str, Any]]) -> None:
+        """Hand the rows of console sinks to them, in the order of subtask and number."""
+        printed = [report for report in reports if report["kind"] == "rows"]
+        printed.sort(key=lambda report: (report["operator"], report["subtask"], report["number"]))
+        nodes = {node.operator_id: node for node in self._plan}
+        sinks = sinks_of(self._plan)
+        for report in printed:
+            operator = report["operator"]
+            writer = sinks[operator].sink.open(
+                nodes[operator].schema, WriteContext(operator, 0, self.run_id, 0, now_us)
+            )
+            writer.write(pl.read_ipc(base64.b64decode(report["rows"])))
+            writer.close()
+
+
+def _first_lines(error: Exception) -> str:
+    return " ".join(str(error).strip().splitlines()[:3])[:1_000] or type(error).__name__

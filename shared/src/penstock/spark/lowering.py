@@ -1,0 +1,152 @@
+"""From the job graph to data frames: a vertex is a `mapInArrow`, an edge an exchange by subtask and a sort.
+
+Reports (see `wire`) flow with the rows: a stage with one consumer is computed once, within the job that computes its
+consumer. A stage with several consumers would be computed once for each of them, sinks included, so it is computed by a
+job of its own and kept on disk, and its reports are taken there; a stage without consumers ends its job. Should a kept
+partition be lost with its executor, Spark computes it again: the rows are the same, and what that attempt stages again
+is never committed, because the reports of the first one are here.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from pyspark import StorageLevel
+from pyspark.sql import functions
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from penstock.batches import EVENT_TIME
+from penstock.connectors.base import Position
+from penstock.graph.jobgraph import JobEdge, JobGraph, JobVertex
+from penstock.spark.code import PipelineCode
+from penstock.spark.replay import is_keyed
+from penstock.spark.stage import Attempt, StageTask, run_stage
+from penstock.spark.wire import (
+    FROM,
+    GROUP,
+    INPUT,
+    OUTPUT,
+    PARTITION,
+    REPORT,
+    REPORT_OUTPUT,
+    SEQ,
+    StageEdge,
+    column_name,
+    input_names,
+    output_schema,
+    row_columns,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+Splits = Mapping[str, Sequence[tuple[str, Position]]]
+"""Source vertex to its splits with their beginnings."""
+
+
+class Lowering:
+    """Runs the stages of a graph, in order."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        graph: JobGraph,
+        code: PipelineCode,
+        splits: Splits,
+        execution: str,
+        entered: Callable[[JobVertex], None] = lambda _: None,
+    ) -> None:
+        """`entered` is told the vertex at the end of each job before it is run."""
+        self._session = session
+        self._graph = graph
+        self._json = msgspec.json.encode(graph.to_json())
+        self._code = code
+        self._splits = splits
+        self._execution = execution
+        self._entered = entered
+        self._consumers = {vertex.id: list(graph.consumers(vertex.id)) for vertex in graph.vertices}
+        self._frames: dict[str, DataFrame] = {}
+        self._kept: list[DataFrame] = []
+
+    def run(self) -> list[dict[str, Any]]:
+        """Compute everything; the reports of all tasks whose rows count."""
+        reports: list[dict[str, Any]] = []
+        try:
+            for vertex in self._graph.vertices:
+                frame = self._stage(vertex)
+                if len(self._consumers[vertex.id]) > 1:
+                    frame = frame.persist(StorageLevel.DISK_ONLY)
+                    self._kept.append(frame)
+                self._frames[vertex.id] = frame
+                if len(self._consumers[vertex.id]) != 1:
+                    self._entered(vertex)
+                    reports += self._reports(frame)
+        finally:
+            for frame in self._kept:
+                frame.unpersist()
+        return reports
+
+    def _reports(self, frame: DataFrame) -> Iterator[dict[str, Any]]:
+        rows = frame.where(functions.col(OUTPUT) == REPORT_OUTPUT).select(REPORT).collect()
+        return (msgspec.json.decode(bytes(row[0])) for row in rows)
+
+    def _stage(self, vertex: JobVertex) -> DataFrame:
+        edges = tuple(
+            StageEdge(edge, consumer.parallelism, consumer.max_parallelism)
+            for consumer, _, edge in self._consumers[vertex.id]
+        )
+        splits = tuple(self._splits.get(vertex.id, ()))
+        task = StageTask(self._code, self._json, vertex.id, edges, splits, self._execution)
+        schema = from_arrow_schema(output_schema(edges))
+        source = self._split_numbers(len(splits)) if vertex.is_source else self._input(vertex)
+        return source.mapInArrow(_task_function(task), schema)
+
+    def _split_numbers(self, count: int) -> DataFrame:
+        """A partition per split, with the split's number in it."""
+        return self._session.range(0, count, 1, max(1, count))
+
+    def _input(self, vertex: JobVertex) -> DataFrame:
+        inputs = [self._rows_of(vertex, index, edge) for index, edge in enumerate(vertex.inputs)]
+        together = functools.reduce(lambda left, right: left.unionByName(right), inputs)
+        placed = together.repartitionById(vertex.parallelism, functions.col(PARTITION))
+        return placed.sortWithinPartitions(*sort_columns(vertex))
+
+    def _rows_of(self, vertex: JobVertex, index: int, edge: JobEdge) -> DataFrame:
+        """The rows of one input; with them the reports, where they flow on to here."""
+        consumers = self._consumers[edge.vertex]
+        number = next(
+            n for n, (consumer, position, _) in enumerate(consumers) if (consumer.id, position) == (vertex.id, index)
+        )
+        wanted = functions.col(OUTPUT) == number
+        if len(consumers) == 1:
+            wanted |= functions.col(OUTPUT) == REPORT_OUTPUT
+        tags: list[Column] = [functions.lit(index).cast("int").alias(INPUT)]
+        names = input_names(len(edge.schema))
+        tags += [functions.col(name) for name in names[1 : row_columns()]]
+        columns = [
+            functions.col(column_name(number, column)).alias(name) for column, name in enumerate(names[row_columns() :])
+        ]
+        return self._frames[edge.vertex].where(wanted).select(*tags, *columns)
+
+
+def sort_columns(vertex: JobVertex) -> list[str]:
+    """The order of a vertex's input: total, so that a task that is run again does the same again."""
+    order = [GROUP] if is_keyed(vertex) else []
+    if vertex.inputs[0].event_time:
+        order.append(EVENT_TIME)
+    return [*order, INPUT, FROM, SEQ]
+
+
+def _task_function(task: StageTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        attempt = Attempt(context.taskAttemptId(), context.attemptNumber()) if context is not None else Attempt()
+        return run_stage(task, batches, attempt)
+
+    return tasks

@@ -1,0 +1,133 @@
+"""What leaves a task: rows of every edge with the subtask they are for, and reports, in batches of the wire's schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from penstock.batches import EVENT_TIME
+from penstock.runtime.exchange import key_group_owners
+from penstock.spark.wire import (
+    FROM,
+    GROUP,
+    OUTPUT,
+    PARTITION,
+    REPORT,
+    REPORT_OUTPUT,
+    SEQ,
+    StageEdge,
+    column_name,
+    encode_columns,
+    output_schema,
+)
+from penstock.state.hashing import key_groups
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+BATCH_ROWS: Final = 16_384
+"""Rows of an edge that are gathered before they are handed to Spark."""
+_RUN_ROWS: Final = 4_096
+"""Rows in a row that a rebalanced edge sends to one subtask."""
+_REPORTS: Final = 16
+"""Reports that are gathered: a console sink's hold rows."""
+
+
+class StageOutputs:
+    """The outputs of one task."""
+
+    def __init__(self, edges: Sequence[StageEdge], subtask: int) -> None:
+        self._schema = output_schema(edges)
+        self._subtask = subtask
+        self._reports: list[bytes] = []
+        self._report_partitions = edges[0].partitions if edges else 1
+        self.edges = [_EdgeOutput(number, edge, subtask) for number, edge in enumerate(edges)]
+
+    def report(self, report: Any) -> None:
+        """Send a JSON value to the driver."""
+        self.pass_on(msgspec.json.encode(report))
+
+    def pass_on(self, report: bytes) -> None:
+        """Send on what a stage before reported."""
+        self._reports.append(report)
+
+    def drain(self, *, everything: bool = False) -> Iterator[pa.RecordBatch]:
+        """What is worth a batch by now."""
+        for edge in self.edges:
+            if edge.waiting and (everything or edge.waiting >= BATCH_ROWS):
+                yield self._batch(*edge.take())
+        if self._reports and (everything or len(self._reports) >= _REPORTS):
+            reports, self._reports = self._reports, []
+            columns = {
+                OUTPUT: np.full(len(reports), REPORT_OUTPUT, np.int32),
+                PARTITION: np.full(len(reports), self._subtask % self._report_partitions, np.int32),
+                REPORT: reports,
+            }
+            yield self._batch(len(reports), columns)
+
+    def _batch(self, rows: int, columns: dict[str, Any]) -> pa.RecordBatch:
+        """The columns given, all others null."""
+        arrays = [
+            pa.array(columns[field.name], field.type) if field.name in columns else pa.nulls(rows, field.type)
+            for field in self._schema
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+class _EdgeOutput:
+    """One edge out of a task: a `Receiver` at the end of a chain.
+
+    Which subtask a row goes to depends on its key or on its number, never on how rows come in batches: a task that is
+    run again because its output was lost sends every row where it went before.
+    """
+
+    def __init__(self, number: int, edge: StageEdge, subtask: int) -> None:
+        self.edge = edge
+        self.waiting = 0
+        self._number = number
+        self._subtask = subtask
+        self._keys = list(edge.edge.link.keys)
+        self._owners = key_group_owners(edge.partitions, edge.max_parallelism)
+        self._columns = edge.schema.names
+        self._frames: list[pl.DataFrame] = []
+        self._sent = 0
+
+    def rows(self, frame: pl.DataFrame) -> None:
+        """Take rows."""
+        names = [*self._columns, EVENT_TIME] if self.edge.edge.event_time else list(self._columns)
+        self._frames.append(frame.select(names))
+        self.waiting += frame.height
+
+    def watermark(self, watermark: int) -> None:
+        """Nothing: the consumer's input is sorted, and its event time follows from the rows."""
+
+    def take(self) -> tuple[int, dict[str, Any]]:
+        """The rows gathered, as columns of the wire."""
+        frame = pl.concat(self._frames) if len(self._frames) > 1 else self._frames[0]
+        self._frames, self.waiting = [], 0
+        rows = frame.height
+        numbers = np.arange(self._sent, self._sent + rows, dtype=np.int64)
+        self._sent += rows
+        columns: dict[str, Any] = {
+            OUTPUT: np.full(rows, self._number, np.int32),
+            FROM: np.full(rows, self._subtask, np.int32),
+            SEQ: numbers,
+        }
+        columns |= self._placed(frame, numbers)
+        if self.edge.edge.event_time:
+            columns[EVENT_TIME] = frame[EVENT_TIME].to_arrow()
+        for index, column in enumerate(encode_columns(frame, self.edge.schema)):
+            columns[column_name(self._number, index)] = column
+        return rows, columns
+
+    def _placed(self, frame: pl.DataFrame, numbers: NDArray[np.int64]) -> dict[str, Any]:
+        if not self._keys:
+            turns = (numbers // _RUN_ROWS + self._subtask) % self.edge.partitions
+            return {PARTITION: turns.astype(np.int32)}
+        groups = key_groups(frame, self._keys, self.edge.max_parallelism).to_numpy()
+        return {PARTITION: self._owners[groups].astype(np.int32), GROUP: groups.astype(np.int32)}

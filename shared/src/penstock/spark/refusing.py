@@ -1,0 +1,52 @@
+"""What cannot run on Spark, said when the pipeline is planned: why, and what to do instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import FunctionType
+from typing import Final
+
+from penstock.connectors.base import PublishedSink
+from penstock.errors import PipelineError
+from penstock.graph.jobgraph import JobGraph
+from penstock.graph.logical import LogicalPlan, Node, ProcessRows, Read, Write
+
+_PROCESSING_TIMERS: Final = ("processing_timer", "delete_processing_timer")
+
+
+def refusals(graph: JobGraph, plan: LogicalPlan) -> list[str]:
+    """Everything in the way of a run on Spark, one sentence each; empty if there is nothing."""
+    used = {operator.node for operator in graph.operators()}
+    return [reason for node in plan if node.id in used for reason in _reasons(node)]
+
+
+def check_runnable(graph: JobGraph, plan: LogicalPlan) -> None:
+    """Raise `PipelineError` naming everything that is in the way."""
+    reasons = refusals(graph, plan)
+    if reasons:
+        raise PipelineError("this pipeline cannot run on Spark: " + "; ".join(reasons))
+
+
+def _reasons(node: Node) -> Iterator[str]:
+    match node.operation:
+        case Read(source=source) if not source.bounded:
+            end = "give it an end with end=" if source.kind == "kafka" else "read a bounded source instead"
+            yield f"{node.operator_id}: the {source.kind} source has no end, and a batch run is over at the end; {end}"
+        case ProcessRows(process=process) if _sets_processing_timers(type(process)):
+            yield (
+                f"{node.operator_id}: {type(process).__name__} sets processing-time timers, and a batch run has no wall "
+                "clock to follow; use event_timer"
+            )
+        case Write(sink=sink) if isinstance(sink, PublishedSink) and sink.guarantee == "exactly-once":
+            yield (
+                f"{node.operator_id}: the {sink.kind} sink publishes exactly once by a transaction per checkpoint, which "
+                'is not there on Spark yet; write to files, or say delivery="at-least-once"'
+            )
+        case _:
+            pass
+
+
+def _sets_processing_timers(process: type) -> bool:
+    """Whether a method names the calls. Code that hides them is found when it runs."""
+    methods = [value for cls in process.__mro__ for value in vars(cls).values() if isinstance(value, FunctionType)]
+    return any(name in method.__code__.co_names for method in methods for name in _PROCESSING_TIMERS)

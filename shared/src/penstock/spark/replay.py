@@ -1,0 +1,87 @@
+"""Feeding a sorted partition to the chains of a vertex: one chain per key group where the vertex is keyed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.batches import EVENT_TIME
+from penstock.errors import ProtocolError
+from penstock.graph.jobgraph import JobVertex
+from penstock.protocol.keygroups import KeyGroupRange, key_group_range
+from penstock.runtime.exchange import frame_schema
+from penstock.spark.taskwork import TaskWork
+from penstock.spark.wire import GROUP, OUTPUT, REPORT, REPORT_OUTPUT, decode_frame, row_columns
+from penstock.types import schema_from_json
+
+if TYPE_CHECKING:
+    import polars as pl
+
+SLICE_ROWS: Final = 16_384
+"""Rows that are fed at a time, at most."""
+
+
+class Replay:
+    """Feeds sorted batches to the chains of a task."""
+
+    def __init__(self, work: TaskWork) -> None:
+        edges = work.vertex.inputs
+        if any(frame_schema(edge) != frame_schema(edges[0]) for edge in edges):
+            raise ProtocolError(f"{work.vertex.id}: its inputs have different columns")
+        self._work = work
+        self._event_time = edges[0].event_time
+        self._schema = schema_from_json(edges[0].schema)
+        self._keyed = is_keyed(work.vertex)
+        self._group: int | None = None
+        vertex = work.vertex
+        self._all_groups = key_group_range(work.subtask, vertex.parallelism, vertex.max_parallelism)
+
+    def feed(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Take a batch; yields what the chains sent."""
+        output = batch.column(batch.schema.get_field_index(OUTPUT)).to_numpy()
+        if (output == REPORT_OUTPUT).any():
+            is_report = pa.array(output == REPORT_OUTPUT)
+            reports = batch.filter(is_report)
+            for report in reports.column(batch.schema.get_field_index(REPORT)):
+                self._work.outputs.pass_on(report.as_py())
+            batch = batch.filter(pa.array(output != REPORT_OUTPUT))
+        if not batch.num_rows:
+            return
+        frame = decode_frame(batch, row_columns(), self._schema, event_time=self._event_time)
+        if not self._keyed:
+            if self._work.chain is None:
+                self._work.open_chain(self._all_groups)
+            yield from self._feed_rows(frame)
+            return
+        groups = batch.column(batch.schema.get_field_index(GROUP)).to_numpy()
+        bounds = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(groups)]
+        for begin, end in itertools.pairwise(bounds):
+            yield from self._enter(int(groups[begin]))
+            yield from self._feed_rows(frame.slice(begin, end - begin))
+
+    def _enter(self, group: int) -> Iterator[pa.RecordBatch]:
+        """Let the key group before be over, if this is another one."""
+        if group != self._group:
+            yield from self._work.end_chain()
+            self._group = group
+            self._work.open_chain(KeyGroupRange(group, group + 1))
+
+    def _feed_rows(self, frame: pl.DataFrame) -> Iterator[pa.RecordBatch]:
+        chain = self._work.chain
+        assert chain is not None
+        assert chain.head is not None
+        for begin in range(0, frame.height, SLICE_ROWS):
+            part = frame.slice(begin, SLICE_ROWS)
+            if self._event_time:
+                chain.watermark(int(part[EVENT_TIME][0]) - 1)
+            chain.head.rows(part)
+            yield from self._work.outputs.drain()
+
+
+def is_keyed(vertex: JobVertex) -> bool:
+    """Whether the vertex can work one key group at a time: its head alone keeps state, and that by key."""
+    return bool(vertex.inputs) and all(edge.ship == "hash" for edge in vertex.inputs)

@@ -1,0 +1,127 @@
+"""A Spark session for a run: made with what the engine needs, or a clear word on what is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from penstock.errors import ExternalError, UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEFAULT_MASTER: Final = "local[*]"
+_MAX_DEFAULT_PARALLELISM: Final = 240
+"""No more subtasks than key groups, unless the user says otherwise for both."""
+
+RUNTIME_SETTINGS: Final[Mapping[str, str]] = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.sql.session.timeZone": "UTC",
+    # The number of partitions of an exchange is the number of subtasks: there is nothing to adapt.
+    "spark.sql.adaptive.enabled": "false",
+}
+_START_SETTINGS: Final[Mapping[str, str]] = {
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+}
+
+
+@dataclass(frozen=True)
+class SparkSettings:
+    """Where Spark is and how it is set up."""
+
+    master: str | None = None
+    """`local[*]`, `spark://host:port`, `k8s://...`; `local[*]` if neither this nor `remote` is given."""
+    remote: str | None = None
+    """`sc://host:port` of a Spark Connect server."""
+    conf: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def parse_conf(given: list[str]) -> dict[str, str]:
+    """`["spark.executor.memory=2g"]` as a mapping.
+
+    Raises:
+        UsageError: one has no `=`.
+    """
+    conf: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--conf {text}: write --conf spark.name=value")
+        conf[name] = value
+    return conf
+
+
+def open_session(name: str, settings: SparkSettings) -> SparkSession:
+    """A session for a pipeline; the caller stops it.
+
+    Raises:
+        UsageError: PySpark or Java is missing, or `master` and `remote` are both given.
+        ExternalError: Spark does not start.
+    """
+    if settings.master and settings.remote:
+        raise UsageError("--master starts Spark for this run, --remote uses a Spark Connect server: give one of them")
+    check_installed(java=settings.remote is None)
+    # The workers must be this Python: the pipeline's modules and Penstock itself are installed here.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(f"penstock {name}")
+    if settings.remote:
+        builder = builder.remote(settings.remote)
+    else:
+        builder = builder.master(settings.master or DEFAULT_MASTER)
+        for key, value in _START_SETTINGS.items():
+            builder = builder.config(key, value)
+    for key, value in {**RUNTIME_SETTINGS, **settings.conf}.items():
+        builder = builder.config(key, value)
+    where = settings.remote or settings.master or DEFAULT_MASTER
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PySpark's imports warn of the packages they look for
+            return builder.getOrCreate()
+    except ImportError as error:
+        raise UsageError(f"{where} needs a package that is missing: {error}; pip install 'pyspark[connect]'") from error
+    except Exception as error:  # whatever the gateway to the JVM raises: there is no common class
+        raise ExternalError(f"Spark at {where} cannot be reached or does not start: {_first_line(error)}") from error
+
+
+def check_installed(*, java: bool) -> None:
+    """Raise `UsageError` naming what Spark needs and is not here."""
+    missing = [name for name in ("pyspark", "pandas", "pyarrow") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(f"--engine spark needs {', '.join(missing)}: pip install 'penstock[spark]'")
+    home = os.environ.get("JAVA_HOME")
+    if java and shutil.which("java") is None and not (home and shutil.which("java", path=os.path.join(home, "bin"))):
+        raise UsageError(
+            "--engine spark starts a JVM and finds no java: install Java 17 or newer, or set JAVA_HOME, or use a Spark "
+            "Connect server with --remote sc://host:port"
+        )
+
+
+def default_parallelism(session: SparkSession) -> int:
+    """How many subtasks an operator has by default: as many as Spark runs at a time, at least 2."""
+    if is_remote(session):
+        return 2  # a Connect server does not say how many cores it has
+    return min(_MAX_DEFAULT_PARALLELISM, max(2, session.sparkContext.defaultParallelism))
+
+
+def ui_address(session: SparkSession) -> str | None:
+    """Where the Spark UI is, if there is one to be known."""
+    return None if is_remote(session) else session.sparkContext.uiWebUrl
+
+
+def is_remote(session: SparkSession) -> bool:
+    """Whether it is a session of Spark Connect, which has no Spark context."""
+    return type(session).__module__.startswith("pyspark.sql.connect")
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

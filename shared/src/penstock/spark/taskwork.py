@@ -1,0 +1,111 @@
+"""What the chains of one task share: its outputs, its sinks, its counts; and that there is one chain at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.errors import PipelineError, ProtocolError
+from penstock.graph.jobgraph import JobVertex
+from penstock.graph.logical import LogicalPlan
+from penstock.protocol.keygroups import KeyGroupRange
+from penstock.runtime.chain import Chain, build_chain
+from penstock.spark.outputs import StageOutputs
+from penstock.spark.sinks import TaskSinks
+from penstock.spark.wire import StageEdge
+from penstock.times import MAX_WATERMARK
+
+
+class TaskWork:
+    """The chains of one task with what they share: outputs, sinks, counts."""
+
+    def __init__(
+        self,
+        vertex: JobVertex,
+        plan: LogicalPlan,
+        edges: tuple[StageEdge, ...],
+        subtask: int,
+        attempt: str,
+        attempt_number: int,
+    ) -> None:
+        self.vertex = vertex
+        self.subtask = subtask
+        self.outputs = StageOutputs(edges, subtask)
+        self._plan = plan
+        self._sinks = TaskSinks(vertex, plan, subtask, attempt, attempt_number, self.outputs.report)
+        self._counts: dict[str, dict[str, int]] = {}
+        self.chain: Chain | None = None
+        """The chain at work; never more than one."""
+
+    def open_chain(self, groups: KeyGroupRange) -> Chain:
+        """A fresh chain for these key groups; the one before must be closed."""
+        if self.chain is not None:
+            raise ProtocolError(f"{self.vertex.id}: a chain was opened while another one is at work")
+        self.chain = build_chain(
+            self.vertex,
+            self._plan,
+            self.subtask,
+            groups,
+            now_us,
+            lambda _: None,
+            self._sinks.open,
+            {},
+            [(output.edge.edge.link.source, output.edge.edge.link.tag, output) for output in self.outputs.edges],
+        )
+        return self.chain
+
+    def end_chain(self) -> Iterator[pa.RecordBatch]:
+        """The end of event time for the chain at work."""
+        chain = self.chain
+        if chain is None:
+            return
+        chain.watermark(MAX_WATERMARK)
+        if chain.next_timer_us() is not None:
+            raise PipelineError(
+                f"{self.vertex.name}: a processing-time timer was set; there is no wall clock in a batch run. Use "
+                "event_timer, or run the pipeline without --engine spark"
+            )
+        yield from self.outputs.drain()
+        self._count(chain)
+        self.chain = None
+        chain.close()
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """Stage what sinks were given and report."""
+        self._sinks.prepare()
+        self.outputs.report({"kind": "counts", "counts": self._counts})
+        yield from self.outputs.drain(everything=True)
+
+    def close(self) -> None:
+        """Give back everything; what was not staged is removed."""
+        try:
+            if self.chain is not None:
+                self.chain.close()
+        finally:
+            self._sinks.close()
+
+    def _count(self, chain: Chain) -> None:
+        for operator, metrics in chain.metrics.items():
+            counts = self._counts.setdefault(operator, {})
+            for name in metrics.__slots__:
+                counts[name] = counts.get(name, 0) + getattr(metrics, name)
+
+
+def now_us() -> int:
+    """The wall clock, as operators see it."""
+    return time.time_ns() // 1_000
+
+
+def counts_of(reports: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    """Operator to counter to value, over all tasks."""
+    total: dict[str, dict[str, int]] = {}
+    for report in reports:
+        if report["kind"] == "counts":
+            for operator, counts in report["counts"].items():
+                known = total.setdefault(operator, {})
+                for name, value in counts.items():
+                    known[name] = known.get(name, 0) + value
+    return total
