@@ -48,8 +48,9 @@ bench: setup ## Measure the data path beside Polars and DuckDB, and from Kafka t
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.kafka --if-there
 
-bench-kafka: platform ## Measure windows and filters from Kafka to Kafka
+bench-kafka: platform ## Measure windows and filters from Kafka to Kafka, latency and idle cost
 	$(BIN)/python -m benchmarks.kafka
+	$(BIN)/python -m benchmarks.live
 
 simulate: setup ## Search SEEDS (10000) fresh histories of the protocol
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
