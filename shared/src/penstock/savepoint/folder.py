@@ -20,7 +20,7 @@ from penstock.protocol.messages import Handle, OperatorHandles
 
 FORMAT: Final = 1
 SEAL: Final = "savepoint.json"
-_MANIFEST: Final = "manifest.json"
+MANIFEST: Final = "manifest.json"
 
 
 class Seal(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ def seal_folder(folder: Path, manifest: Manifest) -> None:
     """Write the manifest of a folder whose objects are all there, and the seal behind it."""
     # A savepoint is published: what its sinks' exchanges held concerns nobody who starts from it elsewhere.
     data = encode_manifest(msgspec.structs.replace(manifest, intervals={}))
-    write_file(folder / _MANIFEST, data)
+    write_file(folder / MANIFEST, data)
     seal = Seal(manifest.checkpoint, manifest.job, hashlib.sha256(data).hexdigest())
     write_file(folder / SEAL, msgspec.json.encode(seal))
 
@@ -63,13 +63,13 @@ def read_folder(folder: Path) -> tuple[Manifest, str]:
         raise CorruptDataError(f"{folder / SEAL}: not readable: {error}") from error
     if seal.format != FORMAT:
         raise CorruptDataError(f"{folder / SEAL}: format {seal.format}; this program reads {FORMAT}")
-    data = _read(folder / _MANIFEST)
+    data = _read(folder / MANIFEST)
     if hashlib.sha256(data).hexdigest() != seal.sha256:
-        raise CorruptDataError(f"{folder / _MANIFEST}: not what was written (checksum)")
-    manifest = decode_manifest(data, str(folder / _MANIFEST))
+        raise CorruptDataError(f"{folder / MANIFEST}: not what was written (checksum)")
+    manifest = decode_manifest(data, str(folder / MANIFEST))
     for handle in handles_of(manifest):
         if Path(handle.key).is_absolute() or ".." in Path(handle.key).parts:
-            raise CorruptDataError(f"{folder / _MANIFEST}: it names an object outside the folder: {handle.key!r}")
+            raise CorruptDataError(f"{folder / MANIFEST}: it names an object outside the folder: {handle.key!r}")
     return manifest, seal.sha256
 
 

@@ -18,7 +18,7 @@ from penstock.runtime.job_store import JobStore
 from penstock.runtime.sources import SplitEntry
 from penstock.runtime.subtask import SPLITS
 from penstock.savepoint import tables
-from penstock.savepoint.folder import read_folder
+from penstock.savepoint.folder import MANIFEST, read_folder
 from penstock.savepoint.objects import FolderObjects, Objects, StoreObjects, find_manifest, with_store
 from penstock.savepoint.operators import OperatorState, checked_uid, operators_of, parts_of
 from penstock.state.segments import decode_segment
@@ -54,6 +54,8 @@ def read(path: str | Path, *, store: ClusterSettings | Blobs | None = None) -> S
     if folder.is_dir():
         manifest, _ = read_folder(folder)
         return Savepoint(manifest, FolderObjects(folder))
+    if folder.is_absolute() or folder.name != MANIFEST:
+        raise UsageError(f"{path}: neither a folder that is there, nor the key of a savepoint's manifest in a store")
     if store is None:
         from penstock.settings import load_settings
 

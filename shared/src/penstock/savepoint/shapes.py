@@ -58,21 +58,22 @@ def shape_of(described: Any, *, wide: bool = False) -> Shape:
     """The shape of a described type; integers have 128 bits if `wide`."""
     if isinstance(described, str):
         return _scalar(described, wide)
-    kind, content = next(iter(cast("dict[str, Any]", described).items()))
-    if kind == "union":
-        return _union(content, wide)
-    if kind == "list":
-        inner = shape_of(content, wide=wide)
-        return _plain(pl.List(inner.dtype), _each(inner.read), _each(inner.write))
-    if kind == "tuple" and content:
-        return _tuple([shape_of(part, wide=wide) for part in content])
-    if kind == "dict":
-        return _dictionary(*(shape_of(part, wide=wide) for part in content))
-    if kind == "struct" and described["fields"] and "tag" not in described:
-        return _record(cast("dict[str, Any]", described), wide)
-    if kind == "enum":
-        return _enum(cast("list[str]", content))
-    return _JSON
+    match cast("dict[str, Any]", described):
+        case {"union": parts}:
+            return _union(parts, wide)
+        case {"list": item}:
+            inner = shape_of(item, wide=wide)
+            return _plain(pl.List(inner.dtype), _each(inner.read), _each(inner.write))
+        case {"tuple": [_, *_] as parts}:
+            return _tuple([shape_of(part, wide=wide) for part in parts])
+        case {"dict": [keys, values]}:
+            return _dictionary(shape_of(keys, wide=wide), shape_of(values, wide=wide))
+        case {"struct": _, "fields": [_, *_]} if "tag" not in described:
+            return _record(described, wide)
+        case {"enum": members}:
+            return _enum(members)
+        case _:
+            return _JSON
 
 
 def values_column(name: str, described: Any, stored: Sequence[bytes], where: str) -> pl.Series:
