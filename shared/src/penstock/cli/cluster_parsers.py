@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
-from penstock.cli.options import positive
+from penstock.cli.options import Commands, add_command, positive
 
-Commands = Any  # argparse gives the type of what add_subparsers returns no public name
 Command = Callable[[argparse.Namespace], int]
 
 RESTART_USAGE: Final = (
@@ -28,19 +27,11 @@ def add_cluster_commands(commands: Commands) -> None:
 
 
 def _parser(commands: Commands, name: str, summary: str, examples: Sequence[str]) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help=summary,
-        description=summary,
-        epilog="examples:\n" + "\n".join(f"  {example}" for example in examples),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = add_command(commands, name, summary, examples)
     parser.add_argument(
         "--cluster", metavar="FILE", help="the cluster's settings ($PENSTOCK_CLUSTER, or .penstock/cluster.toml)"
     )
     parser.add_argument("--json", action="store_true", help="what is printed as JSON")
-    parser.add_argument("--debug", action="store_true", help="print whole tracebacks")
     parser.set_defaults(log_format="text", log_level="error")
     return parser
 

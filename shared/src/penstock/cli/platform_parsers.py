@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
 
-from penstock.cli.options import positive
-
-Commands = Any  # argparse gives the type of what add_subparsers returns no public name
+from penstock.cli.options import Commands, add_command, positive
 
 
 def add_platform_commands(commands: Commands) -> None:
@@ -19,15 +16,7 @@ def add_platform_commands(commands: Commands) -> None:
 
 
 def _parser(commands: Commands, name: str, summary: str, examples: Sequence[str]) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help=summary,
-        description=summary,
-        epilog="examples:\n" + "\n".join(f"  {example}" for example in examples),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--debug", action="store_true", help="print whole tracebacks")
+    parser = add_command(commands, name, summary, examples)
     parser.set_defaults(log_format="text", log_level="error")
     return parser
 
