@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rich.console import Group
@@ -152,11 +153,17 @@ def changed_lines(graph: JobGraph, former: JobGraph) -> list[str]:
 
 def summary_lines(graph: JobGraph, progress: JobProgress, seconds: float) -> list[str]:
     """What was done, and where the result lies."""
-    read = rows_read(graph, progress)
     since = f" since checkpoint {progress.restored}" if progress.restored else ""
-    lines = [f"rows read{since}: {read:,} in {seconds:.1f} s ({read / max(seconds, 0.001):,.0f} rows/s)"]
+    return [*row_lines(graph, progress.total, seconds, since), checkpoint_line(progress)]
+
+
+def row_lines(graph: JobGraph, total: Callable[[str, str], int], seconds: float | None, since: str = "") -> list[str]:
+    """What became of the rows. `total` gives a counter of an operator; without `seconds` nothing is said of the speed."""
+    read = sum(total(operator.id, "rows_in") for operator in graph.operators() if operator.verb == "read")
+    speed = "" if seconds is None else f" in {seconds:.1f} s ({read / max(seconds, 0.001):,.0f} rows/s)"
+    lines = [f"rows read{since}: {read:,}{speed}"]
     for operator in graph.operators():
-        late, bad = progress.total(operator.id, "late_rows"), progress.total(operator.id, "bad_rows")
+        late, bad = total(operator.id, "late_rows"), total(operator.id, "bad_rows")
         name = operator_name(operator)
         if late:
             lines.append(f"{name}: {late:,} rows came too late and were left out; late_to keeps them")
@@ -164,6 +171,5 @@ def summary_lines(graph: JobGraph, progress: JobProgress, seconds: float) -> lis
             done = "went to dead_letters()" if operator.settings.get("bad_rows") == "dead_letter" else "were skipped"
             lines.append(f"{name}: {bad:,} bad rows {done}")
         if operator.verb in SINK_VERBS:
-            lines.append(f"{name}: {progress.total(operator.id, 'rows_in'):,} rows")
-    lines.append(checkpoint_line(progress))
+            lines.append(f"{name}: {total(operator.id, 'rows_in'):,} rows")
     return lines

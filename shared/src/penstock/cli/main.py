@@ -17,6 +17,7 @@ from penstock.cli.cluster_parsers import add_cluster_commands
 from penstock.cli.options import positive
 from penstock.cli.platform_parsers import add_platform_commands
 from penstock.cli.services import SERVICES, add_service_commands, run_service_command
+from penstock.cli.spark_options import add_engine_option, add_spark_options, check_engine
 from penstock.errors import IncompatibleStateError, PenstockError, PipelineError, UsageError, UserCodeError
 from penstock.leaving import leave
 from penstock.observability.user_frames import is_users, user_frames
@@ -133,7 +134,10 @@ def _command(
         allow_abbrev=False,
     )
     parser.add_argument("file", metavar="FILE", help="a pipeline file, or file.py:name if it declares several")
-    parser.add_argument("--parallelism", type=positive, default=1, metavar="N", help="subtasks per operator (1)")
+    parser.add_argument(
+        "--parallelism", type=positive, metavar="N", help="subtasks per operator (1; on Spark as many tasks as it runs)"
+    )
+    add_engine_option(parser)
     parser.add_argument(
         "--param", action="append", default=[], metavar="NAME=VALUE", help="a value for param(NAME, ...) in the file"
     )
@@ -155,6 +159,7 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
             "penstock run examples/departures.py",
             "penstock run examples/departures.py --fresh --param rate=5000 --checkpoint-interval 1s",
             "penstock run examples/departures.py --resume --parallelism 2",
+            "penstock run examples/departures.py --engine spark --master local[4]",
         ],
     )
     parser.add_argument("--checkpoint-interval", default="10s", metavar="TIME", help="between checkpoints (10s)")
@@ -172,9 +177,17 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
     )
     parser.add_argument("--no-fsync", action="store_true", help="survive the death of the process, not a power loss")
 
+    add_spark_options(parser)
+
     def run(arguments: argparse.Namespace) -> int:
+        check_engine(arguments, parser)
+        if arguments.engine == "spark":
+            from penstock.cli.spark import run_on_spark
+
+            return run_on_spark(arguments)
         from penstock.cli.run import run_command
 
+        arguments.parallelism = arguments.parallelism or 1
         if arguments.resume and arguments.fresh:
             raise UsageError("--resume continues a run, --fresh discards it: give one of them")
         return run_command(arguments)
@@ -190,6 +203,7 @@ def _add_plan(commands: argparse._SubParsersAction[_Parser]) -> None:
         [
             "penstock plan examples/departures.py --parallelism 4",
             "penstock plan examples/departures.py --dot | dot -Tsvg > plan.svg",
+            "penstock plan examples/departures.py --engine spark",
         ],
     )
     shape = parser.add_mutually_exclusive_group()
@@ -197,6 +211,14 @@ def _add_plan(commands: argparse._SubParsersAction[_Parser]) -> None:
     shape.add_argument("--dot", action="store_true", help="a Graphviz digraph")
 
     def plan(arguments: argparse.Namespace) -> int:
+        check_engine(arguments, parser)
+        if arguments.engine == "spark":
+            from penstock.cli.spark import plan_on_spark
+
+            if arguments.json or arguments.dot:
+                raise UsageError("--json and --dot show the graph that streams; --engine spark is shown as text")
+            return plan_on_spark(arguments)
+        arguments.parallelism = arguments.parallelism or 1
         from penstock.cli.plan import plan_command
 
         return plan_command(arguments)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from penstock.batches import EVENT_TIME
 from penstock.connectors.base import SinkEncoder, SinkWriter
 from penstock.graph.jobgraph import JobVertex
-from penstock.graph.logical import LogicalPlan, Write
+from penstock.graph.logical import LogicalPlan, Node, Write
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.runtime.operator import Operator, OperatorContext, OperatorMetrics, RestoredState
 from penstock.runtime.operators import build_operator
@@ -165,6 +165,7 @@ def build_chain(
     open_sink: Callable[[str, Write], SinkWriter],
     encoders: Mapping[str, SinkEncoder],
     exchanges: Iterable[tuple[str, str | None, Receiver]],
+    make: Callable[[Node], Operator] = build_operator,
 ) -> Chain:
     """Build and open the operators of a vertex, last ones first.
 
@@ -178,6 +179,7 @@ def build_chain(
         open_sink: opens the writer of a sink operator.
         encoders: the encoder of each operator that encodes for an exactly-once sink.
         exchanges: (node id of the producing operator, side output or None, writer) of every edge out of the vertex.
+        make: makes the operator of a node.
     """
     outputs: dict[str, Fanout] = {}
     receivers: dict[str, Receiver] = {}
@@ -202,7 +204,7 @@ def build_chain(
                 metrics=metrics,
             )
             encoder = encoders.get(operator.id)
-            link = OperatorLink(EncodeOperator(encoder) if encoder is not None else build_operator(node), context)
+            link = OperatorLink(EncodeOperator(encoder) if encoder is not None else make(node), context)
             link.operator.open(context, restored(operator.id))
             chain.operators[operator.id] = receivers[operator.node] = link
             outputs[operator.node] = link.output

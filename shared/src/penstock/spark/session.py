@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEFAULT_MASTER: Final = "local[*]"
+PLANNED_PARALLELISM: Final = 2
+"""The least default, where no session says how many tasks run at a time."""
 _MAX_DEFAULT_PARALLELISM: Final = 240
 """No more subtasks than key groups, unless the user says otherwise for both."""
 
@@ -26,7 +28,11 @@ RUNTIME_SETTINGS: Final[Mapping[str, str]] = {
     # The number of partitions of an exchange is the number of subtasks: there is nothing to adapt.
     "spark.sql.adaptive.enabled": "false",
 }
-_START_SETTINGS: Final[Mapping[str, str]] = {
+_LOCAL_SETTINGS: Final[dict[str, str]] = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+_START_SETTINGS: Final[dict[str, str]] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
 }
@@ -70,14 +76,17 @@ def open_session(name: str, settings: SparkSettings) -> SparkSession:
     check_installed(java=settings.remote is None)
     # The workers must be this Python: the pipeline's modules and Penstock itself are installed here.
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    if (settings.master or DEFAULT_MASTER).startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # the UI included: nothing of a local run is for others
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(f"penstock {name}")
     if settings.remote:
         builder = builder.remote(settings.remote)
     else:
-        builder = builder.master(settings.master or DEFAULT_MASTER)
-        for key, value in _START_SETTINGS.items():
+        master = settings.master or DEFAULT_MASTER
+        builder = builder.master(master)
+        for key, value in (_START_SETTINGS | (_LOCAL_SETTINGS if master.startswith("local") else {})).items():
             builder = builder.config(key, value)
     for key, value in {**RUNTIME_SETTINGS, **settings.conf}.items():
         builder = builder.config(key, value)
@@ -108,8 +117,8 @@ def check_installed(*, java: bool) -> None:
 def default_parallelism(session: SparkSession) -> int:
     """How many subtasks an operator has by default: as many as Spark runs at a time, at least 2."""
     if is_remote(session):
-        return 2  # a Connect server does not say how many cores it has
-    return min(_MAX_DEFAULT_PARALLELISM, max(2, session.sparkContext.defaultParallelism))
+        return PLANNED_PARALLELISM  # a Connect server does not say how many cores it has
+    return min(_MAX_DEFAULT_PARALLELISM, max(PLANNED_PARALLELISM, session.sparkContext.defaultParallelism))
 
 
 def ui_address(session: SparkSession) -> str | None:

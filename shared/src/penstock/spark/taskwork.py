@@ -15,6 +15,7 @@ from penstock.protocol.keygroups import KeyGroupRange
 from penstock.runtime.chain import Chain, build_chain
 from penstock.spark.outputs import StageOutputs
 from penstock.spark.sinks import TaskSinks
+from penstock.spark.timely import build_timely_operator
 from penstock.spark.wire import StageEdge
 from penstock.times import MAX_WATERMARK
 
@@ -54,6 +55,7 @@ class TaskWork:
             self._sinks.open,
             {},
             [(output.edge.edge.link.source, output.edge.edge.link.tag, output) for output in self.outputs.edges],
+            build_timely_operator,
         )
         return self.chain
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-_FLUSH_ROWS: Final = 65_536
+FLUSH_ROWS: Final = 65_536
 _LAST_MOMENT: Final = datetime.max.replace(tzinfo=UTC)
 
 
@@ -182,7 +182,7 @@ class ProcessOperator(_ProcessBase):
             for chunk in chunks_of(frame):
                 for run.time, row in zip(self._times_of(chunk), self._reader.rows(chunk), strict=True):
                     on_row(row, run)
-                if len(run.rows) >= _FLUSH_ROWS:
+                if len(run.rows) >= FLUSH_ROWS:
                     self._flush(output)
         except PenstockError:
             raise
@@ -245,7 +245,7 @@ class KeyedProcessOperator(_ProcessBase):
                 else:
                     for run.key, run.time, row in rows:
                         on_row(row, run)
-                if len(run.rows) >= _FLUSH_ROWS:
+                if len(run.rows) >= FLUSH_ROWS:
                     self._flush(output)
         except PenstockError:
             raise
@@ -260,7 +260,7 @@ class KeyedProcessOperator(_ProcessBase):
         for run.key, at in self._due_event_timers():
             run.time = at
             self._on_timer(at)
-            if len(run.rows) >= _FLUSH_ROWS:
+            if len(run.rows) >= FLUSH_ROWS:
                 self._flush(output)
         run.watermark_us = self._watermarks.current
         self._flush(output)

@@ -1,0 +1,143 @@
+"""`penstock run --engine spark` and `penstock plan --engine spark`."""
+
+from __future__ import annotations
+
+import argparse
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.text import Text
+
+from penstock.cli.display import operator_name, row_lines
+from penstock.graph.jobgraph import SINK_VERBS, JobVertex, build_job_graph
+from penstock.runtime.loading import load_pipeline, parse_parameters
+from penstock.spark.engine import SparkResult, SparkRun, spark_graph
+from penstock.spark.explain import explain_stages
+from penstock.spark.refusing import refusals
+from penstock.spark.session import (
+    PLANNED_PARALLELISM,
+    SparkSettings,
+    is_remote,
+    open_session,
+    parse_conf,
+    ui_address,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_POLL_S: Final = 0.3
+
+
+def run_on_spark(arguments: argparse.Namespace) -> int:
+    """Run the pipeline; the exit code."""
+    parameters = parse_parameters(arguments.param)
+    pipeline = load_pipeline(arguments.file, parameters)
+    # What can be refused is refused before a JVM is started.
+    spark_graph(pipeline.plan, arguments.parallelism or PLANNED_PARALLELISM)
+    settings = SparkSettings(arguments.master, arguments.remote, parse_conf(arguments.conf))
+    # Standard output belongs to the rows of console sinks: everything about the run goes to standard error.
+    console = Console(stderr=True, highlight=False)
+    session = open_session(pipeline.name, settings)
+    try:
+        progress = _Progress(session, console)
+        run = SparkRun(
+            session,
+            pipeline,
+            arguments.file,
+            parameters,
+            parallelism=arguments.parallelism,
+            run=arguments.run_id,
+            entered=progress.entered,
+        )
+        _announce(console, session, run)
+        started = time.monotonic()
+        try:
+            with progress.shown():
+                result = run.execute()
+        except KeyboardInterrupt:
+            _say(console, f"interrupted; --run-id {run.run_id} carries this run to its end, without doubling a row")
+            return 130
+        _summarise(console, run, result, time.monotonic() - started)
+    finally:
+        session.stop()
+    return 0
+
+
+def plan_on_spark(arguments: argparse.Namespace) -> int:
+    """Print the stages; the exit code."""
+    pipeline = load_pipeline(arguments.file, parse_parameters(arguments.param))
+    graph = build_job_graph(pipeline.plan, arguments.parallelism or PLANNED_PARALLELISM, chain_state=False)
+    print(explain_stages(graph, refusals(graph, pipeline.plan)))
+    return 0
+
+
+def _announce(console: Console, session: SparkSession, run: SparkRun) -> None:
+    master = "Spark Connect" if is_remote(session) else session.sparkContext.master
+    _say(console, f"{run.graph.name}: on Spark at {master}, parallelism {run.graph.parallelism}, run {run.run_id}")
+    address = ui_address(session)
+    if address:
+        _say(console, f"Spark UI: {address}")
+    for operator in run.graph.operators():
+        if operator.verb in SINK_VERBS:
+            _say(console, f"{operator_name(operator)}: {operator.guarantee}")
+
+
+def _summarise(console: Console, run: SparkRun, result: SparkResult, seconds: float) -> None:
+    if not result.computed:
+        _say(console, f"run {result.run} was computed before; its results are visible, nothing was computed again")
+    _say(console, *row_lines(run.graph, result.total, seconds if result.computed else None))
+    _say(console, f"{run.graph.name}: finished")
+
+
+def _say(console: Console, *lines: str) -> None:
+    for line in lines:
+        console.print(Text(line), soft_wrap=True)
+
+
+class _Progress:
+    """What Spark is at: a line that is kept current on a terminal, one line per job elsewhere."""
+
+    def __init__(self, session: SparkSession, console: Console) -> None:
+        self._tracker: Any = None if is_remote(session) else session.sparkContext.statusTracker()
+        self._console = console
+        self._name = ""
+        self._over = threading.Event()
+
+    def entered(self, vertex: JobVertex) -> None:
+        """A job begins that computes everything up to this vertex."""
+        self._name = vertex.name
+        if not self._console.is_terminal:
+            _say(self._console, f"computing {vertex.name}")
+
+    @contextmanager
+    def shown(self) -> Generator[None]:
+        """Show it while the block runs."""
+        if not self._console.is_terminal or self._tracker is None:
+            yield
+            return
+        thread = threading.Thread(target=self._follow, name="spark-progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            thread.join()
+
+    def _follow(self) -> None:
+        with self._console.status("") as status:
+            while not self._over.wait(_POLL_S):
+                status.update(Text(f"{self._name}: {self._stages()}"))
+
+    def _stages(self) -> str:
+        """The active stages with their tasks."""
+        stages: list[str] = []
+        for number in self._tracker.getActiveStageIds():
+            info = self._tracker.getStageInfo(number)
+            if info is not None:  # it may have ended meanwhile
+                stages.append(f"stage {number}: {info.numCompletedTasks} of {info.numTasks} tasks done")
+        return ", ".join(stages) or "waiting for tasks"

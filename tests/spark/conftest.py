@@ -1,0 +1,29 @@
+"""One Spark session for all tests of a process, and the pipelines of the integration tests."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "integration"))
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Generator[SparkSession]:
+    """Two tasks at a time, three attempts for each."""
+    from penstock.spark.session import SparkSettings, open_session
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        session = open_session("tests", SparkSettings(master="local[2,3]", conf={"spark.ui.enabled": "false"}))
+        yield session
+        session.stop()

@@ -1,0 +1,60 @@
+"""Runs pipeline files on Spark: what the tests of this folder share."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.runtime.loading import load_pipeline
+from penstock.spark.engine import SparkResult, SparkRun
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HERE = Path(__file__).parent
+CASES_FILE = HERE / "case_pipelines.py"
+SPARK_CASES_FILE = HERE / "spark_pipelines.py"
+
+
+def prepare(
+    spark: SparkSession, file: Path, root: Path, parameters: Mapping[str, str], run: str | None = None
+) -> SparkRun:
+    """A run that keeps its manifests below `root`."""
+    given = dict(parameters)
+    pipeline = load_pipeline(str(file), given)
+    return SparkRun(spark, pipeline, str(file), given, parallelism=3, run=run, folder=root / "runs")
+
+
+def run(
+    spark: SparkSession, file: Path, root: Path, parameters: Mapping[str, str], run_id: str | None = None
+) -> SparkResult:
+    """Run it to its end."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PySpark's own
+        return prepare(spark, file, root, parameters, run_id).execute()
+
+
+def rounded(found: Iterable[Any]) -> Any:
+    """Results with floats to nine significant digits: engines may add the parts of a sum in another order."""
+    if isinstance(found, Counter):
+        rows: Counter[str] = Counter()
+        for text, count in found.items():
+            rows[json.dumps(_rounded(json.loads(text)), sort_keys=True)] += count
+        return rows
+    return _rounded(found)
+
+
+def _rounded(value: Any) -> Any:
+    match value:
+        case float():
+            return float(f"{value:.9g}")
+        case dict():
+            return {key: _rounded(inner) for key, inner in value.items()}
+        case list():
+            return [_rounded(inner) for inner in value]
+        case _:
+            return value
