@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from penstock.adapters.memory import MemoryBlobs
 from penstock.client.exporting import export_savepoint, import_savepoint
 from penstock.graph.describe import state_signature
 from penstock.graph.logical import Node
+from penstock.protocol.joblog import StateBackend
 from penstock.protocol.keygroups import key_group_range
 from penstock.protocol.manifests import Manifest, decode_manifest, encode_manifest
 from penstock.protocol.messages import Restore, SubtaskSnapshot
@@ -25,20 +27,20 @@ GROUPS = 16
 UID = "tested"
 
 
-def export(harness: OperatorHarness, node: Node, folder: Path, watermark: int = 0) -> Path:
+def export(harness: OperatorHarness, node: Node, folder: Path, backend: StateBackend = "fs") -> Path:
     """What a harness's operators hold, as a savepoint in a folder."""
-    return asyncio.run(_export(harness.operators, state_signature(node), folder, watermark))
+    return asyncio.run(_export(harness.operators, state_signature(node), folder, backend))
 
 
-async def _export(operators: Sequence[Operator], signature: str, folder: Path, watermark: int) -> Path:
+async def _export(operators: Sequence[Operator], signature: str, folder: Path, backend: StateBackend) -> Path:
     blobs, clock = MemoryBlobs(), itertools.count()
     subtasks: dict[int, SubtaskSnapshot] = {}
     for index, operator in enumerate(operators):
         snapshot = operator.snapshot()
         assert snapshot is not None
-        frozen = FrozenSubtask({UID: snapshot}, watermark, 1)
+        frozen = FrozenSubtask({UID: snapshot}, 0, 1)
         subtasks[index] = await upload(
-            frozen, f"jobs/j/checkpoints/0000000003-a-b/{index}-", blobs, "fs", clock.__next__
+            frozen, f"jobs/j/checkpoints/0000000003-a-b/{index}-", blobs, backend, clock.__next__
         )
     manifest = Manifest("j", 3, "a", len(operators), GROUPS, {"v1": subtasks}, {UID: signature})
     await export_savepoint(blobs, await stored(blobs, manifest), folder)
@@ -47,8 +49,6 @@ async def _export(operators: Sequence[Operator], signature: str, folder: Path, w
 
 async def stored(blobs: MemoryBlobs, manifest: Manifest) -> Restore:
     """A manifest in a store."""
-    import hashlib
-
     data = encode_manifest(manifest)
     await blobs.put("jobs/j/checkpoints/0000000003-a-b/manifest.json", data)
     return Restore(3, "jobs/j/checkpoints/0000000003-a-b/manifest.json", hashlib.sha256(data).hexdigest())

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from stored import UID, export, restored
 
 from penstock import Pipeline, col, count, savepoint, session, sliding, tumbling
-from penstock.connectors import iterables
-from penstock.errors import UsageError
-from penstock.graph.logical import Node
+from penstock.connectors import collecting, iterables
+from penstock.errors import IncompatibleStateError, UsageError
 from penstock.testing.harness import OperatorHarness
 from penstock.times import MAX_WATERMARK, to_micros
 
@@ -30,10 +29,11 @@ class Event:
     at: datetime
 
 
-def node_of(verb: str) -> Node:
-    """A node of a plan with that verb."""
-    keyed = Pipeline("p").read(iterables.Source([], schema=Event, event_time="at")).key_by("key")
-    aggregates = {"n": count(), "total": col("value").sum(), "last": col("value").last()}
+def pipeline_of(verb: str) -> Pipeline:
+    """A pipeline of that verb."""
+    pipeline = Pipeline("p")
+    keyed = pipeline.read(iterables.Source([], schema=Event, event_time="at")).key_by("key")
+    aggregates = {"n": count(), "total": col("value").sum(), "mean": col("value").mean()}
     match verb:
         case "tumbling":
             stream = keyed.window(tumbling("10s", offset="3s")).agg(**aggregates)
@@ -45,10 +45,12 @@ def node_of(verb: str) -> Node:
             stream = keyed.agg(**aggregates)
         case _:
             stream = keyed.reduce(lambda old, new: Event(old.key, old.value + new.value, new.at))
-    return stream.uid(UID)._node
+    stream.uid(UID).write(collecting.Sink())
+    return pipeline
 
 
-NODES = {verb: node_of(verb) for verb in ("tumbling", "sliding", "session", "agg", "reduce")}
+PIPELINES = {verb: pipeline_of(verb) for verb in ("tumbling", "sliding", "session", "agg", "reduce")}
+NODES = {verb: node for verb, pipeline in PIPELINES.items() for node in pipeline.plan if node.operator_id == UID}
 EVENTS = st.lists(
     st.tuples(st.sampled_from(["a", "b", "c", None]), st.integers(-9, 9), st.integers(0, 60)), min_size=1, max_size=40
 )
@@ -124,6 +126,23 @@ def test_a_table_replaced_by_itself_continues_to_the_same_results(events, verb, 
             assert sorted(tables[0].rows(), key=repr) == sorted(tables[1].rows(), key=repr)
         else:
             assert finished(successor) == finished(whole)
+
+
+def test_results_have_the_names_of_the_pipeline(tmp_path):
+    """Means are computed from the sums and counts that a savepoint holds; other aggregates are refused."""
+    for verb in ("tumbling", "agg"):
+        harness = filled(verb, [("a", 1, 5), ("a", 2, 6)], 2)
+        sp = savepoint.read(export(harness, NODES[verb], tmp_path / verb))
+        (row,) = sp.results(UID, PIPELINES[verb]).to_dicts()
+        assert (row["key"], row["n"], row["total"], row["mean"]) == ("a", 2, 3, 1.5)
+        assert sp.results(UID, PIPELINES[verb], key_groups=(0, 16)).height == 1
+    with pytest.raises(UsageError, match="the pipeline has no aggregates of that uid"):
+        sp.results(UID, PIPELINES["reduce"])
+    other = Pipeline("other")
+    keyed = other.read(iterables.Source([], schema=Event, event_time="at")).key_by("key")
+    keyed.agg(top=col("at").max()).uid(UID).write(collecting.Sink())
+    with pytest.raises(IncompatibleStateError, match="the snapshot holds partial aggregates"):
+        sp.results(UID, other)
 
 
 def test_an_edited_window_gives_the_edited_result(tmp_path):

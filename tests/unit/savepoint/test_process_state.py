@@ -15,7 +15,16 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 from stored import UID, dicts, export, restored
 
-from penstock import KeyedContext, KeyedProcess, ListState, MapState, ReducingState, ValueState, savepoint
+from penstock import (
+    KeyedContext,
+    KeyedProcess,
+    ListState,
+    MapState,
+    OperatorListState,
+    ReducingState,
+    ValueState,
+    savepoint,
+)
 from penstock.errors import CorruptDataError, IncompatibleStateError, UsageError
 from penstock.testing.harness import OperatorHarness, process_node
 
@@ -148,12 +157,17 @@ def again(sp: savepoint.Savepoint) -> savepoint.EditedSavepoint:
 
 
 @settings(max_examples=25, deadline=None)
-@given(events=EVENTS, parallelism=st.integers(1, 3), later=st.integers(1, 3))
-def test_tables_are_what_operators_hold_and_go_back_byte_by_byte(events, parallelism, later):
+@given(
+    events=EVENTS,
+    parallelism=st.integers(1, 3),
+    later=st.integers(1, 3),
+    backend=st.sampled_from(["fs", "memory"]),
+)
+def test_tables_are_what_operators_hold_and_go_back_byte_by_byte(events, parallelism, later, backend):
     """Read, replaced by itself, restored at another parallelism, read again: the same rows, the same bytes."""
     harness, model = filled(events, parallelism)
     with tempfile.TemporaryDirectory() as folder:
-        sp = savepoint.read(export(harness, NODE, Path(folder) / "one"))
+        sp = savepoint.read(export(harness, NODE, Path(folder) / "one", backend))
         check(sp, model)
         copied = again(sp).write(Path(folder) / "two")
         check(copied, model)
@@ -198,9 +212,10 @@ def test_an_edited_value_is_what_the_job_goes_on_with(tmp_path):
 
 
 class Wider(KeyedProcess[Event, Event]):
-    """`Everything` after a change: the total has become a record."""
+    """`Everything` after a change: the total has become a record, and there is another state."""
 
     total = ValueState(Item)
+    fresh = MapState(str, int)
 
     def on_row(self, row: Event, ctx: KeyedContext[Event]) -> None:
         pass
@@ -222,10 +237,18 @@ def test_a_state_can_be_migrated_to_another_type(tmp_path):
     frame = sp.table(UID, "total").with_columns(item.alias("value"))
     with pytest.raises(UsageError, match=r"column 'value' is Struct.*, need Int64"):
         sp.edit().replace(UID, "total", frame)
-    sp.edit().replace(UID, "total", frame, declared=ValueState(Item)).write(tmp_path / "two")
-    successor = restored(tmp_path / "two", node, 1)
-    names = savepoint.read(export(successor, node, tmp_path / "three")).table(UID, "total")["value"].struct["name"]
-    assert sorted(names) == ["7", "9"]
+    fresh = pl.DataFrame({"account": ["z"], "branch": [9], "map_key": ["k"], "value": [5]})
+    with pytest.raises(UsageError, match="no state 'fresh'"):
+        sp.edit().replace(UID, "fresh", fresh)
+    with pytest.raises(UsageError, match="it has a key, where OperatorListState does not belong"):
+        sp.edit().replace(UID, "fresh", fresh, declared=OperatorListState(int))
+    edited = sp.edit().replace(UID, "total", frame, declared=ValueState(Item))
+    copied = edited.replace(UID, "fresh", fresh, declared=MapState(str, int)).write(tmp_path / "two")
+    assert copied.table(UID, "fresh").equals(fresh)
+    assert copied.table(UID, "last").equals(sp.table(UID, "last"))
+    again = savepoint.read(export(restored(tmp_path / "two", node, 1), node, tmp_path / "three"))
+    assert sorted(again.table(UID, "total")["value"].struct["name"]) == ["7", "9"]
+    assert again.table(UID, "fresh").equals(fresh)
 
 
 @pytest.mark.parametrize(

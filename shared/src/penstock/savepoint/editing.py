@@ -75,11 +75,15 @@ class EditedSavepoint:
         if state is None:
             return self._replace_aggregates(uid, frame, where)
         described = self._described(uid, state, declared)
-        if not operator.keys.fields:
+        if operator.keys.fields:
+            entries = encoding.entries_of_frame(frame, operator.keys, described, where)
+            self._replace_rows(uid, state, entries, described, where)
+        else:
             self._lists.setdefault(uid, {})[state] = tuple(encoding.list_elements(frame, described, where))
-            return self
-        entries = encoding.entries_of_frame(frame, operator.keys, described, where)
-        self._replace_rows(uid, state, entries, described, where)
+        if declared is not None:
+            signature = json.loads(self._signatures[uid])
+            signature.setdefault("states", {})[state] = described
+            self._signatures[uid] = json.dumps(signature, sort_keys=True)
         return self
 
     def replace_timers(self, uid: str, frame: pl.DataFrame) -> EditedSavepoint:
@@ -147,13 +151,10 @@ class EditedSavepoint:
         self._savepoint.require_verb(uid, "process", "declared states")
         keyed = bool(self._savepoint.operator(uid).keys.fields)
         if declared.keyed != keyed:
-            raise UsageError(f"operator {uid!r}, state {state!r}: a {declared.kind} state does not belong there")
+            kind, key = type(declared).__name__, "a key" if keyed else "no key"
+            raise UsageError(f"operator {uid!r}, state {state!r}: it has {key}, where {kind} does not belong")
         # A class of its own, because a declaration has its name from the class that it stands in.
-        described = describe_states(type(uid, (), {state: copy.copy(declared)}))[state]
-        signature = json.loads(self._signatures[uid])
-        signature.setdefault("states", {})[state] = described
-        self._signatures[uid] = json.dumps(signature, sort_keys=True)
-        return described
+        return describe_states(type(uid, (), {state: copy.copy(declared)}))[state]
 
     def _replace_aggregates(self, uid: str, frame: pl.DataFrame, where: str) -> EditedSavepoint:
         operator = self._savepoint.operator(uid)
@@ -201,8 +202,7 @@ class EditedSavepoint:
         for name, elements in self._lists.get(uid, {}).items():
             # A restore deals lists out anew, so it is the same whose they are.
             mine = elements if subtask == 0 else ()
-            kind = self._savepoint.operator(uid).states.get(name, {"kind": "union_list"})["kind"]
-            if kind == "union_list":
+            if name == SPLITS or json.loads(self._signatures[uid])["states"][name]["kind"] == "union_list":
                 operator = replace(operator, unions={**operator.unions, name: mine})
             else:
                 operator = replace(operator, lists={**operator.lists, name: mine})

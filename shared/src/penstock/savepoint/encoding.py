@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 import polars as pl
 
+from penstock.batches import KEY_GROUP
 from penstock.errors import UsageError, nearest
 from penstock.savepoint.shapes import Shape, UnstorableError, accepted_types, shape_of
 from penstock.savepoint.tables import DOMAINS, UTC_MICROS, Columns, Segment, elements, rows_of_state, state_table
@@ -160,7 +161,8 @@ def list_elements(frame: pl.DataFrame, described: dict[str, Any], where: str) ->
 def by_key_group(frame: pl.DataFrame, keys: Sequence[str], max_parallelism: int) -> dict[int, pl.DataFrame]:
     """The rows of each key group, in order."""
     groups = key_groups(frame, keys, max_parallelism)
-    return {group: frame.filter(groups == group) for group in groups.unique().sort().to_list()}
+    parts = frame.with_columns(groups).partition_by(KEY_GROUP, maintain_order=True, include_key=False, as_dict=True)
+    return {group: part for (group,), part in parts.items()}
 
 
 def with_state(

@@ -25,6 +25,7 @@ from penstock.state.segments import decode_segment
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 if TYPE_CHECKING:
+    from penstock.api.pipeline import Pipeline
     from penstock.ports import Blobs
     from penstock.savepoint.editing import EditedSavepoint
     from penstock.settings import ClusterSettings
@@ -38,13 +39,14 @@ KeyGroups = tuple[int, int]
 """The key groups from the first up to, and without, the second."""
 
 
-def read(path: str | Path, *, store: ClusterSettings | Blobs | None = None) -> Savepoint:
+def read(path: str | Path, *, store: ClusterSettings | Blobs | str | Path | None = None) -> Savepoint:
     """Open a savepoint; what it holds is read when it is asked for.
 
     Args:
         path: the folder of an exported savepoint (`penstock savepoint JOB --to FOLDER`), or the key of its manifest in
             a cluster's store (`penstock checkpoints JOB` shows it).
-        store: where a key is looked up; the cluster of the settings file that the commands use, if not given.
+        store: where a key is looked up: a settings file of a cluster or what it says; the one that the commands use, if
+            not given.
 
     Raises:
         UsageError: there is no savepoint.
@@ -56,10 +58,10 @@ def read(path: str | Path, *, store: ClusterSettings | Blobs | None = None) -> S
         return Savepoint(manifest, FolderObjects(folder))
     if folder.is_absolute() or folder.name != MANIFEST:
         raise UsageError(f"{path}: neither a folder that is there, nor the key of a savepoint's manifest in a store")
-    if store is None:
+    if store is None or isinstance(store, str | Path):
         from penstock.settings import load_settings
 
-        store = load_settings()
+        store = load_settings(store)
     manifest = with_store(store, lambda blobs: find_manifest(blobs, str(path)))
     return Savepoint(manifest, StoreObjects(store))
 
@@ -136,10 +138,22 @@ class Savepoint:
         self._require_keys(uid)
         return ((group, make((header, rows))) for group, header, rows in self.segments(uid, key_groups))
 
+    def results(self, uid: str, pipeline: Pipeline, *, key_groups: KeyGroups | None = None) -> pl.DataFrame:
+        """What windows and aggregates come to so far, by the names that the pipeline gives them, behind keys and bounds.
+
+        Raises:
+            UsageError: there is no such operator here or there.
+            IncompatibleStateError: the pipeline has other aggregates than the savepoint.
+        """
+        from penstock.savepoint.results import result_maker
+
+        self._require_keys(uid)
+        return self._gathered(uid, result_maker(uid, pipeline), key_groups)
+
     def keys(self, uid: str, *, key_groups: KeyGroups | None = None) -> pl.DataFrame:
         """The keys of an operator that have state or timers, each once."""
         self._require_keys(uid)
-        return self._gathered(uid, _keys, key_groups).unique(maintain_order=True)
+        return self._gathered(uid, tables.keys_of, key_groups).unique(maintain_order=True)
 
     def timers(self, uid: str, *, key_groups: KeyGroups | None = None) -> pl.DataFrame:
         """The timers of a keyed process: key columns, `domain` (`event` or `processing`), `timestamp`."""
@@ -277,10 +291,6 @@ class Savepoint:
         if operator.verb in ("process", "reduce"):
             return tables.empty_segment(operator)
         return {"kind": "", "keys": operator.schema["keys"]}, pl.DataFrame(schema=operator.keys.polars())
-
-
-def _keys(segment: tables.Segment) -> pl.DataFrame:
-    return segment[1].select(tables.key_names(segment)).unique(maintain_order=True)
 
 
 def _stored(segment: tables.Segment, name: str, described: dict[str, Any]) -> dict[str, Any]:

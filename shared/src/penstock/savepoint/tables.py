@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+import msgspec
+import numpy as np
 import polars as pl
 
 from penstock.errors import CorruptDataError
 from penstock.savepoint.operators import OperatorState
-from penstock.savepoint.shapes import shape_of, values_column
+from penstock.savepoint.shapes import values_column
 from penstock.state.keyed_backend import EVENT_TIMERS, PROCESSING_TIMERS
 from penstock.state.keyed_state import items_of
 from penstock.types import Schema
@@ -116,16 +118,14 @@ def state_table(segment: Segment, name: str, described: dict[str, Any], where: s
 
 def elements(stored: pl.DataFrame, keys: Sequence[str], index: str, where: str) -> pl.DataFrame:
     """One row per element of a list, with its number among those of its key."""
-    import msgspec
-
     try:
         lists = [items_of(data) for data in stored["__value"].to_list()]
     except msgspec.MsgspecError as error:
         raise CorruptDataError(f"{where}: a stored list is not readable: {error}") from error
-    exploded = stored.with_columns(pl.Series("__value", lists, pl.List(pl.Binary))).explode(
-        "__value", empty_as_null=False
-    )
-    return exploded.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).over(keys).alias(index))
+    flat = pl.Series("__value", [element for elements in lists for element in elements], pl.Binary)
+    repeated = stored[np.repeat(np.arange(stored.height), np.array([len(elements) for elements in lists], np.int64))]
+    number = pl.int_range(pl.len(), dtype=pl.Int64).over(keys).alias(index)
+    return repeated.with_columns(flat).with_columns(number)
 
 
 def wide_table(segment: Segment, states: dict[str, dict[str, Any]], where: str) -> pl.DataFrame:
@@ -218,17 +218,3 @@ def list_table(parts: Sequence[Sequence[bytes]], described: dict[str, Any], wher
             values_column("value", described["value"], stored, where),
         ]
     )
-
-
-def long_schema(keys: Schema, described: dict[str, Any]) -> dict[str, pl.DataType]:
-    """The columns of `state_table`."""
-    columns = Columns(keys.names)
-    schema = keys.polars()
-    if described["kind"] == "list":
-        schema[columns.index] = pl.Int64()
-    if described["kind"] == "map":
-        schema[columns.map_key] = shape_of(described["key"]).dtype
-    schema[columns.value] = shape_of(described["value"]).dtype
-    if "ttl_us" in described:
-        schema[columns.expires] = UTC_MICROS
-    return schema

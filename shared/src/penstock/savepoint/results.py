@@ -1,0 +1,49 @@
+"""What the partial results in a savepoint come to: needs the pipeline, which alone knows its aggregates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from penstock.errors import UsageError, nearest
+from penstock.graph.logical import Node, RunningAggregate, WindowAggregate
+from penstock.savepoint import tables
+
+if TYPE_CHECKING:
+    from penstock.api.pipeline import Pipeline
+
+
+def result_maker(uid: str, pipeline: Pipeline) -> Callable[[tables.Segment], pl.DataFrame]:
+    """The function from a segment of windows or aggregates to the results so far.
+
+    Raises:
+        UsageError: the pipeline has no aggregates of that uid.
+        IncompatibleStateError: when it is called: its aggregates are not those of the savepoint.
+    """
+    from penstock.runtime.operators.partials import Partials
+
+    partials = Partials(_node(uid, pipeline))
+
+    def make(segment: tables.Segment) -> pl.DataFrame:
+        header, rows = segment
+        if "partials" not in header:  # an operator that held nothing
+            return rows
+        partials.check(uid, header["partials"])
+        table = tables.aggregate_table(segment)
+        leading = [name for name in table.columns if name not in (*partials.names, "fired")]
+        return partials.results(table, leading, [*leading, *(field.name for field in partials.plan.output_fields)])
+
+    return make
+
+
+def _node(uid: str, pipeline: Pipeline) -> Node:
+    found = {
+        node.operator_id: node
+        for node in pipeline.plan
+        if isinstance(node.operation, WindowAggregate | RunningAggregate)
+    }
+    if uid not in found:
+        raise UsageError(f"{uid}: the pipeline has no aggregates of that uid; {nearest(uid, found)}")
+    return found[uid]
