@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from penstock import KeyedContext, KeyedProcess, Pipeline, ValueState, col, count, param, tumbling
+from penstock import KeyedContext, KeyedProcess, Pipeline, ValueState, col, count, lit, param, tumbling
 from penstock.connectors import collecting, console, files, generate, iterables, sockets
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -141,7 +141,7 @@ def every_type() -> Pipeline:
     ]  # fmt: skip
     rows += [{**dict.fromkeys(TYPES.names), "key": 7}]
     read = made.read(iterables.Source(rows, schema=TYPES))
-    read.key_by("key").reduce(lambda _, row: row).write(files.Sink(OUT))
+    read.with_columns(nothing=lit(None)).key_by("key").reduce(lambda _, row: row).write(files.Sink(OUT))
     return made
 
 

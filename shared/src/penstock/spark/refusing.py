@@ -32,6 +32,11 @@ def _reasons(node: Node) -> Iterator[str]:
         case Read(source=source) if not source.bounded:
             end = "give it an end with end=" if source.kind == "kafka" else "read a bounded source instead"
             yield f"{node.operator_id}: the {source.kind} source has no end, and a batch run is over at the end; {end}"
+        case Read(source=source) if not source.replayable:
+            yield (
+                f"{node.operator_id}: the {source.kind} source cannot be read again, and Spark runs a task again when it "
+                "fails or is slow; read files or a topic instead"
+            )
         case ProcessRows(process=process) if _sets_processing_timers(type(process)):
             yield (
                 f"{node.operator_id}: {type(process).__name__} sets processing-time timers, and a batch run has no wall "

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from penstock.batches import EVENT_TIME
 from penstock.graph.jobgraph import JobEdge
-from penstock.types import NULL, DataType, ListType, Schema, StructType, arrow_type, schema_from_json
+from penstock.types import DataType, ListType, Schema, StructType, arrow_type, schema_from_json
 
 OUTPUT: Final = "__output"
 INPUT: Final = "__input"
@@ -50,7 +50,6 @@ _WIDER: Final[dict[Any, Any]] = {
     pa.uint16(): pa.int32(),
     pa.uint32(): pa.int64(),
     pa.uint64(): pa.decimal128(20, 0),
-    pa.null(): pa.bool_(),
     pa.large_string(): pa.string(),
     pa.large_binary(): pa.binary(),
 }
@@ -111,7 +110,7 @@ def encode_columns(frame: pl.DataFrame, schema: Schema) -> list[Any]:
 
 def decode_frame(batch: pa.RecordBatch, first: int, schema: Schema, *, event_time: bool) -> pl.DataFrame:
     """The inverse of `encode_columns` for the columns from `first` on, with the hidden event time if there is one."""
-    columns = [_uncast(batch.column(first + index), field.type) for index, field in enumerate(schema)]
+    columns = [_cast(batch.column(first + index), arrow_type(field.type)) for index, field in enumerate(schema)]
     names = list(schema.names)
     if event_time:
         columns.append(batch.column(batch.schema.get_field_index(EVENT_TIME)))
@@ -125,7 +124,3 @@ def _cast(column: Any, kind: Any) -> Any:
     if pa.types.is_null(column.type):
         return pa.nulls(len(column), kind)
     return column if column.type == kind else column.cast(kind)
-
-
-def _uncast(column: Any, kind: DataType) -> Any:
-    return pa.nulls(len(column)) if kind == NULL else _cast(column, arrow_type(kind))

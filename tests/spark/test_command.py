@@ -1,0 +1,85 @@
+"""`--engine spark` as users type it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from embedded_runs import assert_same, counted, finish, rows
+from spark_runs import SPARK_CASES_FILE, rounded
+
+from penstock.cli.main import main
+from penstock.runtime.loading import load_pipeline
+from penstock.spark import session
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "departures.py"
+
+
+def penstock(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "penstock.cli.main", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=110, check=False)
+
+
+def test_the_first_example_runs_on_spark(tmp_path):
+    """The same rows as embedded, in the folder that the file names; the UI's address and a summary on standard error."""
+    spark = ("--engine", "spark", "--master", "local[2]", "--parallelism", "2", "--run-id", "first")
+    run = penstock("run", str(EXAMPLE), *spark, folder=tmp_path)
+    assert run.returncode == 0, run.stderr
+    finish(load_pipeline(str(EXAMPLE), {"out": str(tmp_path / "embedded")}), tmp_path / "state")
+    got, expected = counted(rows(tmp_path / "out/departures")), counted(rows(tmp_path / "embedded"))
+    assert_same(rounded(got), rounded(expected), "departures")
+    assert run.stdout == ""
+    assert "Spark UI: http://" in run.stderr
+    assert "rows read: 20,000 in" in run.stderr
+    assert "files sink in out/departures: 6,901 rows" in run.stderr
+    assert (tmp_path / ".penstock/departures/spark/first.json").exists()
+
+
+def test_the_plan_names_stages_exchanges_and_why_they_replay(capsys):
+    """And what a run would refuse."""
+    assert main(["plan", str(EXAMPLE), "--engine", "spark"]) == 0
+    shown = capsys.readouterr().out
+    assert "shuffle by origin, sorted by key group, event time" in shown
+    assert "replay: its operators run as they do in streaming" in shown
+    assert "one key group at a time" in shown
+    assert main(["plan", str(SPARK_CASES_FILE), "--engine", "spark", "--param", "case=unbounded"]) == 0
+    assert "cannot run on Spark:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--engine", "spark", "--resume"], "--engine spark has no --resume"),
+        (["--engine", "spark", "--dir", "x", "--metrics", "y"], "has no --dir, --metrics"),
+        (["--master", "local[2]", "--run-id", "x"], "only --engine spark has --master, --run-id"),
+        (["--engine", "spark", "--master", "a", "--remote", "b"], "give one of them"),
+        (["--engine", "spark", "--conf", "x"], "write --conf spark.name=value"),
+    ],
+)
+def test_options_of_the_other_engine_are_refused_by_name(options, message, capsys):
+    """Nothing is ignored in silence."""
+    assert main(["run", str(EXAMPLE), *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_what_is_missing_is_named(monkeypatch, capsys):
+    """Without the extra, and without Java."""
+    monkeypatch.setattr(session.importlib.util, "find_spec", lambda name: None if name == "pyspark" else object())
+    assert main(["run", str(EXAMPLE), "--engine", "spark"]) == 2
+    assert "needs pyspark: pip install 'penstock[spark]'" in capsys.readouterr().err
+    monkeypatch.undo()
+    monkeypatch.setattr(session.shutil, "which", lambda *_, **__: None)
+    assert main(["run", str(EXAMPLE), "--engine", "spark"]) == 2
+    assert "Java 17" in capsys.readouterr().err
+
+
+def test_the_library_loads_no_spark():
+    """Neither a pipeline nor the plan for Spark imports PySpark."""
+    code = (
+        "import sys; import penstock, penstock.cli.main, penstock.connectors.files\n"
+        f"penstock.cli.main.main(['plan', {str(EXAMPLE)!r}, '--engine', 'spark'])\n"
+        "assert 'pyspark' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)

@@ -1,0 +1,146 @@
+"""A run on Spark commits once, whatever is tried again; its errors are the user's, not the JVM's."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+from embedded_runs import rows
+from spark_runs import SPARK_CASES_FILE, prepare, run
+
+from penstock.connectors import collecting
+from penstock.errors import BadRecordError, PipelineError, UsageError, UserCodeError
+from penstock.graph.logical import Write
+from penstock.runtime.loading import load_pipeline
+from penstock.spark import engine
+from penstock.spark.engine import SparkRun
+
+
+def parameters(case: str, tmp_path) -> dict[str, str]:
+    return {"case": case, "out": str(tmp_path / "out"), "marker": str(tmp_path / "marker")}
+
+
+@pytest.mark.parametrize("case", ["fails-once", "fails-behind-exchange"])
+def test_an_attempt_that_failed_doubles_nothing(case, spark, tmp_path):
+    """The task is tried again; of the first attempt nothing is visible and nothing is left."""
+    run(spark, SPARK_CASES_FILE, tmp_path, parameters(case, tmp_path))
+    assert (tmp_path / "marker").exists(), "no attempt failed"
+    out = tmp_path / "out"
+    assert sorted(row["number"] for row in rows(out / "rows")) == list(range(400))
+    assert list(out.glob("*/.staging/*")) == []
+    if case == "fails-once":
+        assert sum(row["n"] for row in rows(out / "windows")) == 400
+        assert sum(row["n"] for row in rows(out / "totals")[-7:]) > 0
+
+
+def test_a_run_given_again_is_carried_to_its_end_only(spark, tmp_path, monkeypatch):
+    """Killed between computing and committing, a run commits when it is given again; a third time nothing happens."""
+    chosen = parameters("fails-once", tmp_path)
+    (tmp_path / "marker").touch()
+    with monkeypatch.context() as patch:
+
+        def killed(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        patch.setattr(engine, "commit", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(spark, SPARK_CASES_FILE, tmp_path, chosen, "nightly")
+    assert rows(tmp_path / "out" / "rows") == []
+    result = run(spark, SPARK_CASES_FILE, tmp_path, chosen, "nightly")
+    assert not result.computed
+    assert len(rows(tmp_path / "out" / "rows")) == 400
+    consumed = next((tmp_path / "out" / "rows").glob("part-*"))
+    consumed.unlink()
+    run(spark, SPARK_CASES_FILE, tmp_path, chosen, "nightly")
+    assert not consumed.exists()
+
+
+def test_another_run_id_is_another_run(spark, tmp_path):
+    """Its rows stand beside those of the first, because the sink appends."""
+    chosen = parameters("fails-once", tmp_path)
+    (tmp_path / "marker").touch()
+    for name in ("2026-11-20", "2026-11-21"):
+        assert run(spark, SPARK_CASES_FILE, tmp_path, chosen, name).computed
+    assert len(rows(tmp_path / "out" / "rows")) == 800
+
+
+def test_a_run_id_of_another_pipeline_is_refused(spark, tmp_path):
+    """What that run staged is for sinks that this pipeline does not have."""
+    (tmp_path / "marker").touch()
+    run(spark, SPARK_CASES_FILE, tmp_path, parameters("fails-once", tmp_path), "one")
+    with pytest.raises(UsageError, match="give a new run another id"):
+        run(spark, SPARK_CASES_FILE, tmp_path, parameters("gaps", tmp_path), "one")
+
+
+def test_an_error_in_user_code_shows_the_users_frames(spark, tmp_path):
+    """The function and the row are named; there is no trace of the JVM; nothing is visible."""
+    with pytest.raises(UserCodeError, match="no such flight") as raised:
+        run(spark, SPARK_CASES_FILE, tmp_path, parameters("fails-always", tmp_path))
+    assert "spark_pipelines.py" in raised.value.frames
+    assert "fail_always" in raised.value.frames
+    assert "org.apache" not in str(raised.value) + raised.value.frames
+    assert rows(tmp_path / "out" / "rows") == []
+
+
+def test_a_bad_record_fails_the_run_as_it_does_in_streaming(spark, tmp_path):
+    """The error names the file and the line."""
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"number": 1}\nbroken\n')
+    file = tmp_path / "bad_records.py"
+    file.write_text(
+        "from dataclasses import dataclass\nfrom penstock import Pipeline\nfrom penstock.connectors import files\n"
+        "@dataclass\nclass Row:\n    number: int\n"
+        f"p = Pipeline('bad')\np.read(files.Source({str(source)!r}, schema=Row)).write(files.Sink({str(tmp_path)!r}))\n"
+    )
+    with pytest.raises(BadRecordError, match=r"in\.jsonl, line 2"):
+        run(spark, file, tmp_path, {})
+
+
+def test_local_modules_travel_with_the_pipeline(spark, tmp_path):
+    """A module beside the file is found in tasks, and after a change it is the changed one."""
+    file = tmp_path / "with_module.py"
+    file.write_text(
+        "from dataclasses import dataclass\nimport beside\nfrom penstock import Pipeline\n"
+        "from penstock.connectors import files, iterables\n@dataclass\nclass Row:\n    number: int\n"
+        "p = Pipeline('beside')\n"
+        "p.read(iterables.Source([Row(1)])).map(lambda row: Row(row.number + beside.MORE), returns=Row)"
+        f".write(files.Sink({str(tmp_path / 'out')!r}, existing='replace'))\n"
+    )
+    import sys
+
+    for more in (10, 200):
+        (tmp_path / "beside.py").write_text(f"MORE = {more}\n")
+        sys.modules.pop("beside", None)
+        run(spark, file, tmp_path, {})
+        assert rows(tmp_path / "out") == [{"number": 1 + more}]
+
+
+def test_in_process_sinks_get_their_rows_on_the_driver(spark, tmp_path, capsys):
+    """Printed rows come in order on the driver's standard output, collected ones into the declared list."""
+    chosen = {"case": "in-process"}
+    pipeline = load_pipeline(str(SPARK_CASES_FILE), chosen)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = SparkRun(spark, pipeline, str(SPARK_CASES_FILE), chosen, parallelism=2, folder=tmp_path / "runs")
+        result = made.execute()
+    assert capsys.readouterr().out.splitlines() == [f'row> {{"number":{number}}}' for number in range(5)]
+    sinks = [node.operation.sink for node in pipeline.plan if isinstance(node.operation, Write)]
+    every, counts = [sink.rows for sink in sinks if isinstance(sink, collecting.Sink)]
+    assert sorted(row["number"] for row in every) == list(range(30))
+    assert sum({row["key"]: row["n"] for row in counts}.values()) == 30
+    assert result.total("n0-read", "rows_in") == 30
+
+
+def test_a_hidden_processing_timer_fails_the_run(spark, tmp_path):
+    """What the plan could not see is refused when it happens, with what to do."""
+    with pytest.raises(PipelineError, match="event_timer"):
+        run(spark, SPARK_CASES_FILE, tmp_path, parameters("wall-clock", tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("case", "why"), [("unbounded", "socket.*cannot be read again"), ("open-wall-clock", "sets processing-time timers")]
+)
+def test_what_cannot_run_is_refused_when_planned(case, why, spark, tmp_path):
+    """Before anything is computed, with the reason."""
+    with pytest.raises(PipelineError, match=why):
+        prepare(spark, SPARK_CASES_FILE, tmp_path, parameters(case, tmp_path))

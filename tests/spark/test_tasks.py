@@ -1,0 +1,249 @@
+"""What a task does, without Spark around it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+
+import msgspec
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from spark_runs import SPARK_CASES_FILE
+
+from penstock import Pipeline, PipelineError
+from penstock.batches import EVENT_TIME
+from penstock.connectors import iterables, kafka
+from penstock.errors import UserCodeError
+from penstock.graph.jobgraph import JobEdge, JobGraph, Link, build_job_graph
+from penstock.protocol.keygroups import subtask_of
+from penstock.runtime.loading import load_pipeline
+from penstock.spark import taskwork
+from penstock.spark.code import pack_code
+from penstock.spark.failures import TaskFailedError, unwrapped, wrapped
+from penstock.spark.outputs import StageOutputs
+from penstock.spark.refusing import check_runnable
+from penstock.spark.session import parse_conf
+from penstock.spark.stage import Attempt, StageTask, run_stage
+from penstock.spark.wire import (
+    GROUP,
+    INPUT,
+    OUTPUT,
+    PARTITION,
+    REPORT,
+    SEQ,
+    StageEdge,
+    column_name,
+    decode_frame,
+    encode_columns,
+    input_names,
+    row_columns,
+    wire_type,
+)
+from penstock.state.hashing import key_groups
+from penstock.types import Field, ListType, Scalar, Schema, StructType, schema_to_json
+
+# -- the wire -----------------------------------------------------------------------------------------------------------
+
+_VALUES = {
+    "boolean": st.booleans(),
+    "int8": st.integers(-(2**7), 2**7 - 1),
+    "int64": st.integers(-(2**63), 2**63 - 1),
+    "uint8": st.integers(0, 2**8 - 1),
+    "uint32": st.integers(0, 2**32 - 1),
+    "uint64": st.integers(0, 2**64 - 1),
+    "float64": st.floats(allow_nan=False),
+    "string": st.text(max_size=4),
+    "binary": st.binary(max_size=4),
+    "date": st.dates(),
+    "duration": st.integers(-(10**15), 10**15).map(lambda us: timedelta(microseconds=us)),
+    "null": st.none(),
+}
+_SCALARS = st.sampled_from(sorted(_VALUES)).map(Scalar)
+_TYPES = st.recursive(
+    _SCALARS,
+    lambda inner: (
+        inner.map(ListType) | inner.map(lambda kind: StructType((Field("f", kind, True), Field("F", kind, True))))
+    ),
+    max_leaves=4,
+)
+
+
+def values_of(kind: Scalar | ListType | StructType) -> st.SearchStrategy:
+    match kind:
+        case ListType(inner=inner):
+            some = st.lists(values_of(inner), max_size=3)
+        case StructType(fields=fields):
+            some = st.fixed_dictionaries({field.name: values_of(field.type) for field in fields})
+        case _:
+            some = _VALUES[kind.name]
+    return st.none() | some
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_every_value_of_every_type_survives_the_wire(data):
+    """A column comes back as it went, through the type that Spark keeps."""
+    kind = data.draw(_TYPES)
+    values = data.draw(st.lists(values_of(kind), min_size=1, max_size=5))
+    schema = Schema((Field("x", kind, True),))
+    frame = pl.DataFrame({"x": values}, schema=schema.polars())
+    (column,) = encode_columns(frame, schema)
+    assert column.type == wire_type(kind)
+    batch = pa.RecordBatch.from_arrays([column], names=["c0"])
+    assert decode_frame(batch, 0, schema, event_time=False)["x"].to_list() == frame["x"].to_list()
+
+
+# -- outputs ------------------------------------------------------------------------------------------------------------
+
+KEYED = Schema((Field("key", Scalar("int64")),))
+
+
+def edge(*keys: str, partitions: int = 3) -> StageEdge:
+    return StageEdge(
+        JobEdge("v0", Link("n0", None, keys), "hash", schema_to_json(KEYED), event_time=False), partitions, 240
+    )
+
+
+def sent(outputs: StageOutputs, sizes: list[int]) -> pl.DataFrame:
+    """What leaves when rows 0, 1, 2, ... come in batches of these sizes."""
+    batches: list[pa.RecordBatch] = []
+    begin = 0
+    for size in sizes:
+        outputs.edges[0].rows(pl.DataFrame({"key": range(begin, begin + size)}, schema=KEYED.polars()))
+        begin += size
+        batches += outputs.drain()
+    batches += outputs.drain(everything=True)
+    frame = pl.from_arrow(pa.Table.from_batches(batches))
+    assert isinstance(frame, pl.DataFrame)
+    return frame
+
+
+def test_rows_go_to_the_subtask_that_owns_their_key_group():
+    """The same owner as in the streaming exchange."""
+    frame = sent(StageOutputs([edge("key")], 1), [500])
+    groups = key_groups(frame.select(pl.col(column_name(0, 0)).alias("key")), ["key"], 240)
+    assert frame[GROUP].to_list() == groups.to_list()
+    assert frame[PARTITION].to_list() == [subtask_of(group, 3, 240) for group in groups]
+    assert set(frame[PARTITION]) == {0, 1, 2}
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.integers(1, 9_000), min_size=1, max_size=6))
+def test_where_a_row_goes_does_not_depend_on_batches(sizes):
+    """A task that is run again sends every row where it went before, also round robin."""
+    columns = [SEQ, PARTITION, column_name(0, 0)]
+    once = sent(StageOutputs([edge()], 2), sizes).select(columns)
+    again = sent(StageOutputs([edge()], 2), [sum(sizes)]).select(columns)
+    assert once.equals(again)
+
+
+# -- replay -------------------------------------------------------------------------------------------------------------
+
+
+def task_of(graph: JobGraph, vertex: str, case: dict[str, str], splits: list[str]) -> StageTask:
+    edges = tuple(StageEdge(e, c.parallelism, c.max_parallelism) for c, _, e in graph.consumers(vertex))
+    code = pack_code(str(SPARK_CASES_FILE), case)
+    given_splits = tuple((split, None) for split in splits)
+    return StageTask(code, msgspec.json.encode(graph.to_json()), vertex, edges, given_splits, "test")
+
+
+def test_a_task_holds_one_key_group_at_a_time(tmp_path, monkeypatch):
+    """Of many key groups each has a chain of its own, and the one before is closed when it begins."""
+    case = {"case": "many-keys", "rows": "3000", "out": str(tmp_path / "out")}
+    plan = load_pipeline(str(SPARK_CASES_FILE), case).plan
+    graph = build_job_graph(plan, 2, chain_state=False)
+    numbers = pa.RecordBatch.from_pydict({"id": pa.array(range(3), pa.int64())})
+    splits = ["0", "1", "2"]
+    produced = pa.Table.from_batches(run_stage(task_of(graph, "v0", case, splits), iter([numbers]), Attempt()))
+    opened: list[range] = []
+    closed: list[int] = []
+    build = taskwork.build_chain
+
+    def watched(vertex, plan, subtask, groups, *rest):
+        assert len(closed) == len(opened), "two key groups are alive"
+        opened.append(range(groups.start, groups.end))
+        chain = build(vertex, plan, subtask, groups, *rest)
+        close = chain.close
+
+        def counted() -> None:
+            closed.append(1)
+            close()
+
+        chain.close = counted
+        return chain
+
+    monkeypatch.setattr(taskwork, "build_chain", watched)
+    for subtask in range(2):
+        partition = read_by(produced, subtask)
+        list(run_stage(task_of(graph, "v1", case, []), partition, Attempt()))
+    groups = {group for groups in opened for group in groups}
+    assert len(groups) == len(opened) == len(closed) > 20
+
+
+def read_by(produced: pa.Table, subtask: int) -> Iterator[pa.RecordBatch]:
+    """What Spark hands to a subtask: its rows, sorted, in small batches."""
+    frame = pl.from_arrow(produced)
+    assert isinstance(frame, pl.DataFrame)
+    mine = frame.filter((pl.col(PARTITION) == subtask) & (pl.col(OUTPUT) == 0)).sort(GROUP, EVENT_TIME, "__from", SEQ)
+    table = mine.with_columns(pl.lit(0, pl.Int32).alias(INPUT)).to_arrow(compat_level=pl.CompatLevel.oldest())
+    columns = len(table.column_names) - row_columns()
+    names = {f"c{index}": column_name(0, index) for index in range(columns)}
+    wanted = [names.get(name, name) for name in input_names(columns)]
+    yield from table.select(wanted).rename_columns(input_names(columns)).to_batches(max_chunksize=100)
+
+
+def test_reports_of_a_stage_before_are_passed_on(tmp_path):
+    """They arrive at the driver with the rows of the attempt that wrote them."""
+    case = {"case": "many-keys", "rows": "300", "out": str(tmp_path / "out")}
+    plan = load_pipeline(str(SPARK_CASES_FILE), case).plan
+    graph = build_job_graph(plan, 1, chain_state=False)
+    fields = [(name, []) for name in input_names(3)]
+    report = {name: [None] for name, _ in fields} | {
+        OUTPUT: [-1],
+        INPUT: [0],
+        PARTITION: [0],
+        REPORT: [b'{"kind":"x"}'],
+    }
+    batch = pa.RecordBatch.from_pydict(report)
+    (out,) = run_stage(task_of(graph, "v1", case, []), iter([batch]), Attempt())
+    kinds = [json.loads(value.as_py())["kind"] for value in out.column(REPORT)]
+    assert kinds == ["x", "counts"]
+
+
+# -- errors and refusals ------------------------------------------------------------------------------------------------
+
+
+def test_an_error_crosses_spark_as_it_was():
+    """Kind, message and frames are found again in whatever text Spark makes of it."""
+    inner = wrapped(UserCodeError("map raised KeyError", "  File 'mine.py', line 3\n"), "v0")
+    assert isinstance(inner, TaskFailedError)
+    found = unwrapped(RuntimeError(f"org.apache.spark.SparkException: Job aborted\n  {inner}\n\tat scala.Some"))
+    assert isinstance(found, UserCodeError)
+    assert (str(found), found.frames) == ("map raised KeyError", "  File 'mine.py', line 3\n")
+    assert isinstance(unwrapped(wrapped(PipelineError("no"), "v0")), PipelineError)
+    assert str(unwrapped(wrapped(ZeroDivisionError("x"), "v3"))) == "v3: ZeroDivisionError: x"
+    assert unwrapped(RuntimeError("lost executor")) is None
+
+
+def test_an_exactly_once_kafka_sink_is_refused_for_now():
+    """With what to do; at-least-once ones are writers like any other."""
+    for delivery, refused in (("exactly-once", True), ("at-least-once", False)):
+        p = Pipeline("publishing")
+        p.read(iterables.Source([{"a": 1}], schema=pa.schema({"a": pa.int64()}))).write(
+            kafka.Sink("out", delivery=delivery)
+        )
+        graph = build_job_graph(p.plan, 2, chain_state=False)
+        if refused:
+            with pytest.raises(PipelineError, match='delivery="at-least-once"'):
+                check_runnable(graph, p.plan)
+        else:
+            check_runnable(graph, p.plan)
+
+
+def test_settings_of_spark_are_name_and_value():
+    """A value may hold an equals sign."""
+    assert parse_conf(["spark.a=b=c"]) == {"spark.a": "b=c"}
