@@ -28,6 +28,7 @@ from penstock import (
     OperatorListState,
     Pipeline,
     Process,
+    UnionListState,
     ValueState,
     col,
     count,
@@ -48,7 +49,7 @@ from penstock.runtime.submission import check_compatible
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 ROWS = 2_000
-SLOWLY = 1_000.0
+SLOWLY = 400.0
 """Rows per second of what is to be stopped long before its end."""
 
 
@@ -93,13 +94,16 @@ class Totals(KeyedProcess[Event, Note]):
 
 
 class Seen(Process[Event, Event]):
-    """Keeps the numbers of some rows in a list without key."""
+    """Keeps the numbers of some rows in lists without key."""
 
     rows = OperatorListState(int)
+    marks = UnionListState(int)
 
     def on_row(self, row: Event, ctx: Context[Event]) -> None:
-        if row.value % 100 == 0:
+        if row.value % 10 == 0:
             self.rows.add(row.value)
+        if row.value % 25 == 0:
+            self.marks.add(row.value)
         ctx.emit(row)
 
 
@@ -183,7 +187,11 @@ def copy_of(sp: savepoint.Savepoint) -> savepoint.EditedSavepoint:
     edited = sp.edit()
     for uid in ("windows", "sessions"):
         edited.replace(uid, None, sp.table(uid))
-    for uid, state in (*(("totals", name) for name in sp.operator("totals").states), ("seen", "rows")):
+    for uid, state in (
+        *(("totals", name) for name in sp.operator("totals").states),
+        ("seen", "rows"),
+        ("seen", "marks"),
+    ):
         edited.replace(uid, state, sp.table(uid, state))
     return edited.replace_timers("totals", sp.timers("totals")).replace_splits("source", sp.splits("source"))
 
@@ -202,10 +210,12 @@ def test_a_copy_continues_to_exactly_the_same_rows(expected, before, after, chec
         for row in read:
             totals[row.key] += row.value
         assert dict(sp.table("totals", "total").rows()) == dict(totals)
-        assert sorted(sp.table("seen", "rows")["value"]) == [row.value for row in read if row.value % 100 == 0]
+        assert sorted(sp.table("seen", "rows")["value"]) == [row.value for row in read if row.value % 10 == 0]
+        assert sorted(sp.table("seen", "marks")["value"]) == [row.value for row in read if row.value % 25 == 0]
         open_windows = sp.table("windows")
         assert open_windows["__p0"].sum() <= len(read)
         copied = copy_of(sp).write(base / "copy")
+        assert sorted(copied.table("seen", "marks")["value"]) == sorted(sp.table("seen", "marks")["value"])
         assert (copied.job, copied.checkpoint, copied.parallelism) == (sp.job, sp.checkpoint, before)
         assert copied.splits().equals(sp.splits())
         assert copied.watermarks().equals(sp.watermarks())

@@ -39,7 +39,10 @@ _Change = Callable[[int, tables.Segment], tables.Segment]
 
 
 class EditedSavepoint:
-    """A savepoint to be changed; nothing is written until `write`. Made by `Savepoint.edit`."""
+    """A savepoint to be changed; nothing is written until `write`. Made by `Savepoint.edit`.
+
+    A change that is refused changes nothing; one that is taken returns the object itself.
+    """
 
     def __init__(self, savepoint: Savepoint) -> None:
         self._savepoint = savepoint

@@ -59,7 +59,9 @@ class FolderObjects:
 
     def _part(self, handle: Handle, start: int, end: int) -> bytes:
         if handle.inline:
-            return checked(handle.inline, handle, handle.key)[start:end]
+            data = handle.inline if handle.key in self._good else checked(handle.inline, handle, handle.key)
+            self._good.add(handle.key)
+            return data[start:end]
         path = self._folder / handle.key
         try:
             with path.open("rb") as file:
