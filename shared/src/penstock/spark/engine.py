@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from penstock.adapters.directory_claim import claimed
 from penstock.connectors.base import WriteContext
 from penstock.errors import ExternalError
 from penstock.graph.jobgraph import JobGraph, JobVertex, build_job_graph
@@ -90,15 +91,21 @@ class SparkRun:
         self._plan = pipeline.plan
         self._target = target
         self._parameters = parameters
-        self._manifests = RunManifests(folder or Path(".penstock") / pipeline.name / "spark")
+        self._folder = folder or Path(".penstock") / pipeline.name / "spark"
+        self._manifests = RunManifests(self._folder)
         self._entered = entered
 
     def execute(self) -> SparkResult:
         """Compute, commit; or only commit if the run was computed before.
 
         Raises:
-            PenstockError: what the pipeline or the user's code raised in a task, or that Spark failed.
+            PenstockError: what the pipeline or the user's code raised in a task, that Spark failed, or that another run
+                of the pipeline is at work in this folder, whose staged parts must not be taken for leftovers.
         """
+        with claimed(self._folder):
+            return self._execute()
+
+    def _execute(self) -> SparkResult:
         manifest = self._manifests.find(self.run_id)
         computed = manifest is None
         if manifest is None:

@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import ExternalError, UsageError
@@ -34,7 +35,7 @@ _LOCAL_SETTINGS: Final[dict[str, str]] = {
 }
 _START_SETTINGS: Final[dict[str, str]] = {
     "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "ERROR",
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
 }
 
 
