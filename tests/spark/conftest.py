@@ -20,10 +20,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 @pytest.fixture(scope="session")
 def spark() -> Generator[SparkSession]:
     """Two tasks at a time, three attempts for each."""
+    from spark_runs import QUICK
+
     from penstock.spark.session import SparkSettings, open_session
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        session = open_session("tests", SparkSettings(master="local[2,3]", conf={"spark.ui.enabled": "false"}))
+        session = open_session("tests", SparkSettings(master="local[2,3]", conf={"spark.ui.enabled": "false", **QUICK}))
         yield session
         session.stop()

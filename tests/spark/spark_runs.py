@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 CASES_FILE = HERE / "case_pipelines.py"
 SPARK_CASES_FILE = HERE / "spark_pipelines.py"
+QUICK = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+"""Tiny queries are over before compiled code would pay."""
 
 
 def prepare(
@@ -26,7 +32,7 @@ def prepare(
     """A run that keeps its manifests below `root`."""
     given = dict(parameters)
     pipeline = load_pipeline(str(file), given)
-    return SparkRun(spark, pipeline, str(file), given, parallelism=3, run=run, folder=root / "runs")
+    return SparkRun(spark, pipeline, str(file), given, parallelism=2, run=run, folder=root / "runs")
 
 
 def run(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from embedded_runs import assert_same, counted, finish, rows
-from spark_runs import SPARK_CASES_FILE, rounded
+from spark_runs import QUICK, SPARK_CASES_FILE, rounded
 
 from penstock.cli.main import main
 from penstock.runtime.loading import load_pipeline
@@ -25,7 +25,8 @@ def penstock(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def test_the_first_example_runs_on_spark(tmp_path):
     """The same rows as embedded, in the folder that the file names; the UI's address and a summary on standard error."""
     spark = ("--engine", "spark", "--master", "local[2]", "--parallelism", "2", "--run-id", "first")
-    run = penstock("run", str(EXAMPLE), *spark, folder=tmp_path)
+    quick = [part for name, value in QUICK.items() for part in ("--conf", f"{name}={value}")]
+    run = penstock("run", str(EXAMPLE), *spark, *quick, folder=tmp_path)
     assert run.returncode == 0, run.stderr
     finish(load_pipeline(str(EXAMPLE), {"out": str(tmp_path / "embedded")}), tmp_path / "state")
     got, expected = counted(rows(tmp_path / "out/departures")), counted(rows(tmp_path / "embedded"))

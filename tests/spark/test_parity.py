@@ -29,16 +29,6 @@ def test_every_verb_gives_the_same_rows(case: Case, spark, tmp_path):
     assert results["spark"] == results["embedded-1"] == results["embedded-3"]
 
 
-def test_the_first_example_gives_the_same_rows(spark, tmp_path):
-    """The file as it stands, data beside it."""
-    target = EXAMPLES / "departures.py"
-    finish(load_pipeline(str(target), {"out": str(tmp_path / "embedded")}), tmp_path / "state")
-    run(spark, target, tmp_path, {"out": str(tmp_path / "spark")})
-    got, expected = counted(rows(tmp_path / "spark")), counted(rows(tmp_path / "embedded"))
-    assert expected.total() == 6_901
-    assert_same(rounded(got), rounded(expected), "departures")
-
-
 def test_sorted_input_has_no_late_rows(spark, tmp_path):
     """The impatient example sets rows aside when it streams; on Spark it comes to what the patient one does."""
     patient = load_pipeline(str(EXAMPLES / "departures.py"), {"out": str(tmp_path / "patient")})

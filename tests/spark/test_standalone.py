@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from embedded_runs import finish, rows
-from spark_runs import SPARK_CASES_FILE
+from spark_runs import QUICK, SPARK_CASES_FILE
 
 from penstock.platform.free_ports import free_port
 from penstock.runtime.loading import load_pipeline
@@ -31,6 +31,7 @@ def start(folder: Path, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         **os.environ,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": QUICK["spark.driver.extraJavaOptions"],
         "SPARK_WORKER_DIR": str(folder / name),
         "PYSPARK_PYTHON": sys.executable,
     }
@@ -81,6 +82,8 @@ def test_a_cluster_gives_the_same_rows_and_its_retries_double_nothing(master, tm
         "--conf", "spark.ui.enabled=false", "--param", "case=fails-once",
     ]  # fmt: skip
     command += ["--param", f"out={tmp_path / 'spark'}", "--param", f"marker={tmp_path / 'marker'}"]
+    quick = {**QUICK, "spark.executor.extraJavaOptions": QUICK["spark.driver.extraJavaOptions"]}
+    command += [part for name, value in quick.items() for part in ("--conf", f"{name}={value}")]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "marker").exists(), "no attempt failed"
