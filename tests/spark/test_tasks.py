@@ -30,7 +30,6 @@ from penstock.spark.session import parse_conf
 from penstock.spark.stage import Attempt, StageTask, run_stage
 from penstock.spark.wire import (
     GROUP,
-    INPUT,
     OUTPUT,
     PARTITION,
     REPORT,
@@ -40,7 +39,6 @@ from penstock.spark.wire import (
     decode_frame,
     encode_columns,
     input_names,
-    row_columns,
     wire_type,
 )
 from penstock.state.hashing import key_groups
@@ -189,8 +187,8 @@ def read_by(produced: pa.Table, subtask: int) -> Iterator[pa.RecordBatch]:
     frame = pl.from_arrow(produced)
     assert isinstance(frame, pl.DataFrame)
     mine = frame.filter((pl.col(PARTITION) == subtask) & (pl.col(OUTPUT) == 0)).sort(GROUP, EVENT_TIME, "__from", SEQ)
-    table = mine.with_columns(pl.lit(0, pl.Int32).alias(INPUT)).to_arrow(compat_level=pl.CompatLevel.oldest())
-    columns = len(table.column_names) - row_columns()
+    table = mine.to_arrow(compat_level=pl.CompatLevel.oldest())
+    columns = sum(name.startswith("e0_") for name in table.column_names)
     names = {f"c{index}": column_name(0, index) for index in range(columns)}
     wanted = [names.get(name, name) for name in input_names(columns)]
     yield from table.select(wanted).rename_columns(input_names(columns)).to_batches(max_chunksize=100)
@@ -204,7 +202,6 @@ def test_reports_of_a_stage_before_are_passed_on(tmp_path):
     fields = [(name, []) for name in input_names(3)]
     report = {name: [None] for name, _ in fields} | {
         OUTPUT: [-1],
-        INPUT: [0],
         PARTITION: [0],
         REPORT: [b'{"kind":"x"}'],
     }

@@ -30,14 +30,15 @@ from penstock.spark.wire import (
     INPUT,
     OUTPUT,
     PARTITION,
+    READ_TAGS,
     REPORT,
     REPORT_OUTPUT,
     SEQ,
+    SORT_TAGS,
     StageEdge,
     column_name,
     input_names,
     output_schema,
-    row_columns,
 )
 
 if TYPE_CHECKING:
@@ -113,7 +114,8 @@ class Lowering:
         inputs = [self._rows_of(vertex, index, edge) for index, edge in enumerate(vertex.inputs)]
         together = functools.reduce(lambda left, right: left.unionByName(right), inputs)
         placed = together.repartitionById(vertex.parallelism, functions.col(PARTITION))
-        return placed.sortWithinPartitions(*sort_columns(vertex))
+        ordered = placed.sortWithinPartitions(*sort_order(vertex))
+        return ordered.select(*input_names(len(vertex.inputs[0].schema)))
 
     def _rows_of(self, vertex: JobVertex, index: int, edge: JobEdge) -> DataFrame:
         """The rows of one input; with them the reports, where they flow on to here."""
@@ -125,20 +127,30 @@ class Lowering:
         if len(consumers) == 1:
             wanted |= functions.col(OUTPUT) == REPORT_OUTPUT
         tags: list[Column] = [functions.lit(index).cast("int").alias(INPUT)]
-        names = input_names(len(edge.schema))
-        tags += [functions.col(name) for name in names[1 : row_columns()]]
-        columns = [
-            functions.col(column_name(number, column)).alias(name) for column, name in enumerate(names[row_columns() :])
-        ]
+        tags += [functions.col(name) for name in (*SORT_TAGS, *READ_TAGS)]
+        names = input_names(len(edge.schema))[len(READ_TAGS) :]
+        columns = [functions.col(column_name(number, column)).alias(name) for column, name in enumerate(names)]
         return self._frames[edge.vertex].where(wanted).select(*tags, *columns)
 
 
-def sort_columns(vertex: JobVertex) -> list[str]:
-    """The order of a vertex's input: total, so that a task that is run again does the same again."""
-    order = [GROUP] if is_keyed(vertex) else []
-    if vertex.inputs[0].event_time:
-        order.append(EVENT_TIME)
-    return [*order, INPUT, FROM, SEQ]
+def sort_order(vertex: JobVertex) -> list[Column]:
+    """The order of a vertex's input: total, so that a task that is run again does the same again.
+
+    Spark compares rows by eight bytes of the first part, and only rows that agree there in full. So the key group, of
+    which there are few, is joined with the event time in steps of 4096 us, which fits for the years 1 to 9999.
+    """
+    ties = [functions.col(name) for name in (INPUT, FROM, SEQ)]
+    group, moment = functions.col(GROUP).cast("long"), functions.col(EVENT_TIME)
+    match is_keyed(vertex), vertex.inputs[0].event_time:
+        case True, True:
+            step = functions.shiftright(moment, 12) + functions.lit(1 << 46)
+            return [functions.shiftleft(group, 48) + step, moment, *ties]
+        case True, False:
+            return [group, *ties]
+        case False, True:
+            return [moment, *ties]
+        case _:
+            return ties
 
 
 def _task_function(task: StageTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

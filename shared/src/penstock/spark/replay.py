@@ -15,7 +15,7 @@ from penstock.graph.jobgraph import JobVertex
 from penstock.protocol.keygroups import KeyGroupRange, key_group_range
 from penstock.runtime.exchange import frame_schema
 from penstock.spark.taskwork import TaskWork
-from penstock.spark.wire import GROUP, OUTPUT, REPORT, REPORT_OUTPUT, decode_frame, row_columns
+from penstock.spark.wire import GROUP, OUTPUT, READ_TAGS, REPORT, REPORT_OUTPUT, decode_frame
 from penstock.types import schema_from_json
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Replay:
             batch = batch.filter(pa.array(output != REPORT_OUTPUT))
         if not batch.num_rows:
             return
-        frame = decode_frame(batch, row_columns(), self._schema, event_time=self._event_time)
+        frame = decode_frame(batch, len(READ_TAGS), self._schema, event_time=self._event_time)
         if not self._keyed:
             if self._work.chain is None:
                 self._work.open_chain(self._all_groups)

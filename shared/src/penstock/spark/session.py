@@ -33,9 +33,10 @@ _LOCAL_SETTINGS: Final[dict[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
+_LOG_SETTINGS: Final = Path(__file__).resolve().with_name("log4j2.properties")
 _START_SETTINGS: Final[dict[str, str]] = {
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
 }
 
 

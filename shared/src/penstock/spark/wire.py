@@ -24,7 +24,7 @@ from penstock.types import DataType, ListType, Schema, StructType, arrow_type, s
 
 OUTPUT: Final = "__output"
 INPUT: Final = "__input"
-"""Number of the consumer's input that a row came by; only in what a stage reads."""
+"""Number of the consumer's input that a row came by; only while its rows are sorted."""
 PARTITION: Final = "__partition"
 """Subtask of the consumer."""
 GROUP: Final = "__kg"
@@ -45,6 +45,9 @@ _TAGS: Final = (
     (EVENT_TIME, pa.int64()),
     (REPORT, pa.binary()),
 )
+READ_TAGS: Final = (OUTPUT, PARTITION, GROUP, EVENT_TIME, REPORT)
+"""What is left of the tags when the rows of a consumer are sorted."""
+SORT_TAGS: Final = (FROM, SEQ)
 _WIDER: Final[dict[Any, Any]] = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),
@@ -93,13 +96,8 @@ def output_schema(edges: Sequence[StageEdge]) -> pa.Schema:
 
 
 def input_names(columns: int) -> list[str]:
-    """The names of what a consumer reads: the tags, then the columns of its input."""
-    return [INPUT, *(name for name, _ in _TAGS), *(f"c{index}" for index in range(columns))]
-
-
-def row_columns() -> int:
-    """The number of the first column of the rows themselves in what a consumer reads."""
-    return len(_TAGS) + 1
+    """The names of what a consumer's tasks are given: the tags that they look at, then the columns of the input."""
+    return [*READ_TAGS, *(f"c{index}" for index in range(columns))]
 
 
 def encode_columns(frame: pl.DataFrame, schema: Schema) -> list[Any]:
