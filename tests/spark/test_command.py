@@ -14,12 +14,13 @@ from penstock.cli.main import main
 from penstock.runtime.loading import load_pipeline
 from penstock.spark import session
 
+pytestmark = pytest.mark.timeout(300)
 EXAMPLE = Path(__file__).parents[2] / "examples" / "departures.py"
 
 
 def penstock(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "penstock.cli.main", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=110, check=False)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
 
 
 def test_the_first_example_runs_on_spark(tmp_path):

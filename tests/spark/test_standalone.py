@@ -19,7 +19,8 @@ from spark_runs import QUICK, SPARK_CASES_FILE
 from penstock.platform.free_ports import free_port
 from penstock.runtime.loading import load_pipeline
 
-DEADLINE_S = 40
+pytestmark = pytest.mark.timeout(300)
+DEADLINE_S = 60
 
 
 def start(folder: Path, name: str, *arguments: str) -> subprocess.Popen[bytes]:
@@ -84,7 +85,7 @@ def test_a_cluster_gives_the_same_rows_and_its_retries_double_nothing(master, tm
     command += ["--param", f"out={tmp_path / 'spark'}", "--param", f"marker={tmp_path / 'marker'}"]
     quick = {**QUICK, "spark.executor.extraJavaOptions": QUICK["spark.driver.extraJavaOptions"]}
     command += [part for name, value in quick.items() for part in ("--conf", f"{name}={value}")]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "marker").exists(), "no attempt failed"
     given = {"case": "fails-once", "out": str(tmp_path / "embedded"), "marker": str(tmp_path / "marker")}
