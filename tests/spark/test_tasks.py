@@ -23,11 +23,13 @@ from penstock.protocol.keygroups import subtask_of
 from penstock.runtime.loading import load_pipeline
 from penstock.spark import taskwork
 from penstock.spark.code import pack_code
+from penstock.spark.committing import RunManifest, RunManifests, commit, staged_parts
 from penstock.spark.failures import TaskFailedError, unwrapped, wrapped
 from penstock.spark.outputs import StageOutputs
 from penstock.spark.refusing import check_runnable
 from penstock.spark.session import parse_conf
 from penstock.spark.stage import Attempt, StageTask, run_stage
+from penstock.spark.taskwork import counts_of
 from penstock.spark.wire import (
     GROUP,
     OUTPUT,
@@ -180,6 +182,37 @@ def test_a_task_holds_one_key_group_at_a_time(tmp_path, monkeypatch):
         list(run_stage(task_of(graph, "v1", case, []), partition, Attempt()))
     groups = {group for groups in opened for group in groups}
     assert len(groups) == len(opened) == len(closed) > 20
+
+
+def test_of_two_attempts_at_a_task_one_counts(tmp_path):
+    """As with speculation: both run to their end, the reports of one arrive, and what the other staged is removed."""
+    out = tmp_path / "out"
+    case = {"case": "many-keys", "rows": "600", "out": str(out)}
+    plan = load_pipeline(str(SPARK_CASES_FILE), case).plan
+    graph = build_job_graph(plan, 1, chain_state=False)
+    numbers = pa.RecordBatch.from_pydict({"id": pa.array(range(3), pa.int64())})
+    source = task_of(graph, "v0", case, ["0", "1", "2"])
+    produced = pa.Table.from_batches(run_stage(source, iter([numbers]), Attempt()))
+    task = task_of(graph, "v1", case, [])
+    attempts = [list(run_stage(task, read_by(produced, 0), Attempt(number))) for number in (7, 8)]
+    assert len(list((out / ".staging").iterdir())) == 2
+    counting = [json.loads(report.as_py()) for batch in attempts[1] for report in batch.column(REPORT)]
+    manifests = RunManifests(tmp_path / "runs")
+    manifest = manifests.create(RunManifest("run", plan.name, staged_parts(counting), counts_of(counting)))
+    commit(manifest, plan)
+    assert len([line for part in out.glob("part-*") for line in part.read_text().splitlines()]) == 600
+    assert list((out / ".staging").iterdir()) == []
+    assert manifest.counts["n2-process"]["rows_in"] == 600
+
+
+def test_the_first_manifest_of_a_run_counts(tmp_path):
+    """Of two executions of a run that end together one wins, and the other gets to know what it staged."""
+    manifests = RunManifests(tmp_path)
+    first, second = (RunManifest("r", "p", {"w": [part]}, {}) for part in ("a", "b"))
+    assert manifests.create(first) == first
+    assert manifests.create(second) == first
+    assert manifests.find("r") == first
+    assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
 
 
 def read_by(produced: pa.Table, subtask: int) -> Iterator[pa.RecordBatch]:
