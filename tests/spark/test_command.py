@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,23 @@ def test_the_first_example_runs_on_spark(tmp_path):
     assert "rows read: 20,000 in" in run.stderr
     assert "files sink in out/departures: 6,901 rows" in run.stderr
     assert (tmp_path / ".penstock/departures/spark/first.json").exists()
+
+
+def test_an_interrupted_run_says_how_to_go_on(tmp_path):
+    """Ctrl-C cancels what Spark is at: nothing is visible, nothing is staged, no trace is shown."""
+    command = [sys.executable, "-m", "penstock.cli.main", "run", str(EXAMPLE), "--param", "rate=100"]
+    command += ["--engine", "spark", "--master", "local[1]", "--run-id", "nightly"]
+    shown = ""
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            shown += line
+            if line.startswith("computing"):
+                process.send_signal(signal.SIGINT)
+    assert process.returncode == 130, shown
+    assert "interrupted; --run-id nightly carries this run to its end" in shown
+    assert "Traceback" not in shown
+    assert rows(tmp_path / "out/departures") == []
 
 
 def test_the_plan_names_stages_exchanges_and_why_they_replay(capsys):

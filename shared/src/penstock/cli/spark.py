@@ -6,6 +6,7 @@ import argparse
 import threading
 import time
 from collections.abc import Generator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock.cli.display import operator_name, row_lines
+from penstock.errors import PenstockError
 from penstock.graph.jobgraph import SINK_VERBS, JobVertex, build_job_graph
 from penstock.runtime.loading import load_pipeline, parse_parameters
 from penstock.spark.engine import SparkResult, SparkRun, spark_graph
@@ -56,10 +58,9 @@ def run_on_spark(arguments: argparse.Namespace) -> int:
         )
         _announce(console, session, run)
         started = time.monotonic()
-        try:
-            with progress.shown():
-                result = run.execute()
-        except KeyboardInterrupt:
+        with progress.shown():
+            result = _execute(session, run)
+        if result is None:
             _say(console, f"interrupted; --run-id {run.run_id} carries this run to its end, without doubling a row")
             return 130
         _summarise(console, run, result, time.monotonic() - started)
@@ -74,6 +75,35 @@ def plan_on_spark(arguments: argparse.Namespace) -> int:
     graph = build_job_graph(pipeline.plan, arguments.parallelism or PLANNED_PARALLELISM, chain_state=False)
     print(explain_stages(graph, refusals(graph, pipeline.plan)))
     return 0
+
+
+def _execute(session: SparkSession, run: SparkRun) -> SparkResult | None:
+    """The result, or None if Ctrl-C came before there was one.
+
+    The run has a thread of its own: what PySpark does when Ctrl-C comes (it cancels all jobs) must not come in between
+    when this thread talks to the JVM.
+    """
+    with ThreadPoolExecutor(1, "spark-run") as thread:
+        running = thread.submit(run.execute)
+        try:
+            return running.result()
+        except KeyboardInterrupt:
+            return _interrupt(session, running)
+
+
+def _interrupt(session: SparkSession, running: Future[SparkResult]) -> SparkResult | None:
+    """Cancel whatever Spark is at, and what it may begin meanwhile, until the run is over."""
+    while True:
+        if is_remote(session):
+            session.interruptAll()
+        else:
+            session.sparkContext.cancelAllJobs()
+        try:
+            return running.result(timeout=_POLL_S)
+        except TimeoutError:
+            continue
+        except PenstockError:
+            return None
 
 
 def _announce(console: Console, session: SparkSession, run: SparkRun) -> None:
