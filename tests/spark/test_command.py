@@ -18,6 +18,8 @@ from penstock.spark import session
 pytestmark = pytest.mark.timeout(300)
 EXAMPLE = Path(__file__).parents[2] / "examples" / "departures.py"
 
+CONF = [part for name, value in QUICK.items() for part in ("--conf", f"{name}={value}")]
+
 
 def penstock(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "penstock.cli.main", *arguments]
@@ -27,8 +29,7 @@ def penstock(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def test_the_first_example_runs_on_spark(tmp_path):
     """The same rows as embedded, in the folder that the file names; the UI's address and a summary on standard error."""
     spark = ("--engine", "spark", "--master", "local[2]", "--parallelism", "2", "--run-id", "first")
-    quick = [part for name, value in QUICK.items() for part in ("--conf", f"{name}={value}")]
-    run = penstock("run", str(EXAMPLE), *spark, *quick, folder=tmp_path)
+    run = penstock("run", str(EXAMPLE), *spark, *CONF, folder=tmp_path)
     assert run.returncode == 0, run.stderr
     finish(load_pipeline(str(EXAMPLE), {"out": str(tmp_path / "embedded")}), tmp_path / "state")
     got, expected = counted(rows(tmp_path / "out/departures")), counted(rows(tmp_path / "embedded"))
@@ -43,7 +44,7 @@ def test_the_first_example_runs_on_spark(tmp_path):
 def test_an_interrupted_run_says_how_to_go_on(tmp_path):
     """Ctrl-C cancels what Spark is at: nothing is visible, nothing is staged, no trace is shown."""
     command = [sys.executable, "-m", "penstock.cli.main", "run", str(EXAMPLE), "--param", "rate=100"]
-    command += ["--engine", "spark", "--master", "local[1]", "--run-id", "nightly"]
+    command += ["--engine", "spark", "--master", "local[1]", "--run-id", "nightly", *CONF]
     shown = ""
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
