@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -195,6 +196,15 @@ def test_a_job_is_operated_from_the_command_line(cluster: Cluster) -> None:
     assert table.stat().st_size
     there = cluster.json("state", cluster.folder / "kept", "--uid", "totals", "--key", "3")
     assert {row["key"] for row in there["rows"]} <= {3}
+
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    snippet = re.search(r"```python\n(from penstock import savepoint\n.*?)```", readme, re.DOTALL)
+    assert snippet is not None
+    edited = subprocess.run(
+        [sys.executable, "-c", snippet[1]], cwd=cluster.folder, capture_output=True, text=True, check=False
+    )
+    assert edited.returncode == 0, edited.stderr
+    assert (cluster.folder / "edited").is_dir()
 
     again = cluster.submit("--from-savepoint", savepoint, rate=20_000)
     wait_for(lambda: cluster.state(again)["state"] == "FINISHED", "the job has finished")

@@ -73,7 +73,11 @@ async def _last_value(consumer: AIOKafkaConsumer, partition: TopicPartition, sta
         end = consumer.highwater(partition)
         if end is not None and await consumer.position(partition) >= end:
             return value
-    raise KafkaError(f"{partition.topic}[{partition.partition}]: a transaction is pending")
+    raise KafkaError(
+        f"{partition.topic}[{partition.partition}]: a transaction is pending: read up to "
+        f"{await consumer.position(partition)} of {consumer.highwater(partition)}, of which "
+        f"{consumer.last_stable_offset(partition)} are settled"
+    )
 
 
 def _decode(value: bytes, partition: TopicPartition) -> PublishedMark:

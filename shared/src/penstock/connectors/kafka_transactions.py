@@ -114,7 +114,7 @@ class KafkaPublisher:
 
     async def init_producer(self) -> None:
         """See `SinkPublisher.init_producer`."""
-        self._discard()
+        await self.close()  # not while an earlier producer may still send something
         async with self._certain("InitProducerId"):
             self._producer = AIOKafkaProducer(
                 **self._options(),
@@ -270,7 +270,11 @@ def _retrieve(future: asyncio.Future[Any]) -> None:
 
 
 async def _stop(producer: AIOKafkaProducer) -> None:
-    """Close a producer in which nothing can be relied on: it may have records that never get anywhere."""
+    """Close a producer, without sending what it still holds: nobody relies on that, and its successor may have begun."""
+    sender = producer._sender.sender_task  # `stop` would flush first
+    if sender is not None:
+        sender.cancel()
+        await asyncio.wait([sender], timeout=CLOSE_TIMEOUT_S)
     try:
         async with asyncio.timeout(CLOSE_TIMEOUT_S):
             await producer.stop()
