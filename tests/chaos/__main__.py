@@ -60,7 +60,9 @@ async def _run(chosen: list[Fault], seed: int, figures: Path | None) -> int:
     began = time.monotonic()
     print(f"logs: {folder}", flush=True)
     try:
-        servers = await guard.own(cached_parts(), "run", plan_servers(heap_mb=256, broker_session_ms=BROKER_SESSION_MS))
+        servers = await guard.own(
+            cached_parts(), "run", plan_servers(brokers=3, heap_mb=256, broker_session_ms=BROKER_SESSION_MS)
+        )
         run = ChaosRun(servers, seed)
         try:
             await run.run(chosen)

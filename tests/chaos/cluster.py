@@ -136,7 +136,8 @@ class ChaosCluster:
 
     def _create_topics(self) -> None:
         admin = AdminClient({**confluent_options(self.settings.kafka, "chaos-admin"), "log_level": 0})
-        topics = [NewTopic(topic, num_partitions=PARTITIONS, replication_factor=1) for topic in (TOPIC, *SINKS)]
+        copies = self.settings.kafka.replication
+        topics = [NewTopic(topic, num_partitions=PARTITIONS, replication_factor=copies) for topic in (TOPIC, *SINKS)]
         for future in admin.create_topics(topics).values():
             future.result(30)
 

@@ -270,6 +270,14 @@ async def test_topics(log: Log) -> None:
         await log.create_topic("t", 2, compacted=True)
 
 
+async def test_a_topic_that_several_make_at_once(log: Log) -> None:
+    """All of them may use it as soon as their call is back."""
+    for number in range(5):
+        topic = f"shared-{number}"
+        await asyncio.gather(*(log.create_topic(topic, 2) for _ in range(4)))
+        assert await log.offsets(topic, 1) == (0, 0)
+
+
 @pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "a\x00b", "a b", "x" * 300])
 async def test_names_that_are_refused(log: Log, name: str) -> None:
     """A name that could leave the folder, hide or exceed a file name is refused with a reason."""

@@ -22,7 +22,8 @@ BLOCKS = [(kind, text) for kind, text in re.findall(r"```(\w*)\n(.*?)```", READM
 COMMANDS = [line for kind, text in BLOCKS if not kind for line in text.splitlines() if line.strip()]
 [CLUSTER] = [text.splitlines() for kind, text in BLOCKS if kind == "sh"]
 """The walk through a cluster: in this order."""
-[PIPELINE] = [text for kind, text in BLOCKS if kind == "python"]
+PIPELINE, _ = [text for kind, text in BLOCKS if kind == "python"]
+"""The first one; the other, about savepoints, is run by test_cluster_commands."""
 
 
 @pytest.fixture(scope="module")

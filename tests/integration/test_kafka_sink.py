@@ -183,9 +183,9 @@ async def test_a_commit_whose_answer_is_lost_is_not_repeated(settings):
 
 
 @pytest.mark.timeout(600)
-async def test_a_broker_that_is_killed_delays_and_changes_nothing(own_platform):
-    """SIGKILL in the middle of transactions, twice: rows once and in order of their key."""
-    target, exchange = Target(own_platform.settings("own").kafka, partitions=1), Exchange()
+async def test_a_broker_that_is_killed_delays_and_changes_nothing(three_brokers):
+    """SIGKILL of one of three in the middle of transactions, twice: rows once and in order of their key."""
+    target, exchange = Target(three_brokers.settings("own").kafka, partitions=1), Exchange()
     run = Run(target.publisher(), exchange, 1, clock=SystemClock())
     await run.until(lambda: run.marks, deadline_s=60)
     intervals: list[Interval] = []
@@ -194,11 +194,11 @@ async def test_a_broker_that_is_killed_delays_and_changes_nothing(own_platform):
         exchange.rows(FIRST, range(10 * checkpoint, 10 * checkpoint + 10))
         intervals.append(Interval(FIRST, start, start := exchange.barrier(FIRST), checkpoint))
     run.loop.covered(intervals)
-    for checkpoint in (5, 20):
-        # A restarted broker may show the last transaction as pending for longer than transactions may take.
-        await run.until(lambda checkpoint=checkpoint: run.published >= checkpoint, deadline_s=180)
-        await own_platform.kafka.restart(by_force=True)
-    await run.until(lambda: run.published == 40, deadline_s=180)
+    # Not a broker that is alone: see "A single broker" in docs/kafka.md.
+    for checkpoint, node in zip((5, 20), three_brokers.kafka.nodes, strict=False):
+        await run.until(lambda checkpoint=checkpoint: run.published >= checkpoint, deadline_s=120)
+        await node.restart(by_force=True)
+    await run.until(lambda: run.published == 40, deadline_s=120)
     await run.stop()
     assert [int(record.value) for record in await target.records()] == list(range(10, 410))
 

@@ -30,19 +30,18 @@ class KafkaTopics:
         configs = list(_configs(replication, compacted, retention_ms).items())
         request = (topic, partitions, replication, [], configs)
 
-        async def create() -> None:
+        async def create() -> bool:
             answer = await self._connection.ask_any(CreateTopicsRequest([request], ANSWER_TIMEOUT_MS, False))  # pyright: ignore[reportArgumentType]
-            await self._created(topic, partitions, compacted, answer.topic_errors[0])
+            ((_, code, *message),) = answer.topic_errors
+            if code and code != errors.TopicAlreadyExistsError.errno:
+                raise errors.for_code(code)(*message)
+            return not code
 
-        await self._connection.retrying("create topic", topic, create)
+        is_new = await self._connection.retrying("create topic", topic, create)
+        # Somebody else's new topic, too, is unknown to some brokers at first.
         await self._until("create topic", topic, self._connection.led_everywhere)
-
-    async def _created(self, topic: str, partitions: int, compacted: bool, outcome: tuple[Any, ...]) -> None:
-        _, code, *message = outcome
-        if code == errors.TopicAlreadyExistsError.errno:
+        if not is_new:
             await self._check_same(topic, partitions, compacted)
-        elif code:
-            raise errors.for_code(code)(*message)
 
     async def _check_same(self, topic: str, partitions: int, compacted: bool) -> None:
         there = len(await self._connection.leaders(topic))
