@@ -33,26 +33,31 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None, help="of faults, moments and events; random if left out")
     parser.add_argument("--only", default="", help="only faults whose name (name@step) contains this")
     parser.add_argument("--brief", action="store_true", help="the twelve that every test run does")
+    parser.add_argument("--brokers", type=int, default=3, choices=(1, 3), help="Kafka brokers; one is never killed (3)")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="write the figures there")
     options = parser.parse_args()
     seed = secrets.randbelow(10**9) if options.seed is None else options.seed
     chosen = list(BRIEF) if options.brief else _chosen(options, seed)
     print(f"seed {seed}: {len(chosen)} cycles", flush=True)
-    return asyncio.run(_run(chosen, seed, options.json))
+    return asyncio.run(_run(chosen, seed, options.brokers, options.json))
 
 
 def _chosen(options: argparse.Namespace, seed: int) -> list[Fault]:
     rng = random.Random(seed)
     if options.only:
-        kinds = [fault for fault in FAULTS if options.only in f"{fault.name}@{fault.step}"]
+        kinds = [
+            fault
+            for fault in FAULTS
+            if options.only in f"{fault.name}@{fault.step}" and fault.brokers <= options.brokers
+        ]
         if not kinds:
             sys.exit(f"no fault's name contains {options.only!r}; there are: {[f'{f.name}@{f.step}' for f in FAULTS]}")
         return [kinds[number % len(kinds)] for number in range(options.cycles)]
     leader = options.cycles // 4 if options.leader is None else options.leader
-    return drawn(options.cycles, leader, rng)
+    return drawn(options.cycles, leader, options.brokers, rng)
 
 
-async def _run(chosen: list[Fault], seed: int, figures: Path | None) -> int:
+async def _run(chosen: list[Fault], seed: int, brokers: int, figures: Path | None) -> int:
     me = identify(os.getpid())
     assert me is not None
     folder = Path(tempfile.mkdtemp(prefix="penstock-chaos-"))
@@ -61,7 +66,7 @@ async def _run(chosen: list[Fault], seed: int, figures: Path | None) -> int:
     print(f"logs: {folder}", flush=True)
     try:
         servers = await guard.own(
-            cached_parts(), "run", plan_servers(brokers=3, heap_mb=256, broker_session_ms=BROKER_SESSION_MS)
+            cached_parts(), "run", plan_servers(brokers=brokers, heap_mb=256, broker_session_ms=BROKER_SESSION_MS)
         )
         run = ChaosRun(servers, seed)
         try:

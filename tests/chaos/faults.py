@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from tests.chaos.cluster import LEASE_S, PARALLELISM, WORKER_TIMEOUT_S, ChaosCluster, ChaosError, until
 
 from penstock.platform.processes import ProcessId, send, wait_until_gone
+from penstock.platform.server import Server
 from penstock.platform.services import ServiceProcess
 from penstock.protocol.requests import Answer
 from penstock.runtime import steps
@@ -61,6 +62,8 @@ class Fault:
     """Whether it hits the leader."""
     step: str = ""
     """The named step at which it falls; at a random moment if empty."""
+    brokers: int = 1
+    """How many there must be for results to survive it."""
 
 
 # -- processes ----------------------------------------------------------------------------------------------------------
@@ -244,14 +247,22 @@ async def kill_minio(cycle: Cycle) -> None:
 
 async def pause_minio(cycle: Cycle) -> None:
     """The store keeps its connections and does not answer for 5 s."""
+    await _pause(cycle, cycle.cluster.servers.minio)
+
+
+async def pause_broker(cycle: Cycle) -> None:
+    """A broker keeps its connections and does not answer for longer than its session with the controller."""
+    await _pause(cycle, cycle.rng.choice(cycle.cluster.servers.kafka.nodes))
+
+
+async def _pause(cycle: Cycle, server: Server) -> None:
     await moment(cycle)
-    minio = cycle.cluster.servers.minio
-    minio.pause()
+    server.pause()
     cycle.struck()
     try:
         await asyncio.sleep(5)
     finally:
-        minio.resume()
+        server.resume()
 
 
 async def kill_broker(cycle: Cycle) -> None:
@@ -331,7 +342,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault("wipe-redis", partial(restart_redis, by_force=True, wipe=True)),
     Fault("kill-minio", kill_minio),
     Fault("pause-minio", pause_minio),
-    Fault("kill-broker", kill_broker),
+    Fault("pause-broker", pause_broker),
+    Fault("kill-broker", kill_broker, brokers=3),
     Fault("rescale", rescale),
     Fault("savepoint", savepoint),
     Fault("rescale+kill-worker", partial(rescale, meanwhile=kill_worker)),
@@ -344,10 +356,11 @@ def fault(name: str, step: str = "") -> Fault:
     return next(found for found in FAULTS if found.name == name and found.step == step)
 
 
-def drawn(cycles: int, leader: int, rng: random.Random) -> list[Fault]:
+def drawn(cycles: int, leader: int, brokers: int, rng: random.Random) -> list[Fault]:
     """So many faults, `leader` of them against the leader, every kind equally often as far as that goes, shuffled."""
-    chosen = _spread([found for found in FAULTS if found.leader], min(leader, cycles), rng)
-    chosen += _spread([found for found in FAULTS if not found.leader], cycles - len(chosen), rng)
+    possible = [found for found in FAULTS if found.brokers <= brokers]
+    chosen = _spread([found for found in possible if found.leader], min(leader, cycles), rng)
+    chosen += _spread([found for found in possible if not found.leader], cycles - len(chosen), rng)
     rng.shuffle(chosen)
     return chosen
 
@@ -371,6 +384,6 @@ BRIEF: Final[tuple[Fault, ...]] = (
     fault("pause-leader"),
     fault("kill-worker", steps.AFTER_COMMIT),
     fault("kill-minio"),
-    fault("kill-broker"),
+    fault("pause-broker"),
 )
-"""What every test run does: each named step once, each main kind once."""
+"""What every test run does, on one broker: each named step once, each main kind once."""
