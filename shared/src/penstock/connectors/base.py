@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 from penstock.errors import ExternalError
 from penstock.types import Schema
@@ -129,6 +129,15 @@ class SplitReader(Protocol):
         ...
 
 
+@runtime_checkable
+class MeasuresLag(Protocol):
+    """A reader that knows how much is still to come."""
+
+    def records_behind(self) -> int | None:
+        """Records between the position and the newest one; None while that is not known. Does not wait for anything."""
+        ...
+
+
 class EndOfSplit(Exception):  # noqa: N818 (a signal, not an error, like StopAsyncIteration)
     """The split has no more rows and never will."""
 
@@ -154,6 +163,8 @@ class Source(ABC, Generic[T]):
     """The user's class of the rows, if the schema was declared by one."""
     event_time: EventTime | None
     bad_rows: Policy
+    ends_on_request: ClassVar[bool] = False
+    """Whether `until_now` ends a split that has no end of its own, so that a batch engine can read it up to now."""
 
     @abstractmethod
     def discover(self) -> Sequence[Split]:
@@ -168,6 +179,20 @@ class Source(ABC, Generic[T]):
 
         Asked once in the life of a job and remembered before the first row; may block. None: its beginning. `late`: the
         split was found while the job ran, so it is read from its beginning whatever the source says of the start.
+        """
+        return None
+
+    def until_now(self, split: Split, position: Position) -> Position:
+        """`position` with an end, where a batch engine stops: the one the source declares, else all that is there now.
+
+        Asked once in a run and remembered; may block. A position that has an end already is returned as it is.
+        """
+        return position
+
+    def go_on_from(self, position: Position) -> Position | None:
+        """From where a stream reads on behind a split that was read to the end that `until_now` gave it.
+
+        None: the split is over for good, as a file is.
         """
         return None
 
@@ -378,6 +403,10 @@ class PublishedSink(Sink):
     @abstractmethod
     def publisher(self, context: PublishContext) -> SinkPublisher:
         """The publisher of one partition."""
+
+    @abstractmethod
+    async def forget(self, context: PublishContext) -> None:
+        """Remove the marks of all partitions of a context. Only when nobody will ever publish with it again."""
 
 
 @dataclass

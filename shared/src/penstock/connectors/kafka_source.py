@@ -64,6 +64,7 @@ class Source(base.Source[T]):
     """
 
     kind: ClassVar[str] = "kafka"
+    ends_on_request: ClassVar[bool] = True
     schema: Schema
     row_type: type[T] | None
     event_time: EventTime | None
@@ -180,6 +181,21 @@ class Source(base.Source[T]):
 
         start = "earliest" if late else self.start
         return msgspec.to_builtins(resolved_position(self.settings, self.topic, int(split.id), start, self.end))
+
+    def until_now(self, split: Split, position: Position) -> Position:
+        """See `Source.until_now`: up to `end=`, or to the offsets at which the topic ends now."""
+        from penstock.connectors.kafka_places import PartitionPosition, resolved_position
+
+        begin = msgspec.convert(position, PartitionPosition)
+        if begin.end is not None:
+            return position
+        found = resolved_position(self.settings, self.topic, int(split.id), "earliest", self.end or "latest")
+        assert found.end is not None
+        return msgspec.to_builtins(msgspec.structs.replace(begin, end=max(begin.offset, found.end)))
+
+    def go_on_from(self, position: Position) -> Position | None:
+        """See `Source.go_on_from`: from the same offset, without the end."""
+        return {**position, "end": None}
 
     def open(self, split: Split, position: Position, context: ReadContext) -> SplitReader:
         """See `Source.open`."""

@@ -9,6 +9,7 @@ checksum is the object's) and never rewrites anything. Small operator state
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -140,26 +141,41 @@ async def restore_operator(
     Raises:
         CorruptDataError: an object that the manifest names is missing or not what was written; the error names it.
     """
-    snapshots = {
-        index: msgspec.structs.replace(snapshot, ahead=snapshot.operators[operator].ahead)
-        for subtasks in manifest.subtasks.values()
-        for index, snapshot in sorted(subtasks.items())
-        if operator in snapshot.operators
-    }
+    restored = restored_beside_keys(manifest, operator, key_groups, subtask, parallelism)
+    if restored is None:
+        return None
+    keyed: list[tuple[int, bytes]] = []
+    for part in _snapshots_of(manifest, operator).values():
+        handle = part.operators[operator].keyed
+        if handle is not None:
+            keyed += await _read_segments(handle, key_groups, blobs)
+    return dataclasses.replace(restored, keyed=sorted(keyed, key=lambda segment: segment[0]))
+
+
+def restored_beside_keys(
+    manifest: Manifest, operator: str, key_groups: KeyGroupRange, subtask: int, parallelism: int
+) -> RestoredState | None:
+    """What `restore_operator` gives, without keyed state: that stands in the manifest itself."""
+    snapshots = _snapshots_of(manifest, operator)
     if not snapshots:
         return None
     parts = [snapshot.operators[operator] for snapshot in snapshots.values()]
-    keyed: list[tuple[int, bytes]] = []
-    for part in parts:
-        if part.keyed is not None:
-            keyed += await _read_segments(part.keyed, key_groups, blobs)
     return RestoredState(
-        keyed=sorted(keyed, key=lambda segment: segment[0]),
         lists=_redistribute([part.lists for part in parts], subtask, parallelism),
         unions=_union([part.unions for part in parts]),
         broadcast=dict(parts[0].broadcast),
         watermarks=key_group_watermarks(snapshots, key_groups, manifest.max_parallelism),
     )
+
+
+def _snapshots_of(manifest: Manifest, operator: str) -> dict[int, SubtaskSnapshot]:
+    """The snapshots of the subtasks that an operator had, with its own key groups that were ahead."""
+    return {
+        index: msgspec.structs.replace(snapshot, ahead=snapshot.operators[operator].ahead)
+        for subtasks in manifest.subtasks.values()
+        for index, snapshot in sorted(subtasks.items())
+        if operator in snapshot.operators
+    }
 
 
 async def _read_segments(handle: Handle, key_groups: KeyGroupRange, blobs: Blobs) -> list[tuple[int, bytes]]:

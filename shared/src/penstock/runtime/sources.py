@@ -15,6 +15,7 @@ from penstock.batches import EVENT_TIME
 from penstock.connectors.base import (
     EndOfSplit,
     Fetched,
+    MeasuresLag,
     Position,
     ReadContext,
     Source,
@@ -119,11 +120,11 @@ class SourceDriver:
             if split.id in self._splits or owner_of(split.id, self._parallelism) != self._subtask:
                 continue
             entry = restored.get(split.id)
-            begin = await self._begin(split, late) if entry is None else None
+            begin = await self._begin(split, late) if entry is None else await self._begin_again(split, entry)
             self._splits[split.id] = self._start(split, entry, begin)
         for split_id, entry in restored.items():
             if split_id not in self._splits and owner_of(split_id, self._parallelism) == self._subtask:
-                self._splits[split_id] = self._start(Split(split_id), entry, None)
+                self._splits[split_id] = self._start(Split(split_id), entry, entry.position)
         self._turn = sorted(split_id for split_id, state in self._splits.items() if not state.finished)
         self._next_discovery_ms = self._context.monotonic_ms() + DISCOVERY_INTERVAL_MS
 
@@ -132,12 +133,18 @@ class SourceDriver:
         begin = await asyncio.to_thread(self._source.resolve, split, late=late)
         return None if begin is None else await self._remember(split.id, begin)
 
+    async def _begin_again(self, split: Split, entry: SplitEntry) -> Position:
+        """Where a split of a snapshot goes on. One that a batch run read has no end, which a bounded source needs."""
+        if entry.finished or not (self._source.bounded and self._source.ends_on_request):
+            return entry.position
+        position = await asyncio.to_thread(self._source.until_now, split, entry.position)
+        return position if position == entry.position else await self._remember(split.id, position)
+
     def _start(self, split: Split, entry: SplitEntry | None, begin: Position) -> _SplitState:
         event_time = self._source.event_time
         generator = event_time.watermarks.generator() if event_time is not None else None
         state = _SplitState(split, None, generator, begin, last_row_ms=self._context.monotonic_ms())
         if entry is not None:
-            state.stored = entry.position
             state.finished = entry.finished
             state.watermark = entry.watermark
             state.idle = entry.idle
@@ -167,6 +174,16 @@ class SourceDriver:
     def watermark(self) -> int:
         """The combined watermark last handed out."""
         return self._watermark
+
+    @property
+    def records_behind(self) -> int | None:
+        """Records that wait in the source, as far as its readers know; None where they cannot."""
+        known = [
+            behind
+            for state in self._splits.values()
+            if isinstance(state.reader, MeasuresLag) and (behind := state.reader.records_behind()) is not None
+        ]
+        return sum(known) if known else None
 
     async def step(self) -> SourceBatch:
         """Read once from the next split; waits at most as long as its reader does."""
