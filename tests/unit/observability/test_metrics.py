@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
-from penstock.graph.jobgraph import JobGraph
+from penstock.graph.jobgraph import PUBLISH, JobGraph, JobOperator, JobVertex
 from penstock.observability import metrics
-from penstock.observability.metrics import CATALOGUE, Sample, prometheus_text, samples
+from penstock.observability.metrics import CATALOGUE, Sample, markdown, prometheus_text, samples
 from penstock.protocol.messages import SubtaskId, TaskStatus
 from penstock.runtime.progress import CheckpointProgress, JobProgress
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
-GRAPH = JobGraph("flights", 1, 240, ())
+SINK = JobOperator("n0", "sink", PUBLISH, (), [], False, {}, "")
+GRAPH = JobGraph("flights", 1, 240, (JobVertex("v0", "sink", 2, 240, "default", (SINK,)),))
 
 
 def progress(watermark: int = 2_000_000) -> JobProgress:
@@ -22,11 +24,20 @@ def progress(watermark: int = 2_000_000) -> JobProgress:
         SubtaskId("v0", 1),
         "running",
         metrics={"read": {"rows_in": 5, "rows_out": 4, "late_rows": 0, "bad_rows": 1}},
-        progress={"watermark": watermark, "busy_us": 1_500_000, "bytes_in": 10, "state_bytes": 7},
+        published=2,
+        progress={
+            "watermark": watermark,
+            "busy_us": 1_500_000,
+            "bytes_in": 10,
+            "state_bytes": 7,
+            "records_behind": 9,
+            "unpublished_bytes": 8,
+        },
     )
     found.checkpoints[1] = CheckpointProgress(1, 0, "complete", 500_000, 100, 2_000)
     found.checkpoints[2] = CheckpointProgress(2, 0, "aborted")
     found.checkpoints[3] = CheckpointProgress(3, 0)
+    found.totals.update({"complete": 101, "aborted": 1, "failed": 1})
     return found
 
 
@@ -47,6 +58,12 @@ def test_the_catalogue_follows_prometheus_conventions() -> None:
         assert metric.name.endswith("_total") == (metric.kind == "counter")
         assert metric.unit in metric.name or metric.unit in ("attempts",)
         assert metric.help.endswith(".")
+
+
+def test_the_page_is_current() -> None:
+    """`docs/metrics.md` is what the catalogue prints: run `python -m penstock.observability.metrics`."""
+    page = Path(__file__).parents[3] / "docs" / "metrics.md"
+    assert page.read_text(encoding="utf-8") == markdown()
 
 
 def test_every_metric_of_the_module_is_in_the_catalogue() -> None:
@@ -72,7 +89,10 @@ def test_units_are_those_of_the_name() -> None:
     assert found["penstock_watermark_lag_seconds"] == 10
     assert found["penstock_checkpoint_duration_seconds"] == 0.5
     assert found["penstock_checkpoint_sync_seconds"] == 0.002
-    assert found["penstock_checkpoints_total/complete"] == 1
+    assert found["penstock_checkpoint_age_seconds"] == 11.5
+    assert found["penstock_completed_checkpoint"] == 1
+    assert found["penstock_sink_published_checkpoint"] == 2
+    assert found["penstock_checkpoints_total/complete"] == 101
     assert found["penstock_checkpoints_total/aborted"] == 1
     assert found["penstock_attempt"] == 3
     assert found["penstock_failures_total"] == 1
@@ -86,21 +106,21 @@ def test_a_watermark_at_the_ends_of_time_is_no_number() -> None:
 
 def test_the_text_is_prometheus_exposition_format() -> None:
     """HELP and TYPE once per metric, then its samples; quotes, backslashes and newlines are escaped."""
-    strange = {"job": 'a"b\\c\nd'}
+    strange = {"job_name": 'a"b\\c\nd'}
     text = prometheus_text(
         [
             Sample(metrics.ATTEMPT, strange, 1),
-            Sample(metrics.FAILURES, {"job": "x"}, 0),
-            Sample(metrics.ATTEMPT, {"job": "y"}, 2),
+            Sample(metrics.FAILURES, {"job_name": "x"}, 0),
+            Sample(metrics.ATTEMPT, {"job_name": "y"}, 2),
         ]
     )
     assert text.splitlines() == [
         "# HELP penstock_attempt Number of the attempt that runs.",
         "# TYPE penstock_attempt gauge",
-        'penstock_attempt{job="a\\"b\\\\c\\nd"} 1',
-        'penstock_attempt{job="y"} 2',
-        "# HELP penstock_failures_total Failures of subtasks.",
+        'penstock_attempt{job_name="a\\"b\\\\c\\nd"} 1',
+        'penstock_attempt{job_name="y"} 2',
+        "# HELP penstock_failures_total Failed attempts since its coordinator has the job.",
         "# TYPE penstock_failures_total counter",
-        'penstock_failures_total{job="x"} 0',
+        'penstock_failures_total{job_name="x"} 0',
     ]
     assert text.endswith("\n")

@@ -18,7 +18,7 @@ def coordinator_samples(service: CoordinatorService, now_us: int) -> list[Sample
         Sample(WORKERS, {}, len(view.workers)),
         Sample(SLOTS, {}, view.slots),
         Sample(FREE_SLOTS, {}, view.free_slots),
-        *(Sample(MISSING_SLOTS, {"job": job.name}, job.missing_slots) for job in view.jobs),
+        *(Sample(MISSING_SLOTS, {"job_name": job.name}, job.missing_slots) for job in view.jobs),
     ]
     for shell in service.shells:
         found += samples(shell.graph, shell.progress, now_us)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from penstock.adapters.system_clock import SystemClock
 from penstock.leaving import leave
-from penstock.observability.metrics import SLOTS, WORKER_MEMORY, Sample
+from penstock.observability.metrics import TASK_MANAGER_SLOTS, WORKER_MEMORY, Sample
 from penstock.runtime.cluster_ports import cluster_log, cluster_store
 from penstock.runtime.serving import Readiness, health_app, http_server, run_service, service_parser, watch_readiness
 from penstock.runtime.subtask import SubtaskSettings
@@ -64,7 +64,7 @@ async def _serve(settings: ClusterSettings, arguments: argparse.Namespace, name:
         def samples() -> list[Sample]:
             workers = supervisor.workers
             memory = [Sample(WORKER_MEMORY, {"worker": worker}, resident_bytes(pid)) for worker, pid in workers]
-            return [Sample(SLOTS, {}, len(workers)), *memory]
+            return [Sample(TASK_MANAGER_SLOTS, {}, len(workers)), *memory]
 
         app = health_app(readiness, samples)
         async with http_server(app, arguments.http), asyncio.TaskGroup() as group:

@@ -40,6 +40,9 @@ def progress_of(detail: JobDetail) -> JobProgress:
             seen.checkpoint, seen.triggered_us, seen.state, done_us, seen.size_bytes, seen.sync_us
         )
     progress.failures = list(detail.failures)
+    progress.totals.update(checkpoint.state for checkpoint in detail.checkpoints)
+    progress.totals["failed"] = len(progress.failures)
+    progress.since_us = detail.summary.submitted_us
     return progress
 
 

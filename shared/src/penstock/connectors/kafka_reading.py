@@ -129,6 +129,14 @@ class PartitionReader:
         """See `SplitReader.position`."""
         return msgspec.to_builtins(PartitionPosition(self._offset, self._end, self._id))
 
+    def records_behind(self) -> int | None:
+        """Records between the position and the end of the partition as the client last heard of it; None: not yet."""
+        consumer = self._consumer
+        if consumer is None:
+            return None
+        _, high = consumer.get_watermark_offsets(TopicPartition(self._topic, self._partition), cached=True)
+        return None if high < 0 else max(0, min(high, self._end or high) - self._offset)
+
     async def close(self) -> None:
         """See `SplitReader.close`."""
         self._attention.forget(self._partition)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
@@ -35,9 +36,9 @@ class Sample:
     value: float
 
 
-_OPERATOR: Final = ("job", "operator", "subtask")
-_SUBTASK: Final = ("job", "vertex", "subtask")
-_JOB: Final = ("job",)
+_OPERATOR: Final = ("job_name", "operator", "subtask")
+_SUBTASK: Final = ("job_name", "vertex", "subtask")
+_JOB: Final = ("job_name",)  # `job` is Prometheus' own label
 
 ROWS_IN = Metric("penstock_rows_in_total", "counter", "rows", _OPERATOR, "Rows that an operator took.")
 ROWS_OUT = Metric("penstock_rows_out_total", "counter", "rows", _OPERATOR, "Rows that an operator emitted.")
@@ -52,9 +53,33 @@ BLOCKED = Metric(
 )
 WATERMARK = Metric("penstock_watermark_seconds", "gauge", "seconds", _SUBTASK, "Event time reached, since the epoch.")
 WATERMARK_LAG = Metric("penstock_watermark_lag_seconds", "gauge", "seconds", _SUBTASK, "Wall time minus watermark.")
+RECORDS_BEHIND = Metric(
+    "penstock_source_lag_records", "gauge", "records", _SUBTASK, "Records that wait in a source's topic."
+)
+UNPUBLISHED = Metric(
+    "penstock_sink_unpublished_bytes",
+    "gauge",
+    "bytes",
+    _SUBTASK,
+    "What complete checkpoints cover and a sink still has to publish.",
+)
+PUBLISHED = Metric(
+    "penstock_sink_published_checkpoint",
+    "gauge",
+    "checkpoint",
+    _SUBTASK,
+    "Checkpoint up to which everything of a sink is visible.",
+)
 CHECKPOINTS = Metric(
     "penstock_checkpoints_total", "counter", "checkpoints", (*_JOB, "state"), "Checkpoints by outcome."
 )
+COMPLETED = Metric(
+    "penstock_completed_checkpoint", "gauge", "checkpoint", _JOB, "Number of the newest complete checkpoint."
+)
+CHECKPOINT_AGE = Metric(
+    "penstock_checkpoint_age_seconds", "gauge", "seconds", _JOB,
+    "Since the newest complete checkpoint, or since its coordinator has the job if there is none.",
+)  # fmt: skip
 CHECKPOINT_BYTES = Metric("penstock_checkpoint_size_bytes", "gauge", "bytes", _JOB, "Size of the newest complete one.")
 CHECKPOINT_SECONDS = Metric(
     "penstock_checkpoint_duration_seconds", "gauge", "seconds", _JOB, "From trigger to COMPLETE of the newest one."
@@ -64,11 +89,14 @@ CHECKPOINT_SYNC = Metric(
 )
 STATE_BYTES = Metric("penstock_state_size_bytes", "gauge", "bytes", _SUBTASK, "State in the subtask's newest snapshot.")
 ATTEMPT = Metric("penstock_attempt", "gauge", "attempts", _JOB, "Number of the attempt that runs.")
-FAILURES = Metric("penstock_failures_total", "counter", "failures", _JOB, "Failures of subtasks.")
+FAILURES = Metric(
+    "penstock_failures_total", "counter", "failures", _JOB, "Failed attempts since its coordinator has the job."
+)
 LEADING = Metric("penstock_leading", "gauge", "leading", (), "1 where this coordinator leads.")
 WORKERS = Metric("penstock_workers", "gauge", "workers", (), "Worker processes that the leader knows.")
-SLOTS = Metric(
-    "penstock_slots", "gauge", "slots", (), "Slots: of the cluster at the leader, of its own at a task manager."
+SLOTS = Metric("penstock_slots", "gauge", "slots", (), "Slots of the cluster, as its leader knows them.")
+TASK_MANAGER_SLOTS = Metric(
+    "penstock_task_manager_slots", "gauge", "slots", (), "Slots of a task manager whose worker process lives."
 )
 FREE_SLOTS = Metric("penstock_free_slots", "gauge", "slots", (), "Slots that no job has.")
 MISSING_SLOTS = Metric("penstock_missing_slots", "gauge", "slots", _JOB, "Slots that a job waits for.")
@@ -78,10 +106,11 @@ WORKER_MEMORY = Metric(
 
 JOB_METRICS: Final = (
     ROWS_IN, ROWS_OUT, LATE_ROWS, BAD_ROWS, BYTES_IN, BYTES_OUT, BUSY, IDLE, BLOCKED, WATERMARK, WATERMARK_LAG,
-    CHECKPOINTS, CHECKPOINT_BYTES, CHECKPOINT_SECONDS, CHECKPOINT_SYNC, STATE_BYTES, ATTEMPT, FAILURES,
+    RECORDS_BEHIND, UNPUBLISHED, PUBLISHED, CHECKPOINTS, COMPLETED, CHECKPOINT_AGE, CHECKPOINT_BYTES,
+    CHECKPOINT_SECONDS, CHECKPOINT_SYNC, STATE_BYTES, ATTEMPT, FAILURES,
 )  # fmt: skip
 """Of a job, made by `samples`."""
-SERVICE_METRICS: Final = (LEADING, WORKERS, SLOTS, FREE_SLOTS, MISSING_SLOTS, WORKER_MEMORY)
+SERVICE_METRICS: Final = (LEADING, WORKERS, SLOTS, FREE_SLOTS, MISSING_SLOTS, TASK_MANAGER_SLOTS, WORKER_MEMORY)
 """Of the services themselves."""
 CATALOGUE: Final = JOB_METRICS + SERVICE_METRICS
 
@@ -94,38 +123,46 @@ _BY_SUBTASK: Final = {
     "blocked_us": (BLOCKED, 1e-6),
     "state_bytes": (STATE_BYTES, 1.0),
 }
+_WHERE_KNOWN: Final = {"records_behind": RECORDS_BEHIND, "unpublished_bytes": UNPUBLISHED}
 
 
 def samples(graph: JobGraph, progress: JobProgress, now_us: int) -> Iterator[Sample]:
     """Every metric of a job as it is now."""
     name = graph.name
+    sinks = {vertex.id for vertex in graph.vertices if vertex.has_sink}
     for subtask, status in sorted(progress.statuses.items()):
-        place = {"job": name, "vertex": subtask.vertex, "subtask": str(subtask.index)}
+        place = {"job_name": name, "vertex": subtask.vertex, "subtask": str(subtask.index)}
         for operator, counters in sorted(status.metrics.items()):
-            labels = {"job": name, "operator": operator, "subtask": str(subtask.index)}
+            labels = {"job_name": name, "operator": operator, "subtask": str(subtask.index)}
             for counter, metric in _BY_OPERATOR.items():
                 yield Sample(metric, labels, counters.get(counter, 0))
         for part, (metric, scale) in _BY_SUBTASK.items():
             yield Sample(metric, place, status.progress.get(part, 0) * scale)
+        for part, metric in _WHERE_KNOWN.items():
+            if part in status.progress:
+                yield Sample(metric, place, status.progress[part])
+        if subtask.vertex in sinks:
+            yield Sample(PUBLISHED, place, status.published)
         watermark = status.progress.get("watermark", MIN_WATERMARK)
         if MIN_WATERMARK < watermark < MAX_WATERMARK:
             yield Sample(WATERMARK, place, watermark / 1e6)
             yield Sample(WATERMARK_LAG, place, (now_us - watermark) / 1e6)
-    yield from _job_samples(name, progress)
+    yield from _job_samples(name, progress, now_us)
 
 
-def _job_samples(name: str, progress: JobProgress) -> Iterator[Sample]:
-    labels = {"job": name}
-    states = [checkpoint.state for checkpoint in progress.checkpoints.values()]
+def _job_samples(name: str, progress: JobProgress, now_us: int) -> Iterator[Sample]:
+    labels = {"job_name": name}
     for state in ("complete", "aborted"):
-        yield Sample(CHECKPOINTS, {**labels, "state": state}, states.count(state))
+        yield Sample(CHECKPOINTS, {**labels, "state": state}, progress.totals[state])
+    yield Sample(COMPLETED, labels, progress.last_checkpoint)
+    yield Sample(CHECKPOINT_AGE, labels, progress.checkpoint_age_us(now_us) / 1e6)
     complete = progress.completed_checkpoints
     if complete:
         yield Sample(CHECKPOINT_BYTES, labels, complete[-1].size_bytes)
         yield Sample(CHECKPOINT_SECONDS, labels, (complete[-1].duration_us or 0) / 1e6)
         yield Sample(CHECKPOINT_SYNC, labels, complete[-1].sync_us / 1e6)
     yield Sample(ATTEMPT, labels, progress.attempt_number)
-    yield Sample(FAILURES, labels, len(progress.failures))
+    yield Sample(FAILURES, labels, progress.totals["failed"])
 
 
 def prometheus_text(values: Iterable[Sample]) -> str:
@@ -144,3 +181,22 @@ def prometheus_text(values: Iterable[Sample]) -> str:
 
 def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+_PAGE: Final = """# Metrics
+
+Every service shows its own at `/metrics`, in Prometheus' text format; those of jobs stand at the coordinator that
+leads. `penstock metrics JOB` prints those of one job, `penstock run --metrics FILE` keeps a file current. Alert rules
+and dashboards made of them lie in `infra/prometheus` and `infra/grafana`. This page is made from the catalogue.
+"""
+
+
+def markdown() -> str:
+    """`docs/metrics.md`."""
+    lines = [_PAGE, "| metric | kind | labels | |", "| --- | --- | --- | --- |"]
+    lines += [f"| `{m.name}` | {m.kind} | {', '.join(m.labels)} | {m.help} |" for m in CATALOGUE]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())

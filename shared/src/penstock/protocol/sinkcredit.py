@@ -39,8 +39,12 @@ class SinkCredit:
         while self._frames and self._frames[0][0] <= self._published:
             self._frames.popleft()
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that COMPLETE covers and that are not published."""
+        return sum(size for offset, size in self._frames if offset <= self._covered)
+
     def processed_bytes(self) -> dict[Channel, int]:
         """Per channel, the bytes that no longer count against its credit."""
-        waiting = sum(size for offset, size in self._frames if offset <= self._covered)
-        withheld = max(0, waiting - self._limit_bytes)
+        withheld = max(0, self.waiting_bytes - self._limit_bytes)
         return {channel: size - min(size, withheld) for channel, size in self._scanned.items()}

@@ -251,7 +251,7 @@ class JobShell:
             raise
         except Exception as error:
             _log.exception("the master of a job failed; the job is not looked after any more", job=self.job[:8])
-            self.progress.failures.append(f"coordinator: {type(error).__name__}: {error}")
+            self.progress.failed(f"coordinator: {type(error).__name__}: {error}")
             if not self.ended.done():
                 self.ended.set_exception(error)
 
@@ -292,7 +292,7 @@ class JobShell:
                 if self.history.next_seq == known:
                     _log.error("a job cannot be opened", job=self.job[:8], error=str(error))
                     if str(error) not in self.progress.failures:
-                        self.progress.failures.append(str(error))
+                        self.progress.failed(str(error))
                     await self._ports.clock.sleep_ms(UNREADABLE_PAUSE_MS)
 
     async def _feed(self, event: JobEvent) -> None:

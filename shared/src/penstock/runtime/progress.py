@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -45,6 +46,10 @@ class JobProgress:
     statuses: dict[SubtaskId, TaskStatus] = field(default_factory=dict[SubtaskId, TaskStatus])
     checkpoints: dict[int, CheckpointProgress] = field(default_factory=dict[int, CheckpointProgress])
     failures: list[str] = field(default_factory=list[str])
+    totals: Counter[str] = field(default_factory=Counter[str])
+    """How often something happened, what is no longer remembered included: `complete`, `aborted`, `failed`."""
+    since_us: int | None = None
+    """When this record was begun."""
     ended: JobEnded | None = None
 
     def event(self, event: JobEvent, master: JobMaster, now_us: int) -> None:
@@ -63,6 +68,8 @@ class JobProgress:
 
     def command(self, command: JobCommand, now_us: int) -> None:
         """The master ordered this."""
+        if self.since_us is None:
+            self.since_us = now_us
         match command:
             case Announce(command=BarrierMarker(checkpoint=checkpoint)):
                 self.checkpoints[checkpoint] = CheckpointProgress(checkpoint, now_us)
@@ -70,11 +77,13 @@ class JobProgress:
                     del self.checkpoints[min(self.checkpoints)]
             case Announce(command=CheckpointAborted(checkpoint=checkpoint)) if checkpoint in self.checkpoints:
                 self.checkpoints[checkpoint].state = "aborted"
+                self.totals["aborted"] += 1
             case Append(record=Complete(checkpoint=checkpoint)) if checkpoint in self.checkpoints:
                 self.checkpoints[checkpoint].state = "complete"
                 self.checkpoints[checkpoint].completed_us = now_us
+                self.totals["complete"] += 1
             case Announce(command=CancelAttempt(reason=reason)) if reason not in (RESCALE, NEW_ATTEMPT):
-                self.failures = [*self.failures[1 - SHOWN :], reason]
+                self.failed(reason)
             case Append(record=Begin(attempt_number=number)):
                 self.attempt_number = number
                 self.missing_slots = 0
@@ -83,6 +92,17 @@ class JobProgress:
                 self.ended = command
             case _:
                 pass
+
+    def failed(self, reason: str) -> None:
+        """An attempt failed, or the coordinator could not go on."""
+        self.failures = [*self.failures[1 - SHOWN :], reason]
+        self.totals["failed"] += 1
+
+    def checkpoint_age_us(self, now_us: int) -> int:
+        """How long ago the newest checkpoint was completed; if none is known, how long none has been."""
+        complete = self.completed_checkpoints
+        last_us = complete[-1].completed_us if complete else self.since_us
+        return 0 if last_us is None else now_us - last_us
 
     def total(self, operator: str, metric: str) -> int:
         """A metric of an operator over all subtasks."""

@@ -174,6 +174,7 @@ class PublishingRunner:
                 "bytes_in": self._reader.bytes_in,
                 "bytes_out": 0,
                 "state_bytes": 0,
+                "unpublished_bytes": self._credit.waiting_bytes,
             },
         )
 

@@ -213,8 +213,13 @@ class SubtaskRunner:
                 "bytes_in": self._source_bytes + self._reader.bytes_in,
                 "bytes_out": self._sender.bytes_out,
                 "state_bytes": self._state_bytes,
+                **self._lag(),
             },
         )
+
+    def _lag(self) -> dict[str, int]:
+        behind = self._source.records_behind if self._source is not None else None
+        return {} if behind is None else {"records_behind": behind}
 
     async def _open(self) -> tuple[Chain, Committer]:
         restored: dict[str, RestoredState | None] = {}
