@@ -1,4 +1,6 @@
-"""What clients ask of the leader: the records of the `requests` topic, and the answers that it leaves in the store.
+"""What clients ask: the records of the `requests` topic, and the answers that the leader leaves in the store.
+
+A leader obeys requests for jobs, the pipeline service those for runs; each passes over what is the other's.
 
 Every request has an id, which the job log (or the answer) remembers: a leader that reads a request again does nothing.
 """
@@ -59,6 +61,41 @@ class RescaleJob(Request, frozen=True, kw_only=True):
 
 AnyRequest = SubmitJob | CancelJob | StopJob | TakeSavepoint | RescaleJob
 
+
+class RunOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a pipeline is run on Spark."""
+
+    parallelism: int | None = None
+    """Subtasks per operator; None: as many as Spark runs at a time."""
+    master: str = ""
+    """Empty: that of the pipeline service."""
+    conf: dict[str, str] = {}
+    """Settings of Spark, besides those of the pipeline service."""
+    from_savepoint: str = ""
+    """The key of a manifest in the cluster's store, or a folder that the pipeline service reaches."""
+    to_savepoint: str = ""
+    """A folder that the pipeline service reaches."""
+
+
+class RunRequest(Request, frozen=True, kw_only=True):
+    """Base of what is asked of the pipeline service; the id of a run stands where that of a job does."""
+
+
+class SubmitRun(RunRequest, frozen=True, kw_only=True):
+    """Run a pipeline on Spark. A run of this id that failed or was cancelled is taken up again."""
+
+    name: str
+    graph: dict[str, Any]
+    artifact: Artifact
+    options: RunOptions = RunOptions()
+
+
+class CancelRun(RunRequest, frozen=True, kw_only=True):
+    """End a run; nothing of it becomes visible that is not decided already."""
+
+
+AnyRunRequest = SubmitRun | CancelRun
+
 Outcome = Literal["completed", "refused"]
 
 
@@ -74,10 +111,10 @@ class Answer(msgspec.Struct, frozen=True):
     answered_us: int = 0
 
 
-_REQUESTS: msgspec.json.Decoder[AnyRequest] = msgspec.json.Decoder(AnyRequest)
+_REQUESTS: msgspec.json.Decoder[AnyRequest | AnyRunRequest] = msgspec.json.Decoder(AnyRequest | AnyRunRequest)
 
 
-def decode_request(data: bytes) -> AnyRequest:
+def decode_request(data: bytes) -> AnyRequest | AnyRunRequest:
     """A record of the topic; raises `CorruptDataError`."""
     try:
         return _REQUESTS.decode(data)

@@ -39,7 +39,7 @@ from penstock.protocol.messages import (
     decode_event,
     encode,
 )
-from penstock.protocol.requests import AnyRequest, CancelJob, SubmitJob, decode_request
+from penstock.protocol.requests import AnyRequest, CancelJob, RunRequest, SubmitJob, decode_request
 from penstock.protocol.slots import SlotPool
 from penstock.runtime.catalog import JobCatalog
 from penstock.runtime.job_shell import CleanSinks, JobShell, JobSpec, Surroundings, late_answer, spec_of
@@ -271,8 +271,10 @@ class CoordinatorService:
         while True:
             for record in await log.read(REQUESTS, 0, position, timeout_s=1.0):
                 try:
-                    waiting[record.offset] = decode_request(record.value)
-                    await self._serve(waiting[record.offset], command)
+                    request = decode_request(record.value)
+                    if not isinstance(request, RunRequest):
+                        waiting[record.offset] = request
+                        await self._serve(request, command)
                 except CorruptDataError as error:
                     _log.error("a request cannot be read", offset=record.offset, error=str(error))
                 position = record.next_offset

@@ -1,0 +1,299 @@
+"""The record of a run on Spark: an append-only log, as a job has one, and what follows from it.
+
+A run exists once the first record of its log is in the store: an object `runs/log/<run>/<seq>`, created conditionally,
+each with a nonce. Responsible for what the records mean and in which order they may stand; `runs_store` keeps them,
+`runs_deciding` says which comes next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import msgspec
+
+from penstock.errors import CorruptDataError, ProtocolError
+from penstock.protocol.joblog import Artifact
+from penstock.protocol.requests import RunOptions
+
+RunState = Literal["QUEUED", "RUNNING", "FINISHED", "FAILED", "CANCELED"]
+EndState = Literal["FINISHED", "FAILED", "CANCELED"]
+RUN_ENDED: Final[frozenset[str]] = frozenset({"FINISHED", "FAILED", "CANCELED"})
+
+Counts = Mapping[str, Mapping[str, int]]
+"""Operator id to counter (those of `OperatorMetrics`) to value."""
+
+
+class RunRecord(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Base of all records; the store sets seq and nonce. Times are microseconds since the epoch."""
+
+    seq: int = -1
+    nonce: str = ""
+    at_us: int = 0
+
+
+class Submitted(RunRecord, frozen=True, kw_only=True):
+    """The run is to be executed. Record 0, and again where a run that failed or was cancelled is taken up again."""
+
+    run: str
+    request: str
+    name: str
+    graph: dict[str, Any]
+    artifact: Artifact
+    options: RunOptions
+
+
+class AttemptBegan(RunRecord, frozen=True, kw_only=True):
+    """Written before the process of an attempt is started; `attempt` counts from 1 over the life of the run."""
+
+    attempt: int
+    place: str
+    """The work folder in which it happens: only the service that has it can see the process."""
+    host: str
+
+
+class AttemptLost(RunRecord, frozen=True, kw_only=True):
+    """The attempt is over without an end of the run, which waits for the next one."""
+
+    attempt: int
+    reason: str
+
+
+class CancelAsked(RunRecord, frozen=True, kw_only=True):
+    """Somebody wants the run to end."""
+
+    request: str
+
+
+class RunEnded(RunRecord, frozen=True, kw_only=True):
+    """The end, unless the run is submitted again."""
+
+    state: EndState
+    reason: str = ""
+    frames: str = ""
+    """Of an error in the user's code: the user's part of the traceback."""
+    counts: dict[str, dict[str, int]] = {}
+    computed: bool = True
+    """False if an earlier attempt had computed the run, and only its commits were carried to the end."""
+
+
+AnyRunRecord = Submitted | AttemptBegan | AttemptLost | CancelAsked | RunEnded
+
+_RECORDS: msgspec.json.Decoder[AnyRunRecord] = msgspec.json.Decoder(AnyRunRecord)
+
+
+def decode_run_record(data: bytes, key: str) -> AnyRunRecord:
+    """The record in the object `key`; raises `CorruptDataError`."""
+    try:
+        return _RECORDS.decode(data)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise CorruptDataError(f"log of a run: object {key} is no record this program reads: {error}") from error
+
+
+@dataclass(frozen=True)
+class RunHistory:
+    """What the log of a run says so far."""
+
+    records: tuple[AnyRunRecord, ...] = ()
+
+    @property
+    def next_seq(self) -> int:
+        """The seq of the next record."""
+        return len(self.records)
+
+    @property
+    def first(self) -> Submitted | None:
+        """The record that made the run exist; None if there is no such run."""
+        return next((record for record in self.records if isinstance(record, Submitted)), None)
+
+    @property
+    def submitted(self) -> Submitted:
+        """The newest submission: what is executed."""
+        return self._newest[0]
+
+    @property
+    def attempts(self) -> tuple[AttemptBegan, ...]:
+        """The attempts since the newest submission."""
+        return tuple(record for record in self._newest[1] if isinstance(record, AttemptBegan))
+
+    @property
+    def attempt(self) -> AttemptBegan | None:
+        """The attempt that is at work; None if the run waits or has ended."""
+        for record in reversed(self.records):
+            if isinstance(record, AttemptBegan):
+                return record
+            if not isinstance(record, CancelAsked):
+                return None
+        return None
+
+    @property
+    def cancel_asked(self) -> bool:
+        """Whether the run is to end."""
+        return any(isinstance(record, CancelAsked) for record in self._newest[1])
+
+    @property
+    def ended(self) -> RunEnded | None:
+        """How it ended; None if it did not."""
+        last = self.records[-1] if self.records else None
+        return last if isinstance(last, RunEnded) else None
+
+    @property
+    def state(self) -> RunState:
+        """What it is doing."""
+        ended = self.ended
+        return ended.state if ended is not None else "RUNNING" if self.attempt is not None else "QUEUED"
+
+    def knows(self, request: str) -> bool:
+        """Whether this request was carried out."""
+        return any(record.request == request for record in self.records if isinstance(record, Submitted | CancelAsked))
+
+    def after(self, record: AnyRunRecord) -> RunHistory:
+        """The history with one more record.
+
+        Raises:
+            ProtocolError: it may not stand there.
+        """
+        self.check(record)
+        return RunHistory((*self.records, record))
+
+    def check(self, record: AnyRunRecord) -> None:
+        """Raise `ProtocolError` if the record may not follow."""
+        ended = self.ended
+        if isinstance(record, Submitted):
+            allowed = not self.records or (ended is not None and ended.state != "FINISHED")
+        elif not self.records or ended is not None:
+            allowed = False
+        else:
+            allowed = self._may_follow(record)
+        if not allowed:
+            before = type(self.records[-1]).__name__ if self.records else "nothing"
+            raise ProtocolError(f"log of a run: record {self.next_seq} is {type(record).__name__} after {before}")
+
+    def _may_follow(self, record: AnyRunRecord) -> bool:
+        attempt = self.attempt
+        match record:
+            case AttemptBegan():
+                began = sum(isinstance(known, AttemptBegan) for known in self.records)
+                return attempt is None and record.attempt == began + 1
+            case AttemptLost():
+                return attempt is not None and record.attempt == attempt.attempt
+            case RunEnded():
+                return record.state != "FINISHED" or attempt is not None
+            case _:
+                return not self.cancel_asked
+
+    @property
+    def _newest(self) -> tuple[Submitted, tuple[AnyRunRecord, ...]]:
+        """The newest submission, and what followed."""
+        for index in range(len(self.records) - 1, -1, -1):
+            record = self.records[index]
+            if isinstance(record, Submitted):
+                return record, self.records[index + 1 :]
+        raise ProtocolError("log of a run: it has no records, so there is no such run")
+
+
+def history_of(records: Iterable[AnyRunRecord]) -> RunHistory:
+    """The history after these records; raises `ProtocolError` if they are no log of a run."""
+    history = RunHistory()
+    for record in records:
+        history = history.after(record)
+    return history
+
+
+class RunOutcome(msgspec.Struct, frozen=True):
+    """How an attempt ended, as its process says."""
+
+    state: Literal["FINISHED", "FAILED"]
+    reason: str = ""
+    frames: str = ""
+    counts: dict[str, dict[str, int]] = {}
+    computed: bool = True
+
+
+class RunProgress(msgspec.Struct, frozen=True):
+    """What Spark is at. A stage is one of Spark's: what runs between two exchanges."""
+
+    at: str = "starting Spark"
+    """The name of the vertex up to which it computes, or what is done besides."""
+    stages: int = 0
+    stages_done: int = 0
+    tasks: int = 0
+    """Of the stages that are at work."""
+    tasks_done: int = 0
+    rows: int = 0
+    """Handed on by all stages so far."""
+    parallelism: int = 0
+    """0: not known yet."""
+    ui: str = ""
+    """Where the Spark UI is."""
+
+
+class RunView(msgspec.Struct, frozen=True):
+    """A run that has not ended, as its service sees it."""
+
+    run: str
+    position: int = 0
+    """Its place among the waiting ones, from 1; 0: it does not wait."""
+    progress: RunProgress = RunProgress()
+
+
+class PipelineView(msgspec.Struct, frozen=True):
+    """What a pipeline service puts into the metadata store every second: a cache, like `ClusterView`."""
+
+    service: str
+    address: str
+    seen_us: int
+    concurrent: int
+    master: str
+    overrides: bool
+    """Whether runs may name a master and settings of Spark."""
+    runs: tuple[RunView, ...] = ()
+
+
+PIPELINE_VIEW: Final = "pipeline-view"
+"""Its key in the metadata store."""
+
+
+class RunSummary(msgspec.Struct, frozen=True):
+    """A run in short. Durations follow from the times, which are microseconds since the epoch."""
+
+    run: str
+    name: str
+    state: RunState
+    submitted_us: int
+    began_us: int | None = None
+    """When the newest attempt began."""
+    ended_us: int | None = None
+    reason: str = ""
+    """Why it ended, or what became of its last attempt."""
+    attempts: int = 0
+    parallelism: int = 0
+    """0: as many subtasks as Spark runs at a time."""
+    cancel_asked: bool = False
+    position: int = 0
+    """Its place in the queue, from 1; 0: it does not wait."""
+    progress: RunProgress | None = None
+    """Of a running one, while its service says so."""
+    engine: str = "spark"
+
+
+def summary_of_run(history: RunHistory, view: RunView | None = None) -> RunSummary:
+    """A run in short, from its log and, where a service sees it, from that."""
+    submitted, ended, attempts = history.submitted, history.ended, history.attempts
+    lost = [record.reason for record in history.records if isinstance(record, AttemptLost)]
+    live = view.progress if view is not None and history.attempt is not None else None
+    return RunSummary(
+        run=submitted.run,
+        name=submitted.name,
+        state=history.state,
+        submitted_us=submitted.at_us,
+        began_us=attempts[-1].at_us if attempts else None,
+        ended_us=ended.at_us if ended is not None else None,
+        reason=ended.reason if ended is not None else lost[-1] if lost else "",
+        attempts=len(attempts),
+        parallelism=submitted.options.parallelism or (live.parallelism if live is not None else 0),
+        cancel_asked=history.cancel_asked and ended is None,
+        position=view.position if view is not None and history.state == "QUEUED" else 0,
+        progress=live,
+    )
