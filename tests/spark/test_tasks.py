@@ -9,14 +9,12 @@ from datetime import timedelta
 import msgspec
 import polars as pl
 import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from spark_runs import SPARK_CASES_FILE
 
-from penstock import Pipeline, PipelineError
+from penstock import PipelineError
 from penstock.batches import EVENT_TIME
-from penstock.connectors import iterables, kafka
 from penstock.errors import UserCodeError
 from penstock.graph.jobgraph import JobEdge, JobGraph, Link, build_job_graph
 from penstock.protocol.keygroups import subtask_of
@@ -26,7 +24,6 @@ from penstock.spark.code import pack_code
 from penstock.spark.committing import RunManifest, RunManifests, commit, staged_parts
 from penstock.spark.failures import TaskFailedError, unwrapped, wrapped
 from penstock.spark.outputs import StageOutputs
-from penstock.spark.refusing import check_runnable
 from penstock.spark.session import parse_conf
 from penstock.spark.stage import Attempt, StageTask, run_stage
 from penstock.spark.taskwork import counts_of
@@ -148,7 +145,7 @@ def task_of(graph: JobGraph, vertex: str, case: dict[str, str], splits: list[str
     edges = tuple(StageEdge(e, c.parallelism, c.max_parallelism) for c, _, e in graph.consumers(vertex))
     code = pack_code(str(SPARK_CASES_FILE), case)
     given_splits = tuple((split, None) for split in splits)
-    return StageTask(code, msgspec.json.encode(graph.to_json()), vertex, edges, given_splits, "test")
+    return StageTask(code, msgspec.json.encode(graph.to_json()), vertex, edges, given_splits, "test", case["out"])
 
 
 def test_a_task_holds_one_key_group_at_a_time(tmp_path, monkeypatch):
@@ -199,7 +196,7 @@ def test_of_two_attempts_at_a_task_one_counts(tmp_path):
     counting = [json.loads(report.as_py()) for batch in attempts[1] for report in batch.column(REPORT)]
     manifests = RunManifests(tmp_path / "runs")
     manifest = manifests.create(RunManifest("run", plan.name, staged_parts(counting), counts_of(counting)))
-    commit(manifest, plan)
+    commit(manifest, plan, manifests)
     assert len([line for part in out.glob("part-*") for line in part.read_text().splitlines()]) == 600
     assert list((out / ".staging").iterdir()) == []
     assert manifest.counts["n2-process"]["rows_in"] == 600
@@ -257,21 +254,6 @@ def test_an_error_crosses_spark_as_it_was():
     assert isinstance(unwrapped(wrapped(PipelineError("no"), "v0")), PipelineError)
     assert str(unwrapped(wrapped(ZeroDivisionError("x"), "v3"))) == "v3: ZeroDivisionError: x"
     assert unwrapped(RuntimeError("lost executor")) is None
-
-
-def test_an_exactly_once_kafka_sink_is_refused_for_now():
-    """With what to do; at-least-once ones are writers like any other."""
-    for delivery, refused in (("exactly-once", True), ("at-least-once", False)):
-        p = Pipeline("publishing")
-        p.read(iterables.Source([{"a": 1}], schema=pa.schema({"a": pa.int64()}))).write(
-            kafka.Sink("out", delivery=delivery)
-        )
-        graph = build_job_graph(p.plan, 2, chain_state=False)
-        if refused:
-            with pytest.raises(PipelineError, match='delivery="at-least-once"'):
-                check_runnable(graph, p.plan)
-        else:
-            check_runnable(graph, p.plan)
 
 
 def test_settings_of_spark_are_name_and_value():

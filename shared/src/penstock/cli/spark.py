@@ -15,9 +15,9 @@ from rich.text import Text
 
 from penstock.cli.display import operator_name, row_lines
 from penstock.errors import PenstockError
-from penstock.graph.jobgraph import SINK_VERBS, JobVertex, build_job_graph
+from penstock.graph.jobgraph import SINK_VERBS, JobVertex
 from penstock.runtime.loading import load_pipeline, parse_parameters
-from penstock.spark.engine import SparkResult, SparkRun, spark_graph
+from penstock.spark.engine import SparkResult, SparkRun, batch_graph, spark_graph
 from penstock.spark.explain import explain_stages
 from penstock.spark.refusing import refusals
 from penstock.spark.session import (
@@ -72,7 +72,7 @@ def run_on_spark(arguments: argparse.Namespace) -> int:
 def plan_on_spark(arguments: argparse.Namespace) -> int:
     """Print the stages; the exit code."""
     pipeline = load_pipeline(arguments.file, parse_parameters(arguments.param))
-    graph = build_job_graph(pipeline.plan, arguments.parallelism or PLANNED_PARALLELISM, chain_state=False)
+    graph = batch_graph(pipeline.plan, arguments.parallelism or PLANNED_PARALLELISM)
     print(explain_stages(graph, refusals(graph, pipeline.plan)))
     return 0
 

@@ -16,7 +16,7 @@ from penstock.connectors import base
 from penstock.connectors.base import Guarantee, PublishContext, SinkEncoder, SinkPublisher
 from penstock.connectors.declaring import freeze
 from penstock.connectors.kafka_encoding import FORMATS, RecordFormat, RecordShape, encoded_schema, raw_column
-from penstock.connectors.kafka_marks import KIND, marks_of
+from penstock.connectors.kafka_marks import KIND, SinkMarks, delete_marks, marks_of
 from penstock.connectors.kafka_platform import cluster_name, resolve, use_cluster
 from penstock.connectors.kafka_source import Source
 from penstock.errors import PipelineError, nearest
@@ -199,10 +199,16 @@ class Sink(base.PublishedSink):
         """See `PublishedSink.publisher`."""
         from penstock.connectors.kafka_transactions import KafkaPublisher
 
-        marks = marks_of(cluster_name(), context.job, context.operator, context.generation, self.brokers)
         return KafkaPublisher(
-            self.settings, self.topic, tuple(self.shape.headers), marks, context, self.create_partitions
+            self.settings, self.topic, tuple(self.shape.headers), self._marks(context), context, self.create_partitions
         )
+
+    async def forget(self, context: PublishContext) -> None:
+        """See `PublishedSink.forget`: deletes the topic of the marks."""
+        await delete_marks(self.settings, self._marks(context).topic)
+
+    def _marks(self, context: PublishContext) -> SinkMarks:
+        return marks_of(cluster_name(), context.job, context.operator, context.generation, self.brokers)
 
     def open(self, schema: Schema, context: base.WriteContext) -> base.SinkWriter:
         """See `Sink.open`: the writer where the guarantee is at-least-once."""

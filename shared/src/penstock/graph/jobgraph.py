@@ -147,7 +147,12 @@ def graph_from_json(value: Any) -> JobGraph:
 
 
 def build_job_graph(
-    plan: LogicalPlan, parallelism: int, *, at_least_once: bool = False, chain_state: bool = True
+    plan: LogicalPlan,
+    parallelism: int,
+    *,
+    at_least_once: bool = False,
+    chain_state: bool = True,
+    publish: bool = True,
 ) -> JobGraph:
     """Cut the plan into vertices.
 
@@ -157,19 +162,24 @@ def build_job_graph(
         at_least_once: whether barriers are not aligned.
         chain_state: whether operators that keep state may be chained. If not, each is the head of its vertex and every
             keyed edge is an exchange, also at parallelism 1: what a batch engine needs to sort its input.
+        publish: whether exactly-once sinks publish from an exchange of their own. If not, they are written like any
+            other sink: a batch engine publishes what its tasks staged when all of them have ended.
 
     Raises:
         PipelineError: nothing is written, an operator's parallelism exceeds its key groups, or nothing can come of it.
     """
-    return _Builder(plan, parallelism, at_least_once, chain_state).build()
+    return _Builder(plan, parallelism, at_least_once, chain_state, publish).build()
 
 
 class _Builder:
-    def __init__(self, plan: LogicalPlan, parallelism: int, at_least_once: bool, chain_state: bool) -> None:
+    def __init__(
+        self, plan: LogicalPlan, parallelism: int, at_least_once: bool, chain_state: bool, publish: bool
+    ) -> None:
         self._plan = plan
         self._parallelism = parallelism
         self._at_least_once = at_least_once
         self._chain_state = chain_state
+        self._publish = publish
         self._needed = _needed_nodes(plan)
         self._physical = [n for n in plan if n in self._needed and not _is_structure(n)]
         self._links = {node: tuple(_links(node)) for node in self._physical}
@@ -243,6 +253,7 @@ class _Builder:
             isinstance(operation, Write)
             and isinstance(operation.sink, PublishedSink)
             and operation.sink.guarantee == "exactly-once"
+            and self._publish
             and not self._at_least_once
         )
 

@@ -3,7 +3,8 @@
 The manifest is a file `<folder>/<run id>.json` that names every staged part of the task attempts whose rows count. It
 is created by an atomic link, so of two executions of the same run one wins, and the other finishes its commits. Until
 it exists nothing of the run is visible; from then on everything is going to be: commits are idempotent, and the same
-run id given again carries them to the end without computing anything.
+run id given again carries them to the end without computing anything. When all is visible, that is put on record in
+`<folder>/<run id>.committed`; until then nothing that the manifest names is removed, whatever other runs are made.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ import msgspec
 from penstock.connectors.base import Sink, WriteContext
 from penstock.errors import CorruptDataError, ExternalError, UsageError
 from penstock.graph.logical import LogicalPlan, Write
+from penstock.spark.publishing import StagedSink, forget, publish
+from penstock.spark.staging import STAGED, StagedPart, check_shared, publishes, remove_staged
 
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -75,6 +78,43 @@ class RunManifests:
         assert found is not None
         return found
 
+    @property
+    def folder(self) -> Path:
+        """Where they stand, as an absolute path."""
+        return self._folder.absolute()
+
+    @property
+    def staged_folder(self) -> Path:
+        """Where tasks stage rows of exactly-once sinks."""
+        return self.folder / STAGED
+
+    def is_committed(self, run: str) -> bool:
+        """Whether everything of a run is visible, and that is on record."""
+        return self._record(run).exists()
+
+    def note_committed(self, run: str) -> None:
+        """Put on record, for good, that everything of a run is visible."""
+        path = self._record(run)
+        try:
+            path.touch()
+            _sync(path)
+            _sync(self._folder)
+        except OSError as error:
+            raise ExternalError(f"cannot write {path}: {error}") from error
+
+    def needed(self) -> dict[str, list[Any]]:
+        """Sink operator to the parts of all runs that are decided and perhaps not visible."""
+        parts: dict[str, list[Any]] = {}
+        for path in sorted(self._folder.glob("*.json")):
+            if not self.is_committed(path.stem):
+                manifest = self.find(path.stem)
+                for operator, staged in manifest.staged.items() if manifest is not None else ():
+                    parts.setdefault(operator, []).extend(staged)
+        return parts
+
+    def _record(self, run: str) -> Path:
+        return self._folder / f"{run}.committed"
+
     def _path(self, run: str) -> Path:
         return self._folder / f"{run}.json"
 
@@ -100,17 +140,21 @@ def sinks_of(plan: LogicalPlan) -> dict[str, Write]:
     return {node.operator_id: node.operation for node in plan if isinstance(node.operation, Write)}
 
 
-def prepare_sinks(sinks: Mapping[str, Write]) -> None:
+def prepare_sinks(sinks: Mapping[str, Write], manifests: RunManifests) -> None:
     """Before anything is computed: make room, and remove what executions that died had staged."""
     for write in sinks.values():
         write.sink.begin()
-    clean_sinks(sinks)
+    clean_sinks(sinks, manifests)
 
 
-def clean_sinks(sinks: Mapping[str, Write]) -> None:
-    """Remove everything staged: what counted was committed."""
+def clean_sinks(sinks: Mapping[str, Write], manifests: RunManifests) -> None:
+    """Remove everything staged that no manifest of a run needs which is not on record as committed."""
+    needed = manifests.needed()
     for operator, write in sinks.items():
-        write.sink.recover((), operator)
+        if not publishes(write.sink):
+            write.sink.recover(needed.get(operator, ()), operator)
+    files = {part["file"] for parts in needed.values() for part in parts if "file" in part}
+    remove_staged(manifests.staged_folder, files)
 
 
 def staged_parts(reports: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
@@ -122,11 +166,19 @@ def staged_parts(reports: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
     return staged
 
 
-def commit(manifest: RunManifest, plan: LogicalPlan) -> None:
-    """Make every part visible, then remove leftovers.
+def check_staged(manifest: RunManifest, plan: LogicalPlan, manifests: RunManifests) -> None:
+    """Before a run is decided: raise `ExternalError` if the driver could not publish what its tasks staged."""
+    for operator, write in sinks_of(plan).items():
+        if publishes(write.sink):
+            check_shared(manifests.staged_folder, _parts(manifest, operator))
+
+
+def commit(manifest: RunManifest, plan: LogicalPlan, manifests: RunManifests) -> None:
+    """Make every part visible, put that on record, then remove leftovers.
 
     Raises:
         UsageError: the run is of another version of the pipeline.
+        PenstockError: a sink's system cannot be reached, or refuses; the run is carried on when it is given again.
     """
     sinks = sinks_of(plan)
     unknown = [operator for operator in manifest.staged if operator not in sinks]
@@ -135,10 +187,27 @@ def commit(manifest: RunManifest, plan: LogicalPlan) -> None:
             f"--run-id {manifest.run}: that run wrote to {', '.join(unknown)}, which this pipeline does not have; "
             "give a new run another id"
         )
-    for node in plan:
-        if isinstance(node.operation, Write) and node.operator_id in manifest.staged:
-            _commit(node.operation.sink, node.schema, node.operator_id, manifest)
-    clean_sinks(sinks)
+    published = [
+        StagedSink(plan.name, manifest.run, operator, write.sink, _parts(manifest, operator))
+        for operator, write in sinks.items()
+        if publishes(write.sink)
+    ]
+    if not manifests.is_committed(manifest.run):
+        for node in plan:
+            operation = node.operation
+            if isinstance(operation, Write) and node.operator_id in manifest.staged and not publishes(operation.sink):
+                _commit(operation.sink, node.schema, node.operator_id, manifest)
+        for staged in published:
+            publish(staged, manifests.folder)
+        manifests.note_committed(manifest.run)
+    for staged in published:
+        forget(staged, manifests.folder)
+    clean_sinks(sinks, manifests)
+
+
+def _parts(manifest: RunManifest, operator: str) -> tuple[StagedPart, ...]:
+    """What was staged for an exactly-once sink."""
+    return msgspec.convert(manifest.staged.get(operator, ()), tuple[StagedPart, ...])
 
 
 def _commit(sink: Sink, schema: Any, operator: str, manifest: RunManifest) -> None:
@@ -154,8 +223,8 @@ def _now_us() -> int:
     return time.time_ns() // 1_000
 
 
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

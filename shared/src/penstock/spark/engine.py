@@ -20,6 +20,7 @@ from penstock.spark.code import pack_code
 from penstock.spark.committing import (
     RunManifest,
     RunManifests,
+    check_staged,
     checked_run_id,
     commit,
     execution_name,
@@ -53,13 +54,18 @@ class SparkResult:
         return self.counts.get(operator, {}).get(counter, 0)
 
 
+def batch_graph(plan: LogicalPlan, parallelism: int) -> JobGraph:
+    """The job graph in the form that Spark runs, whether or not it can run."""
+    return build_job_graph(plan, parallelism, chain_state=False, publish=False)
+
+
 def spark_graph(plan: LogicalPlan, parallelism: int) -> JobGraph:
     """The job graph as Spark runs it.
 
     Raises:
         PipelineError: it cannot be built, or something in it cannot run on Spark.
     """
-    graph = build_job_graph(plan, parallelism, chain_state=False)
+    graph = batch_graph(plan, parallelism)
     check_runnable(graph, plan)
     return graph
 
@@ -110,7 +116,7 @@ class SparkRun:
         computed = manifest is None
         if manifest is None:
             manifest = self._compute()
-        commit(manifest, self._plan)
+        commit(manifest, self._plan, self._manifests)
         return SparkResult(self.run_id, manifest.counts, computed)
 
     def _compute(self) -> RunManifest:
@@ -120,8 +126,9 @@ class SparkRun:
         for name, value in RUNTIME_SETTINGS.items():
             self._session.conf.set(name, value)
         code = pack_code(self._target, self._parameters)
-        prepare_sinks(sinks_of(self._plan))
-        lowering = Lowering(self._session, self.graph, code, splits, execution_name(self.run_id), self._entered)
+        prepare_sinks(sinks_of(self._plan), self._manifests)
+        execution, staging = execution_name(self.run_id), str(self._manifests.staged_folder)
+        lowering = Lowering(self._session, self.graph, code, splits, execution, staging, self._entered)
         try:
             reports = lowering.run()
         except Exception as error:  # Spark has a class of errors per way to reach it
@@ -131,6 +138,7 @@ class SparkRun:
             raise known from None
         self._print_rows(reports)
         manifest = RunManifest(self.run_id, self._plan.name, staged_parts(reports), counts_of(reports))
+        check_staged(manifest, self._plan, self._manifests)
         return self._manifests.create(manifest)
 
     def _find_splits(self) -> dict[str, list[tuple[str, Any]]]:

@@ -59,15 +59,19 @@ class Lowering:
         code: PipelineCode,
         splits: Splits,
         execution: str,
+        staging: str,
         entered: Callable[[JobVertex], None] = lambda _: None,
     ) -> None:
-        """`entered` is told the vertex at the end of each job before it is run."""
+        """`staging` is where rows of exactly-once sinks are staged; `entered` is told the vertex at the end of each job
+        before it is run.
+        """
         self._session = session
         self._graph = graph
         self._json = msgspec.json.encode(graph.to_json())
         self._code = code
         self._splits = splits
         self._execution = execution
+        self._staging = staging
         self._entered = entered
         self._consumers = {vertex.id: list(graph.consumers(vertex.id)) for vertex in graph.vertices}
         self._frames: dict[str, DataFrame] = {}
@@ -101,7 +105,7 @@ class Lowering:
             for consumer, _, edge in self._consumers[vertex.id]
         )
         splits = tuple(self._splits.get(vertex.id, ()))
-        task = StageTask(self._code, self._json, vertex.id, edges, splits, self._execution)
+        task = StageTask(self._code, self._json, vertex.id, edges, splits, self._execution, self._staging)
         schema = from_arrow_schema(output_schema(edges))
         source = self._split_numbers(len(splits)) if vertex.is_source else self._input(vertex)
         return source.mapInArrow(_task_function(task), schema)

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import Final
 
-from penstock.connectors.base import PublishedSink
 from penstock.errors import PipelineError
 from penstock.graph.jobgraph import JobGraph
-from penstock.graph.logical import LogicalPlan, Node, ProcessRows, Read, Write
+from penstock.graph.logical import LogicalPlan, Node, ProcessRows, Read
 
 _PROCESSING_TIMERS: Final = ("processing_timer", "delete_processing_timer")
 
@@ -41,11 +40,6 @@ def _reasons(node: Node) -> Iterator[str]:
             yield (
                 f"{node.operator_id}: {type(process).__name__} sets processing-time timers, and a batch run has no wall "
                 "clock to follow; use event_timer"
-            )
-        case Write(sink=sink) if isinstance(sink, PublishedSink) and sink.guarantee == "exactly-once":
-            yield (
-                f"{node.operator_id}: the {sink.kind} sink publishes exactly once by a transaction per checkpoint, which "
-                'is not there on Spark yet; write to files, or say delivery="at-least-once"'
             )
         case _:
             pass

@@ -6,16 +6,19 @@ they belong on the driver's terminal.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.connectors import console
 from penstock.connectors.base import Prepared, SinkWriter, WriteContext
 from penstock.graph.jobgraph import JobVertex
 from penstock.graph.logical import LogicalPlan, Write
+from penstock.spark.staging import RecordStager, publishes
 
 if TYPE_CHECKING:
     import polars as pl
@@ -27,12 +30,21 @@ class TaskSinks:
     """The writers of a task."""
 
     def __init__(
-        self, vertex: JobVertex, plan: LogicalPlan, subtask: int, attempt: str, attempt_number: int, report: Report
+        self,
+        vertex: JobVertex,
+        plan: LogicalPlan,
+        subtask: int,
+        attempt: str,
+        attempt_number: int,
+        staging: str,
+        report: Report,
     ) -> None:
         self._schemas = {o.id: plan.node(o.node).schema for o in vertex.operators if o.verb == "write"}
         self._subtask = subtask
         self._attempt = attempt
         self._attempt_number = attempt_number
+        self._parallelism = vertex.parallelism
+        self._staging = Path(staging)
         self._report = report
         self._writers: dict[str, SinkWriter] = {}
 
@@ -46,7 +58,12 @@ class TaskSinks:
         if isinstance(write.sink, console.Sink):
             return _RowReporter(operator, self._subtask, self._report)
         context = WriteContext(operator, self._subtask, self._attempt, self._attempt_number, _now_us)
-        return write.sink.open(self._schemas[operator], context)
+        schema = self._schemas[operator]
+        if not publishes(write.sink):
+            return write.sink.open(schema, context)
+        encoder = asyncio.run(write.sink.encoder(schema, operator))
+        encoded, partition = write.sink.encoded_schema(schema), self._subtask % self._parallelism
+        return RecordStager(self._staging, encoder, encoded, context, partition)
 
     def prepare(self) -> None:
         """Stage everything, durably, and report it."""

@@ -52,6 +52,8 @@ class StageTask:
     """Of a source: every split with the position that it begins at."""
     execution: str
     """What no other execution of the pipeline has; begins every name that a task gives."""
+    staging: str
+    """The folder, seen from every machine, where rows of exactly-once sinks are staged."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,9 @@ class _Context:
 
     def work(self, subtask: int) -> TaskWork:
         attempt = f"{self.task.execution}-{self.attempt.id}"
-        return TaskWork(self.vertex, self.plan, self.task.edges, subtask, attempt, self.attempt.number)
+        return TaskWork(
+            self.vertex, self.plan, self.task.edges, subtask, attempt, self.attempt.number, self.task.staging
+        )
 
 
 # -- sources ------------------------------------------------------------------------------------------------------------

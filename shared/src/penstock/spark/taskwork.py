@@ -31,12 +31,13 @@ class TaskWork:
         subtask: int,
         attempt: str,
         attempt_number: int,
+        staging: str,
     ) -> None:
         self.vertex = vertex
         self.subtask = subtask
         self.outputs = StageOutputs(edges, subtask)
         self._plan = plan
-        self._sinks = TaskSinks(vertex, plan, subtask, attempt, attempt_number, self.outputs.report)
+        self._sinks = TaskSinks(vertex, plan, subtask, attempt, attempt_number, staging, self.outputs.report)
         self._counts: dict[str, dict[str, int]] = {}
         self.chain: Chain | None = None
         """The chain at work; never more than one."""

@@ -1,0 +1,193 @@
+"""Rows of exactly-once sinks between a task and the driver: encoded, and staged in files of the run's folder.
+
+A task writes the rows as the sink's own encoder makes them, so that a row that cannot be published fails the task (or is
+skipped) before anything is visible. What stands in a file is published by the driver (see `publishing`), and only of the
+attempts that the run's manifest names; the other files are removed. The files are Arrow's, in batches of a few MiB: the
+number of a batch is a position from which publishing can go on.
+
+    <folder of the pipeline's runs>/staged/<operator>--<subtask>-<execution>-<attempt>.arrow
+"""
+
+from __future__ import annotations
+
+import os
+import urllib.parse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
+
+import msgspec
+import pyarrow as pa
+
+from penstock.connectors.base import Prepared, PublishedSink, Sink, SinkEncoder, WriteContext
+from penstock.errors import CorruptDataError, ExternalError
+from penstock.types import Schema
+
+if TYPE_CHECKING:
+    import polars as pl
+
+STAGED: Final = "staged"
+"""The folder of staged files in the folder of the pipeline's runs."""
+BATCH_BYTES: Final = 2 << 20
+"""About how large a batch is: a transaction publishes whole batches."""
+BATCH_ROWS: Final = 65_536
+
+
+class StagedPart(msgspec.Struct, frozen=True):
+    """What a task staged for one sink: its committable."""
+
+    file: str
+    partition: int
+    """Which publisher publishes it: parts of one partition follow each other in the order of the manifest."""
+    batches: int
+    rows: int
+
+
+class RecordStager:
+    """The writer of an exactly-once sink in a task; see `SinkWriter`. What it stages is committed by the driver alone."""
+
+    def __init__(
+        self, folder: Path, encoder: SinkEncoder, encoded: Schema, context: WriteContext, partition: int
+    ) -> None:
+        """`folder` is that of staged files, `encoded` the schema of what the encoder returns."""
+        self._path = folder / f"{_quoted(context.operator)}--{context.subtask}-{context.attempt}.arrow"
+        self._encoder = encoder
+        self._arrow = encoded.arrow()
+        self._partition = partition
+        self._writer: Any = None
+        self._frames: list[pl.DataFrame] = []
+        self._waiting_rows = self._waiting_bytes = 0
+        self._batches = self._rows = 0
+        self.skipped = 0
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ExternalError(f"cannot create {folder}: {error}") from error
+
+    def write(self, frame: pl.DataFrame) -> None:
+        """See `SinkWriter.write`."""
+        encoded = self._encoder.encode(frame)
+        self.skipped += encoded.skipped
+        self._frames.append(encoded.frame)
+        self._waiting_rows += encoded.frame.height
+        self._waiting_bytes += int(encoded.frame.estimated_size())
+        if self._waiting_rows >= BATCH_ROWS or self._waiting_bytes >= BATCH_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Write what waits, in batches of about the size."""
+        import polars as pl
+
+        rows, size = self._waiting_rows, self._waiting_bytes
+        frames, self._frames = self._frames, []
+        self._waiting_rows = self._waiting_bytes = 0
+        if not rows:
+            return
+        try:
+            if self._writer is None:
+                options = pa.ipc.IpcWriteOptions(compression="lz4")
+                self._writer = pa.ipc.new_file(str(self._path), self._arrow, options=options)
+            table = pl.concat(frames).to_arrow(compat_level=pl.CompatLevel.oldest()).cast(self._arrow)
+            largest = max(1, min(BATCH_ROWS, rows * BATCH_BYTES // max(size, 1)))
+            for batch in table.combine_chunks().to_batches(max_chunksize=largest):
+                self._writer.write_batch(batch)
+                self._batches += 1
+            self._rows += rows
+        except OSError as error:
+            raise ExternalError(f"cannot write {self._path}: {error}") from error
+
+    def prepare(self, checkpoint: int) -> Prepared:
+        """See `SinkWriter.prepare`; called once. Without rows there is no part."""
+        self._flush()
+        if self._writer is None:
+            return Prepared()
+        writer, self._writer = self._writer, None
+        part = StagedPart(self._path.name, self._partition, self._batches, self._rows)
+        try:
+            writer.close()
+        except OSError as error:
+            raise ExternalError(f"cannot write {self._path}: {error}") from error
+        return Prepared([msgspec.to_builtins(part)], lambda: _persist(self._path))
+
+    def commit(self, committable: Any) -> None:
+        """Nothing: the driver publishes."""
+
+    def discard(self, committable: Any) -> None:
+        """Nothing: the driver removes what the manifest does not name."""
+
+    def close(self) -> None:
+        """See `SinkWriter.close`."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+            self._path.unlink(missing_ok=True)
+
+
+def publishes(sink: Sink) -> TypeGuard[PublishedSink]:
+    """Whether the driver publishes the sink's rows, exactly once, instead of tasks writing them."""
+    return isinstance(sink, PublishedSink) and sink.guarantee == "exactly-once"
+
+
+def read_batches(folder: Path, parts: Sequence[StagedPart], start: int) -> Iterator[tuple[int, pl.DataFrame, int]]:
+    """The batches of parts that follow each other, from number `start` on: number, rows, size in bytes.
+
+    Raises:
+        ExternalError: a file cannot be read.
+        CorruptDataError: a file is not what was staged.
+    """
+    import polars as pl
+
+    first = 0
+    for part in parts:
+        if start < first + part.batches:
+            path = folder / part.file
+            try:
+                with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as file:
+                    if file.num_record_batches != part.batches:
+                        raise CorruptDataError(
+                            f"{path}: {file.num_record_batches} batches instead of {part.batches}: somebody changed it"
+                        )
+                    for number in range(max(start - first, 0), part.batches):
+                        frame = pl.from_arrow(file.get_batch(number))
+                        assert isinstance(frame, pl.DataFrame)
+                        yield first + number, frame, int(frame.estimated_size())
+            except pa.ArrowInvalid as error:
+                raise CorruptDataError(f"{path}: not what was staged: {error}") from error
+            except OSError as error:
+                raise ExternalError(f"cannot read {path}: {error}") from error
+        first += part.batches
+
+
+def check_shared(folder: Path, parts: Sequence[StagedPart]) -> None:
+    """Raise `ExternalError` if a part was staged where this process cannot see it."""
+    missing = next((part.file for part in parts if not (folder / part.file).is_file()), None)
+    if missing is not None:
+        raise ExternalError(
+            f"{folder / missing}: a task staged it, and it is not here: the driver publishes what tasks stage for an "
+            "exactly-once sink, so the folder must be one that all machines share; run from such a folder, or say "
+            'delivery="at-least-once"'
+        )
+
+
+def remove_staged(folder: Path, needed: set[str]) -> None:
+    """Remove all staged files but those named."""
+    for path in folder.glob("*--*.arrow"):
+        if path.name not in needed:
+            path.unlink(missing_ok=True)
+
+
+def _quoted(operator: str) -> str:
+    return urllib.parse.quote(operator, safe="")
+
+
+def _persist(path: Path) -> None:
+    """A part that a manifest names survives a power loss."""
+    try:
+        for place in (path, path.parent):
+            descriptor = os.open(place, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+    except OSError as error:
+        raise ExternalError(f"cannot sync {path}: {error}") from error
