@@ -20,7 +20,7 @@ from penstock.cli.services import SERVICES, add_service_commands, run_service_co
 from penstock.cli.spark_options import add_engine_option, add_spark_options, check_engine
 from penstock.errors import IncompatibleStateError, PenstockError, PipelineError, UsageError, UserCodeError
 from penstock.leaving import leave
-from penstock.observability.user_frames import is_users, user_frames
+from penstock.observability.user_frames import shown_frames, shown_text
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,24 +72,13 @@ def _run_service(name: str, options: Sequence[str]) -> int:
 def _fail(error: Exception, code: int, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
-    text = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
-    print(f"error: {_place(error)}{text}", file=sys.stderr)
+    print(f"error: {shown_text(error)}", file=sys.stderr)
     return code
-
-
-def _place(error: Exception) -> str:
-    """Where in the user's file a verb was used wrongly."""
-    if not isinstance(error, PipelineError):
-        return ""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
-    return f"{os.path.relpath(frames[-1].filename)}, line {frames[-1].lineno}: " if frames else ""
 
 
 def _print_user_frames(error: BaseException) -> None:
     """The part of the traceback that is the user's own code, here or in a worker process."""
-    frames = (
-        error.frames if isinstance(error, UserCodeError) and error.frames else user_frames(error.__cause__ or error)
-    )
+    frames = shown_frames(error)
     if frames:
         print("Traceback (your code, most recent call last):", file=sys.stderr)
         print(frames, end="", file=sys.stderr)

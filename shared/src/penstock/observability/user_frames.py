@@ -1,10 +1,12 @@
-"""The part of a traceback that is the user's own code: what an error in a function of theirs needs to show."""
+"""What a user is shown of an error: the part of a traceback that is their own code, and a line that says what is wrong."""
 
 from __future__ import annotations
 
 import os
 import sysconfig
 import traceback
+
+from penstock.errors import PenstockError, PipelineError, UserCodeError
 
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 _LIBRARY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -19,3 +21,25 @@ def user_frames(error: BaseException) -> str:
     """The frames of the user's files, formatted as in a traceback; empty if there are none."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
     return "".join(traceback.format_list(frames))
+
+
+def shown_frames(error: BaseException) -> str:
+    """The user's frames of an error that their code raised, here or in another process; empty for all others."""
+    if isinstance(error, UserCodeError) and error.frames:
+        return error.frames
+    if isinstance(error, PenstockError) and not isinstance(error, UserCodeError):
+        return ""  # the message says it all
+    return user_frames(error.__cause__ or error)
+
+
+def shown_text(error: BaseException) -> str:
+    """What is wrong, in one line, with the place in the user's file where a verb was used wrongly."""
+    text = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
+    return f"{_place(error)}{text}"
+
+
+def _place(error: BaseException) -> str:
+    if not isinstance(error, PipelineError):
+        return ""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
+    return f"{os.path.relpath(frames[-1].filename)}, line {frames[-1].lineno}: " if frames else ""
