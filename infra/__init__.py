@@ -1,0 +1,1 @@
+"""What the platform is run with: images, compose, Prometheus, Grafana."""

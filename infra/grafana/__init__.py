@@ -1,0 +1,1 @@
+"""Grafana: dashboards as code, and how a Grafana finds them."""

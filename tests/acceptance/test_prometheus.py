@@ -1,0 +1,288 @@
+"""Metrics, alerts and dashboards on a real Prometheus that scrapes a running cluster.
+
+Every panel's query must return data, every alert must be quiet while all is well, and those that this test can provoke
+must fire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from infra.grafana.dashboards import DASHBOARDS, JOB
+
+from penstock.observability.metrics import CATALOGUE
+from penstock.platform.free_ports import HOST, free_port
+from penstock.platform.server import Server
+from penstock.platform.services import ServiceProcess
+from penstock.settings import settings_to_toml
+
+ROOT = Path(__file__).parents[2]
+RULES = ROOT / "infra" / "prometheus" / "alerts.yml"
+NAME = "orders"
+PIPELINE = f"""
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import polars as pl
+
+from penstock import Pipeline, count, tumbling
+from penstock.connectors import generate, kafka
+
+START = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1_000_000)
+
+
+@dataclass
+class Order:
+    key: int
+    at: datetime
+
+
+def rows(numbers):
+    return pl.DataFrame(
+        {{"key": numbers % 7, "at": pl.Series(START + numbers * 10_000).cast(pl.Datetime("us", "UTC"))}}
+    )
+
+
+feed = Pipeline("feed")
+feed.read(generate.Source(rows, schema=Order, rows=10_000_000, event_time="at", rate=500)).write(
+    kafka.Sink("orders", key="key", create_partitions=2, delivery="at-least-once")
+)
+
+p = Pipeline("{NAME}")
+(
+    p.read(kafka.Source("orders", schema=Order, event_time="at", max_out_of_orderness="1s"))
+    .key_by("key")
+    .window(tumbling("1s"))
+    .agg(n=count())
+    .write(kafka.Sink("counts", key="key", create_partitions=2))
+)
+"""
+
+pytestmark = pytest.mark.timeout(400)
+
+
+class Prometheus(Server):
+    """A Prometheus of its own."""
+
+    def __init__(self, folder: Path, config: Path) -> None:
+        super().__init__("prometheus", folder, free_port())
+        self._config = config
+
+    async def prepare(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def command(self) -> list[str]:
+        program = shutil.which("prometheus")
+        assert program is not None, "prometheus is missing: make acceptance installs it"
+        data = self.folder / "data"
+        return [
+            program,
+            f"--config.file={self._config}",
+            f"--storage.tsdb.path={data}",
+            f"--web.listen-address={self.address}",
+        ]
+
+    async def is_ready(self) -> bool:
+        try:
+            return await asyncio.to_thread(lambda: _get(f"http://{self.address}/-/ready").status == 200)
+        except OSError:
+            return False
+
+    def api(self, path: str, **parameters: str) -> Any:
+        """`data` of an answer of its API."""
+        url = f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        with _get(url) as answer:
+            return json.load(answer)["data"]
+
+    def query(self, expression: str) -> list[Any]:
+        """The instant vector of a query."""
+        return self.api("query", query=expression)["result"]
+
+    def firing(self) -> set[str]:
+        """Names of alerts that are pending or firing."""
+        return {alert["labels"]["alertname"] for alert in self.api("alerts")["alerts"]}
+
+
+def _get(url: str) -> Any:
+    return urllib.request.urlopen(url, timeout=10)
+
+
+class Cluster:
+    """Two coordinators, a dispatcher, a task manager, and the Prometheus that watches them."""
+
+    def __init__(self, folder: Path, settings: Any) -> None:
+        self.folder = folder
+        self.file = folder / "cluster.toml"
+        taken: set[int] = set()
+        ports = [free_port(taken) for _ in range(4)]
+        rest = f"http://{HOST}:{ports[2]}"
+        self.file.write_text(settings_to_toml(settings).replace(f'rest = "{settings.rest}"', f'rest = "{rest}"'))
+        kinds: Sequence[tuple[str, tuple[str, ...]]] = (
+            ("coordinator", ()),
+            ("coordinator", ()),
+            ("dispatcher", ()),
+            ("taskmanager", ("--slots", "2")),
+        )
+        self.services = [
+            ServiceProcess(
+                f"{kind}-{port}", kind, folder / f"{kind}-{port}", port, cluster=self.file, options=options,
+                variables={"POLARS_MAX_THREADS": "1"},
+            )
+            for (kind, options), port in zip(kinds, ports, strict=True)
+        ]  # fmt: skip
+        self.prometheus = Prometheus(folder / "prometheus", self._config())
+
+    def _config(self) -> Path:
+        """The scrape jobs of the compose file's Prometheus, with this test's addresses."""
+        jobs = [
+            {
+                "job_name": f"penstock-{kind}",
+                "static_configs": [{"targets": [s.address for s in self.services if s.service == kind]}],
+            }
+            for kind in ("coordinator", "dispatcher", "taskmanager")
+        ]
+        config = {
+            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+            "rule_files": [str(RULES)],
+            "scrape_configs": jobs,
+        }
+        file = self.folder / "prometheus.yml"
+        file.write_text(json.dumps(config))  # JSON is YAML
+        return file
+
+    async def start(self) -> None:
+        """Everything, ready."""
+        for service in self.services:
+            await service.spawn()
+        await asyncio.gather(*(service.wait_until_ready(90) for service in self.services))
+        await self.prometheus.start()
+
+    async def end(self) -> None:
+        """Nothing is left."""
+        await asyncio.gather(*(server.stop() for server in [self.prometheus, *self.services]))
+
+    def submit(self, name: str) -> None:
+        """A pipeline of the file, as a job."""
+        command = [sys.executable, "-m", "penstock.cli.main", "submit", "--cluster", self.file, name, "--detach"]
+        options = ["--checkpoint-interval", "1s"]
+        done = subprocess.run(
+            [*map(str, command), *options], cwd=self.folder, capture_output=True, text=True, check=False, timeout=120
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def cluster(platform: Any, tmp_path_factory: pytest.TempPathFactory) -> Generator[Cluster]:
+    """A cluster with two jobs: one feeds a topic, the other counts from it into another topic."""
+    folder = tmp_path_factory.mktemp("prometheus")
+    (folder / "orders.py").write_text(PIPELINE)
+    found = Cluster(folder, platform.settings("observed"))
+    with asyncio.Runner() as runner:
+        try:
+            runner.run(found.start())
+            found.submit("orders.py:feed")
+            found.submit("orders.py:p")
+            yield found
+        finally:
+            runner.run(found.end())
+
+
+def wait_for(condition: Callable[[], Any], what: Callable[[], Any], deadline_s: float = 120) -> None:
+    """Wait until it holds; `what` tells what is missing."""
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, f"not within {deadline_s} s: {what()}"
+        time.sleep(0.5)
+
+
+def queries() -> list[str]:
+    """Every query of every panel, for the job of this test."""
+    return [
+        query.expression.replace(JOB, NAME) for board in DASHBOARDS for panel in board.panels for query in panel.queries
+    ]
+
+
+def selectors(rules: Any) -> list[str]:
+    """The metrics, with their matchers, that alert expressions begin from."""
+    found = [
+        re.findall(r"\b(?:penstock_\w+|up)(?:\{[^}]*\})?", rule["query"]) for group in rules for rule in group["rules"]
+    ]
+    return sorted({selector for group in found for selector in group})
+
+
+def test_every_panel_shows_something(cluster: Cluster) -> None:
+    """No query of a dashboard is empty while a cluster runs with jobs from and to Kafka."""
+    missing = queries()
+
+    def all_there() -> bool:
+        missing[:] = [query for query in missing if not cluster.prometheus.query(query)]
+        return not missing
+
+    wait_for(all_there, lambda: missing)
+
+
+def test_every_metric_is_scraped(cluster: Cluster) -> None:
+    """The catalogue names nothing that does not exist (runs on Spark aside, there are none here), and nothing exists
+    that it does not name."""
+    named = {metric.name for metric in CATALOGUE if not metric.name.startswith("penstock_run")}
+    found: set[str] = set()
+
+    def complete() -> bool:
+        found.update(name for name in cluster.prometheus.api("label/__name__/values") if name.startswith("penstock_"))
+        return named <= found
+
+    wait_for(complete, lambda: sorted(named - found))
+    assert found <= named
+
+
+def test_alerts_stand_on_what_exists_and_are_quiet(cluster: Cluster) -> None:
+    """Every selector of every rule returns data; on a healthy cluster no alert is pending."""
+    rules = cluster.prometheus.api("rules")["groups"]
+    assert sum(len(group["rules"]) for group in rules) >= 8
+    missing = selectors(rules)
+
+    def all_there() -> bool:
+        missing[:] = [selector for selector in missing if not cluster.prometheus.query(selector)]
+        return not missing
+
+    wait_for(all_there, lambda: missing)
+    wait_for(lambda: not cluster.prometheus.firing(), cluster.prometheus.firing)
+    health = {rule["name"]: (rule["health"], rule.get("lastError")) for group in rules for rule in group["rules"]}
+    assert {state for state, _ in health.values()} == {"ok"}, health
+
+
+def test_alerts_notice_a_task_manager_and_the_leaders_that_are_gone(cluster: Cluster) -> None:
+    """Both jobs wait for slots then, and nobody is left to say so when the coordinators end too; all is well again
+    when they are back."""
+    *coordinators, _, task_manager = cluster.services
+    with asyncio.Runner() as runner:
+        runner.run(task_manager.kill())
+        wanted = {"PenstockSlotsMissing", "PenstockServiceDown"}
+        wait_for(lambda: wanted <= cluster.prometheus.firing(), cluster.prometheus.firing)
+        for coordinator in coordinators:
+            runner.run(coordinator.stop())
+        wait_for(lambda: "PenstockNoLeader" in cluster.prometheus.firing(), cluster.prometheus.firing)
+        for service in (*coordinators, task_manager):
+            runner.run(service.start())
+        wait_for(lambda: not cluster.prometheus.firing(), cluster.prometheus.firing)
+
+
+@pytest.mark.parametrize("arguments", [("check", "rules", "alerts.yml"), ("test", "rules", "alerts_test.yml")])
+def test_the_rules_pass_promtool(arguments: tuple[str, ...]) -> None:
+    """Syntax, and the unit tests of every alert: quiet when healthy, firing with its text when not."""
+    program = shutil.which("promtool")
+    assert program is not None, "promtool is missing: make acceptance installs it"
+    done = subprocess.run([program, *arguments], cwd=RULES.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
