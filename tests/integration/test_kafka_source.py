@@ -69,6 +69,10 @@ class Broker:
         self.admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(30)
         return name
 
+    async def has_partitions(self, topic: str, count: int) -> bool:
+        """Whether the broker has heard of what the controller made."""
+        return len(self.admin.list_topics(topic).topics[topic].partitions) == count
+
     def delete(self, topic: str) -> None:
         self.admin.delete_topics([topic])[topic].result(30)
 
@@ -78,9 +82,16 @@ class Broker:
     def send(self, topic: str, *values: bytes | None, partition: int = 0, producer: Producer | None = None, **options):
         """Append records and wait until they are there."""
         sending = producer or self.producer()
+        refused: list[Any] = []
+
+        def delivered(error: Any, _: Any) -> None:
+            if error is not None:
+                refused.append(error)
+
         for value in values:
-            sending.produce(topic, value, partition=partition, **options)
+            sending.produce(topic, value, partition=partition, on_delivery=delivered, **options)
         assert sending.flush(30) == 0
+        assert not refused
 
     def numbers(self, topic: str, numbers, partition: int = 0) -> None:
         self.send(topic, *(json.dumps({"n": n}).encode() for n in numbers), partition=partition)
@@ -318,6 +329,7 @@ async def test_added_partitions_are_read_from_their_beginning(broker, monkeypatc
     await driver.open([])
     try:
         broker.admin.create_partitions([NewPartitions(topic, 2)])[topic].result(30)
+        await until(lambda: broker.has_partitions(topic, 2))
         broker.numbers(topic, [7, 8], 1)
         found: list[int] = []
         async with asyncio.timeout(DEADLINE_S):

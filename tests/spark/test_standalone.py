@@ -20,7 +20,7 @@ from penstock.platform.free_ports import free_port
 from penstock.runtime.loading import load_pipeline
 
 pytestmark = pytest.mark.timeout(300)
-DEADLINE_S = 60
+DEADLINE_S = 150
 
 
 def start(folder: Path, name: str, *arguments: str) -> subprocess.Popen[bytes]:
