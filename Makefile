@@ -2,12 +2,12 @@
 .DEFAULT_GOAL := help
 PYTHON ?= python3.11
 BIN := .venv/bin
-SERVICES := services/coordinator services/dispatcher services/taskmanager
+SERVICES := services/coordinator services/dispatcher services/pipeline services/taskmanager
 SEEDS ?= 10000
 CYCLES ?= 200
 LEADER ?= 50
 
-.PHONY: help setup lock demo platform test lint bench bench-kafka simulate chaos clean
+.PHONY: help setup lock demo platform test acceptance lint bench bench-kafka simulate chaos clean
 
 help: ## Print the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -36,7 +36,12 @@ platform: setup ## Fetch what the tests' Kafka, MinIO and Redis run from, into ~
 	$(BIN)/penstock up --fetch-only
 
 test: platform ## Run all tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/acceptance
+
+acceptance: platform ## Run what needs a real Prometheus
+	@command -v promtool >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || \
+		{ apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install --yes -qq --no-install-recommends prometheus; }
+	$(BIN)/python -m pytest tests/acceptance
 
 lint: setup ## Check format, style, types and import rules
 	$(BIN)/ruff format --check

@@ -1,4 +1,4 @@
-"""`penstock coordinator`, `taskmanager`, `dispatcher`: each is a package of its own, found by its entry point."""
+"""`penstock coordinator`, `taskmanager`, `dispatcher`, `pipeline`: each is a package of its own, found by its entry point."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ SERVICES: Final = {
     "coordinator": "Run a coordinator: JobManager and ResourceManager.",
     "taskmanager": "Run a task manager: slots for subtasks.",
     "dispatcher": "Run a dispatcher: the REST interface.",
+    "pipeline": "Run a pipeline service: runs on Spark.",
 }
 
 

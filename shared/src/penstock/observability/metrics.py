@@ -103,6 +103,23 @@ MISSING_SLOTS = Metric("penstock_missing_slots", "gauge", "slots", _JOB, "Slots 
 WORKER_MEMORY = Metric(
     "penstock_worker_memory_bytes", "gauge", "bytes", ("worker",), "Resident memory of a worker process."
 )
+_RUN: Final = ("run", "pipeline")
+RUNS = Metric("penstock_runs", "gauge", "runs", ("state",), "Runs on Spark that wait or are at work.")
+RUNS_ENDED = Metric(
+    "penstock_runs_ended_total",
+    "counter",
+    "runs",
+    ("state",),
+    "Runs on Spark that ended since the service was started.",
+)
+RUN_ATTEMPTS_LOST = Metric(
+    "penstock_run_attempts_lost_total", "counter", "attempts", (), "Processes of runs that ended without a result."
+)
+RUN_SECONDS = Metric("penstock_run_seconds", "gauge", "seconds", _RUN, "Since the attempt at a run on Spark began.")
+RUN_STAGES = Metric("penstock_run_done_stages", "gauge", "stages", _RUN, "Stages of Spark that a run has done.")
+RUN_TASKS = Metric(
+    "penstock_run_open_tasks", "gauge", "tasks", _RUN, "Tasks of a run's active stages that are not done."
+)
 
 JOB_METRICS: Final = (
     ROWS_IN, ROWS_OUT, LATE_ROWS, BAD_ROWS, BYTES_IN, BYTES_OUT, BUSY, IDLE, BLOCKED, WATERMARK, WATERMARK_LAG,
@@ -110,7 +127,10 @@ JOB_METRICS: Final = (
     CHECKPOINT_SECONDS, CHECKPOINT_SYNC, STATE_BYTES, ATTEMPT, FAILURES,
 )  # fmt: skip
 """Of a job, made by `samples`."""
-SERVICE_METRICS: Final = (LEADING, WORKERS, SLOTS, FREE_SLOTS, MISSING_SLOTS, TASK_MANAGER_SLOTS, WORKER_MEMORY)
+SERVICE_METRICS: Final = (
+    LEADING, WORKERS, SLOTS, FREE_SLOTS, MISSING_SLOTS, TASK_MANAGER_SLOTS, WORKER_MEMORY, RUNS, RUNS_ENDED,
+    RUN_ATTEMPTS_LOST, RUN_SECONDS, RUN_STAGES, RUN_TASKS,
+)  # fmt: skip
 """Of the services themselves."""
 CATALOGUE: Final = JOB_METRICS + SERVICE_METRICS
 

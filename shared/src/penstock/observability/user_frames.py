@@ -1,4 +1,4 @@
-"""What a user is shown of an error: the part of a traceback that is their own code, and a line that says what is wrong."""
+"""What a user is shown of an error: the part of a traceback that is their code, and a line that says what is wrong."""
 
 from __future__ import annotations
 

@@ -71,8 +71,8 @@ class Readiness:
         return not self.problems
 
 
-async def watch_readiness(readiness: Readiness, log: Log, blobs: Blobs, clock: Clock) -> None:
-    """Look at broker, store and leader every second; ends by cancellation."""
+async def watch_readiness(readiness: Readiness, log: Log, blobs: Blobs, clock: Clock, *, leader: bool = True) -> None:
+    """Look at broker, store and, if a `leader` is needed, for that every second; ends by cancellation."""
     leader_seen_ms: int | None = None
     position: int | None = None
     while True:
@@ -92,7 +92,7 @@ async def watch_readiness(readiness: Readiness, log: Log, blobs: Blobs, clock: C
                 await blobs.list("leaders/")
         except (ExternalError, TimeoutError) as error:
             problems["store"] = str(error) or "no answer in time"
-        if leader_seen_ms is None or clock.monotonic_ms() - leader_seen_ms > LEADER_SEEN_MS:
+        if leader and (leader_seen_ms is None or clock.monotonic_ms() - leader_seen_ms > LEADER_SEEN_MS):
             problems["leader"] = "no coordinator leads"
         readiness.problems = problems
         await asyncio.sleep(CHECK_S)

@@ -78,7 +78,7 @@ def open_session(name: str, settings: SparkSettings) -> SparkSession:
     check_installed(java=settings.remote is None)
     # The workers must be this Python: the pipeline's modules and Penstock itself are installed here.
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    if (settings.master or DEFAULT_MASTER).startswith("local"):
+    if is_local(settings.master or DEFAULT_MASTER):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # the UI included: nothing of a local run is for others
     from pyspark.sql import SparkSession
 
@@ -88,7 +88,7 @@ def open_session(name: str, settings: SparkSettings) -> SparkSession:
     else:
         master = settings.master or DEFAULT_MASTER
         builder = builder.master(master)
-        for key, value in (_START_SETTINGS | (_LOCAL_SETTINGS if master.startswith("local") else {})).items():
+        for key, value in start_settings(master).items():
             builder = builder.config(key, value)
     for key, value in {**RUNTIME_SETTINGS, **settings.conf}.items():
         builder = builder.config(key, value)
@@ -101,6 +101,16 @@ def open_session(name: str, settings: SparkSettings) -> SparkSession:
         raise UsageError(f"{where} needs a package that is missing: {error}; pip install 'pyspark[connect]'") from error
     except Exception as error:  # whatever the gateway to the JVM raises: there is no common class
         raise ExternalError(f"Spark at {where} cannot be reached or does not start: {_first_line(error)}") from error
+
+
+def is_local(master: str) -> bool:
+    """Whether Spark then runs in one process of this machine."""
+    return master.startswith("local")
+
+
+def start_settings(master: str) -> dict[str, str]:
+    """What Spark must be told when its JVM is started."""
+    return {**_START_SETTINGS, **(_LOCAL_SETTINGS if is_local(master) else {})}
 
 
 def check_installed(*, java: bool) -> None:

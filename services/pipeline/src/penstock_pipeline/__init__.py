@@ -1,0 +1,1 @@
+"""Penstock, the pipeline service: runs pipelines over bounded input on Spark, one service per cluster."""

@@ -1,0 +1,33 @@
+"""What a pipeline service shows at /metrics."""
+
+from __future__ import annotations
+
+from penstock.observability.metrics import (
+    RUN_ATTEMPTS_LOST,
+    RUN_SECONDS,
+    RUN_STAGES,
+    RUN_TASKS,
+    RUNS,
+    RUNS_ENDED,
+    Sample,
+)
+from penstock.runtime.runs import RUN_ENDED
+from penstock_pipeline.service import PipelineService
+
+
+def pipeline_samples(service: PipelineService, now_us: int) -> list[Sample]:
+    """All samples as they are now."""
+    found = [Sample(RUNS, {"state": state}, count) for state, count in service.states().items()]
+    ended = service.numbers.ended
+    found += [Sample(RUNS_ENDED, {"state": state}, ended.get(state, 0)) for state in sorted(RUN_ENDED)]
+    found.append(Sample(RUN_ATTEMPTS_LOST, {}, service.numbers.lost))
+    for history, view in service.running():
+        labels = {"run": history.submitted.run, "pipeline": history.submitted.name}
+        attempt = history.attempt
+        assert attempt is not None
+        found += [
+            Sample(RUN_SECONDS, labels, max(0, now_us - attempt.at_us) / 1e6),
+            Sample(RUN_STAGES, labels, view.progress.stages_done),
+            Sample(RUN_TASKS, labels, view.progress.tasks - view.progress.tasks_done),
+        ]
+    return found

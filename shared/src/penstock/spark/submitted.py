@@ -1,0 +1,60 @@
+"""The driver of a run that the pipeline service started: what `penstock run --engine spark` is on a terminal.
+
+Its working directory is the folder of the attempt (see `submitting`). It says what it is at and how it ended by files
+there, because who started it may be gone, or be another one by then.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+from penstock.observability.user_frames import shown_frames, shown_text
+from penstock.runtime.artifacts import check_requirements, unpack
+from penstock.runtime.loading import load_pipeline
+from penstock.runtime.runs import RunOutcome, RunProgress
+from penstock.spark.engine import SparkRun
+from penstock.spark.session import SparkSettings, open_session
+from penstock.spark.submitting import AttemptFolder, AttemptSpec
+from penstock.spark.tracking import RunTracker
+
+
+def main() -> int:
+    """Carry out what the specification in the working directory says; the exit code."""
+    folder = AttemptFolder(Path.cwd())
+    with ExitStack() as opened:
+        try:
+            outcome = _run(folder, folder.spec(), opened)
+        except Exception as error:  # the outermost supervisor: whatever it is, somebody waits to be told
+            outcome = RunOutcome("FAILED", shown_text(error), shown_frames(error))
+        folder.write_outcome(outcome)
+    sys.stderr.write(f"{outcome.frames}{outcome.state.lower()} {outcome.reason}\n")
+    return 0 if outcome.state == "FINISHED" else 1
+
+
+def _run(folder: AttemptFolder, spec: AttemptSpec, opened: ExitStack) -> RunOutcome:
+    folder.write_progress(RunProgress())
+    artifact, options = spec.artifact, spec.options
+    check_requirements(artifact.requirements)
+    place = unpack(artifact, folder.sources.read_bytes(), folder.path)
+    target, parameters = str(place / artifact.target), dict(artifact.parameters)
+    pipeline = load_pipeline(target, parameters)
+    session = open_session(spec.name, SparkSettings(options.master, None, options.conf))
+    opened.callback(session.stop)
+    tracker = RunTracker(session, folder.write_progress)
+    run = SparkRun(
+        session,
+        pipeline,
+        target,
+        parameters,
+        parallelism=options.parallelism,
+        run=spec.run,
+        folder=Path(spec.manifests),
+        entered=tracker.entered,
+    )
+    tracker.begins(run.graph.parallelism)
+    with tracker.followed():
+        result = run.execute()
+    counts = {operator: dict(counters) for operator, counters in result.counts.items()}
+    return RunOutcome("FINISHED", counts=counts, computed=result.computed)

@@ -1,0 +1,161 @@
+"""How a run is handed to `spark-submit`, and what its process leaves behind for whoever started it.
+
+An attempt has a folder of its own: the specification and the sources go in, progress and outcome come out, each written
+whole or not at all. Who started the attempt may die and another one take its place: everything that it has to know is
+there.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from penstock.errors import CorruptDataError, UsageError
+from penstock.protocol.joblog import Artifact
+from penstock.protocol.requests import RunOptions
+from penstock.runtime.runs import RunOutcome, RunProgress
+from penstock.settings import ClusterSettings, settings_to_toml
+from penstock.spark.committing import RunManifests
+from penstock.spark.session import is_local, start_settings
+
+_LAUNCHER: Final = """\
+# Started by spark-submit; see penstock.spark.submitted.
+from penstock.leaving import leave
+from penstock.spark.submitted import main
+
+leave(main)
+"""
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class AttemptSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What an attempt at a run is to do."""
+
+    run: str
+    name: str
+    """Of the pipeline."""
+    artifact: Artifact
+    options: RunOptions
+    """With the master and the settings that count, those of the pipeline service included."""
+    manifests: str
+    """The folder with the manifests of the pipeline's runs."""
+
+
+class AttemptFolder:
+    """The files of one attempt."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def output(self) -> Path:
+        """What the process prints."""
+        return self.path / "output.log"
+
+    @property
+    def sources(self) -> Path:
+        """The zip of the pipeline's sources."""
+        return self.path / "sources.zip"
+
+    @property
+    def cluster(self) -> Path:
+        """The settings of the cluster."""
+        return self.path / "cluster.toml"
+
+    @property
+    def launcher(self) -> Path:
+        """What spark-submit runs. A file beside our modules would make them shadow those of the standard library."""
+        return self.path / "run_pipeline.py"
+
+    def prepare(self, spec: AttemptSpec, sources: bytes, settings: ClusterSettings) -> None:
+        """Write what the process reads, for nobody else's eyes: the settings hold passwords."""
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.sources.write_bytes(sources)
+        self.cluster.touch(mode=0o600)
+        self.cluster.write_text(settings_to_toml(settings))
+        self.launcher.write_text(_LAUNCHER)
+        self._write("spec.json", spec)
+
+    def spec(self) -> AttemptSpec:
+        """What the process is to do; raises `CorruptDataError`."""
+        spec = self._read("spec.json", AttemptSpec)
+        if spec is None:
+            raise CorruptDataError(f"{self.path}: there is no specification of a run")
+        return spec
+
+    def write_progress(self, progress: RunProgress) -> None:
+        """Say what Spark is at."""
+        self._write("progress.json", progress)
+
+    def progress(self) -> RunProgress | None:
+        """What Spark is at, if anything was said yet."""
+        return self._read("progress.json", RunProgress)
+
+    def write_outcome(self, outcome: RunOutcome) -> None:
+        """Say how the run ended."""
+        self._write("outcome.json", outcome)
+
+    def outcome(self) -> RunOutcome | None:
+        """How the run ended, if the process could say so."""
+        return self._read("outcome.json", RunOutcome)
+
+    def _write(self, name: str, value: msgspec.Struct) -> None:
+        temporary = self.path / f".{name}.tmp"
+        with temporary.open("wb") as file:
+            file.write(msgspec.json.encode(value))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.path / name)
+
+    def _read(self, name: str, kind: type[T]) -> T | None:
+        try:
+            return msgspec.json.decode((self.path / name).read_bytes(), type=kind)
+        except FileNotFoundError:
+            return None
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            raise CorruptDataError(f"{self.path / name}: not readable: {error}") from error
+
+
+def submit_command(folder: AttemptFolder, spec: AttemptSpec) -> list[str]:
+    """The command line of spark-submit, in client mode: the driver is a process of this machine."""
+    options = spec.options
+    command = [str(_spark_home() / "bin" / "spark-submit"), "--master", options.master, "--deploy-mode", "client"]
+    command += ["--name", f"penstock {spec.name}"]
+    for name, value in {**start_settings(options.master), **options.conf}.items():
+        command += ["--conf", f"{name}={value}"]
+    return [*command, str(folder.launcher)]
+
+
+def submit_environment(master: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of spark-submit: this Python, this Spark, and no settings of a cluster but those in the folder."""
+    overrides = tuple(f"PENSTOCK_{item.name.upper()}" for item in fields(ClusterSettings))
+    kept = {name: value for name, value in environment.items() if not name.startswith(overrides)}
+    kept |= {
+        "SPARK_HOME": str(_spark_home()),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+    if is_local(master):
+        kept.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    return kept
+
+
+def is_decided(manifests: Path, run: str) -> bool:
+    """Whether the manifest of a run exists: its results become visible, whatever happens."""
+    return RunManifests(manifests).find(run) is not None
+
+
+def _spark_home() -> Path:
+    """Where PySpark's own Spark is; raises `UsageError` if there is none."""
+    found = importlib.util.find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise UsageError("runs on Spark need PySpark: pip install 'penstock[spark]'")
+    return Path(found.origin).parent

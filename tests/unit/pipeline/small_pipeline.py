@@ -1,0 +1,146 @@
+"""A pipeline service on ports in memory, with processes that do what a test says."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from penstock.adapters.memory import MemoryBlobs, MemoryLog, MemoryMetadata
+from penstock.adapters.system_clock import SystemClock
+from penstock.ports import NewRecord
+from penstock.protocol.joblog import Artifact
+from penstock.protocol.messages import encode
+from penstock.protocol.requests import CancelRun, RunOptions, RunRequest, SubmitRun
+from penstock.runtime.runs import AttemptBegan, RunHistory, RunOutcome, RunProgress, Submitted
+from penstock.runtime.runs_deciding import RunFacts
+from penstock.runtime.runs_store import RunStore
+from penstock.runtime.topics import REQUESTS
+from penstock_pipeline.service import PipelinePorts, PipelineService, PipelineSettings
+
+DONE = RunOutcome("FINISHED", counts={"events": {"rows_in": 7}})
+
+
+@dataclass(frozen=True)
+class Process:
+    """What is to be seen of an attempt."""
+
+    alive: bool = True
+    outcome: RunOutcome | None = None
+    decided: bool = False
+
+
+class FakeChildren:
+    """Processes in name only; they outlive the service, as the real ones do."""
+
+    def __init__(self, place: str = "here") -> None:
+        self.place = place
+        self.processes: dict[str, Process] = {}
+        self.started: list[tuple[str, int]] = []
+        self.forgotten: list[str] = []
+
+    def change(self, run: str, **changes: Any) -> None:
+        """Something happens to a process."""
+        self.processes[run] = replace(self.processes[run], **changes)
+
+    def facts(self, history: RunHistory) -> RunFacts:
+        known = self.processes.get(history.submitted.run)
+        if known is None or history.attempt is None:
+            return RunFacts(history, decided=known is not None and known.decided)
+        return RunFacts(history, known.alive, known.outcome, known.decided)
+
+    def progress(self, history: RunHistory) -> RunProgress:
+        return RunProgress(at="totals", stages=2, stages_done=1)
+
+    def output(self, history: RunHistory) -> str:
+        return "what Spark printed"
+
+    def start(self, submitted: Submitted, attempt: AttemptBegan, sources: bytes) -> None:
+        assert sources == b"zip"
+        self.started.append((submitted.run, attempt.attempt))
+        decided = submitted.run in self.processes and self.processes[submitted.run].decided
+        self.processes[submitted.run] = Process(decided=decided)
+
+    def stop(self, history: RunHistory, *, forced: bool) -> None:
+        self.change(history.submitted.run, alive=False)
+
+    def forget(self, run: str) -> None:
+        self.forgotten.append(run)
+
+
+class SmallPipeline:
+    """The ports, the processes, and services that are started one after the other."""
+
+    def __init__(self) -> None:
+        self.clock = SystemClock()
+        self.log = MemoryLog()
+        self.blobs = MemoryBlobs()
+        self.metadata = MemoryMetadata(self.clock)
+        self.children = FakeChildren()
+        numbers = itertools.count()
+        self.store = RunStore(self.blobs, self.clock, lambda: f"{next(numbers):032x}")
+
+    @asynccontextmanager
+    async def service(self, *, concurrent: int = 1, overrides: bool = False) -> AsyncGenerator[PipelineService]:
+        """One that serves while the block runs; it ends as one that is killed does."""
+        await self.blobs.put("artifacts/a.zip", b"zip")
+        ports = PipelinePorts(self.log, self.blobs, self.metadata, self.clock)
+        settings = PipelineSettings("one", "host", "address", concurrent, RunOptions(master="local[2]"), overrides)
+        service = PipelineService(ports, self.store, self.children, settings)  # pyright: ignore[reportArgumentType]
+        serving = asyncio.ensure_future(service.run())
+        try:
+            yield service
+            if serving.done():
+                serving.result()
+        finally:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+
+    async def ask(self, request: RunRequest) -> None:
+        """Append a request."""
+        await self.log.create_topic(REQUESTS, 1)
+        await self.log.append(REQUESTS, 0, [NewRecord(encode(request))])
+
+    async def submit(self, run: str, *, request: str = "", name: str = "flights", **options: Any) -> None:
+        """Ask for a run."""
+        await self.ask(
+            SubmitRun(
+                request=request or f"submit-{run}", job=run, name=name, graph={},
+                artifact=Artifact("artifacts/a.zip", "a", "flights.py"), options=RunOptions(**options),
+            )
+        )  # fmt: skip
+
+    async def cancel(self, run: str, request: str = "") -> None:
+        """Ask for its end."""
+        await self.ask(CancelRun(request=request or f"cancel-{run}", job=run))
+
+    async def state(self, run: str, state: str, attempts: int | None = None) -> RunHistory:
+        """Wait until a run is in that state."""
+        history = RunHistory()
+
+        async def is_there() -> bool:
+            nonlocal history
+            history = await self.store.history(run)
+            if not history.records:
+                return False
+            return history.state == state and attempts in (None, len(history.attempts))
+
+        await until(is_there, f"{run} is {state}")
+        return history
+
+
+async def until(condition: Callable[[], Awaitable[bool]], what: str, deadline_s: float = 30) -> None:
+    """Wait for a condition."""
+    try:
+        async with asyncio.timeout(deadline_s):
+            while True:
+                if await condition():
+                    return
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        pytest.fail(f"not within {deadline_s} s: {what}")

@@ -1,0 +1,79 @@
+"""One pipeline service per cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import msgspec
+import pytest
+from small_pipeline import until
+
+from penstock.adapters.memory import MemoryMetadata
+from penstock.adapters.system_clock import SystemClock
+from penstock.errors import ExternalError, UsageError
+from penstock.platform.processes import ProcessId, identify
+from penstock_pipeline import lease as lease_module
+from penstock_pipeline.lease import LEASE, Holder, Lease
+
+CLOCK = SystemClock()
+ME = identify(os.getpid())
+assert ME is not None
+HOLDER = Holder("one", "here", ME)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lease that does not last as long as in life."""
+    monkeypatch.setattr(lease_module, "TTL_MS", 400)
+    monkeypatch.setattr(lease_module, "_POLL_MS", 20)
+
+
+async def test_a_second_service_is_refused_while_the_first_lives() -> None:
+    """With the place and the process of the first; given back, the lease is free at once."""
+    metadata = MemoryMetadata(CLOCK)
+    first = Lease(metadata, CLOCK, HOLDER)
+    await first.take()
+    keeping = asyncio.ensure_future(first.keep())
+    second = Lease(metadata, CLOCK, replaced(name="two", host="there"))
+    with pytest.raises(
+        UsageError, match=f"process {os.getpid()} on here is the pipeline service of this cluster already"
+    ):
+        await second.take()
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
+    await second.take()
+
+
+async def test_a_dead_one_is_not_waited_for_where_its_death_can_be_seen() -> None:
+    """On the same machine at once, from another one when the lease is over."""
+    dead = replaced(name="dead", process=ProcessId(os.getpid(), "long ago"))
+    for host in ("here", "there"):
+        metadata = MemoryMetadata(CLOCK)
+        await metadata.acquire(LEASE, msgspec.json.encode(dead), 400 if host == "there" else 3_600_000)
+        async with asyncio.timeout(10):
+            await Lease(metadata, CLOCK, replaced(host=host)).take()
+
+
+async def test_a_lost_lease_is_taken_again_unless_another_one_has_it() -> None:
+    """The metadata store may forget; two services at a time must not go on."""
+    metadata = MemoryMetadata(CLOCK)
+    lease = Lease(metadata, CLOCK, HOLDER)
+    await lease.take()
+    keeping = asyncio.ensure_future(lease.keep())
+    value = msgspec.json.encode(HOLDER)
+    assert await metadata.release(LEASE, value)
+
+    async def there_again() -> bool:
+        return await metadata.get(LEASE) == value
+
+    await until(there_again, "the lease is taken again")
+    assert await metadata.release(LEASE, value)
+    await metadata.acquire(LEASE, b"{}", 3_600_000)
+    with pytest.raises(ExternalError, match="another pipeline service has taken over"):
+        await asyncio.wait_for(keeping, 10)
+
+
+def replaced(**changes: object) -> Holder:
+    """Another holder."""
+    return msgspec.structs.replace(HOLDER, **changes)

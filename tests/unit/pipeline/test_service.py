@@ -1,0 +1,159 @@
+"""The pipeline service from requests to the ends of runs, with processes in name only."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from small_pipeline import DONE, SmallPipeline, until
+
+from penstock.observability.metrics import prometheus_text
+from penstock.ports import NewRecord
+from penstock.runtime.runs import PIPELINE_VIEW, PipelineView, RunOutcome, RunView
+from penstock.runtime.topics import REQUESTS
+from penstock_pipeline import service as service_module
+from penstock_pipeline.metrics import pipeline_samples
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decisions follow each other faster than in life."""
+    monkeypatch.setattr(service_module, "TICK_MS", 20)
+
+
+async def test_a_run_from_request_to_end() -> None:
+    """It waits for the one before, is executed once, and leaves its counts, its output and nothing else."""
+    small = SmallPipeline()
+    async with small.service() as service:
+        await small.submit("one")
+        await small.state("one", "RUNNING")
+        await small.submit("two")
+        await small.submit("two")
+        await small.state("two", "QUEUED")
+
+        async def shown() -> bool:
+            data = await small.metadata.get(PIPELINE_VIEW)
+            assert data is not None
+            runs = msgspec.json.decode(data, type=PipelineView).runs
+            return [(view.run, view.position) for view in runs] == [("one", 0), ("two", 1)]
+
+        await until(shown, "the queue is shown")
+        text = prometheus_text(pipeline_samples(service, small.clock.now_us()))
+        assert 'penstock_runs{state="RUNNING"} 1' in text
+        assert 'penstock_run_done_stages{run="one",pipeline="flights"} 1' in text
+        small.children.change("one", alive=False, outcome=DONE, decided=True)
+        ended = (await small.state("one", "FINISHED")).ended
+        assert ended is not None
+        assert ended.counts == DONE.counts
+        assert await small.store.output("one") == "what Spark printed"
+        await small.state("two", "RUNNING")
+        assert small.children.started == [("one", 1), ("two", 1)]
+
+        async def retired() -> bool:
+            return await small.store.active() == ["two"] and small.children.forgotten == ["one"]
+
+        await until(retired, "nothing of the first is left")
+        assert 'penstock_runs_ended_total{state="FINISHED"} 1' in prometheus_text(pipeline_samples(service, 0))
+
+
+async def test_a_service_that_comes_back_finds_its_runs_again() -> None:
+    """One still lives and is followed to its end; one died meanwhile and is begun again; one that ended is ended."""
+    small = SmallPipeline()
+    async with small.service(concurrent=3):
+        for run in ("lives", "died", "ended"):
+            await small.submit(run, name=run)
+            await small.state(run, "RUNNING")
+    small.children.change("died", alive=False)
+    small.children.change("ended", alive=False, outcome=DONE, decided=True)
+    await small.submit("asked-meanwhile", name="another")
+    async with small.service(concurrent=3) as service:
+        await small.state("ended", "FINISHED")
+        died = await small.state("died", "RUNNING", attempts=2)
+        await small.state("asked-meanwhile", "RUNNING")
+        assert (await small.store.history("lives")).attempts[-1].attempt == 1
+        assert service.numbers.lost == 1
+        assert "ended without a word" in str(died.records)
+        small.children.change("lives", alive=False, outcome=DONE, decided=True)
+        await small.state("lives", "FINISHED", attempts=1)
+
+
+async def test_an_attempt_elsewhere_is_not_repeated() -> None:
+    """In another work folder nothing is known of what the run decided."""
+    small = SmallPipeline()
+    async with small.service():
+        await small.submit("one")
+        await small.state("one", "RUNNING")
+    small.children.place = "there"
+    async with small.service():
+        ended = (await small.state("one", "FAILED")).ended
+        assert ended is not None
+        assert "began on host, in a work folder that this pipeline service does not have" in ended.reason
+
+
+async def test_cancelled_at_work_and_waiting() -> None:
+    """Both end without results; asked again, or of what has ended, nothing happens."""
+    small = SmallPipeline()
+    async with small.service():
+        await small.submit("one")
+        await small.state("one", "RUNNING")
+        await small.submit("two")
+        for run in ("two", "one", "one", "unknown"):
+            await small.cancel(run)
+            await small.cancel(run, "another")
+        await small.state("one", "CANCELED")
+        await small.state("two", "CANCELED", attempts=0)
+        assert small.children.started == [("one", 1)]
+
+
+async def test_what_failed_is_taken_up_again_when_it_is_submitted_again() -> None:
+    """By another request; the one that was sent twice changes nothing, nor does one for a run that finished."""
+    small = SmallPipeline()
+    async with small.service():
+        await small.submit("one")
+        await small.state("one", "RUNNING")
+        small.children.change("one", alive=False, outcome=RunOutcome("FAILED", "no such column", "  File ..."))
+        ended = (await small.state("one", "FAILED")).ended
+        assert ended is not None
+        assert (ended.reason, ended.frames) == ("no such column", "  File ...")
+        await small.submit("one")
+        await small.submit("one", request="again")
+        await small.state("one", "RUNNING", attempts=1)
+        assert small.children.started == [("one", 1), ("one", 2)]
+        small.children.change("one", alive=False, outcome=DONE, decided=True)
+        await small.state("one", "FINISHED")
+        await small.submit("one", request="once more")
+        await small.submit("two")
+        await small.state("two", "RUNNING")
+        assert (await small.store.history("one")).state == "FINISHED"
+
+
+async def test_settings_of_a_run_are_refused_unless_they_are_allowed() -> None:
+    """A run exists nevertheless, and says why it was not executed; so does one whose sources are missing."""
+    small = SmallPipeline()
+    async with small.service():
+        await small.submit("one", conf={"spark.executor.memory": "64g"})
+        ended = (await small.state("one", "FAILED", attempts=0)).ended
+        assert ended is not None
+        assert "--allow-overrides" in ended.reason
+    async with small.service(overrides=True):
+        await small.submit("two", master="local[1]")
+        await small.state("two", "RUNNING")
+        await small.blobs.delete("artifacts/a.zip")
+        small.children.change("two", alive=False)
+        ended = (await small.state("two", "FAILED")).ended
+        assert ended is not None
+        assert "its sources are not in the store" in ended.reason
+
+
+async def test_what_cannot_be_read_is_passed_over() -> None:
+    """Requests of other versions, and those for jobs, which are the leader's."""
+    small = SmallPipeline()
+    await small.log.create_topic(REQUESTS, 1)
+    await small.log.append(REQUESTS, 0, [NewRecord(b"{}"), NewRecord(b'{"type":"CancelJob","request":"a","job":"b"}')])
+    async with small.service() as service:
+        await small.submit("one")
+        await small.state("one", "RUNNING")
+
+        async def seen() -> bool:
+            return service.view.runs == (RunView("one", 0, small.children.progress(await small.store.history("one"))),)
+
+        await until(seen, "the run is shown")
