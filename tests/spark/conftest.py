@@ -6,7 +6,7 @@ import sys
 import warnings
 from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,6 +15,15 @@ if TYPE_CHECKING:
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "integration"))
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture
+def local(monkeypatch) -> Any:
+    """A session without Spark: tasks run in this process."""
+    from local_lowering import SESSION, LocalLowering
+
+    monkeypatch.setattr("penstock.spark.lowering.Lowering", LocalLowering)
+    return SESSION
 
 
 @pytest.fixture(scope="session")

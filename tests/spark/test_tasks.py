@@ -25,6 +25,7 @@ from penstock.spark.committing import RunManifest, RunManifests, commit, staged_
 from penstock.spark.failures import TaskFailedError, unwrapped, wrapped
 from penstock.spark.outputs import StageOutputs
 from penstock.spark.session import parse_conf
+from penstock.spark.splits import RunSplit
 from penstock.spark.stage import Attempt, StageTask, run_stage
 from penstock.spark.taskwork import counts_of
 from penstock.spark.wire import (
@@ -144,7 +145,7 @@ def test_where_a_row_goes_does_not_depend_on_batches(sizes):
 def task_of(graph: JobGraph, vertex: str, case: dict[str, str], splits: list[str]) -> StageTask:
     edges = tuple(StageEdge(e, c.parallelism, c.max_parallelism) for c, _, e in graph.consumers(vertex))
     code = pack_code(str(SPARK_CASES_FILE), case)
-    given_splits = tuple((split, None) for split in splits)
+    given_splits = tuple(RunSplit(split) for split in splits)
     return StageTask(code, msgspec.json.encode(graph.to_json()), vertex, edges, given_splits, "test", case["out"])
 
 

@@ -61,7 +61,7 @@ async def upload(
     for operator, snapshot in frozen.operators.items():
         handle = None
         if snapshot.keyed is not None:
-            handle = await _upload_keyed(snapshot.keyed, f"{prefix}{_safe(operator)}.state", blobs, backend)
+            handle = await _upload_keyed(snapshot.keyed, f"{prefix}{safe_name(operator)}.state", blobs, backend)
             total += handle.size_bytes if handle else 0
         operators[operator] = OperatorHandles(
             keyed=handle,
@@ -129,7 +129,8 @@ def _assemble(part: KeyedPart) -> tuple[bytes, dict[int, tuple[int, int]]]:
     return b"".join(pieces), index
 
 
-def _safe(operator: str) -> str:
+def safe_name(operator: str) -> str:
+    """An operator id as a part of a key."""
     return "".join(character if character.isalnum() or character in "-_." else "_" for character in operator)
 
 

@@ -25,6 +25,7 @@ from penstock.connectors.base import Sink, WriteContext
 from penstock.errors import CorruptDataError, ExternalError, UsageError
 from penstock.graph.logical import LogicalPlan, Write
 from penstock.spark.publishing import StagedSink, forget, publish
+from penstock.spark.savepoints import KeptState
 from penstock.spark.staging import STAGED, StagedPart, check_shared, publishes, remove_staged
 
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -38,6 +39,8 @@ class RunManifest(msgspec.Struct, frozen=True):
     staged: dict[str, list[Any]]
     """Sink operator to committables."""
     counts: dict[str, dict[str, int]]
+    kept: KeptState | None = None
+    """The savepoint that it leaves."""
 
 
 class RunManifests:
@@ -58,22 +61,7 @@ class RunManifests:
 
     def create(self, manifest: RunManifest) -> RunManifest:
         """Write the manifest of a run unless there is one; returns the one that counts."""
-        path = self._path(manifest.run)
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with open(temporary, "xb") as file:
-                file.write(msgspec.json.encode(manifest))
-                file.flush()
-                os.fsync(file.fileno())
-            try:
-                with contextlib.suppress(FileExistsError):
-                    os.link(temporary, path)
-            finally:
-                temporary.unlink()
-            _sync(self._folder)
-        except OSError as error:
-            raise ExternalError(f"cannot write {path}: {error}") from error
+        create_once(self._path(manifest.run), msgspec.json.encode(manifest))
         found = self.find(manifest.run)
         assert found is not None
         return found
@@ -119,6 +107,29 @@ class RunManifests:
         return self._folder / f"{run}.json"
 
 
+def create_once(path: Path, data: bytes) -> None:
+    """Write a file unless it is there, whole and durable or not at all.
+
+    Raises:
+        ExternalError: it cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.link(temporary, path)
+        finally:
+            temporary.unlink()
+        _sync(path.parent)
+    except OSError as error:
+        raise ExternalError(f"cannot write {path}: {error}") from error
+
+
 def checked_run_id(run: str) -> str:
     """The id, if it can name a file.
 
@@ -140,9 +151,9 @@ def sinks_of(plan: LogicalPlan) -> dict[str, Write]:
     return {node.operator_id: node.operation for node in plan if isinstance(node.operation, Write)}
 
 
-def prepare_sinks(sinks: Mapping[str, Write], manifests: RunManifests) -> None:
-    """Before anything is computed: make room, and remove what executions that died had staged."""
-    for write in sinks.values():
+def prepare_sinks(sinks: Mapping[str, Write], manifests: RunManifests, *, anew: bool) -> None:
+    """Before anything is computed: make room if a run starts `anew`, and remove what executions that died had staged."""
+    for write in sinks.values() if anew else ():
         write.sink.begin()
     clean_sinks(sinks, manifests)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,9 @@ import polars as pl
 
 from penstock.adapters.directory_claim import claimed
 from penstock.connectors.base import WriteContext
-from penstock.errors import ExternalError
+from penstock.errors import ExternalError, UsageError, nearest
 from penstock.graph.jobgraph import JobGraph, JobVertex, build_job_graph
-from penstock.graph.logical import LogicalPlan, Read
+from penstock.graph.logical import LogicalPlan
 from penstock.spark.code import pack_code
 from penstock.spark.committing import (
     RunManifest,
@@ -30,7 +30,9 @@ from penstock.spark.committing import (
 )
 from penstock.spark.failures import unwrapped
 from penstock.spark.refusing import check_runnable
+from penstock.spark.savepoints import KeptState, RunState, StartingPoint, check_free, check_start, key_groups_of, seal
 from penstock.spark.session import RUNTIME_SETTINGS, default_parallelism
+from penstock.spark.splits import Asked, RunBeginning, RunBeginnings, find_beginning, sources_of
 from penstock.spark.taskwork import counts_of, now_us
 
 if TYPE_CHECKING:
@@ -59,15 +61,29 @@ def batch_graph(plan: LogicalPlan, parallelism: int) -> JobGraph:
     return build_job_graph(plan, parallelism, chain_state=False, publish=False)
 
 
-def spark_graph(plan: LogicalPlan, parallelism: int) -> JobGraph:
-    """The job graph as Spark runs it.
+def spark_graph(plan: LogicalPlan, parallelism: int, *, until_now: bool = False) -> JobGraph:
+    """The job graph as Spark runs it; `until_now`: sources that allow it are read up to what is there.
 
     Raises:
         PipelineError: it cannot be built, or something in it cannot run on Spark.
     """
     graph = batch_graph(plan, parallelism)
-    check_runnable(graph, plan)
+    check_runnable(graph, plan, until_now=until_now)
     return graph
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """State in and out of a run. A run that leaves a savepoint reads what has no end up to what is there now."""
+
+    start: StartingPoint | None = None
+    """The savepoint that it starts from."""
+    target: Path | None = None
+    """The folder of the savepoint that it leaves."""
+    archives: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Source operator to the files that are read before it."""
+    warn: Callable[[str], None] = lambda _: None
+    """Is told what the user should know."""
 
 
 class SparkRun:
@@ -84,14 +100,22 @@ class SparkRun:
         run: str | None = None,
         folder: Path | None = None,
         entered: Callable[[JobVertex], None] = lambda _: None,
+        options: RunOptions | None = None,
     ) -> None:
         """`folder` holds the manifests of the pipeline's runs; `.penstock/<name>/spark` if not given.
 
         Raises:
             PipelineError: the pipeline cannot run on Spark.
             UsageError: the run id cannot be used.
+            IncompatibleStateError: the state of the savepoint to start from does not fit.
         """
-        self.graph = spark_graph(pipeline.plan, parallelism or default_parallelism(session))
+        self.options = options or RunOptions()
+        self.graph = spark_graph(
+            pipeline.plan,
+            parallelism or default_parallelism(session),
+            until_now=self.options.target is not None,
+        )
+        self._check_options(pipeline.plan)
         self.run_id = checked_run_id(run) if run is not None else uuid.uuid4().hex
         self._session = session
         self._plan = pipeline.plan
@@ -117,18 +141,24 @@ class SparkRun:
         if manifest is None:
             manifest = self._compute()
         commit(manifest, self._plan, self._manifests)
+        if manifest.kept is not None:
+            seal(manifest.kept)
         return SparkResult(self.run_id, manifest.counts, computed)
 
     def _compute(self) -> RunManifest:
         from penstock.spark.lowering import Lowering
 
-        splits = self._find_splits()
+        options, execution = self.options, execution_name(self.run_id)
+        if options.target is not None:
+            check_free(options.target, execution)
+        beginning = self._begin()
         for name, value in RUNTIME_SETTINGS.items():
             self._session.conf.set(name, value)
         code = pack_code(self._target, self._parameters)
-        prepare_sinks(sinks_of(self._plan), self._manifests)
-        execution, staging = execution_name(self.run_id), str(self._manifests.staged_folder)
-        lowering = Lowering(self._session, self.graph, code, splits, execution, staging, self._entered)
+        prepare_sinks(sinks_of(self._plan), self._manifests, anew=options.start is None)
+        state = RunState(self.graph, options.start, options.target, options.warn)
+        staging = str(self._manifests.staged_folder)
+        lowering = Lowering(self._session, self.graph, code, beginning, state, execution, staging, self._entered)
         try:
             reports = lowering.run()
         except Exception as error:  # Spark has a class of errors per way to reach it
@@ -137,19 +167,44 @@ class SparkRun:
                 raise ExternalError(f"Spark failed: {_first_lines(error)}") from error
             raise known from None
         self._print_rows(reports)
-        manifest = RunManifest(self.run_id, self._plan.name, staged_parts(reports), counts_of(reports))
+        manifest = RunManifest(
+            self.run_id, self._plan.name, staged_parts(reports), counts_of(reports), self._kept(state, reports)
+        )
         check_staged(manifest, self._plan, self._manifests)
         return self._manifests.create(manifest)
 
-    def _find_splits(self) -> dict[str, list[tuple[str, Any]]]:
-        """The splits of every source with where they begin, and so where they end, fixed once for all attempts."""
-        splits: dict[str, list[tuple[str, Any]]] = {}
-        for vertex in self.graph.vertices:
-            operation = self._plan.node(vertex.operators[0].node).operation
-            if isinstance(operation, Read):
-                source = operation.source
-                splits[vertex.id] = [(split.id, source.resolve(split, late=False)) for split in source.discover()]
-        return splits
+    def _kept(self, state: RunState, reports: list[dict[str, Any]]) -> KeptState | None:
+        target = self.options.target
+        return KeptState(str(target.absolute()), state.manifest(self.run_id, reports)) if target is not None else None
+
+    def _check_options(self, plan: LogicalPlan) -> None:
+        options = self.options
+        if options.start is not None:
+            check_start(self.graph, options.start)
+        if options.target is not None:
+            key_groups_of(self.graph)
+        sources = sources_of(self.graph, plan)
+        for operator in options.archives:
+            if operator not in sources:
+                raise UsageError(f"--source {operator}=...: there is no such source; {nearest(operator, sources)}")
+
+    def _begin(self) -> RunBeginning:
+        """What the run reads: as an execution before this one found it, or as it is now."""
+        options = self.options
+        asked = Asked(
+            restored=options.start.name if options.start is not None else "",
+            target=str(options.target.absolute()) if options.target is not None else "",
+            archives=options.archives,
+            until_now=options.target is not None,
+        )
+        beginnings = RunBeginnings(self._folder)
+        found = beginnings.find(self.run_id, asked)
+        if found is None:
+            former = options.start.splits() if options.start is not None else {}
+            beginnings.fix(self.run_id, find_beginning(self.graph, self._plan, asked, former))
+            found = beginnings.find(self.run_id, asked)
+        assert found is not None
+        return found
 
     def _print_rows(self, reports: Iterable[Mapping[str, Any]]) -> None:
         """Hand the rows of console sinks to them, in the order of subtask and number."""

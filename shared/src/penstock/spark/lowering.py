@@ -2,15 +2,16 @@
 
 Reports (see `wire`) flow with the rows: a stage with one consumer is computed once, within the job that computes its
 consumer. A stage with several consumers would be computed once for each of them, sinks included, so it is computed by a
-job of its own and kept on disk, and its reports are taken there; a stage without consumers ends its job. Should a kept
-partition be lost with its executor, Spark computes it again: the rows are the same, and what that attempt stages again
-is never committed, because the reports of the first one are here.
+job of its own and kept on disk, and its reports are taken there; a stage without consumers ends its job. So is a source
+of a run that keeps its state, because the stages behind it must know how far event time comes. Should a kept partition
+be lost with its executor, Spark computes it again: the rows are the same, and what that attempt stages again is never
+committed, because the reports of the first one are here.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,10 +20,11 @@ from pyspark.sql import functions
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.batches import EVENT_TIME
-from penstock.connectors.base import Position
 from penstock.graph.jobgraph import JobEdge, JobGraph, JobVertex
 from penstock.spark.code import PipelineCode
 from penstock.spark.replay import is_keyed
+from penstock.spark.savepoints import RunState
+from penstock.spark.splits import RunBeginning
 from penstock.spark.stage import Attempt, StageTask, run_stage
 from penstock.spark.wire import (
     FROM,
@@ -35,6 +37,7 @@ from penstock.spark.wire import (
     REPORT_OUTPUT,
     SEQ,
     SORT_TAGS,
+    TICK_OUTPUT,
     StageEdge,
     column_name,
     input_names,
@@ -45,9 +48,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
-Splits = Mapping[str, Sequence[tuple[str, Position]]]
-"""Source vertex to its splits with their beginnings."""
-
 
 class Lowering:
     """Runs the stages of a graph, in order."""
@@ -57,7 +57,8 @@ class Lowering:
         session: SparkSession,
         graph: JobGraph,
         code: PipelineCode,
-        splits: Splits,
+        beginning: RunBeginning,
+        state: RunState,
         execution: str,
         staging: str,
         entered: Callable[[JobVertex], None] = lambda _: None,
@@ -69,13 +70,15 @@ class Lowering:
         self._graph = graph
         self._json = msgspec.json.encode(graph.to_json())
         self._code = code
-        self._splits = splits
+        self._beginning = beginning
+        self._state = state
         self._execution = execution
         self._staging = staging
         self._entered = entered
         self._consumers = {vertex.id: list(graph.consumers(vertex.id)) for vertex in graph.vertices}
         self._frames: dict[str, DataFrame] = {}
-        self._kept: list[DataFrame] = []
+        self._kept: dict[str, DataFrame] = {}
+        """Vertex to its rows, which are on disk; its reports are taken."""
 
     def run(self) -> list[dict[str, Any]]:
         """Compute everything; the reports of all tasks whose rows count."""
@@ -83,15 +86,18 @@ class Lowering:
         try:
             for vertex in self._graph.vertices:
                 frame = self._stage(vertex)
-                if len(self._consumers[vertex.id]) > 1:
-                    frame = frame.persist(StorageLevel.DISK_ONLY)
-                    self._kept.append(frame)
+                consumers = len(self._consumers[vertex.id])
+                if consumers > 1 or (consumers and vertex.is_source and self._state.keeps):
+                    frame = self._kept[vertex.id] = frame.persist(StorageLevel.DISK_ONLY)
                 self._frames[vertex.id] = frame
-                if len(self._consumers[vertex.id]) != 1:
+                if not consumers or vertex.id in self._kept:
                     self._entered(vertex)
-                    reports += self._reports(frame)
+                    found = list(self._reports(frame))
+                    reports += found
+                    if vertex.is_source and self._state.keeps:
+                        self._state.read(vertex, found, self._beginning.carried[vertex.operators[0].id])
         finally:
-            for frame in self._kept:
+            for frame in self._kept.values():
                 frame.unpersist()
         return reports
 
@@ -104,19 +110,30 @@ class Lowering:
             StageEdge(edge, consumer.parallelism, consumer.max_parallelism)
             for consumer, _, edge in self._consumers[vertex.id]
         )
-        splits = tuple(self._splits.get(vertex.id, ()))
-        task = StageTask(self._code, self._json, vertex.id, edges, splits, self._execution, self._staging)
+        splits = self._beginning.splits[vertex.operators[0].id] if vertex.is_source else ()
+        state = self._state.stage(vertex)
+        task = StageTask(self._code, self._json, vertex.id, edges, splits, self._execution, self._staging, state)
         schema = from_arrow_schema(output_schema(edges))
-        source = self._split_numbers(len(splits)) if vertex.is_source else self._input(vertex)
+        source = (
+            self._split_numbers(len(splits)) if vertex.is_source else self._input(vertex, ticks=state.saved is not None)
+        )
         return source.mapInArrow(_task_function(task), schema)
 
     def _split_numbers(self, count: int) -> DataFrame:
         """A partition per split, with the split's number in it."""
         return self._session.range(0, count, 1, max(1, count))
 
-    def _input(self, vertex: JobVertex) -> DataFrame:
+    def _input(self, vertex: JobVertex, *, ticks: bool) -> DataFrame:
+        """The sorted rows of a vertex; with `ticks` every partition has one row at least."""
         inputs = [self._rows_of(vertex, index, edge) for index, edge in enumerate(vertex.inputs)]
         together = functools.reduce(lambda left, right: left.unionByName(right), inputs)
+        if ticks:
+            known = {INPUT: functions.lit(0), OUTPUT: functions.lit(TICK_OUTPUT), PARTITION: functions.col("id")}
+            columns = [
+                known.get(field.name, functions.lit(None)).cast(field.dataType).alias(field.name)
+                for field in together.schema.fields
+            ]
+            together = together.unionByName(self._session.range(0, vertex.parallelism, 1, 1).select(*columns))
         placed = together.repartitionById(vertex.parallelism, functions.col(PARTITION))
         ordered = placed.sortWithinPartitions(*sort_order(vertex))
         return ordered.select(*input_names(len(vertex.inputs[0].schema)))
@@ -128,7 +145,7 @@ class Lowering:
             n for n, (consumer, position, _) in enumerate(consumers) if (consumer.id, position) == (vertex.id, index)
         )
         wanted = functions.col(OUTPUT) == number
-        if len(consumers) == 1:
+        if edge.vertex not in self._kept:
             wanted |= functions.col(OUTPUT) == REPORT_OUTPUT
         tags: list[Column] = [functions.lit(index).cast("int").alias(INPUT)]
         tags += [functions.col(name) for name in (*SORT_TAGS, *READ_TAGS)]

@@ -13,23 +13,28 @@ from penstock.graph.logical import LogicalPlan, Node, ProcessRows, Read
 _PROCESSING_TIMERS: Final = ("processing_timer", "delete_processing_timer")
 
 
-def refusals(graph: JobGraph, plan: LogicalPlan) -> list[str]:
-    """Everything in the way of a run on Spark, one sentence each; empty if there is nothing."""
+def refusals(graph: JobGraph, plan: LogicalPlan, *, until_now: bool = False) -> list[str]:
+    """Everything in the way of a run on Spark, one sentence each; empty if there is nothing.
+
+    `until_now`: sources without an end are read up to what is there, if they allow it.
+    """
     used = {operator.node for operator in graph.operators()}
-    return [reason for node in plan if node.id in used for reason in _reasons(node)]
+    return [reason for node in plan if node.id in used for reason in _reasons(node, until_now)]
 
 
-def check_runnable(graph: JobGraph, plan: LogicalPlan) -> None:
+def check_runnable(graph: JobGraph, plan: LogicalPlan, *, until_now: bool = False) -> None:
     """Raise `PipelineError` naming everything that is in the way."""
-    reasons = refusals(graph, plan)
+    reasons = refusals(graph, plan, until_now=until_now)
     if reasons:
         raise PipelineError("this pipeline cannot run on Spark: " + "; ".join(reasons))
 
 
-def _reasons(node: Node) -> Iterator[str]:
+def _reasons(node: Node, until_now: bool) -> Iterator[str]:
     match node.operation:
-        case Read(source=source) if not source.bounded:
-            end = "give it an end with end=" if source.kind == "kafka" else "read a bounded source instead"
+        case Read(source=source) if not source.bounded and not (until_now and source.ends_on_request):
+            end = "read a bounded source instead"
+            if source.ends_on_request:
+                end = "give it an end with end=, or read it up to now and keep its state with --to-savepoint"
             yield f"{node.operator_id}: the {source.kind} source has no end, and a batch run is over at the end; {end}"
         case Read(source=source) if not source.replayable:
             yield (

@@ -1,8 +1,12 @@
-"""Feeding a sorted partition to the chains of a vertex: one chain per key group where the vertex is keyed."""
+"""Feeding a sorted partition to the chains of a vertex: one chain per key group where the vertex is keyed.
+
+Key groups come in order, those that only have state from a savepoint among them: event time passes for them too.
+"""
 
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +16,7 @@ import pyarrow as pa
 from penstock.batches import EVENT_TIME
 from penstock.errors import ProtocolError
 from penstock.graph.jobgraph import JobVertex
-from penstock.protocol.keygroups import KeyGroupRange, key_group_range
+from penstock.protocol.keygroups import KeyGroupRange
 from penstock.runtime.exchange import frame_schema
 from penstock.spark.taskwork import TaskWork
 from penstock.spark.wire import GROUP, OUTPUT, READ_TAGS, REPORT, REPORT_OUTPUT, decode_frame
@@ -37,38 +41,54 @@ class Replay:
         self._schema = schema_from_json(edges[0].schema)
         self._keyed = is_keyed(work.vertex)
         self._group: int | None = None
-        vertex = work.vertex
-        self._all_groups = key_group_range(work.subtask, vertex.parallelism, vertex.max_parallelism)
+        stored = work.restoring.key_groups(work.key_groups) if work.restoring is not None and self._keyed else ()
+        self._stored = deque(stored)
+        """Key groups with state whose turn has not come."""
+        if work.restoring is not None and not self._keyed:
+            work.open_chain(work.key_groups)  # whatever comes, its state is there
 
     def feed(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Take a batch; yields what the chains sent."""
         output = batch.column(batch.schema.get_field_index(OUTPUT)).to_numpy()
-        if (output == REPORT_OUTPUT).any():
-            is_report = pa.array(output == REPORT_OUTPUT)
-            reports = batch.filter(is_report)
+        if (output < 0).any():
+            reports = batch.filter(pa.array(output == REPORT_OUTPUT))
             for report in reports.column(batch.schema.get_field_index(REPORT)):
                 self._work.outputs.pass_on(report.as_py())
-            batch = batch.filter(pa.array(output != REPORT_OUTPUT))
+            batch = batch.filter(pa.array(output >= 0))
         if not batch.num_rows:
             return
         frame = decode_frame(batch, len(READ_TAGS), self._schema, event_time=self._event_time)
         if not self._keyed:
             if self._work.chain is None:
-                self._work.open_chain(self._all_groups)
+                self._work.open_chain(self._work.key_groups)
             yield from self._feed_rows(frame)
             return
         groups = batch.column(batch.schema.get_field_index(GROUP)).to_numpy()
         bounds = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(groups)]
         for begin, end in itertools.pairwise(bounds):
-            yield from self._enter(int(groups[begin]))
+            group = int(groups[begin])
+            if group != self._group:
+                yield from self._pass_stored(group)
+                yield from self._enter(group)
             yield from self._feed_rows(frame.slice(begin, end - begin))
 
+    def end(self) -> Iterator[pa.RecordBatch]:
+        """There is no more input."""
+        yield from self._pass_stored(self._work.vertex.max_parallelism)
+        yield from self._work.end_chain()
+
+    def _pass_stored(self, group: int) -> Iterator[pa.RecordBatch]:
+        """Let event time pass for the key groups before `group` that have state and no rows."""
+        while self._stored and self._stored[0] <= group:
+            stored = self._stored.popleft()
+            if stored < group:
+                yield from self._enter(stored)
+
     def _enter(self, group: int) -> Iterator[pa.RecordBatch]:
-        """Let the key group before be over, if this is another one."""
-        if group != self._group:
-            yield from self._work.end_chain()
-            self._group = group
-            self._work.open_chain(KeyGroupRange(group, group + 1))
+        """Let the key group before be over."""
+        yield from self._work.end_chain()
+        self._group = group
+        self._work.open_chain(KeyGroupRange(group, group + 1))
 
     def _feed_rows(self, frame: pl.DataFrame) -> Iterator[pa.RecordBatch]:
         chain = self._work.chain
@@ -77,7 +97,7 @@ class Replay:
         for begin in range(0, frame.height, SLICE_ROWS):
             part = frame.slice(begin, SLICE_ROWS)
             if self._event_time:
-                chain.watermark(int(part[EVENT_TIME][0]) - 1)
+                self._work.advance(int(part[EVENT_TIME][0]) - 1)
             chain.head.rows(part)
             yield from self._work.outputs.drain()
 

@@ -4,7 +4,7 @@ The chain is the one that `penstock.runtime.chain` builds for streaming; only wh
 reads one split to its end. Any other task gets its rows sorted by event time and, where the vertex is keyed, by key
 group first: then every key group has a chain of its own, one after the other, so that a task holds the state of one key
 group at a time. Before rows are fed the watermark moves to just below the first of them, so no row is ever late; the end
-of the input is the end of event time.
+of the input is the end of event time, unless the run keeps its state for a stream to go on with (see `progress`).
 """
 
 from __future__ import annotations
@@ -14,26 +14,29 @@ import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 import msgspec
+import polars as pl
 import pyarrow as pa
 
 from penstock.batches import EVENT_TIME
-from penstock.connectors.base import EndOfSplit, Fetched, Position, ReadContext, Split, SplitReader
+from penstock.connectors.base import EndOfSplit, Fetched, ReadContext, Source, Split, SplitReader, WatermarkGenerator
 from penstock.graph.jobgraph import DEAD_LETTERS_TAG, JobVertex, graph_from_json
 from penstock.graph.logical import LogicalPlan, Read
 from penstock.protocol.keygroups import key_group_range
 from penstock.runtime.judging import RowJudge
-from penstock.runtime.sources import BATCH_ROWS
+from penstock.runtime.sources import BATCH_ROWS, SplitEntry
+from penstock.spark.archives import archive_source
 from penstock.spark.code import PipelineCode, load_plan
 from penstock.spark.failures import wrapped
+from penstock.spark.progress import SplitReport
 from penstock.spark.replay import Replay
+from penstock.spark.splits import RunSplit
+from penstock.spark.state import NO_STATE, StageState
 from penstock.spark.taskwork import TaskWork, now_us
 from penstock.spark.wire import PARTITION, StageEdge
-
-if TYPE_CHECKING:
-    pass
+from penstock.times import MIN_WATERMARK
 
 _SILENT_S: Final = 0.01
 """Pause after a reader had nothing right now."""
@@ -48,12 +51,13 @@ class StageTask:
     """The job graph as JSON."""
     vertex: str
     edges: tuple[StageEdge, ...]
-    splits: tuple[tuple[str, Position], ...]
-    """Of a source: every split with the position that it begins at."""
+    splits: tuple[RunSplit, ...]
+    """Of a source: every split."""
     execution: str
     """What no other execution of the pipeline has; begins every name that a task gives."""
     staging: str
     """The folder, seen from every machine, where rows of exactly-once sinks are staged."""
+    state: StageState = NO_STATE
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,14 @@ class _Context:
     def work(self, subtask: int) -> TaskWork:
         attempt = f"{self.task.execution}-{self.attempt.id}"
         return TaskWork(
-            self.vertex, self.plan, self.task.edges, subtask, attempt, self.attempt.number, self.task.staging
+            self.vertex,
+            self.plan,
+            self.task.edges,
+            subtask,
+            attempt,
+            self.attempt.number,
+            self.task.staging,
+            self.task.state,
         )
 
 
@@ -105,15 +116,13 @@ def _read_splits(context: _Context, first: pa.RecordBatch, rest: Iterator[pa.Rec
             work = context.work(index)
             try:
                 with asyncio.Runner() as runner:
-                    yield from _read_split(work, runner, context.plan, *context.task.splits[index])
+                    yield from _read_split(work, runner, context.plan, context.task.splits[index])
                 yield from work.finish()
             finally:
                 work.close()
 
 
-def _read_split(
-    work: TaskWork, runner: asyncio.Runner, plan: LogicalPlan, split: str, position: Position
-) -> Iterator[pa.RecordBatch]:
+def _read_split(work: TaskWork, runner: asyncio.Runner, plan: LogicalPlan, split: RunSplit) -> Iterator[pa.RecordBatch]:
     operator = work.vertex.operators[0]
     operation = plan.node(operator.node).operation
     assert isinstance(operation, Read)
@@ -121,23 +130,69 @@ def _read_split(
     chain = work.open_chain(key_group_range(0, 1, work.vertex.max_parallelism))
     output = chain.source_output
     assert output is not None
-    judge = RowJudge(source, chain.metrics[operator.id])
-    generator = source.event_time.watermarks.generator() if source.event_time is not None else None
-    reader = source.open(Split(split), position, ReadContext(now_us, lambda: time.monotonic_ns() // 1_000_000))
+    metrics = chain.metrics[operator.id]
+    judge = RowJudge(source, metrics)
+    marks = _SplitMarks(source, split)
+    reader = _open(source, split)
     try:
         while (fetched := runner.run(_fetch(reader))) is not None:
-            frame, dead = judge.judge(fetched, split)
+            frame, dead = judge.judge(fetched, split.split)
             output.rows(frame)
             if dead is not None:
                 output.side(DEAD_LETTERS_TAG, dead)
-            if generator is not None and frame.height:
-                watermark = generator.on_batch(frame[EVENT_TIME], frame)
-                if watermark is not None:
-                    chain.watermark(watermark)
+            if frame.height and marks.follow(frame):
+                work.advance(marks.watermark)
             yield from work.outputs.drain()
+        report = SplitReport(marks.entry(source, reader, metrics.rows_in), metrics.rows_in, bool(split.archive))
+        work.outputs.report({"kind": "split", "split": report})
     finally:
         runner.run(reader.close())
     yield from work.end_chain()
+
+
+def _open(source: Source[Any], split: RunSplit) -> SplitReader:
+    read = archive_source(source, split.archive) if split.archive else source
+    context = ReadContext(now_us, lambda: time.monotonic_ns() // 1_000_000)
+    return read.open(Split(split.split), split.position, context)
+
+
+class _SplitMarks:
+    """How event time comes on in a split, by the generator that streaming has for it."""
+
+    def __init__(self, source: Source[Any], split: RunSplit) -> None:
+        self._split = split
+        self._generator: WatermarkGenerator | None = None
+        self.watermark = split.former.watermark if split.former is not None else MIN_WATERMARK
+        self._event_time = source.event_time
+        if source.event_time is not None:
+            self._generator = source.event_time.watermarks.generator()
+            if split.former is not None:
+                self._generator.restore(split.former.generator)
+
+    def follow(self, frame: pl.DataFrame) -> bool:
+        """Rows have come; whether the watermark has risen."""
+        return self._generator is not None and self._rise(self._generator.on_batch(frame[EVENT_TIME], frame))
+
+    def _rise(self, watermark: int | None) -> bool:
+        risen = watermark is not None and watermark > self.watermark
+        if watermark is not None:
+            self.watermark = max(self.watermark, watermark)
+        return risen
+
+    def entry(self, source: Source[Any], reader: SplitReader, rows: int) -> SplitEntry:
+        """The split as streaming would snapshot it now that it is read."""
+        if self._generator is not None:
+            self._rise(self._generator.on_period())  # a moment of silence follows the last row
+        position = reader.position()
+        onward = None if self._split.archive else source.go_on_from(position)
+        return SplitEntry(
+            split=self._split.split,
+            position=position if onward is None else onward,
+            finished=onward is None,
+            watermark=self.watermark,
+            idle=rows == 0 and self._event_time is not None and self._event_time.idle_after_us is not None,
+            generator=self._generator.state() if self._generator is not None else None,
+        )
 
 
 async def _fetch(reader: SplitReader) -> Fetched | None:
@@ -163,7 +218,7 @@ def _replay(context: _Context, first: pa.RecordBatch, rest: Iterator[pa.RecordBa
         yield from replay.feed(first)
         for batch in rest:
             yield from replay.feed(batch)
-        yield from work.end_chain()
+        yield from replay.end()
         yield from work.finish()
     finally:
         work.close()

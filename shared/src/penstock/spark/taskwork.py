@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -11,11 +11,13 @@ import pyarrow as pa
 from penstock.errors import PipelineError, ProtocolError
 from penstock.graph.jobgraph import JobVertex
 from penstock.graph.logical import LogicalPlan
-from penstock.protocol.keygroups import KeyGroupRange
+from penstock.protocol.keygroups import KeyGroupRange, key_group_range
 from penstock.runtime.chain import Chain, build_chain
+from penstock.runtime.operator import RestoredState
 from penstock.spark.outputs import StageOutputs
 from penstock.spark.sinks import TaskSinks
-from penstock.spark.timely import build_timely_operator
+from penstock.spark.state import NO_STATE, Keeping, Restoring, StageState
+from penstock.spark.timely import timely_builder
 from penstock.spark.wire import StageEdge
 from penstock.times import MAX_WATERMARK
 
@@ -32,6 +34,7 @@ class TaskWork:
         attempt: str,
         attempt_number: int,
         staging: str,
+        state: StageState = NO_STATE,
     ) -> None:
         self.vertex = vertex
         self.subtask = subtask
@@ -39,6 +42,11 @@ class TaskWork:
         self._plan = plan
         self._sinks = TaskSinks(vertex, plan, subtask, attempt, attempt_number, staging, self.outputs.report)
         self._counts: dict[str, dict[str, int]] = {}
+        self._last = state.watermark
+        self.restoring = Restoring(state.saved, subtask, vertex.parallelism) if state.saved is not None else None
+        """What operators begin with, if not with nothing."""
+        prefix = f"{attempt}-{vertex.id}-{subtask}"
+        self._keeping = Keeping(state.folder, prefix) if state.folder and not vertex.is_source else None
         self.chain: Chain | None = None
         """The chain at work; never more than one."""
 
@@ -52,26 +60,43 @@ class TaskWork:
             self.subtask,
             groups,
             now_us,
-            lambda _: None,
+            self._restored(groups),
             self._sinks.open,
             {},
             [(output.edge.edge.link.source, output.edge.edge.link.tag, output) for output in self.outputs.edges],
-            build_timely_operator,
+            timely_builder(MAX_WATERMARK if self._last is None else self._last),
         )
         return self.chain
 
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        """All that are this task's."""
+        return key_group_range(self.subtask, self.vertex.parallelism, self.vertex.max_parallelism)
+
+    def _restored(self, groups: KeyGroupRange) -> Callable[[str], RestoredState | None]:
+        restoring = self.restoring
+        return lambda operator: restoring.operator(operator, groups) if restoring is not None else None
+
+    def advance(self, watermark: int) -> None:
+        """Event time has reached `watermark`, as far as it comes in this run."""
+        assert self.chain is not None
+        self.chain.watermark(watermark if self._last is None else min(watermark, self._last))
+
     def end_chain(self) -> Iterator[pa.RecordBatch]:
-        """The end of event time for the chain at work."""
+        """The end of the input for the chain at work: event time comes as far as it does, and state is kept."""
         chain = self.chain
         if chain is None:
             return
-        chain.watermark(MAX_WATERMARK)
+        if self._last is not None:
+            chain.watermark(self._last)
         if chain.next_timer_us() is not None:
             raise PipelineError(
                 f"{self.vertex.name}: a processing-time timer was set; there is no wall clock in a batch run. Use "
                 "event_timer, or run the pipeline without --engine spark"
             )
         yield from self.outputs.drain()
+        if self._keeping is not None:
+            self._keeping.keep(chain)
         self._count(chain)
         self.chain = None
         chain.close()
@@ -79,8 +104,20 @@ class TaskWork:
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Stage what sinks were given and report."""
         self._sinks.prepare()
+        if self._keeping is not None:
+            self._report_state(self._keeping)
         self.outputs.report({"kind": "counts", "counts": self._counts})
         yield from self.outputs.drain(everything=True)
+
+    def _report_state(self, keeping: Keeping) -> None:
+        assert self._last is not None
+        restored = {
+            operator.id: self.restoring.beside_keys(operator.id, self.key_groups) if self.restoring else None
+            for operator in self.vertex.operators
+        }
+        snapshot = keeping.snapshot(self._last, restored)
+        where = {"vertex": self.vertex.id, "subtask": self.subtask}
+        self.outputs.report({"kind": "state", **where, "snapshot": snapshot})
 
     def close(self) -> None:
         """Give back everything; what was not staged is removed."""
@@ -88,6 +125,8 @@ class TaskWork:
             if self.chain is not None:
                 self.chain.close()
         finally:
+            if self._keeping is not None:
+                self._keeping.close()
             self._sinks.close()
 
     def _count(self, chain: Chain) -> None:

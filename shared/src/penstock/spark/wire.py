@@ -35,6 +35,8 @@ SEQ: Final = "__seq"
 """Number of the row among those of its producer and edge."""
 REPORT: Final = "__report"
 REPORT_OUTPUT: Final = -1
+TICK_OUTPUT: Final = -2
+"""A row that says nothing, so that the task of its partition runs though no row comes."""
 
 _TAGS: Final = (
     (OUTPUT, pa.int32()),

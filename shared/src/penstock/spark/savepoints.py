@@ -1,0 +1,276 @@
+"""State in and out of one run, on the driver: what every stage is told, and the savepoint that comes of it.
+
+The manifest that is built here says what a streaming job's coordinator says: vertex, subtask, what its operators left,
+how far event time had come. It becomes part of the run's manifest, which decides; sealing the folder comes after that
+and may be repeated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from penstock.errors import CorruptDataError, ExternalError, IncompatibleStateError, PipelineError
+from penstock.graph.jobgraph import JobGraph, JobVertex
+from penstock.protocol.manifests import Manifest
+from penstock.protocol.messages import OperatorHandles, SubtaskSnapshot
+from penstock.runtime.committer import STAGED
+from penstock.runtime.sources import SplitEntry, owner_of
+from penstock.runtime.subtask import SPLITS
+from penstock.savepoint.folder import SEAL, check_target, handles_of, read_folder, seal_folder
+from penstock.savepoint.reading import Savepoint, read
+from penstock.settings import ClusterSettings, load_settings
+from penstock.spark.progress import Progress, SplitReport, combined, source_progress, split_reports
+from penstock.spark.state import OBJECTS, SavedState, StageState
+from penstock.times import MAX_WATERMARK, MIN_WATERMARK
+
+_KEPT: Final = "state"
+"""Kind of the reports that hold what a task's operators left."""
+
+
+@dataclass(frozen=True)
+class StartingPoint:
+    """The savepoint that a run starts from."""
+
+    savepoint: Savepoint
+    place: str | ClusterSettings
+    """Its folder, or the cluster in whose store it is."""
+
+    @property
+    def name(self) -> str:
+        """Tells it from others."""
+        return f"{self.savepoint.job}/{self.savepoint.checkpoint}"
+
+    def splits(self) -> dict[str, list[SplitEntry]]:
+        """Source operator to its splits."""
+        return {
+            operator.uid: self.savepoint.split_entries(operator.uid)
+            for operator in self.savepoint.operators
+            if operator.verb == "read"
+        }
+
+
+def starting_point(name: str, cluster: str | None = None) -> StartingPoint:
+    """The savepoint of that name: a folder, or the key of a manifest in the store of a cluster.
+
+    Args:
+        name: what the user gave.
+        cluster: the file with the cluster's settings; the default one, if not given.
+
+    Raises:
+        UsageError: there is none.
+        CorruptDataError: it is not what was written.
+    """
+    folder = Path(name)
+    if folder.is_dir():
+        return StartingPoint(read(folder), str(folder.absolute()))
+    settings = load_settings(cluster)
+    return StartingPoint(read(name, store=settings), settings)
+
+
+class RunState:
+    """The state of one run. `stage` may be asked for a vertex when its sources were `read`."""
+
+    def __init__(
+        self, graph: JobGraph, start: StartingPoint | None, target: Path | None, warn: Callable[[str], None]
+    ) -> None:
+        self._graph = graph
+        self._start = start
+        self._target = target.absolute() if target is not None else None
+        self._warn = warn
+        self._progress: dict[str, Progress] = {}
+        self._splits: dict[str, list[SplitEntry]] = {}
+        """Source operator to its splits as they stand now."""
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the run leaves a savepoint."""
+        return self._target is not None
+
+    def stage(self, vertex: JobVertex) -> StageState:
+        """What the tasks of a vertex are told."""
+        folder = str(self._target) if self._target is not None else ""
+        if vertex.is_source:
+            return StageState(None, folder, None if self.keeps else MAX_WATERMARK)
+        watermark = self._progress_of(vertex).watermark if self.keeps else MAX_WATERMARK
+        return StageState(self._saved(vertex), folder, watermark)
+
+    def read(self, vertex: JobVertex, reports: Iterable[dict[str, Any]], carried: Sequence[SplitEntry]) -> None:
+        """The tasks of a source have read their splits; `carried` are splits that were over before."""
+        operator = vertex.operators[0]
+        found = split_reports(reports)
+        self._progress[vertex.id] = source_progress(found, carried, self._reached(operator.id))
+        self._splits[operator.id] = [*(report.entry for report in found if not report.archive), *carried]
+        if operator.event_time:
+            self._warn_of_empty(operator.id, found)
+
+    def _warn_of_empty(self, operator: str, reports: Sequence[SplitReport]) -> None:
+        empty = [
+            report.entry.split
+            for report in reports
+            if report.entry.watermark == MIN_WATERMARK and not (report.entry.finished or report.entry.idle)
+        ]
+        if empty:
+            self._warn(
+                f"{operator}: no row has come from {', '.join(empty)} yet, which holds event time back as it does when "
+                "streaming: what is open stays open. Give the source idle_after= if a part of it may be silent"
+            )
+
+    def _progress_of(self, vertex: JobVertex) -> Progress:
+        if vertex.id not in self._progress:
+            inputs = [self._progress_of(self._graph.vertex(edge.vertex)) for edge in vertex.inputs]
+            self._progress[vertex.id] = combined(inputs)
+        return self._progress[vertex.id]
+
+    def _reached(self, operator: str) -> int:
+        """How far a source had come in the savepoint."""
+        if self._start is None:
+            return MIN_WATERMARK
+        marks = [
+            snapshot.watermark
+            for subtasks in self._start.savepoint.manifest.subtasks.values()
+            for snapshot in subtasks.values()
+            if operator in snapshot.operators and snapshot.operators[operator].unions.get(SPLITS)
+        ]
+        return min(marks, default=MIN_WATERMARK)
+
+    def _saved(self, vertex: JobVertex) -> SavedState | None:
+        """What the savepoint holds of a vertex's operators; None if nothing."""
+        if self._start is None:
+            return None
+        wanted = {operator.id for operator in vertex.operators if operator.verb != "write"}
+        manifest = self._start.savepoint.manifest
+        subtasks = {
+            name: {index: _only(snapshot, wanted) for index, snapshot in snapshots.items()}
+            for name, snapshots in manifest.subtasks.items()
+            if any(wanted & snapshot.operators.keys() for snapshot in snapshots.values())
+        }
+        if not subtasks:
+            return None
+        own = msgspec.structs.replace(manifest, subtasks=subtasks, operators={}, intervals={})
+        return SavedState(msgspec.json.encode(own), self._start.place)
+
+    # -- the savepoint that the run leaves ------------------------------------------------------------------------------
+
+    def manifest(self, run: str, reports: Iterable[Mapping[str, Any]]) -> Manifest:
+        """What the savepoint of a run consists of, from the reports of the tasks that count."""
+        kept: dict[str, dict[int, SubtaskSnapshot]] = {}
+        for report in reports:
+            if report["kind"] == _KEPT:
+                snapshot = msgspec.convert(report["snapshot"], SubtaskSnapshot, str_keys=True)
+                kept.setdefault(report["vertex"], {})[report["subtask"]] = snapshot
+        graph = self._graph
+        return Manifest(
+            job=hashlib.sha256(f"{graph.name}\0{run}".encode()).hexdigest()[:32],
+            checkpoint=(self._start.savepoint.checkpoint if self._start is not None else 0) + 1,
+            attempt=hashlib.sha256(f"attempt\0{graph.name}\0{run}".encode()).hexdigest()[:32],
+            parallelism=graph.parallelism,
+            max_parallelism=key_groups_of(graph),
+            subtasks={vertex.id: self._subtasks(vertex, kept.get(vertex.id, {})) for vertex in graph.vertices},
+            operators={operator.id: operator.state for operator in graph.operators() if operator.state},
+            attempt_number=1,
+        )
+
+    def _subtasks(self, vertex: JobVertex, kept: Mapping[int, SubtaskSnapshot]) -> dict[int, SubtaskSnapshot]:
+        """All subtasks of a vertex: how many there are says which key groups each had."""
+        watermark = self._progress_of(vertex).watermark
+        whole = SubtaskSnapshot(watermark=watermark)
+        return {
+            index: _filled(vertex, kept.get(index, whole), self._entries(vertex, index))
+            for index in range(vertex.parallelism)
+        }
+
+    def _entries(self, vertex: JobVertex, subtask: int) -> tuple[bytes, ...]:
+        """The splits that a subtask of a source owns."""
+        entries = self._splits.get(vertex.operators[0].id, ())
+        mine = (entry for entry in entries if owner_of(entry.split, vertex.parallelism) == subtask)
+        return tuple(msgspec.json.encode(entry) for entry in sorted(mine, key=lambda entry: entry.split))
+
+
+def _only(snapshot: SubtaskSnapshot, operators: set[str]) -> SubtaskSnapshot:
+    kept = {operator: handles for operator, handles in snapshot.operators.items() if operator in operators}
+    return msgspec.structs.replace(snapshot, operators=kept)
+
+
+def _filled(vertex: JobVertex, snapshot: SubtaskSnapshot, splits: tuple[bytes, ...]) -> SubtaskSnapshot:
+    """With the operators that had nothing to leave: sources have splits, sinks nothing that is not visible."""
+    operators = dict(snapshot.operators)
+    for operator in vertex.operators:
+        if operator.state and operator.id not in operators:
+            lists = {STAGED: ()} if operator.verb == "write" else {}
+            unions = {SPLITS: splits} if operator.verb == "read" else {}
+            operators[operator.id] = OperatorHandles(lists=lists, unions=unions)
+    return msgspec.structs.replace(snapshot, operators=operators)
+
+
+def key_groups_of(graph: JobGraph) -> int:
+    """The number of key groups, which a savepoint has one of.
+
+    Raises:
+        PipelineError: vertices have unlike numbers.
+    """
+    numbers = {vertex.max_parallelism for vertex in graph.vertices}
+    if len(numbers) > 1:
+        raise PipelineError(
+            f"max_parallelism: the operators say {sorted(numbers)}, and a savepoint has one number of key groups; say "
+            "the same everywhere"
+        )
+    return numbers.pop()
+
+
+# -- the folder ---------------------------------------------------------------------------------------------------------
+
+
+class KeptState(msgspec.Struct, frozen=True):
+    """The savepoint of a run that is decided."""
+
+    folder: str
+    manifest: Manifest
+
+
+def check_free(folder: Path, execution: str) -> None:
+    """Raise `UsageError` if there is something in the folder that no execution of this run has left."""
+    left = [*folder.iterdir(), *(folder / OBJECTS).glob("*")] if folder.is_dir() else []
+    prefix = execution[:8] + "-"
+    if any(path.name != OBJECTS and not path.name.startswith(prefix) for path in left):
+        check_target(folder, "--to-savepoint ")
+
+
+def seal(kept: KeptState) -> None:
+    """Make the savepoint of a decided run whole, unless it is: remove what does not belong to it, and vouch for it.
+
+    Raises:
+        CorruptDataError: objects are missing.
+    """
+    folder = Path(kept.folder)
+    if (folder / SEAL).is_file() and read_folder(folder)[0].job == kept.manifest.job:
+        return
+    wanted = {handle.key for handle in handles_of(kept.manifest)}
+    missing = [key for key in sorted(wanted) if not (folder / key).is_file()]
+    if missing:
+        raise CorruptDataError(
+            f"{folder}: the run was computed, but of its savepoint {missing[0]} is not there (any more); if the folder "
+            "was moved before it was whole, move it back"
+        )
+    try:
+        for path in (folder / OBJECTS).glob("*"):
+            if f"{OBJECTS}/{path.name}" not in wanted:
+                path.unlink(missing_ok=True)
+    except OSError as error:
+        raise ExternalError(f"{folder}: cannot be written: {error.strerror}") from error
+    seal_folder(folder, kept.manifest)
+
+
+def check_start(graph: JobGraph, start: StartingPoint) -> None:
+    """Raise `IncompatibleStateError` naming every operator whose state does not fit the pipeline."""
+    from penstock.runtime.submission import check_compatible
+
+    try:
+        check_compatible(graph, start.savepoint.manifest)
+    except IncompatibleStateError as error:
+        raise IncompatibleStateError(f"--from-savepoint: {error}") from error

@@ -1,0 +1,197 @@
+"""State in a task: where operators begin, and what they leave when event time stops before its end.
+
+A savepoint is read a key group at a time, straight from its folder or the cluster's store. What operators hold at the
+end goes into one object per operator and attempt at a task, appended key group by key group; the object's name holds
+execution and attempt, so attempts never meet, and the driver names in the manifest those of the attempts that count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, Final
+
+import msgspec
+
+from penstock.errors import ExternalError
+from penstock.protocol.keygroups import KeyGroupRange
+from penstock.protocol.manifests import Manifest
+from penstock.protocol.messages import Handle, OperatorHandles, SubtaskSnapshot
+from penstock.protocol.restoring import watermarks_above
+from penstock.runtime.chain import Chain
+from penstock.runtime.operator import OperatorSnapshot, RestoredState
+from penstock.runtime.snapshots import restored_beside_keys, safe_name
+from penstock.savepoint.objects import FolderObjects, Objects, StoreObjects
+from penstock.settings import ClusterSettings
+from penstock.times import MAX_WATERMARK
+
+OBJECTS: Final = "objects"
+"""The folder of state objects in the folder of a savepoint."""
+
+
+@dataclass(frozen=True)
+class SavedState:
+    """A savepoint as tasks are told of it."""
+
+    manifest: bytes
+    """JSON; only what the operators of the task's vertex have in it."""
+    place: str | ClusterSettings
+    """Its folder, or the cluster in whose store it is."""
+
+    def objects(self) -> Objects:
+        """Where its bytes are."""
+        return FolderObjects(Path(self.place)) if isinstance(self.place, str) else StoreObjects(self.place)
+
+
+@dataclass(frozen=True)
+class StageState:
+    """State in and out of the tasks of a stage."""
+
+    saved: SavedState | None = None
+    folder: str = ""
+    """The savepoint's folder to write objects into; empty if state is not kept."""
+    watermark: int | None = MAX_WATERMARK
+    """How far event time comes by the end of the input; None where nobody needs to know (sources of a run that keeps
+    state)."""
+
+
+NO_STATE: Final = StageState()
+
+
+class Restoring:
+    """The state that the operators of one task begin with."""
+
+    def __init__(self, saved: SavedState, subtask: int, parallelism: int) -> None:
+        self._manifest = msgspec.json.decode(saved.manifest, type=Manifest)
+        self._objects = saved.objects()
+        self._subtask = subtask
+        self._parallelism = parallelism
+        self._handles: dict[str, list[Handle]] = {}
+        for subtasks in self._manifest.subtasks.values():
+            for _, snapshot in sorted(subtasks.items()):
+                for operator, handles in snapshot.operators.items():
+                    if handles.keyed is not None:
+                        self._handles.setdefault(operator, []).append(handles.keyed)
+
+    def key_groups(self, owned: KeyGroupRange) -> list[int]:
+        """Those of `owned` in which there is state, rising."""
+        stored = {group for handles in self._handles.values() for handle in handles for group in handle.key_groups}
+        return sorted(group for group in stored if group in owned)
+
+    def operator(self, operator: str, groups: KeyGroupRange) -> RestoredState | None:
+        """What an operator begins with, for these key groups.
+
+        Raises:
+            CorruptDataError: an object is missing or not what was written.
+        """
+        beside = self.beside_keys(operator, groups)
+        if beside is None:
+            return None
+        keyed = [
+            (group, self._objects.segment(handle, group))
+            for group in range(groups.start, groups.end)
+            for handle in self._handles.get(operator, ())
+            if group in handle.key_groups
+        ]
+        return replace(beside, keyed=keyed)
+
+    def beside_keys(self, operator: str, groups: KeyGroupRange) -> RestoredState | None:
+        """The same without keyed state."""
+        return restored_beside_keys(self._manifest, operator, groups, self._subtask, self._parallelism)
+
+
+@dataclass
+class _Object:
+    """An object that is being written."""
+
+    key: str
+    file: IO[bytes]
+    digest: hashlib._Hash = field(default_factory=hashlib.sha256)
+    size_bytes: int = 0
+    key_groups: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
+
+    def append(self, group: int, segment: bytes) -> None:
+        self.file.write(segment)
+        self.digest.update(segment)
+        self.key_groups[group] = (self.size_bytes, self.size_bytes + len(segment))
+        self.size_bytes += len(segment)
+
+    def handle(self) -> Handle:
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        self.file.close()
+        return Handle(self.key, self.digest.hexdigest(), self.size_bytes, self.key_groups)
+
+
+class Keeping:
+    """What the operators of one task leave behind."""
+
+    def __init__(self, folder: str, prefix: str) -> None:
+        """Objects are named `<folder>/objects/<prefix>-<operator>.state`."""
+        self._folder = Path(folder)
+        self._prefix = prefix
+        self._objects: dict[str, _Object] = {}
+        self._operators: dict[str, OperatorHandles] = {}
+
+    def keep(self, chain: Chain) -> None:
+        """Take what the operators of a chain hold now; the chain is not used any more.
+
+        Raises:
+            ExternalError: the folder cannot be written.
+        """
+        for operator, link in chain.operators.items():
+            snapshot = link.operator.snapshot()
+            if snapshot is not None:
+                self._keep(operator, snapshot)
+
+    def _keep(self, operator: str, snapshot: OperatorSnapshot) -> None:
+        # Lists are those of a vertex without key, which has one chain.
+        self._operators[operator] = OperatorHandles(
+            lists={name: tuple(entries) for name, entries in snapshot.lists.items()},
+            unions={name: tuple(entries) for name, entries in snapshot.unions.items()},
+            broadcast=dict(snapshot.broadcast),
+        )
+        if snapshot.keyed is None:
+            return
+        for group, segment in snapshot.keyed.segments():
+            try:
+                self._object(operator).append(group, segment)
+            except OSError as error:
+                raise ExternalError(f"{self._folder}: state cannot be written: {error.strerror}") from error
+
+    def _object(self, operator: str) -> _Object:
+        if operator not in self._objects:
+            key = f"{OBJECTS}/{self._prefix}-{safe_name(operator)}.state"
+            path = self._folder / key
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._objects[operator] = _Object(key, path.open("wb"))
+        return self._objects[operator]
+
+    def snapshot(self, watermark: int, restored: Mapping[str, RestoredState | None]) -> SubtaskSnapshot:
+        """What the task acknowledges, as a subtask does at a barrier; `restored` is what its operators began with."""
+        objects, self._objects = self._objects, {}
+        handles = {operator: written.handle() for operator, written in objects.items()}
+        operators = {
+            operator: msgspec.structs.replace(
+                part, keyed=handles.get(operator), ahead=_ahead(restored.get(operator), watermark)
+            )
+            for operator, part in self._operators.items()
+        }
+        entries = [e for part in operators.values() for kept in (part.lists, part.unions) for e in kept.values()]
+        size_bytes = sum(handle.size_bytes for handle in handles.values())
+        size_bytes += sum(len(entry) for some in entries for entry in some)
+        return SubtaskSnapshot(operators=operators, watermark=watermark, size_bytes=size_bytes)
+
+    def close(self) -> None:
+        """Close what was not finished; the driver removes it."""
+        for unfinished in self._objects.values():
+            with contextlib.suppress(OSError):
+                unfinished.file.close()
+
+
+def _ahead(restored: RestoredState | None, watermark: int) -> dict[int, int]:
+    return watermarks_above(restored.watermarks, watermark) if restored is not None else {}

@@ -1,0 +1,106 @@
+"""What the tests of state in and out share: input in parts, runs from and to savepoints on either engine."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import uuid
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+from embedded_runs import settings
+from pipelines import ROWS, events
+from spark_runs import HERE
+
+from penstock import Pipeline, savepoint
+from penstock.adapters.directory_blobs import DirectoryBlobs
+from penstock.client.exporting import import_savepoint
+from penstock.graph.jobgraph import build_job_graph
+from penstock.protocol.joblog import Submit
+from penstock.runtime.catalog import JobCatalog
+from penstock.runtime.embedded import CURRENT, EmbeddedJob
+from penstock.runtime.loading import load_pipeline
+from penstock.runtime.submission import check_compatible
+from penstock.spark.engine import RunOptions, SparkResult, SparkRun
+from penstock.spark.savepoints import starting_point
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STATE_FILE = HERE / "state_pipelines.py"
+SPLITS = 3
+
+
+def write_part(folder: Path, name: str, first: int, end: int) -> None:
+    """Rows `first` up to `end` of the integration tests' events, dealt to files of this name."""
+    import numpy as np
+
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = events(np.arange(first, end, dtype=np.int64))
+    for split in range(SPLITS):
+        rows.filter(pl.col("number") % SPLITS == split).write_ndjson(folder / f"{name}{split}.jsonl")
+
+
+def write_parts(folder: Path, cuts: list[int]) -> None:
+    """All rows, a part between any two cuts."""
+    for number, (first, end) in enumerate(zip([0, *cuts], [*cuts, ROWS], strict=True)):
+        write_part(folder, f"part{number}-", first, end)
+
+
+def run_part(
+    spark: SparkSession,
+    root: Path,
+    given: dict[str, str],
+    *,
+    start: Path | None = None,
+    target: Path | None = None,
+    parallelism: int = 2,
+    run: str | None = None,
+    warned: list[str] | None = None,
+    file: Path = STATE_FILE,
+    archives: dict[str, str] | None = None,
+) -> SparkResult:
+    """Run on Spark, from a savepoint if there is one, leaving one if that is asked for."""
+    pipeline = load_pipeline(str(file), given)
+    options = RunOptions(
+        starting_point(str(start)) if start is not None else None,
+        target,
+        archives or {},
+        (warned if warned is not None else []).append,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PySpark's own
+        made = SparkRun(
+            spark, pipeline, str(file), given, parallelism=parallelism, run=run, folder=root / "runs", options=options
+        )
+        return made.execute()
+
+
+def continue_embedded(pipeline: Pipeline, folder: Path, directory: Path, parallelism: int) -> None:
+    """A new job in an empty directory that begins with a savepoint, as `submit --from-savepoint` makes it."""
+
+    async def go_on() -> None:
+        blobs = DirectoryBlobs(directory / "blobs")
+        restore = await import_savepoint(blobs, folder)
+        graph = build_job_graph(pipeline.plan, parallelism)
+        check_compatible(graph, savepoint.read(folder).manifest)
+        job = uuid.uuid4().hex
+        submit = Submit(seq=0, nonce="n", job=job, name=graph.name, graph=graph.to_json(), restored_from=restore)
+        await JobCatalog(blobs).create(submit)
+        await blobs.put(CURRENT, submit.job.encode())
+        result = await EmbeddedJob(pipeline, directory, settings(parallelism)).run(resume=True)
+        assert result.state == "FINISHED", (result.state, result.reason, result.error)
+
+    asyncio.run(go_on())
+
+
+def merged(outs: list[Path], folder: Path) -> Path:
+    """The files that runs wrote, one run after the other, as if they were one run's."""
+    for number, out in enumerate(outs):
+        for part in sorted(out.rglob("part-*")):
+            place = folder / part.parent.relative_to(out) / f"part-{number}-{part.name}"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(part, place)
+    return folder
