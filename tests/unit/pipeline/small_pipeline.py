@@ -43,6 +43,7 @@ class FakeChildren:
         self.processes: dict[str, Process] = {}
         self.started: list[tuple[str, int]] = []
         self.forgotten: list[str] = []
+        self.sources = b"zip"
 
     def change(self, run: str, **changes: Any) -> None:
         """Something happens to a process."""
@@ -61,7 +62,7 @@ class FakeChildren:
         return "what Spark printed"
 
     def start(self, submitted: Submitted, attempt: AttemptBegan, sources: bytes) -> None:
-        assert sources == b"zip"
+        assert sources == self.sources
         self.started.append((submitted.run, attempt.attempt))
         decided = submitted.run in self.processes and self.processes[submitted.run].decided
         self.processes[submitted.run] = Process(decided=decided)
@@ -128,6 +129,9 @@ class SmallPipeline:
             history = await self.store.history(run)
             if not history.records:
                 return False
+            attempt = history.attempt
+            if attempt is not None and (run, attempt.attempt) not in self.children.started:
+                return False  # its record is there, its process not yet
             return history.state == state and attempts in (None, len(history.attempts))
 
         await until(is_there, f"{run} is {state}")

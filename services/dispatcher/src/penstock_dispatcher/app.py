@@ -18,6 +18,8 @@ from penstock_dispatcher.flink_routes import FlinkRoutes
 from penstock_dispatcher.jobs import Jobs
 from penstock_dispatcher.penstock_routes import PenstockRoutes
 from penstock_dispatcher.refusing import answer_errors
+from penstock_dispatcher.run_routes import RunRoutes
+from penstock_dispatcher.runs import Runs
 
 
 def dispatcher_app(ports: DispatcherPorts, readiness: Readiness, samples: Callable[[], list[Sample]]) -> FastAPI:
@@ -28,6 +30,7 @@ def dispatcher_app(ports: DispatcherPorts, readiness: Readiness, samples: Callab
     penstock = PenstockRoutes(cluster, jobs)
     flink = FlinkRoutes(cluster, jobs, penstock)
     app.include_router(penstock.router())
+    app.include_router(RunRoutes(cluster, jobs, Runs(cluster, ports)).router())
     app.include_router(flink.router(""))
     app.include_router(flink.router("/v1"), include_in_schema=False)
     _document(app)

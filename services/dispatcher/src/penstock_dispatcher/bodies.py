@@ -12,13 +12,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from penstock.client.documents import MAX_DOCUMENT_BYTES, MAX_SOURCES_BYTES, Submission
+from penstock.client.documents import MAX_DOCUMENT_BYTES, MAX_SOURCES_BYTES
 from penstock_dispatcher.refusing import RestError, problem
 
 MAX_BODY_BYTES: Final = 1 << 20
 MAX_SUBMISSION_BYTES: Final = MAX_SOURCES_BYTES + MAX_DOCUMENT_BYTES + (64 << 10)
 """Both parts, and what surrounds them."""
-SUBMISSIONS: Final = "/penstock/v1/jobs"
+SUBMISSIONS: Final = ("/penstock/v1/jobs", "/penstock/v1/runs")
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        submits = scope["method"] == "POST" and scope["path"] == SUBMISSIONS
+        submits = scope["method"] == "POST" and scope["path"] in SUBMISSIONS
         limit = MAX_SUBMISSION_BYTES if submits else MAX_BODY_BYTES
         said = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
         if said.isdigit() and int(said) > limit:
@@ -76,25 +76,25 @@ def decoded(data: bytes, kind: type[T], where: str) -> T:
         raise RestError(400, f"{where} is not JSON: {error}") from error
 
 
-async def read_submission(request: Request) -> tuple[Submission, bytes]:
-    """The two parts of a submission; raises `RestError`."""
+async def read_submission(request: Request, kind: type[T], part: str) -> tuple[T, bytes]:
+    """The two parts of a submission: the document, in the part of that name, and the sources; raises `RestError`."""
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
-        raise RestError(400, "send multipart/form-data with the parts job (JSON) and sources (a zip)")
+        raise RestError(400, f"send multipart/form-data with the parts {part} (JSON) and sources (a zip)")
     try:
         async with request.form(max_files=2, max_fields=2, max_part_size=MAX_DOCUMENT_BYTES) as form:
-            unknown = sorted(form.keys() - {"job", "sources"})
+            unknown = sorted(form.keys() - {part, "sources"})
             if unknown:
-                raise RestError(400, f"there is no part {unknown[0]!r} in a submission; send job and sources")
-            document = await _part(form.get("job"), "job", MAX_DOCUMENT_BYTES)
+                raise RestError(400, f"there is no part {unknown[0]!r} in a submission; send {part} and sources")
+            document = await _part(form.get(part), part, MAX_DOCUMENT_BYTES)
             sources = await _part(form.get("sources"), "sources", MAX_SOURCES_BYTES)
     except HTTPException as error:
         raise RestError(400, f"the parts of the body are not readable: {error.detail}") from error
-    return decoded(document, Submission, "job"), sources
+    return decoded(document, kind, part), sources
 
 
 async def _part(value: UploadFile | str | None, name: str, limit: int) -> bytes:
     if value is None:
-        raise RestError(400, f"the part {name!r} is missing; send job (JSON) and sources (a zip)")
+        raise RestError(400, f"the part {name!r} is missing; send a document (JSON) and sources (a zip)")
     data = value.encode() if isinstance(value, str) else await value.read(limit + 1)
     if len(data) > limit:
         raise RestError(413, f"{name}: larger than {limit >> 20} MiB, the most that is taken")

@@ -20,11 +20,12 @@ from penstock.ports import BlobNotFoundError, Blobs, Clock, Log, Metadata, NewRe
 from penstock.protocol.joblog import JobHistory
 from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import Restore, encode
-from penstock.protocol.requests import Answer, AnyRequest, artifact_key
+from penstock.protocol.requests import Answer, AnyRequest, AnyRunRequest, artifact_key
 from penstock.runtime.catalog import ACTIVE, FINISHED, FinishedJob, JobCatalog
 from penstock.runtime.collected import collected_names, collected_prefix
 from penstock.runtime.coordinator import VIEW
 from penstock.runtime.job_store import JobStore
+from penstock.runtime.runs import PipelineView
 from penstock.runtime.topics import REQUESTS, create_control_topics
 from penstock.runtime.views import ClusterView
 from penstock_dispatcher.refusing import RestError
@@ -65,7 +66,7 @@ class Freshness:
         self._seen_us: int | None = None
         self._changed_us: int | None = None
 
-    def is_fresh(self, view: ClusterView) -> bool:
+    def is_fresh(self, view: ClusterView | PipelineView) -> bool:
         """Judge a view just read."""
         now_us = self._clock.monotonic_us()
         if self._seen_us is not None and view.seen_us != self._seen_us:
@@ -92,7 +93,7 @@ class Cluster:
 
     async def view(self) -> ClusterView | None:
         """The cluster as its leader shows it; None if no leader does."""
-        data = await _soon("Redis", self._ports.metadata.get(VIEW))
+        data = await soon("Redis", self._ports.metadata.get(VIEW))
         if data is None:
             return None
         try:
@@ -118,28 +119,28 @@ class Cluster:
 
     async def active(self) -> list[str]:
         """Ids of jobs that have not ended, or are being cleaned up."""
-        return await _soon("the store", self._catalog.active())
+        return await soon("the store", self._catalog.active())
 
     async def finished(self) -> list[FinishedJob]:
         """All jobs that have ended."""
-        keys = await _soon("the store", self._ports.blobs.list(FINISHED))
-        await _each([key for key in keys if key not in self._finished], self._read_finished)
+        keys = await soon("the store", self._ports.blobs.list(FINISHED))
+        await each([key for key in keys if key not in self._finished], self._read_finished)
         return [self._finished[key] for key in keys if key in self._finished]
 
     async def _read_finished(self, key: str) -> None:
         try:
-            data = await _soon("the store", self._ports.blobs.get(key))
+            data = await soon("the store", self._ports.blobs.get(key))
         except BlobNotFoundError:
             return  # somebody removed it since it was listed
         try:
-            _keep(self._finished, key, msgspec.json.decode(data, type=FinishedJob))
+            keep(self._finished, key, msgspec.json.decode(data, type=FinishedJob))
         except (msgspec.ValidationError, msgspec.DecodeError) as error:
             raise CorruptDataError(f"{key}: not readable: {error}") from error
 
     async def ids(self) -> tuple[list[str], list[str]]:
         """Ids of all jobs: active ones, ended ones."""
         active, finished = await asyncio.gather(
-            _soon("the store", self._ports.blobs.list(ACTIVE)), _soon("the store", self._ports.blobs.list(FINISHED))
+            soon("the store", self._ports.blobs.list(ACTIVE)), soon("the store", self._ports.blobs.list(FINISHED))
         )
         return [key.removeprefix(ACTIVE) for key in active], [key.removeprefix(FINISHED) for key in finished]
 
@@ -147,9 +148,9 @@ class Cluster:
         """A job's log; empty if there is no such job."""
         if job in self._ended:
             return self._ended[job]
-        history = await _soon("the store", self._store.history(job))
+        history = await soon("the store", self._store.history(job))
         if history.terminated is not None:
-            _keep(self._ended, job, history)
+            keep(self._ended, job, history)
         return history
 
     async def histories(self, jobs: Iterable[str]) -> dict[str, JobHistory]:
@@ -159,26 +160,26 @@ class Cluster:
         async def read(job: str) -> None:
             found[job] = await self.history(job)
 
-        await _each(list(jobs), read)
+        await each(list(jobs), read)
         return found
 
     async def manifest(self, key: str) -> tuple[Restore, Manifest] | None:
         """A checkpoint by the key of its manifest, which nothing vouches for; None if there is none."""
         try:
-            data = await _soon("the store", self._ports.blobs.get(key))
+            data = await soon("the store", self._ports.blobs.get(key))
         except BlobNotFoundError:
             return None
         digest = hashlib.sha256(data).hexdigest()
-        manifest = await _soon("the store", self._store.manifest(Restore(0, key, digest)))
+        manifest = await soon("the store", self._store.manifest(Restore(0, key, digest)))
         return Restore(manifest.checkpoint, key, digest), manifest
 
     async def artifact(self, key: str) -> bytes:
         """The sources of a job."""
-        return await _soon("the store", self._ports.blobs.get(key), UPLOAD_S)
+        return await soon("the store", self._ports.blobs.get(key), UPLOAD_S)
 
     async def collected(self, job: str) -> list[str]:
         """The names of the parts that sinks gathered."""
-        return await _soon("the store", collected_names(self._ports.blobs, job))
+        return await soon("the store", collected_names(self._ports.blobs, job))
 
     async def collected_part(self, job: str, name: str) -> bytes:
         """A part, as JSON.
@@ -187,7 +188,7 @@ class Cluster:
             RestError: there is none of that name.
         """
         try:
-            return await _soon("the store", self._ports.blobs.get(collected_prefix(job) + name), UPLOAD_S)
+            return await soon("the store", self._ports.blobs.get(collected_prefix(job) + name), UPLOAD_S)
         except (BlobNotFoundError, UsageError) as error:
             raise RestError(404, f"job {job} has no collected part {name!r}") from error
 
@@ -205,10 +206,10 @@ class Cluster:
         """Put the sources of a job where task managers find them; returns key and sha256."""
         digest = await asyncio.to_thread(lambda: hashlib.sha256(data).hexdigest())
         key = artifact_key(digest)
-        await _soon("the store", self._ports.blobs.put(key, data), UPLOAD_S)
+        await soon("the store", self._ports.blobs.put(key, data), UPLOAD_S)
         return key, digest
 
-    async def ask(self, request: AnyRequest) -> None:
+    async def ask(self, request: AnyRequest | AnyRunRequest) -> None:
         """Append a request. Sent again with the same id it is carried out once.
 
         Raises:
@@ -217,30 +218,30 @@ class Cluster:
         """
         try:
             if not self._topics_made:
-                await _soon("Kafka", create_control_topics(self._ports.log))
+                await soon("Kafka", create_control_topics(self._ports.log))
                 self._topics_made = True
-            await _soon("Kafka", self._ports.log.append(REQUESTS, 0, [NewRecord(encode(request))]))
+            await soon("Kafka", self._ports.log.append(REQUESTS, 0, [NewRecord(encode(request))]))
         except RecordTooLargeError as error:
             raise RestError(413, f"the request is too large for Kafka: {error}") from error
         try:
-            await _soon("Redis", self._ports.metadata.acquire(_asked(request.request), b"1", ASKED_MS))
+            await soon("Redis", self._ports.metadata.acquire(_asked(request.request), b"1", ASKED_MS))
         except ExternalError as error:  # it is on its way; only a question for it may be answered with 404 meanwhile
             _log.warning("a request could not be noted", request=request.request, error=str(error))
 
     async def answer(self, job: str, request: str) -> Answer | None:
         """What a leader answered."""
-        return await _soon("the store", self._catalog.answer_to(job, request))
+        return await soon("the store", self._catalog.answer_to(job, request))
 
     async def was_asked(self, request: str) -> bool:
         """Whether this request was sent within the last hour."""
-        return await _soon("Redis", self._ports.metadata.get(_asked(request))) is not None
+        return await soon("Redis", self._ports.metadata.get(_asked(request))) is not None
 
 
 def _asked(request: str) -> str:
     return f"asked-{request}"
 
 
-async def _soon(who: str, answer: Awaitable[T], deadline_s: float = ANSWER_S) -> T:
+async def soon(who: str, answer: Awaitable[T], deadline_s: float = ANSWER_S) -> T:
     """Wait for an answer, but not for ever."""
     try:
         async with asyncio.timeout(deadline_s):
@@ -249,7 +250,7 @@ async def _soon(who: str, answer: Awaitable[T], deadline_s: float = ANSWER_S) ->
         raise ExternalError(f"{who} does not answer within {deadline_s:.0f} s") from error
 
 
-async def _each(items: list[K], act: Callable[[K], Awaitable[None]]) -> None:
+async def each(items: list[K], act: Callable[[K], Awaitable[None]]) -> None:
     """Do it for all items, a bounded number at a time."""
     waiting = iter(items)
 
@@ -260,7 +261,7 @@ async def _each(items: list[K], act: Callable[[K], Awaitable[None]]) -> None:
     await asyncio.gather(*(work() for _ in range(min(BESIDE_EACH_OTHER, len(items)))))
 
 
-def _keep(cache: dict[str, T], key: str, value: T) -> None:
+def keep(cache: dict[str, T], key: str, value: T) -> None:
     cache[key] = value
     while len(cache) > KEPT:
         del cache[next(iter(cache))]

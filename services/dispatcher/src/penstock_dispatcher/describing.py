@@ -11,13 +11,14 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from penstock import __version__
-from penstock.client import documents
+from penstock.client import documents, run_documents
 
 KINDS: Final = (
     documents.Problem, documents.Submission, documents.StopBody, documents.SavepointBody, documents.RescaleBody,
     documents.Requested, documents.RequestState, documents.JobList, documents.JobDetail, documents.CheckpointList,
     documents.Failures, documents.JobLog, documents.Savepoint, documents.SavepointList, documents.WorkerList,
-    documents.Overview,
+    documents.Overview, run_documents.RunSubmission, run_documents.RunBody, run_documents.RunList,
+    run_documents.RunDetail, run_documents.RunLog, run_documents.Located,
 )  # fmt: skip
 """All documents of the interface."""
 _REFERENCE: Final = "#/components/schemas/{name}"
@@ -43,24 +44,12 @@ def takes(kind: type[msgspec.Struct]) -> dict[str, Any]:
     return {"requestBody": {"content": {"application/json": {"schema": reference(kind)}}}}
 
 
-SUBMISSION: Final[dict[str, Any]] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "required": ["job", "sources"],
-                    "properties": {
-                        "job": reference(documents.Submission),
-                        "sources": {"type": "string", "format": "binary", "description": "the sources as a zip"},
-                    },
-                }
-            }
-        },
-    }
-}
-"""The body of a submission."""
+def submits(kind: type[msgspec.Struct], part: str) -> dict[str, Any]:
+    """The body of a submission, whose document is in the part of that name."""
+    sources = {"type": "string", "format": "binary", "description": "the sources as a zip"}
+    properties = {part: reference(kind), "sources": sources}
+    schema = {"type": "object", "required": [part, "sources"], "properties": properties}
+    return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema}}}}
 
 
 def openapi_of(app: FastAPI) -> dict[str, Any]:

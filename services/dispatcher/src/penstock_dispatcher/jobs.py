@@ -96,9 +96,7 @@ class Jobs:
             if len(matching) == 1:
                 return await self.exact(matching[0])
             if matching:
-                raise RestError(
-                    409, f"several jobs have ids that begin with {name}: {_some(matching)}; give more of it"
-                )
+                raise RestError(409, f"several jobs have ids that begin with {name}: {some(matching)}; give more of it")
         return await self.exact(await self._by_name(name, active))
 
     async def exact(self, job: str) -> Found:
@@ -127,12 +125,12 @@ class Jobs:
             if len(matching) == 1:
                 return matching[0]
             if matching:
-                raise RestError(409, f"several jobs are called {name!r}: {_some(matching)}; give the id")
-        raise RestError(404, f"there is no job {name!r}; {_nearest(name, {*names.values(), *ended.values()})}")
+                raise RestError(409, f"several jobs are called {name!r}: {some(matching)}; give the id")
+        raise RestError(404, f"there is no job {name!r}; {nearest_of(name, {*names.values(), *ended.values()})}")
 
     async def _unknown(self, job: str) -> str:
         active, finished = await self._cluster.ids()
-        return f"there is no job {job}; {_nearest(job, {*active, *finished})}"
+        return f"there is no job {job}; {nearest_of(job, {*active, *finished})}"
 
     async def _finished(self, job: str) -> FinishedJob | None:
         return next((finished for finished in await self._cluster.finished() if finished.job == job), None)
@@ -277,11 +275,13 @@ def _is_id(text: str) -> bool:
     return len(text) == 32 and set(text) <= _HEX
 
 
-def _some(jobs: list[str]) -> str:
+def some(jobs: list[str]) -> str:
+    """A few ids, and how many more there are."""
     return ", ".join(jobs[:5]) + (f" and {len(jobs) - 5} more" if len(jobs) > 5 else "")
 
 
-def _nearest(name: str, known: set[str]) -> str:
+def nearest_of(name: str, known: set[str]) -> str:
+    """What was probably meant, or where to look."""
     if len(known) <= SHORTEST_PREFIX:
         return nearest(name, sorted(known))
     close = nearest(name, sorted(known))

@@ -28,7 +28,7 @@ from penstock.client.documents import (
     Submission,
     WorkerList,
 )
-from penstock.graph.jobgraph import FORMAT_VERSION, JobGraph, graph_from_json
+from penstock.graph.jobgraph import graph_from_json
 from penstock.graph.scaling import scaled
 from penstock.protocol.joblog import Artifact
 from penstock.protocol.manifests import covers_rows
@@ -36,7 +36,8 @@ from penstock.protocol.requests import AnyRequest, CancelJob, RescaleJob, StopJo
 from penstock.runtime.collected import CollectedPart
 from penstock_dispatcher.bodies import check_sources, read_body, read_submission
 from penstock_dispatcher.cluster import Cluster
-from penstock_dispatcher.describing import SUBMISSION, answers, takes
+from penstock_dispatcher.describing import answers, submits, takes
+from penstock_dispatcher.graphs import checked_graph
 from penstock_dispatcher.jobs import (
     Found,
     Jobs,
@@ -48,7 +49,6 @@ from penstock_dispatcher.jobs import (
 )
 from penstock_dispatcher.refusing import RestError
 
-MAX_NAME: Final = 200
 _HEX: Final = frozenset("0123456789abcdef")
 
 JobName = Annotated[str, Path(description="its id, the first six or more digits of it, or its name if only one has it")]
@@ -84,7 +84,7 @@ class PenstockRoutes:
         add("/jobs", self.list_jobs, methods=["GET"], responses=answers(JobList))
         add(
             "/jobs", self.submit, methods=["POST"], status_code=202, responses=answers(Requested, 202),
-            openapi_extra=SUBMISSION,
+            openapi_extra=submits(Submission, "job"),
         )  # fmt: skip
         add("/jobs/{job}", self.job, methods=["GET"], responses=answers(JobDetail))
         add("/jobs/{job}/checkpoints", self.checkpoints, methods=["GET"], responses=answers(CheckpointList))
@@ -233,9 +233,11 @@ class PenstockRoutes:
 
     async def submit(self, request: Request) -> Response:
         """Run a job. It exists once the leader has looked at it: ask for the request of the job's own id."""
-        submission, sources = await read_submission(request)
+        submission, sources = await read_submission(request, Submission, "job")
         job = checked_id(submission.job, self._cluster.new_id(), "job")
-        graph = _checked_graph(submission)
+        graph = checked_graph(submission.name, submission.graph, "job.graph")
+        if submission.scalable is not None:
+            checked_graph(submission.name, submission.scalable, "job.scalable")
         check_sources(sources, submission.artifact.target)
         await self._cluster.leading_view()
         await self._check_restore(submission)
@@ -343,43 +345,3 @@ class PenstockRoutes:
         if await self._cluster.was_asked(request):
             return RequestState(job, request, "pending")
         raise RestError(404, f"there is no request {request} of job {job}")
-
-
-def _checked_graph(submission: Submission) -> JobGraph:
-    """The graph of a submission; raises `RestError` if nothing of the kind can be run here."""
-    if not 0 < len(submission.name) <= MAX_NAME:
-        raise RestError(400, f"job.name: a name has 1 to {MAX_NAME} characters")
-    for part, value in (("graph", submission.graph), ("scalable", submission.scalable)):
-        if value is None:
-            continue
-        if value.get("version") != FORMAT_VERSION:
-            raise RestError(
-                400,
-                f"job.{part}: it has format {value.get('version')!r}, this cluster reads {FORMAT_VERSION}; submit with "
-                "the version of Penstock that the cluster runs",
-            )
-        try:
-            graph = graph_from_json(value)
-        except (msgspec.ValidationError, TypeError) as error:
-            raise RestError(400, f"job.{part}: {error}") from error
-        _check_shape(graph, part)
-    return graph_from_json(submission.graph)
-
-
-def _check_shape(graph: JobGraph, part: str) -> None:
-    """What no program of ours would write, and a coordinator would fail on."""
-    names = [vertex.id for vertex in graph.vertices]
-    if not names or len(set(names)) < len(names):
-        raise RestError(400, f"job.{part}: it has no vertices, or two with the same id")
-    for vertex in graph.vertices:
-        if not vertex.operators:
-            raise RestError(400, f"job.{part}: vertex {vertex.id!r} has no operators")
-        if not 1 <= vertex.parallelism <= vertex.max_parallelism <= 1 << 15:
-            raise RestError(
-                400,
-                f"job.{part}: vertex {vertex.name!r} has parallelism {vertex.parallelism} and {vertex.max_parallelism} "
-                "key groups; parallelism is from 1 to the number of key groups",
-            )
-        lost = [edge.vertex for edge in vertex.inputs if edge.vertex not in names]
-        if lost:
-            raise RestError(400, f"job.{part}: vertex {vertex.id!r} reads from {lost[0]!r}, which does not exist")

@@ -29,6 +29,7 @@ from penstock.runtime.runs import (
     RunState,
     RunView,
     Submitted,
+    overrides_refused,
 )
 from penstock.runtime.runs_deciding import (
     BeginAttempt,
@@ -303,11 +304,3 @@ class PipelineService:
         if problem and not self._view_problem:
             _log.warning("what runs cannot be shown", error=problem)
         self._view_problem = problem
-
-
-def overrides_refused(master: str) -> str:
-    """Why a run with a master or settings of its own is not executed."""
-    return (
-        f"the pipeline service of this cluster runs everything at {master} with its own settings of Spark; leave out "
-        "--master and --conf, or start it with --allow-overrides"
-    )

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -33,6 +33,7 @@ from penstock.client.documents import (
     WorkerList,
 )
 from penstock.client.errors import NoAnswerError, RefusedError
+from penstock.client.run_documents import Located, RunBody, RunDetail, RunList, RunLog, RunSubmission
 from penstock.errors import CorruptDataError, UsageError
 from penstock.runtime.collected import CollectedPart
 
@@ -161,6 +162,45 @@ class ClusterClient:
         """Go on at another parallelism."""
         return await self._post(f"/jobs/{_quoted(job)}/rescale", RescaleBody(parallelism, uuid.uuid4().hex))
 
+    # -- runs on Spark --------------------------------------------------------------------------------------------------
+
+    async def find(self, name: str) -> Located:
+        """The job or the run of that id, beginning of an id, or name."""
+        return await self._get("/find", Located, {"name": _quoted(name)})
+
+    async def runs(self) -> RunList:
+        """All runs."""
+        return await self._get("/runs", RunList)
+
+    async def run(self, run: str) -> RunDetail:
+        """One run, by id, by the beginning of its id, or by name (its newest)."""
+        return await self._get(f"/runs/{_quoted(run)}", RunDetail)
+
+    async def run_log(self, run: str) -> RunLog:
+        """The log of a run."""
+        return await self._get(f"/runs/{_quoted(run)}/log", RunLog)
+
+    async def submit_run(self, submission: RunSubmission, sources: bytes) -> Requested:
+        """Execute a run; it exists once the pipeline service has looked at it (`run_outcome`)."""
+        request = submission.request or uuid.uuid4().hex
+        submission = msgspec.structs.replace(submission, run=submission.run or request, request=request)
+        files = {
+            "run": ("run.json", msgspec.json.encode(submission), "application/json"),
+            "sources": ("sources.zip", sources, "application/zip"),
+        }
+        return _decoded(await self._ask("POST", "/runs", files=files, timeout_s=UPLOAD_S), Requested)
+
+    async def cancel_run(self, run: str) -> Requested:
+        """End a run; nothing of it becomes visible unless that is decided already."""
+        return await self._post(f"/runs/{_quoted(run)}/cancel", RunBody(uuid.uuid4().hex))
+
+    async def run_outcome(self, requested: Requested, timeout_s: float) -> RequestState:
+        """As `outcome`, of a request for a run."""
+        path = f"/runs/{_quoted(requested.job)}/requests/{requested.request}"
+        return await self._waited(lambda: self._get(path, RequestState), timeout_s)
+
+    # -- requests -------------------------------------------------------------------------------------------------------
+
     async def request_state(self, requested: Requested) -> RequestState:
         """What has become of a request."""
         return await self._get(f"/jobs/{requested.job}/requests/{requested.request}", RequestState)
@@ -170,11 +210,14 @@ class ClusterClient:
 
         Dispatchers that do not answer for a while are waited for, too.
         """
+        return await self._waited(lambda: self.request_state(requested), timeout_s)
+
+    async def _waited(self, ask: Callable[[], Awaitable[RequestState]], timeout_s: float) -> RequestState:
         clock = asyncio.get_running_loop().time
         deadline_s = clock() + timeout_s
         while True:
             try:
-                state = await self.request_state(requested)
+                state = await ask()
             except NoAnswerError:
                 if clock() >= deadline_s:
                     raise

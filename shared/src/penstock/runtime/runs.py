@@ -7,7 +7,8 @@ each with a nonce. Responsible for what the records mean and in which order they
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -21,8 +22,20 @@ RunState = Literal["QUEUED", "RUNNING", "FINISHED", "FAILED", "CANCELED"]
 EndState = Literal["FINISHED", "FAILED", "CANCELED"]
 RUN_ENDED: Final[frozenset[str]] = frozenset({"FINISHED", "FAILED", "CANCELED"})
 
-Counts = Mapping[str, Mapping[str, int]]
-"""Operator id to counter (those of `OperatorMetrics`) to value."""
+_RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def is_run_id(text: str) -> bool:
+    """Whether a run can be called so: up to 100 letters, digits, dots, dashes and underscores, not one of these first."""
+    return _RUN_ID.fullmatch(text) is not None
+
+
+def overrides_refused(master: str) -> str:
+    """Why a run with a master or settings of its own is not executed."""
+    return (
+        f"the pipeline service of this cluster runs everything at {master} with its own settings of Spark; leave out "
+        "--master and --conf, or start it with --allow-overrides"
+    )
 
 
 class RunRecord(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -74,6 +87,7 @@ class RunEnded(RunRecord, frozen=True, kw_only=True):
     frames: str = ""
     """Of an error in the user's code: the user's part of the traceback."""
     counts: dict[str, dict[str, int]] = {}
+    """Operator id to counter (those of `OperatorMetrics`) to value."""
     computed: bool = True
     """False if an earlier attempt had computed the run, and only its commits were carried to the end."""
 

@@ -1,0 +1,201 @@
+"""Runs through the REST interface: submitted, looked at, cancelled, found beside jobs."""
+
+from __future__ import annotations
+
+import io
+import json
+import uuid
+import zipfile
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from small_pipeline import DONE, SmallPipeline, until
+
+from penstock import Pipeline
+from penstock.client import ClusterClient, NoAnswerError, RefusedError
+from penstock.client.documents import ArtifactDescription
+from penstock.client.run_documents import RunOptions, RunSubmission
+from penstock.connectors import collecting, iterables
+from penstock.graph.jobgraph import build_job_graph
+from penstock.protocol.joblog import Artifact
+from penstock.protocol.requests import SubmitJob
+from penstock.runtime.catalog import JobCatalog
+from penstock.runtime.runs import RunOutcome
+from penstock.runtime.serving import Readiness
+from penstock_dispatcher.app import dispatcher_app
+from penstock_dispatcher.cluster import DispatcherPorts
+from penstock_pipeline import service as service_module
+from penstock_pipeline.service import PipelineService
+
+ADDRESS = "http://dispatcher"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decisions follow each other faster than in life."""
+    monkeypatch.setattr(service_module, "TICK_MS", 20)
+
+
+@dataclass
+class Row:
+    a: int
+
+
+def graph(name: str = "flights") -> dict[str, Any]:
+    pipeline = Pipeline(name)
+    pipeline.read(iterables.Source([Row(1)])).write(collecting.Sink())
+    return build_job_graph(pipeline.plan, 1).to_json()
+
+
+def sources() -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("flights.py", "p = 1\n")
+    return buffer.getvalue()
+
+
+def submission(run: str = "", **options: Any) -> RunSubmission:
+    return RunSubmission("flights", graph(), ArtifactDescription("flights.py"), RunOptions(**options), run)
+
+
+class Rest:
+    """A dispatcher and its client."""
+
+    def __init__(self, small: SmallPipeline) -> None:
+        self.small = small
+        ports = DispatcherPorts(small.log, small.blobs, small.metadata, small.clock, lambda: uuid.uuid4().hex)
+        transport = httpx.ASGITransport(dispatcher_app(ports, Readiness(), list), raise_app_exceptions=False)
+        self.client = ClusterClient(ADDRESS, transport)
+        self.http = httpx.AsyncClient(transport=transport, base_url=ADDRESS)
+        small.children.sources = sources()
+
+    @asynccontextmanager
+    async def service(self, **options: Any) -> AsyncGenerator[PipelineService]:
+        """A pipeline service that the dispatcher sees."""
+        async with self.small.service(**options) as service:
+
+            async def seen() -> bool:
+                return bool((await self.client.runs()).service)
+
+            await until(seen, "the service is seen")
+            yield service
+
+    async def state(self, run: str, state: str) -> None:
+        """Wait until REST says so."""
+
+        async def there() -> bool:
+            return (await self.client.run(run)).summary.state == state
+
+        await until(there, f"{run} is {state}")
+
+
+@pytest.fixture
+async def rest() -> AsyncGenerator[Rest]:
+    """A dispatcher on its own ports."""
+    made = Rest(SmallPipeline())
+    yield made
+    await made.client.close()
+    await made.http.aclose()
+
+
+async def test_a_run_from_submission_to_its_end(rest: Rest) -> None:
+    """Found by id, its beginning and its name; with progress while it is at work, with counts afterwards."""
+    async with rest.service():
+        requested = await rest.client.submit_run(submission("nightly-2026-11-21", parallelism=3), sources())
+        assert (await rest.client.run_outcome(requested, 20)).state == "completed"
+        await rest.state("nightly-2026-11-21", "RUNNING")
+        second = await rest.client.submit_run(submission(), sources())
+        assert (await rest.client.run_outcome(second, 20)).state == "completed"
+        listed = await rest.client.runs()
+        assert [(run.run, run.state, run.parallelism) for run in listed.runs] == [
+            (second.job, "QUEUED", 0), ("nightly-2026-11-21", "RUNNING", 3),
+        ]  # fmt: skip
+        for name in ("nightly-2026-11-21", "nightly"):
+            found = (await rest.client.run(name)).summary
+            assert found.progress is not None
+            assert (found.progress.at, found.progress.stages_done) == ("totals", 1)
+        with pytest.raises(RefusedError, match="several runs are called 'flights'"):
+            await rest.client.run("flights")
+        rest.small.children.change("nightly-2026-11-21", alive=False, outcome=DONE, decided=True)
+        await rest.state("nightly", "FINISHED")
+        detail = await rest.client.run("nightly")
+        assert (detail.counts, detail.summary.progress) == (DONE.counts, None)
+        assert (await rest.client.run("flights")).summary.run == second.job
+        log = await rest.client.run_log("nightly")
+        assert [record["type"] for record in log.records] == ["Submitted", "AttemptBegan", "RunEnded"]
+        assert all("graph" not in record for record in log.records)
+        assert log.output == "what Spark printed"
+        again = await rest.client.submit_run(submission("nightly-2026-11-21"), sources())
+        assert again.request == requested.request
+        assert [run.state for run in (await rest.client.runs()).runs][1] == "FINISHED"
+
+
+async def test_cancelled_and_failed(rest: Rest) -> None:
+    """Of what has ended nothing can be asked; an error of the user's code comes with its frames."""
+    async with rest.service():
+        for run in ("one", "two"):
+            await rest.client.submit_run(submission(run), sources())
+            await rest.small.state(run, "RUNNING")
+            if run == "one":
+                requested = await rest.client.cancel_run("one")
+                assert (await rest.client.run_outcome(requested, 20)).state == "completed"
+                await rest.state("one", "CANCELED")
+        with pytest.raises(RefusedError, match=r"run flights \(one\) has ended: CANCELED \(asked by a client"):
+            await rest.client.cancel_run("one")
+        failed = RunOutcome("FAILED", "ZeroDivisionError: division by zero", '  File "flights.py", line 3')
+        rest.small.children.change("two", alive=False, outcome=failed)
+        await rest.state("two", "FAILED")
+        detail = await rest.client.run("two")
+        assert (detail.summary.reason, detail.frames) == (failed.reason, failed.frames)
+        assert (await rest.client.run("flights")).summary.run == "two"
+
+
+async def test_what_is_refused(rest: Rest) -> None:
+    """Without a service everything that needs one; settings that are not allowed; what is no submission."""
+    with pytest.raises(NoAnswerError, match="no pipeline service serves this cluster now"):
+        await rest.client.submit_run(submission(), sources())
+    async with rest.service():
+        with pytest.raises(RefusedError, match="--allow-overrides"):
+            await rest.client.submit_run(submission(master="local[1]"), sources())
+        with pytest.raises(RefusedError, match=r"'\.\./x' is no id"):
+            await rest.client.submit_run(submission("../x"), sources())
+        with pytest.raises(RefusedError, match="parallelism"):
+            await rest.client.submit_run(submission(parallelism=0), sources())
+        with pytest.raises(RefusedError, match="this is no zip"):
+            await rest.client.submit_run(submission(), b"no")
+        document = msgspec.to_builtins(submission()) | {"graph": {"version": 0}}
+        files = {"run": ("run", json.dumps(document).encode()), "sources": ("sources", sources())}
+        refused = await rest.http.post("/penstock/v1/runs", files=files)
+        assert (refused.status_code, "run.graph: it has format 0" in refused.text) == (400, True)
+        with pytest.raises(RefusedError, match="there is no run 'unknown'; there are none"):
+            await rest.client.run("unknown")
+        assert (await rest.http.get(f"/penstock/v1/runs/one/requests/{uuid.uuid4().hex}")).status_code == 404
+        described = (await rest.http.get("/openapi.json")).json()
+        assert "RunSubmission" in described["components"]["schemas"]
+        assert set(described["paths"]["/penstock/v1/runs/{run}/cancel"]) == {"post"}
+
+
+async def test_a_name_may_be_a_job_s_or_a_run_s(rest: Rest) -> None:
+    """The one that has not ended is meant; where that does not decide it, the id is asked for."""
+    job = uuid.uuid4().hex
+    artifact = Artifact("artifacts/a.zip", "a", "flights.py")
+    await JobCatalog(rest.small.blobs).submit(
+        SubmitJob(request=job, job=job, name="flights", graph=graph(), artifact=artifact), "nonce"
+    )
+    assert ((await rest.client.find("flights")).kind, (await rest.client.find(job[:8])).id) == ("job", job)
+    async with rest.service():
+        await rest.client.submit_run(submission("nightly"), sources())
+        await rest.small.state("nightly", "RUNNING")
+        assert (await rest.client.find("nightly")).kind == "run"
+        with pytest.raises(RefusedError, match=f"a job and a run are called 'flights': {job}, nightly; give the id"):
+            await rest.client.find("flights")
+        rest.small.children.change("nightly", alive=False, outcome=DONE, decided=True)
+        await rest.state("nightly", "FINISHED")
+        assert (await rest.client.find("flights")).kind == "job"
+        with pytest.raises(RefusedError, match="did you mean 'flights'"):
+            await rest.client.find("flihgts")
