@@ -9,18 +9,30 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "integration"))
 
 import pipelines  # found by the path above
 
-from penstock import param
+from penstock import Pipeline, param, session
 from penstock.connectors import files
 
 _in = param("in", "in")
 
 
 def source(_: float | None) -> files.Source[pipelines.Event]:
+    rate = float(param("rate", 0)) or None
     return files.Source(
-        _in, schema=pipelines.Event, event_time="at", max_out_of_orderness="5s", batch_rows=int(param("batch", 100))
+        _in, schema=pipelines.Event, event_time="at", max_out_of_orderness="5s", batch_rows=100, rate=rate
     )
 
 
 pipelines.source = source  # what their declarations read
 _chosen = param("case", "tumbling")
-p = next(case for case in pipelines.CASES if case.name == _chosen).declare(Path(param("out", "out")), None)
+
+
+def other_windows(out: Path, rate: float | None) -> Pipeline:
+    """The uid of the tumbling windows, and other windows."""
+    made = Pipeline("tumbling")
+    keyed = made.read(source(rate)).key_by("key").window(session("2s"))
+    keyed.agg(**pipelines.AGGREGATES).uid("w").write(files.Sink(out))
+    return made
+
+
+_cases = {case.name: case.declare for case in pipelines.CASES} | {"other-windows": other_windows}
+p = _cases[_chosen](Path(param("out", "out")), None)

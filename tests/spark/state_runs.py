@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 from embedded_runs import settings
-from pipelines import ROWS, events
+from pipelines import events
 from spark_runs import HERE
 
 from penstock import Pipeline, savepoint
 from penstock.adapters.directory_blobs import DirectoryBlobs
-from penstock.client.exporting import import_savepoint
+from penstock.client.exporting import export_savepoint, import_savepoint
 from penstock.graph.jobgraph import build_job_graph
 from penstock.protocol.joblog import Submit
 from penstock.runtime.catalog import JobCatalog
@@ -41,12 +41,6 @@ def write_part(folder: Path, name: str, first: int, end: int) -> None:
     rows = events(np.arange(first, end, dtype=np.int64))
     for split in range(SPLITS):
         rows.filter(pl.col("number") % SPLITS == split).write_ndjson(folder / f"{name}{split}.jsonl")
-
-
-def write_parts(folder: Path, cuts: list[int]) -> None:
-    """All rows, a part between any two cuts."""
-    for number, (first, end) in enumerate(zip([0, *cuts], [*cuts, ROWS], strict=True)):
-        write_part(folder, f"part{number}-", first, end)
 
 
 def run_part(
@@ -94,6 +88,29 @@ def continue_embedded(pipeline: Pipeline, folder: Path, directory: Path, paralle
         assert result.state == "FINISHED", (result.state, result.reason, result.error)
 
     asyncio.run(go_on())
+
+
+def interrupt_embedded(pipeline: Pipeline, directory: Path, parallelism: int, after_rows: int, kept: Path) -> None:
+    """Run until so many rows are read, stop at a checkpoint, and keep it as a savepoint in a folder."""
+
+    async def stop() -> None:
+        engine = EmbeddedJob(pipeline, directory, settings(parallelism))
+        source = next(operator.id for operator in engine.graph.operators() if operator.verb == "read")
+        running = asyncio.create_task(engine.run(resume=False))
+        async with asyncio.timeout(60):
+            while not running.done() and not (
+                engine.started and engine.progress.total(source, "rows_in") >= after_rows
+            ):
+                await asyncio.wait([running], timeout=0.005)
+            engine.suspend()
+            result = await running
+        assert result.state == "SUSPENDED", (result.state, result.reason, result.error)
+        found = await engine.find()
+        assert found is not None
+        assert found.history.restore is not None
+        await export_savepoint(DirectoryBlobs(directory / "blobs"), found.history.restore, kept)
+
+    asyncio.run(stop())
 
 
 def merged(outs: list[Path], folder: Path) -> Path:

@@ -9,9 +9,9 @@ import pytest
 from embedded_runs import finish, settings
 from pipelines import CASES, ROWS, Case
 from spark_runs import rounded
-from state_runs import STATE_FILE, continue_embedded, merged, run_part, write_part
+from state_runs import STATE_FILE, continue_embedded, interrupt_embedded, merged, run_part, write_part
 
-from penstock import savepoint
+from penstock import Pipeline, savepoint
 from penstock.runtime.loading import load_pipeline
 
 SEED = int(os.environ.get("PENSTOCK_TEST_SEED", random.SystemRandom().randrange(10**6)))
@@ -46,3 +46,32 @@ def test_two_parts_are_one_run(case: Case, local, tmp_path):
     for engine in ("spark", "embedded"):
         both = merged([tmp_path / "first", tmp_path / engine], tmp_path / f"first-and-{engine}")
         assert rounded(case.result(both)) == expected, engine
+
+
+@pytest.mark.parametrize("case", STATEFUL, ids=lambda case: case.name)
+def test_a_job_is_continued_on_spark_and_goes_on_from_there(case: Case, local, tmp_path):
+    """Stopped amid its files; Spark reads the rest of them and newer ones; the job goes on at another parallelism."""
+    rng = random.Random(f"{SEED} {case.name} job")
+    cuts = sorted(rng.sample(range(ROWS // 4, ROWS), 2))
+    before, between, after = (rng.randrange(1, 4) for _ in range(3))
+    print(f"cuts {cuts}, parallelism {before}, {between}, {after}: repeat with PENSTOCK_TEST_SEED={SEED}")
+
+    def declared(out: str, **more: str) -> Pipeline:
+        return load_pipeline(str(STATE_FILE), {**given, "out": str(tmp_path / out), **more})
+
+    given = {"case": case.name, "in": str(tmp_path / "in")}
+    write_part(tmp_path / "in", "a-", 0, cuts[0])
+    after_rows = rng.randrange(1, cuts[0] // 3)
+    interrupt_embedded(declared("0", rate="400"), tmp_path / "job-0", before, after_rows, tmp_path / "kept-0")
+    stopped = savepoint.read(tmp_path / "kept-0")
+    write_part(tmp_path / "in", "b-", *cuts)
+    on_spark = {**given, "out": str(tmp_path / "1")}
+    run_part(local, tmp_path, on_spark, start=tmp_path / "kept-0", target=tmp_path / "kept-1", parallelism=between)
+    left = savepoint.read(tmp_path / "kept-1")
+    assert left.checkpoint == stopped.checkpoint + 1
+    assert left.splits()["finished"].to_list() == [True] * 6
+    write_part(tmp_path / "in", "c-", cuts[1], ROWS)
+    continue_embedded(declared("2"), tmp_path / "kept-1", tmp_path / "job-2", after)
+    finish(declared("whole"), tmp_path / "state", settings(1))
+    got = case.result(merged([tmp_path / "0", tmp_path / "1", tmp_path / "2"], tmp_path / "all"))
+    assert rounded(got) == rounded(case.result(tmp_path / "whole"))

@@ -17,7 +17,7 @@ from penstock.cli.cluster_parsers import add_cluster_commands
 from penstock.cli.options import positive
 from penstock.cli.platform_parsers import add_platform_commands
 from penstock.cli.services import SERVICES, add_service_commands, run_service_command
-from penstock.cli.spark_options import add_engine_option, add_spark_options, check_engine
+from penstock.cli.spark_options import add_backfill, add_engine_option, add_spark_options, check_engine
 from penstock.errors import IncompatibleStateError, PenstockError, PipelineError, UsageError, UserCodeError
 from penstock.leaving import leave
 from penstock.observability.user_frames import shown_frames, shown_text
@@ -102,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_run(commands)
     _add_plan(commands)
+    add_backfill(commands)
     add_cluster_commands(commands)
     add_service_commands(commands)
     add_platform_commands(commands)
@@ -149,6 +150,7 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
             "penstock run examples/departures.py --fresh --param rate=5000 --checkpoint-interval 1s",
             "penstock run examples/departures.py --resume --parallelism 2",
             "penstock run examples/departures.py --engine spark --master local[4]",
+            "penstock run trades.py --engine spark --from-savepoint monday --to-savepoint tuesday --run-id tuesday",
         ],
     )
     parser.add_argument("--checkpoint-interval", default="10s", metavar="TIME", help="between checkpoints (10s)")

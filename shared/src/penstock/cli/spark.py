@@ -1,4 +1,4 @@
-"""`penstock run --engine spark` and `penstock plan --engine spark`."""
+"""`penstock run --engine spark`, `penstock backfill` and `penstock plan --engine spark`."""
 
 from __future__ import annotations
 
@@ -8,18 +8,22 @@ import time
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 from rich.text import Text
 
+from penstock.api.pipeline import Pipeline
 from penstock.cli.display import operator_name, row_lines
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, UsageError
 from penstock.graph.jobgraph import SINK_VERBS, JobVertex
 from penstock.runtime.loading import load_pipeline, parse_parameters
-from penstock.spark.engine import SparkResult, SparkRun, batch_graph, spark_graph
+from penstock.spark.engine import RunOptions, SparkResult, SparkRun, batch_graph, check_options, spark_graph
 from penstock.spark.explain import explain_stages
 from penstock.spark.refusing import refusals
+from penstock.spark.savepoints import starting_point
 from penstock.spark.session import (
     PLANNED_PARALLELISM,
     SparkSettings,
@@ -35,26 +39,79 @@ if TYPE_CHECKING:
 _POLL_S: Final = 0.3
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """A run as a command wants it."""
+
+    target: str
+    """`file.py` or `file.py:name`."""
+    parameters: dict[str, str]
+    spark: SparkSettings
+    options: RunOptions
+    parallelism: int | None = None
+    run: str | None = None
+    folder: Path | None = None
+    """Where the manifests of the pipeline's runs are, if not in their usual place."""
+
+
 def run_on_spark(arguments: argparse.Namespace) -> int:
     """Run the pipeline; the exit code."""
-    parameters = parse_parameters(arguments.param)
-    pipeline = load_pipeline(arguments.file, parameters)
-    # What can be refused is refused before a JVM is started.
-    spark_graph(pipeline.plan, arguments.parallelism or PLANNED_PARALLELISM)
+    console = _console()
+    return 0 if carry_out(_wanted(arguments, console, {}), console) else 130
+
+
+def backfill_command(arguments: argparse.Namespace) -> int:
+    """Run the history of a pipeline, and leave a savepoint; the exit code."""
+    console = _console()
+    archives: dict[str, str] = {}
+    for text in arguments.source:
+        uid, equals, path = text.partition("=")
+        if not equals or not uid or not path:
+            raise UsageError(f"--source {text}: write --source UID=PATH")
+        if uid in archives:
+            raise UsageError(f"--source {uid}: given twice; name a folder, or a pattern with *, for several files")
+        archives[uid] = path
+    return 0 if carry_out(_wanted(arguments, console, archives), console) else 130
+
+
+def _console() -> Console:
+    """Standard output belongs to the rows of console sinks: everything about a run goes to standard error."""
+    return Console(stderr=True, highlight=False)
+
+
+def _wanted(arguments: argparse.Namespace, console: Console, archives: dict[str, str]) -> Wanted:
+    start = arguments.from_savepoint
+    options = RunOptions(
+        starting_point(start, arguments.cluster) if start is not None else None,
+        Path(arguments.to_savepoint) if arguments.to_savepoint is not None else None,
+        archives,
+        lambda text: _say(console, f"warning: {text}"),
+    )
     settings = SparkSettings(arguments.master, arguments.remote, parse_conf(arguments.conf))
-    # Standard output belongs to the rows of console sinks: everything about the run goes to standard error.
-    console = Console(stderr=True, highlight=False)
-    session = open_session(pipeline.name, settings)
+    parameters = parse_parameters(arguments.param)
+    return Wanted(arguments.file, parameters, settings, options, arguments.parallelism, arguments.run_id)
+
+
+def carry_out(wanted: Wanted, console: Console, pipeline: Pipeline | None = None) -> bool:
+    """Do it, and say so; False if it was interrupted. `pipeline` is that of the target, if it is loaded already."""
+    pipeline = pipeline or load_pipeline(wanted.target, wanted.parameters)
+    # What can be refused is refused before a JVM is started.
+    until_now = wanted.options.target is not None
+    graph = spark_graph(pipeline.plan, wanted.parallelism or PLANNED_PARALLELISM, until_now=until_now)
+    check_options(graph, pipeline.plan, wanted.options)
+    session = open_session(pipeline.name, wanted.spark)
     try:
         progress = _Progress(session, console)
         run = SparkRun(
             session,
             pipeline,
-            arguments.file,
-            parameters,
-            parallelism=arguments.parallelism,
-            run=arguments.run_id,
+            wanted.target,
+            wanted.parameters,
+            parallelism=wanted.parallelism,
+            run=wanted.run,
+            folder=wanted.folder,
             entered=progress.entered,
+            options=wanted.options,
         )
         _announce(console, session, run)
         started = time.monotonic()
@@ -62,11 +119,11 @@ def run_on_spark(arguments: argparse.Namespace) -> int:
             result = _execute(session, run)
         if result is None:
             _say(console, f"interrupted; --run-id {run.run_id} carries this run to its end, without doubling a row")
-            return 130
+            return False
         _summarise(console, run, result, time.monotonic() - started)
     finally:
         session.stop()
-    return 0
+    return True
 
 
 def plan_on_spark(arguments: argparse.Namespace) -> int:
@@ -121,6 +178,9 @@ def _summarise(console: Console, run: SparkRun, result: SparkResult, seconds: fl
     if not result.computed:
         _say(console, f"run {result.run} was computed before; its results are visible, nothing was computed again")
     _say(console, *row_lines(run.graph, result.total, seconds if result.computed else None))
+    target = run.options.target
+    if target is not None:
+        _say(console, f"savepoint: {target}; go on with: penstock submit FILE --from-savepoint {target}")
     _say(console, f"{run.graph.name}: finished")
 
 

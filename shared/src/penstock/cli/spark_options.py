@@ -1,13 +1,14 @@
-"""The options of `run` and `plan` that choose an engine, and which options belong to which."""
+"""The options of commands that know Spark, and which of `run` and `plan` belong to which engine."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Final
+from typing import Any, Final
 
+from penstock.cli.options import Commands, add_command, positive
 from penstock.errors import UsageError
 
-_SPARK_ONLY: Final = ("master", "remote", "conf", "run_id")
+_SPARK_ONLY: Final = ("master", "remote", "conf", "run_id", "from_savepoint", "to_savepoint", "cluster")
 _EMBEDDED_ONLY: Final = (
     "checkpoint_interval",
     "dir",
@@ -31,13 +32,85 @@ def add_engine_option(parser: argparse.ArgumentParser) -> None:
 
 
 def add_spark_options(parser: argparse.ArgumentParser) -> None:
-    """Where Spark is, and which run this is."""
+    """Where Spark is, which run this is, and where its state comes from and goes to."""
     group = parser.add_argument_group("options of --engine spark")
+    add_session_options(group)
+    _add_run_id(group)
+    group.add_argument(
+        "--from-savepoint",
+        metavar="SAVEPOINT",
+        help="start with its state: the folder of one, or the key of its manifest in a cluster's store",
+    )
+    group.add_argument(
+        "--to-savepoint",
+        metavar="DIR",
+        help="leave the state as a savepoint there; topics without an end are read up to now",
+    )
+    add_cluster_option(group)
+
+
+def add_backfill(commands: Commands) -> None:
+    """`penstock backfill`."""
+    parser = add_command(
+        commands,
+        "backfill",
+        "Run the history of a pipeline on Spark, and leave its state as a savepoint for a job to go on from.",
+        [
+            "penstock backfill trades.py --to-savepoint history",
+            "penstock backfill trades.py --source trades='archive/*.parquet' --until kafka --to-savepoint history",
+            "penstock submit trades.py --from-savepoint history",
+        ],
+    )
+    parser.add_argument("file", metavar="FILE", help="a pipeline file, or file.py:name if it declares several")
+    parser.add_argument(
+        "--parallelism", type=positive, metavar="N", help="subtasks per operator (as many as Spark runs)"
+    )
+    parser.add_argument(
+        "--source",
+        action="append",
+        default=[],
+        metavar="UID=PATH",
+        help="read these files before the source of that uid: a file, a folder, a pattern, or s3://bucket/prefix",
+    )
+    parser.add_argument(
+        "--until",
+        choices=("kafka",),
+        default="kafka",
+        help="where history ends: behind what is in the topics when the run begins (kafka)",
+    )
+    parser.add_argument("--to-savepoint", required=True, metavar="DIR", help="the folder of the savepoint, a new one")
+    parser.add_argument(
+        "--param", action="append", default=[], metavar="NAME=VALUE", help="a value for param(NAME, ...) in the file"
+    )
+    add_session_options(parser)
+    _add_run_id(parser)
+    parser.set_defaults(log_format="text", log_level="error", from_savepoint=None, cluster=None)
+
+    def backfill(arguments: argparse.Namespace) -> int:
+        from penstock.cli.spark import backfill_command
+
+        return backfill_command(arguments)
+
+    parser.set_defaults(command=backfill)
+
+
+def add_session_options(group: Any) -> None:
+    """Where Spark is."""
     group.add_argument("--master", metavar="URL", help="local[*], spark://host:port, k8s://... (local[*])")
     group.add_argument("--remote", metavar="URL", help="sc://host:port of a Spark Connect server instead of --master")
     group.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark")
+
+
+def _add_run_id(group: Any) -> None:
     group.add_argument(
         "--run-id", metavar="ID", help="names this run: given again, it is only carried to its end (a fresh one)"
+    )
+
+
+def add_cluster_option(group: Any) -> None:
+    """Whose store savepoints are in."""
+    group.add_argument(
+        "--cluster", metavar="FILE", help="the cluster's settings ($PENSTOCK_CLUSTER, or .penstock/cluster.toml)"
     )
 
 

@@ -86,6 +86,24 @@ class RunOptions:
     """Is told what the user should know."""
 
 
+def check_options(graph: JobGraph, plan: LogicalPlan, options: RunOptions) -> None:
+    """Whether a pipeline can be run so.
+
+    Raises:
+        UsageError: a source is named that there is not.
+        PipelineError: its state would not make one savepoint.
+        IncompatibleStateError: the state of the savepoint to start from does not fit; names every operator.
+    """
+    if options.start is not None:
+        check_start(graph, options.start)
+    if options.target is not None:
+        key_groups_of(graph)
+    sources = sources_of(graph, plan)
+    for operator in options.archives:
+        if operator not in sources:
+            raise UsageError(f"--source {operator}=...: there is no such source; {nearest(operator, sources)}")
+
+
 class SparkRun:
     """One run: `target` is `file.py` or `file.py:name`, from which `pipeline` was loaded with `parameters`."""
 
@@ -115,7 +133,7 @@ class SparkRun:
             parallelism or default_parallelism(session),
             until_now=self.options.target is not None,
         )
-        self._check_options(pipeline.plan)
+        check_options(self.graph, pipeline.plan, self.options)
         self.run_id = checked_run_id(run) if run is not None else uuid.uuid4().hex
         self._session = session
         self._plan = pipeline.plan
@@ -123,6 +141,7 @@ class SparkRun:
         self._parameters = parameters
         self._folder = folder or Path(".penstock") / pipeline.name / "spark"
         self._manifests = RunManifests(self._folder)
+        self._beginnings = RunBeginnings(self._folder)
         self._entered = entered
 
     def execute(self) -> SparkResult:
@@ -136,6 +155,7 @@ class SparkRun:
             return self._execute()
 
     def _execute(self) -> SparkResult:
+        self._beginnings.find(self.run_id, self._asked)
         manifest = self._manifests.find(self.run_id)
         computed = manifest is None
         if manifest is None:
@@ -177,32 +197,23 @@ class SparkRun:
         target = self.options.target
         return KeptState(str(target.absolute()), state.manifest(self.run_id, reports)) if target is not None else None
 
-    def _check_options(self, plan: LogicalPlan) -> None:
+    @property
+    def _asked(self) -> Asked:
         options = self.options
-        if options.start is not None:
-            check_start(self.graph, options.start)
-        if options.target is not None:
-            key_groups_of(self.graph)
-        sources = sources_of(self.graph, plan)
-        for operator in options.archives:
-            if operator not in sources:
-                raise UsageError(f"--source {operator}=...: there is no such source; {nearest(operator, sources)}")
-
-    def _begin(self) -> RunBeginning:
-        """What the run reads: as an execution before this one found it, or as it is now."""
-        options = self.options
-        asked = Asked(
+        return Asked(
             restored=options.start.name if options.start is not None else "",
             target=str(options.target.absolute()) if options.target is not None else "",
             archives=options.archives,
             until_now=options.target is not None,
         )
-        beginnings = RunBeginnings(self._folder)
-        found = beginnings.find(self.run_id, asked)
-        if found is None:
-            former = options.start.splits() if options.start is not None else {}
-            beginnings.fix(self.run_id, find_beginning(self.graph, self._plan, asked, former))
-            found = beginnings.find(self.run_id, asked)
+
+    def _begin(self) -> RunBeginning:
+        """What the run reads: as an execution before this one found it, or as it is now."""
+        if self._beginnings.find(self.run_id, self._asked) is None:
+            former = self.options.start.splits() if self.options.start is not None else {}
+            beginning = find_beginning(self.graph, self._plan, self._asked, former)
+            self._beginnings.fix(self.run_id, beginning)
+        found = self._beginnings.find(self.run_id, self._asked)
         assert found is not None
         return found
 

@@ -1,0 +1,129 @@
+"""A run that leaves a savepoint does so once, whatever is tried again; what cannot be is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from embedded_runs import rows
+from pipelines import ROWS, events
+from spark_runs import CASES_FILE
+from state_runs import STATE_FILE, run_part, write_part
+
+from penstock import savepoint
+from penstock.cli.main import main
+from penstock.errors import IncompatibleStateError, UsageError
+from penstock.graph.jobgraph import build_job_graph
+from penstock.runtime.loading import load_pipeline
+from penstock.runtime.submission import check_compatible
+from penstock.spark import engine
+from penstock.spark.savepoints import starting_point
+
+
+class Killed(BaseException):
+    """The process is gone, as far as a run can tell."""
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> dict[str, str]:
+    """Half of the rows are there."""
+    write_part(tmp_path / "in", "a-", 0, ROWS // 2)
+    return {"case": "tumbling", "in": str(tmp_path / "in"), "out": str(tmp_path / "out")}
+
+
+def kill_at(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    def killed(*_: object, **__: object) -> None:
+        raise Killed
+
+    monkeypatch.setattr(engine, step, killed)
+
+
+@pytest.mark.parametrize("step", ["staged_parts", "commit", "seal"])
+def test_a_run_that_died_is_carried_to_its_end(step, given, local, tmp_path, monkeypatch):
+    """Given again it leaves the one savepoint, with nothing of the dead attempt beside it, and reads what it would have
+    read then. A third time nothing happens."""
+    kept = tmp_path / "kept"
+    with monkeypatch.context() as patch:
+        kill_at(patch, step)
+        with pytest.raises(Killed):
+            run_part(local, tmp_path, given, target=kept, run="nightly")
+    write_part(tmp_path / "in", "b-", ROWS // 2, ROWS)
+    again = run_part(local, tmp_path, given, target=kept, run="nightly")
+    assert again.computed == (step == "staged_parts")
+    sp = savepoint.read(kept)
+    assert sorted(sp.splits()["split"]) == ["a-0.jsonl", "a-1.jsonl", "a-2.jsonl"]
+    named = {handle.key for part in sp.manifest.subtasks["v1"].values() if (handle := part.operators["w"].keyed)}
+    assert named == {f"objects/{path.name}" for path in (kept / "objects").iterdir()}
+    found = rows(tmp_path / "out")
+    assert sum(row["n"] for row in found) + sp.table("w")["__p0"].sum() == ROWS // 2
+    assert not run_part(local, tmp_path, given, target=kept, run="nightly").computed
+    assert rows(tmp_path / "out") == found
+
+
+def test_a_run_id_has_one_beginning_and_one_end(given, local, tmp_path):
+    """Another savepoint to start from or to leave is another run."""
+    run_part(local, tmp_path, given, target=tmp_path / "monday", run="monday")
+    with pytest.raises(UsageError, match=r"left its savepoint in .*monday, this one is to use .*tuesday"):
+        run_part(local, tmp_path, given, target=tmp_path / "tuesday", run="monday")
+    with pytest.raises(UsageError, match="started from savepoint none"):
+        run_part(local, tmp_path, given, start=tmp_path / "monday", target=tmp_path / "monday", run="monday")
+
+
+def test_runs_follow_each_other(given, local, tmp_path):
+    """Every run starts from the savepoint of the one before; windows come once, and no row is late."""
+    cuts = [ROWS // 2, 1_700, 1_701, 2_400, ROWS]
+    previous = None
+    for number, name in enumerate(("mon", "tue", "wed", "thu", "fri")):
+        if number:
+            write_part(tmp_path / "in", f"{name}-", cuts[number - 1], cuts[number])
+        target = tmp_path / name if name != "fri" else None
+        result = run_part(local, tmp_path, given, start=previous, target=target, run=name)
+        assert result.total("w", "late_rows") == 0
+        previous = target
+    found = rows(tmp_path / "out")
+    assert sum(row["n"] for row in found) == ROWS
+    assert len({(row["key"], row["window_start"]) for row in found}) == len(found)
+
+
+def test_a_folder_in_which_something_is_is_not_written_to(given, local, tmp_path):
+    """Nothing is computed before that is found."""
+    (tmp_path / "kept" / "objects").mkdir(parents=True)
+    (tmp_path / "kept" / "objects" / "mine").touch()
+    with pytest.raises(UsageError, match="there is something already"):
+        run_part(local, tmp_path, given, target=tmp_path / "kept")
+    assert not (tmp_path / "out").exists()
+
+
+def test_rows_behind_the_savepoint_are_late(given, local, tmp_path):
+    """As in streaming: they are counted, and make no second result of a window."""
+    run_part(local, tmp_path, given, target=tmp_path / "kept")
+    reached = savepoint.read(tmp_path / "kept").watermarks()["watermark"].max()
+    write_part(tmp_path / "in", "b-", 0, 100)
+    again = run_part(local, tmp_path, given, start=tmp_path / "kept")
+    late = again.total("w", "late_rows")
+    early = events(np.arange(100))
+    assert late == early.filter(early["at"].dt.truncate("10s").dt.offset_by("10s") <= reached).height > 80
+    found = rows(tmp_path / "out")
+    assert len({(row["key"], row["window_start"]) for row in found}) == len(found)
+
+
+def test_the_savepoint_is_one_of_the_pipeline(given, local, tmp_path):
+    """What a coordinator checks before it starts a job from it holds; another pipeline is refused with the operator."""
+    run_part(local, tmp_path, given, target=tmp_path / "kept")
+    manifest = savepoint.read(tmp_path / "kept").manifest
+    check_compatible(build_job_graph(load_pipeline(str(STATE_FILE), given).plan, 5), manifest)
+    other = {**given, "case": "other-windows"}
+    with pytest.raises(IncompatibleStateError, match=r"--from-savepoint: .*operator 'w'.*window changed"):
+        run_part(local, tmp_path, other, start=tmp_path / "kept")
+
+
+def test_a_folder_without_a_savepoint_says_so(tmp_path, capsys):
+    """On the command line, before Spark is started."""
+    chosen = ["run", str(CASES_FILE), "--engine", "spark", "--from-savepoint", str(tmp_path)]
+    assert main(chosen) == 2
+    assert "no savepoint is there" in capsys.readouterr().err
+    assert main(["run", str(CASES_FILE), "--to-savepoint", "x"]) == 2
+    assert "only --engine spark has --to-savepoint" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="neither a folder"):
+        starting_point("nowhere")
