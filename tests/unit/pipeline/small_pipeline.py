@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -96,11 +97,10 @@ class SmallPipeline:
         serving = asyncio.ensure_future(service.run())
         try:
             yield service
-            if serving.done():
-                serving.result()
         finally:
             serving.cancel()
-            await asyncio.gather(serving, return_exceptions=True)
+            [ended] = await asyncio.gather(serving, return_exceptions=True)
+            assert isinstance(ended, asyncio.CancelledError), "".join(traceback.format_exception(ended))
 
     async def ask(self, request: RunRequest) -> None:
         """Append a request."""

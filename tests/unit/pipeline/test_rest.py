@@ -55,7 +55,7 @@ def graph(name: str = "flights") -> dict[str, Any]:
 def sources() -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("flights.py", "p = 1\n")
+        archive.writestr(zipfile.ZipInfo("flights.py"), "p = 1\n")  # without a time: always the same bytes
     return buffer.getvalue()
 
 
