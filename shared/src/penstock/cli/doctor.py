@@ -10,6 +10,7 @@ from dataclasses import asdict
 
 from rich.console import Console
 
+from penstock.platform.buckets import ensure_bucket
 from penstock.platform.doctor import Finding, examine
 from penstock.settings import load_settings
 
@@ -17,6 +18,8 @@ from penstock.settings import load_settings
 def doctor_command(arguments: argparse.Namespace) -> int:
     """Check and print; 1 if a check failed."""
     settings = load_settings(arguments.cluster)
+    if arguments.create_bucket:
+        ensure_bucket(settings.store)
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would log is in the findings
     with Console(stderr=True).status("asking Kafka, Redis and the store"):
         findings = asyncio.run(examine(settings))

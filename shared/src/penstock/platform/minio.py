@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import urllib3
-from minio import Minio
 from minio.error import MinioException, S3Error
 
+from penstock.platform.buckets import make_bucket
 from penstock.platform.errors import ServerStartError
 from penstock.platform.parts import Parts
 from penstock.platform.server import Recorder, Server, accepts, no_recorder
@@ -74,24 +74,12 @@ class MinioServer(Server):
 
     def _make_bucket(self) -> bool:
         """Create the bucket unless it exists; False while the server does not serve yet."""
-        pool = urllib3.PoolManager(timeout=urllib3.Timeout(connect=1, read=5), retries=False)
-        client = Minio(
-            self.address,
-            access_key=self._access_key,
-            secret_key=self._secret_key,
-            secure=False,
-            region=self.settings.region,
-            http_client=pool,
-        )
         try:
-            if not client.bucket_exists(self.bucket):
-                client.make_bucket(self.bucket)
+            make_bucket(self.settings)
         except S3Error as error:
             if error.code in ("InvalidAccessKeyId", "SignatureDoesNotMatch"):
                 raise ServerStartError(f"{self.address}: another store answers there; give it another port") from error
-            return error.code in ("BucketAlreadyOwnedByYou", "BucketAlreadyExists")
+            return False
         except (MinioException, urllib3.exceptions.HTTPError, OSError):
             return False  # it still starts; whoever waits has the deadline
-        finally:
-            pool.clear()
         return True

@@ -1,0 +1,88 @@
+"""A container engine for tests: the one that runs or one started for them; images where none can be pulled."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+STAND_INS: Final = ROOT / "infra" / "standins" / "build.sh"
+START_S: Final = 60
+
+
+def run(*command: str | Path, timeout_s: float = 120, check: bool = True, **environment: str) -> str:
+    """What a command prints; it must succeed unless `check` is off."""
+    done = subprocess.run(
+        list(map(str, command)),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout_s,
+        env={**os.environ, **environment},
+    )
+    assert not check or done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def answers() -> bool:
+    """Whether an engine is there."""
+    done = subprocess.run(["docker", "info"], capture_output=True, check=False, timeout=60)
+    return done.returncode == 0
+
+
+@contextlib.contextmanager
+def engine(folder: Path) -> Generator[None]:
+    """A running engine; one that was started here is ended."""
+    if answers():
+        yield
+        return
+    daemon = shutil.which("dockerd")
+    assert daemon is not None, "no container engine runs, and dockerd is missing: make acceptance installs it"
+    with (folder / "dockerd.log").open("w") as log:
+        process = subprocess.Popen([daemon], stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        end = time.monotonic() + START_S
+        while not answers():
+            log_text = (folder / "dockerd.log").read_text()[-2_000:]
+            assert process.poll() is None, f"dockerd ended while it started:\n{log_text}"
+            assert time.monotonic() < end, f"dockerd does not answer within {START_S} s:\n{log_text}"
+            time.sleep(0.5)
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+
+
+class Compose:
+    """The compose file as a project of its own, on free ports."""
+
+    def __init__(self, project: str, variables: Mapping[str, str]) -> None:
+        self._variables = dict(variables)
+        has_plugin = subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode == 0
+        self._command = [*(["docker", "compose"] if has_plugin else ["docker-compose"]), "--project-name", project]
+
+    def __call__(self, *arguments: str, timeout_s: float = 600) -> str:
+        """What `docker compose ...` prints."""
+        return run(*self._command, *arguments, timeout_s=timeout_s, **self._variables)
+
+    def containers(self, service: str) -> list[str]:
+        """The ids of a service's containers that run."""
+        return self("ps", "-q", service).split()
+
+    def kill(self, service: str) -> None:
+        """kill -9 of the main process of one container, so that its restart policy is what brings it back."""
+        pid = int(run("docker", "inspect", "--format", "{{.State.Pid}}", self.containers(service)[0]))
+        os.kill(pid, signal.SIGKILL)
+
+    def restarts(self, service: str) -> int:
+        """How often the containers of a service were restarted."""
+        ids = self.containers(service)
+        return sum(int(run("docker", "inspect", "--format", "{{.RestartCount}}", found)) for found in ids)

@@ -1,0 +1,185 @@
+"""The compose file as users start it: images are built, containers killed, no row is lost or doubled."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import time
+import urllib.request
+from collections.abc import Callable, Generator, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+from penstock.platform.free_ports import free_port
+
+from .docker import STAND_INS, Compose, engine, run
+
+pytestmark = pytest.mark.timeout(1_500)
+
+ROWS = 120_000
+RATE = 2_000
+WINDOW_US = 10_000_000
+STEP_US = 500
+OUT_OF_ORDER_US = 1_000_000
+START_US = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1_000_000)
+
+
+class Demo:
+    """`docker compose --profile demo up` with a feed that ends, and what its ports show."""
+
+    def __init__(self) -> None:
+        taken: set[int] = set()
+        ports = {name: free_port(taken) for name in ("PENSTOCK_PORT", "KAFKA_PORT", "PROMETHEUS_PORT")}
+        variables = {name: str(port) for name, port in ports.items()}
+        self.ports = ports
+        self.compose = Compose(
+            f"penstock-test-{secrets.token_hex(4)}",
+            variables | {"DEMO_ROWS": str(ROWS), "DEMO_RATE": str(RATE), "PENSTOCK_VERSION": "test"},
+        )
+        self._position: dict[int, int] = {}
+        self.rows: list[dict[str, Any]] = []
+
+    def get(self, path: str, port: str = "PENSTOCK_PORT") -> Any:
+        """JSON from a port of the platform."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[port]}{path}", timeout=10) as answer:
+            return json.load(answer)
+
+    def leader(self) -> str | None:
+        """The coordinator that leads, as a service of the compose file."""
+        found = self.get("/api/v1/query?query=penstock_leading==1", "PROMETHEUS_PORT")["data"]["result"]
+        addresses = {sample["metric"]["instance"].partition(":")[0] for sample in found}
+        for service in ("coordinator-1", "coordinator-2"):
+            form = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
+            if run("docker", "inspect", "--format", form, self.compose.containers(service)[0]).strip() in addresses:
+                return service
+        return None
+
+    def read(self) -> None:
+        """Add what has become visible in the result's topic."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": f"127.0.0.1:{self.ports['KAFKA_PORT']}",
+                "group.id": "test",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+            }
+        )
+        try:
+            partitions = [TopicPartition("spent", n, self._position.get(n, OFFSET_BEGINNING)) for n in range(4)]
+            consumer.assign(partitions)
+            open_ones = set(range(4))
+            end = time.monotonic() + 30
+            while open_ones and time.monotonic() < end:
+                for message in consumer.consume(1_000, 0.5):
+                    if message.error() is not None:
+                        open_ones.discard(message.partition())
+                        continue
+                    self._position[message.partition()] = message.offset() + 1
+                    self.rows.append(json.loads(message.value()))
+        finally:
+            consumer.close()
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Generator[Demo]:
+    """The platform of the compose file, with images built from this tree."""
+    with engine(tmp_path_factory.mktemp("docker")):
+        run(STAND_INS, timeout_s=900)
+        found = Demo()
+        try:
+            found.compose("--profile", "demo", "up", "--detach", "--build", timeout_s=1_200)
+            yield found
+        finally:
+            found.compose("--profile", "demo", "down", "--volumes", "--timeout", "10")
+
+
+def wait_for(condition: Callable[[], Any], what: str, demo: Demo, deadline_s: float = 180) -> Any:
+    """Wait until it holds; connections that fail meanwhile count as not yet."""
+    end = time.monotonic() + deadline_s
+    seen: object = None
+    while True:
+        try:
+            seen = condition()
+        except OSError as error:
+            seen = error
+        if seen and not isinstance(seen, OSError):
+            return seen
+        assert time.monotonic() < end, f"not within {deadline_s} s: {what}; {seen}\n{demo.compose('ps')}"
+        time.sleep(1)
+
+
+def expected() -> Iterator[tuple[int, int, int, float]]:
+    """Customer, window's beginning, orders and cents of every window that the last order's watermark has closed."""
+    watermark = START_US + (ROWS - 1) * STEP_US - OUT_OF_ORDER_US
+    found: dict[tuple[int, int], tuple[int, int]] = {}
+    for number in range(ROWS):
+        at = START_US + number * STEP_US
+        window = at - at % WINDOW_US
+        if window + WINDOW_US <= watermark:
+            orders, cents = found.get((number * 7919 % 1_000, window), (0, 0))
+            found[number * 7919 % 1_000, window] = (orders + 1, cents + number * 104_729 % 20_000)
+    for (customer, window), (orders, cents) in found.items():
+        yield customer, window, orders, cents
+
+
+def test_the_demo_survives_its_containers(demo: Demo) -> None:
+    """Both jobs run and show in REST and Prometheus; the leader's and the task manager's container are killed; the
+    result is exactly what the orders say."""
+    jobs = lambda: {job["name"]: job["state"] for job in demo.get("/jobs/overview")["jobs"]}  # noqa: E731
+    wait_for(lambda: jobs() == {"orders": "RUNNING", "orders-feed": "RUNNING"}, "both jobs run", demo)
+    rate = "/api/v1/query?query=sum(rate(penstock_rows_in_total%7Bjob_name=%22orders%22%7D%5B30s%5D))%3E0"
+    wait_for(lambda: demo.get(rate, "PROMETHEUS_PORT")["data"]["result"], "rows move in Prometheus", demo)
+
+    demo.compose.kill("taskmanager")
+    wait_for(lambda: demo.compose.restarts("taskmanager"), "the task manager is restarted", demo)
+    first = wait_for(demo.leader, "somebody leads", demo)
+    demo.compose.kill(first)
+    wait_for(lambda: demo.leader() not in (None, first), "another one leads", demo)
+
+    want = sorted(expected())
+
+    def complete() -> bool:
+        demo.read()
+        return len(demo.rows) >= len(want)
+
+    wait_for(complete, "all windows are in the topic", demo, 300)
+    demo.read()
+    got = sorted(
+        (row["customer"], micros(row["window_start"]), row["orders"], round(row["euros"] * 100)) for row in demo.rows
+    )
+    assert got == want
+    assert jobs()["orders"] == "RUNNING"
+
+
+def micros(text: str) -> int:
+    """Microseconds since the epoch."""
+    return round(datetime.fromisoformat(text).timestamp() * 1_000_000)
+
+
+def test_task_managers_scale(demo: Demo) -> None:
+    """`--scale taskmanager=2`: the cluster has the slots of both."""
+    demo.compose("up", "--detach", "--scale", "taskmanager=2", "--no-recreate", "taskmanager")
+    wait_for(lambda: demo.get("/overview")["slots-total"] == 8, "eight slots", demo)
+
+
+@pytest.mark.parametrize("service", ["coordinator", "dispatcher", "taskmanager"])
+def test_images_are_small_and_nobody_is_root_in_them(demo: Demo, service: str) -> None:
+    """Less than 300 MB compressed beside the base, no compiler, no pip, a user of its own, a read-only root."""
+    image = f"penstock/{service}:test"
+    assert run("docker", "image", "inspect", "--format", "{{.Config.User}}", image).strip() == "10001:10001"
+    assert "healthcheck.py" in run("docker", "image", "inspect", "--format", "{{.Config.Healthcheck}}", image)
+    found = run(
+        "docker", "run", "--rm", "--read-only", "--entrypoint", "sh", image, "-c",
+        "tar --create --gzip --directory / opt/penstock | wc -c; ls /opt/penstock/bin; id -u; touch /opt/x 2>&1",
+        check=False,
+    )  # fmt: skip
+    size, *rest = found.split()
+    assert int(size) < 250_000_000
+    assert "10001" in rest
+    assert not re.search(r"\bpip\d*\b", found)
+    assert "Read-only" in found
