@@ -55,6 +55,7 @@ def run_part(
     warned: list[str] | None = None,
     file: Path = STATE_FILE,
     archives: dict[str, str] | None = None,
+    folder: Path | None = None,
 ) -> SparkResult:
     """Run on Spark, from a savepoint if there is one, leaving one if that is asked for."""
     pipeline = load_pipeline(str(file), given)
@@ -67,7 +68,14 @@ def run_part(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PySpark's own
         made = SparkRun(
-            spark, pipeline, str(file), given, parallelism=parallelism, run=run, folder=root / "runs", options=options
+            spark,
+            pipeline,
+            str(file),
+            given,
+            parallelism=parallelism,
+            run=run,
+            folder=folder or root / "runs",
+            options=options,
         )
         return made.execute()
 

@@ -182,7 +182,7 @@ class PartitionReader:
                 break
             behind = self._sorted_out(messages, records, behind)
             if self._end is not None and behind >= self._end:
-                break
+                return self._end  # what was taken from behind it is left to who goes on from here
         return behind
 
     def _started(self) -> Consumer:
