@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, Final
@@ -19,6 +20,7 @@ from penstock.kafka_clients import confluent_options
 from penstock.settings import KafkaSettings
 
 TIMEOUT_S: Final = 20.0
+_PAUSE_S: Final = 0.1
 LOG_WARNINGS: Final = 4
 """librdkafka's level: at its default it reports every client that is closed."""
 DEFAULT_MAX_MESSAGE_BYTES: Final = 1_048_588
@@ -81,15 +83,23 @@ class TopicAdmin:
         self._result(f"creating topic {topic!r}", creating[topic], (KafkaError.TOPIC_ALREADY_EXISTS,))
 
     def max_message_bytes(self, topic: str) -> int:
-        """The largest batch that the topic takes."""
+        """The largest batch that the topic takes; waits a while for a topic that not all brokers know of yet."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                return int(self._settings_of(topic)["max.message.bytes"].value)
+            except KafkaException as error:
+                if is_denied(error):
+                    return DEFAULT_MAX_MESSAGE_BYTES
+                if _code(error) != KafkaError.UNKNOWN_TOPIC_OR_PART or time.monotonic() > deadline:
+                    raise self._error(f"reading the settings of topic {topic!r}", error) from error
+            time.sleep(_PAUSE_S)
+
+    def _settings_of(self, topic: str) -> Any:
         resource = ConfigResource(ResourceType.TOPIC, topic)
         describing: Any = self._client.describe_configs([resource], request_timeout=TIMEOUT_S)[resource]
         try:
-            return int(describing.result(TIMEOUT_S)["max.message.bytes"].value)
-        except KafkaException as error:
-            if is_denied(error):
-                return DEFAULT_MAX_MESSAGE_BYTES
-            raise self._error(f"reading the settings of topic {topic!r}", error) from error
+            return describing.result(TIMEOUT_S)
         except TimeoutError as error:
             raise ExternalError(f"kafka at {self._settings.brokers}: no answer about topic {topic!r}") from error
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from penstock.graph.jobgraph import JobEdge, JobGraph, JobVertex
+from penstock.connectors import kafka_marks
+from penstock.graph.jobgraph import JobEdge, JobGraph, JobOperator, JobVertex
 from penstock.spark.replay import is_keyed
 from penstock.types import schema_from_json
 
@@ -31,9 +32,18 @@ def _stage(graph: JobGraph, vertex: JobVertex) -> Iterator[str]:
         yield f"  kept on disk while its {consumers} consumers read it, so that it is computed once"
     for operator in vertex.operators:
         if operator.verb == "write":
-            yield f"  - {operator.verb} ({operator.id}): commits once per run; {operator.guarantee}"
+            yield f"  - {operator.verb} ({operator.id}): {_visible(operator)}; {operator.guarantee}"
         else:
             yield f"  - {operator.verb} ({operator.id})"
+
+
+def _visible(operator: JobOperator) -> str:
+    """When rows of a sink are seen."""
+    if not operator.guarantee.startswith("exactly-once"):
+        return "seen as tasks write them"
+    if operator.settings.get("sink") == kafka_marks.KIND:
+        return "staged by tasks, published once per run by the driver"
+    return "commits once per run"
 
 
 def _tasks(vertex: JobVertex) -> str:

@@ -17,7 +17,8 @@ import os
 import random
 import shutil
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -30,9 +31,9 @@ from penstock.connectors.base import PublishContext, PublishedMark, PublishedSin
 from penstock.errors import ExternalError, PenstockError, PipelineError
 from penstock.protocol.frames import Channel, Frame, FrameKind
 from penstock.protocol.manifests import Interval
-from penstock.protocol.publishing import FramesRead, Mark, PublisherMachine, ReadFrames
+from penstock.protocol.publishing import CHUNK_BYTES, FramesRead, Mark, PublisherMachine, ReadFrames
 from penstock.runtime.publish_loop import PublishHooks, PublishLoop, decode_mark
-from penstock.spark.staging import StagedPart, read_batches
+from penstock.spark.staging import STAGED, StagedPart, read_batches
 
 if TYPE_CHECKING:
     import polars as pl
@@ -92,7 +93,7 @@ def publish(staged: StagedSink, folder: Path) -> None:
         PublishingError: going on could double or lose rows, or there was no certain answer for minutes.
     """
     try:
-        asyncio.run(_publish(staged, folder))
+        _run(_publish(staged, folder))
     except BaseExceptionGroup as group:
         first: BaseException = group
         while isinstance(first, BaseExceptionGroup):
@@ -106,9 +107,15 @@ def forget(staged: StagedSink, folder: Path) -> None:
     if not staged.parts:
         return
     try:
-        asyncio.run(staged.sink.forget(staged.context(0)))
+        _run(staged.sink.forget(staged.context(0)))
     except PenstockError as error:
         _log.warning("the marks of a finished run stay", run=staged.run, operator=staged.operator, reason=str(error))
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    """Carry it out in a thread: whoever calls may have an event loop of its own, as notebooks do."""
+    with ThreadPoolExecutor(1, "publishing") as thread:
+        thread.submit(asyncio.run, work).result()
 
 
 async def _publish(staged: StagedSink, folder: Path) -> None:
@@ -135,7 +142,8 @@ class _Partition:
         """Until all is visible."""
         async with free:
             known = self._note.exists()
-            machine = PublisherMachine(_ATTEMPT, random.randrange, first_position=None if known else 0)
+            first = None if known else 0
+            machine = PublisherMachine(_ATTEMPT, random.randrange, CHUNK_BYTES, first_position=first)
             publisher = _Guarded(self._staged.sink.publisher(self._staged.context(self._partition)), self._staged)
             hooks = PublishHooks(self._read, _frame_itself, self._committed, self._published)
             loop = PublishLoop(machine, publisher, SystemClock(), hooks)
@@ -154,7 +162,7 @@ class _Partition:
         position = command.start
         left = command.max_bytes
         channel = Channel(0, self._partition)
-        for number, rows, size in read_batches(self._folder, self._parts, command.start):
+        for number, rows, size in read_batches(self._folder / STAGED, self._parts, command.start):
             if number >= command.end or left <= 0:
                 break
             header = Frame(FrameKind.DATA, self._staged.identity, channel, seq=number, rows=rows.height)

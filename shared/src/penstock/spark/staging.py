@@ -33,6 +33,12 @@ BATCH_BYTES: Final = 2 << 20
 BATCH_ROWS: Final = 65_536
 
 
+class StagedFileError(ExternalError):
+    """What a run staged and its manifest names cannot be read: to try again at once is of no use."""
+
+    retryable = False
+
+
 class StagedPart(msgspec.Struct, frozen=True):
     """What a task staged for one sink: its committable."""
 
@@ -132,7 +138,7 @@ def read_batches(folder: Path, parts: Sequence[StagedPart], start: int) -> Itera
     """The batches of parts that follow each other, from number `start` on: number, rows, size in bytes.
 
     Raises:
-        ExternalError: a file cannot be read.
+        StagedFileError: a file cannot be read.
         CorruptDataError: a file is not what was staged.
     """
     import polars as pl
@@ -154,7 +160,10 @@ def read_batches(folder: Path, parts: Sequence[StagedPart], start: int) -> Itera
             except pa.ArrowInvalid as error:
                 raise CorruptDataError(f"{path}: not what was staged: {error}") from error
             except OSError as error:
-                raise ExternalError(f"cannot read {path}: {error}") from error
+                raise StagedFileError(
+                    f"cannot read {path}, whose rows are to be published: {error}; make it readable, then give the run "
+                    "again by its id"
+                ) from error
         first += part.batches
 
 
