@@ -17,7 +17,7 @@ from penstock.cli.cluster_parsers import add_cluster_commands
 from penstock.cli.options import positive
 from penstock.cli.platform_parsers import add_platform_commands
 from penstock.cli.services import SERVICES, add_service_commands, run_service_command
-from penstock.cli.spark_options import add_backfill, add_engine_option, add_spark_options, check_engine
+from penstock.cli.spark_options import add_backfill, add_catch_up, add_engine_option, add_spark_options, check_engine
 from penstock.errors import IncompatibleStateError, PenstockError, PipelineError, UsageError, UserCodeError
 from penstock.leaving import leave
 from penstock.observability.user_frames import shown_frames, shown_text
@@ -103,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_run(commands)
     _add_plan(commands)
     add_backfill(commands)
+    add_catch_up(commands)
     add_cluster_commands(commands)
     add_service_commands(commands)
     add_platform_commands(commands)

@@ -94,6 +94,32 @@ def add_backfill(commands: Commands) -> None:
     parser.set_defaults(command=backfill)
 
 
+def add_catch_up(commands: Commands) -> None:
+    """`penstock catch-up`."""
+    parser = add_command(
+        commands,
+        "catch-up",
+        "Stop a job, do on Spark what waits for it, and let it go on from there.",
+        ["penstock catch-up hot-auctions", "penstock catch-up 3f9a1c --master spark://spark:7077"],
+    )
+    parser.add_argument("job", metavar="JOB", help="its id, the first six or more digits of it, or its name")
+    parser.add_argument("--parallelism", type=positive, metavar="N", help="subtasks per operator on Spark (as it runs)")
+    parser.add_argument(
+        "--timeout", default="5m", metavar="TIME", help="how long to wait for the cluster, each time (5m)"
+    )
+    parser.add_argument("--json", action="store_true", help="what is printed as JSON")
+    add_session_options(parser)
+    add_cluster_option(parser)
+    parser.set_defaults(log_format="text", log_level="error")
+
+    def catch_up(arguments: argparse.Namespace) -> int:
+        from penstock.cli.catch_up import catch_up_command
+
+        return catch_up_command(arguments)
+
+    parser.set_defaults(command=catch_up)
+
+
 def add_session_options(group: Any) -> None:
     """Where Spark is."""
     group.add_argument("--master", metavar="URL", help="local[*], spark://host:port, k8s://... (local[*])")
