@@ -27,6 +27,9 @@ lock: ## Write requirements.lock anew from the pyproject files
 	grep '==' requirements.lock | tr -d '\\' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 		--no-annotate --no-header --no-emit-package penstock --extra cluster --constraint - shared/pyproject.toml \
 		$(addsuffix /pyproject.toml,$(filter-out services/pipeline,$(SERVICES))) --output-file infra/images/requirements.txt
+	grep '==' requirements.lock | tr -d '\\' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+		--no-annotate --no-header --no-emit-package penstock --extra cluster --extra spark --constraint - \
+		shared/pyproject.toml services/pipeline/pyproject.toml --output-file infra/images/requirements-pipeline.txt
 
 demo: setup ## Run the first example on 20,000 real flights
 	$(BIN)/penstock run --fresh examples/departures.py
