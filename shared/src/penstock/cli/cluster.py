@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -91,6 +92,12 @@ def span(micros: int | None) -> str:
         return f"{micros / 1_000_000:.1f}s"
     unit = 60_000_000 if micros >= 3_600_000_000 else 1_000_000
     return format_duration(micros // unit * unit)
+
+
+def lasted(begin_us: int, end_us: int | None) -> str:
+    """How long something took, or has taken by now."""
+    until_us = end_us if end_us is not None else time.time_ns() // 1_000
+    return span(max(0, until_us - begin_us))
 
 
 def state_text(job: JobSummary) -> str:

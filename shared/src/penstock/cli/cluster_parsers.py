@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from penstock.cli.options import Commands, add_command, positive
+from penstock.errors import UsageError
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -16,6 +17,24 @@ RESTART_USAGE: Final = (
 """The values of `--restart`."""
 
 JOB = "its id, the first six or more digits of it, or its name if only one job has it"
+JOB_OR_RUN = f"{JOB}; or a run on Spark, likewise"
+
+
+_SPARK_ONLY: Final = ("run_id", "to_savepoint", "master", "conf")
+_JOBS_ONLY: Final = (
+    "allow_non_restored", "allow_unpublished", "per_job", "at_least_once", "checkpoint_interval", "restart",
+    "state_backend",
+)  # fmt: skip
+
+
+def check_options_of_engine(
+    arguments: argparse.Namespace, parser: argparse.ArgumentParser, others: Sequence[str]
+) -> None:
+    """Raise `UsageError` naming every option among `others` that was given: the chosen engine has none of them."""
+    given = [name for name in others if getattr(arguments, name) != parser.get_default(name)]
+    if given:
+        options = ", ".join("--" + name.replace("_", "-") for name in given)
+        raise UsageError(f"--engine {arguments.engine} has no {options}")
 
 
 def add_cluster_commands(commands: Commands) -> None:
@@ -45,10 +64,19 @@ def _add_submit(commands: Commands) -> None:
             "penstock submit hot_auctions.py --parallelism 4",
             "penstock submit hot_auctions.py --detach --param topic=bids --checkpoint-interval 1s",
             "penstock submit hot_auctions.py --from-savepoint hot-auctions --allow-non-restored",
+            "penstock submit daily.py --engine spark --run-id daily-2026-11-21 --param day=2026-11-21",
         ],
     )
     parser.add_argument("file", metavar="FILE", help="a pipeline file, or file.py:name if it declares several")
-    parser.add_argument("--parallelism", type=positive, default=1, metavar="N", help="subtasks per operator (1)")
+    parser.add_argument(
+        "--engine",
+        choices=("penstock", "spark"),
+        default="penstock",
+        help="what runs it: the task managers, or Spark, once over bounded input, by the pipeline service (penstock)",
+    )
+    parser.add_argument(
+        "--parallelism", type=positive, metavar="N", help="subtasks per operator (1; on Spark as many as it runs)"
+    )
     parser.add_argument(
         "--param", action="append", default=[], metavar="NAME=VALUE", help="a value for param(NAME, ...) in the file"
     )
@@ -76,9 +104,19 @@ def _add_submit(commands: Commands) -> None:
         default="fs",
         help="where snapshots go: to the store, or (small state only) into the checkpoint's metadata (fs)",
     )
-    _add_timeout(parser, "60s", "for the cluster to accept the job")
+    _add_timeout(parser, "60s", "for the cluster to accept it")
+    spark = parser.add_argument_group("options of --engine spark")
+    spark.add_argument("--run-id", metavar="ID", help="names this run: what finished by this name is not run again")
+    spark.add_argument("--to-savepoint", metavar="DIR", help="leave the state as a savepoint in this (absolute) folder")
+    spark.add_argument("--master", metavar="URL", help="instead of the pipeline service's, if that allows it")
+    spark.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="likewise, a setting of Spark")
 
     def submit(arguments: argparse.Namespace) -> int:
+        check_options_of_engine(arguments, parser, _SPARK_ONLY if arguments.engine == "penstock" else _JOBS_ONLY)
+        if arguments.engine == "spark":
+            from penstock.cli.submit_run import submit_run_command
+
+            return submit_run_command(arguments)
         from penstock.cli.submit import submit_command
 
         return submit_command(arguments)
@@ -87,7 +125,12 @@ def _add_submit(commands: Commands) -> None:
 
 
 def _add_looking(commands: Commands) -> None:
-    parser = _parser(commands, "jobs", "List the jobs of a cluster.", ["penstock jobs", "penstock jobs --all --json"])
+    parser = _parser(
+        commands,
+        "jobs",
+        "List the jobs of a cluster, runs on Spark among them.",
+        ["penstock jobs", "penstock jobs --all --json"],
+    )
     parser.add_argument("--all", action="store_true", help="those that have ended too")
     parser.set_defaults(command=_looking("jobs_command"))
     for name, function, summary in (
@@ -97,7 +140,7 @@ def _add_looking(commands: Commands) -> None:
         ("metrics", "metrics_command", "Print the metrics of a job in Prometheus' text format."),
     ):
         parser = _parser(commands, name, summary, [f"penstock {name} hot-auctions", f"penstock {name} 3f9a1c --json"])
-        parser.add_argument("job", metavar="JOB", help=JOB)
+        parser.add_argument("job", metavar="JOB", help=JOB_OR_RUN if name in ("status", "logs") else JOB)
         parser.set_defaults(command=_looking(function))
 
 
@@ -136,7 +179,7 @@ def _add_operating(commands: Commands) -> None:
 
 def _operation(commands: Commands, name: str, summary: str, examples: Sequence[str]) -> argparse.ArgumentParser:
     parser = _parser(commands, name, summary, examples)
-    parser.add_argument("job", metavar="JOB", help=JOB)
+    parser.add_argument("job", metavar="JOB", help=JOB_OR_RUN if name == "cancel" else JOB)
     _add_timeout(parser, "5m", "until it is done; it is done nevertheless")
 
     def run(arguments: argparse.Namespace) -> int:

@@ -8,43 +8,54 @@ from typing import Any
 
 import msgspec
 
-from penstock.cli.cluster import moment, print_json, print_table, slots, span, state_text, with_cluster
+from penstock.cli.cluster import lasted, moment, print_json, print_table, slots, span, state_text, with_cluster
 from penstock.cli.following import progress_of
-from penstock.client.documents import ENDED, Failures, JobDetail, JobLog, JobSummary
+from penstock.cli.runs import run_logs, run_row, run_status
+from penstock.client import ClusterClient
+from penstock.client.documents import ENDED, Failures, JobDetail, JobList, JobLog
+from penstock.client.run_documents import RUN_ENDED, RunList
 from penstock.graph.jobgraph import graph_from_json
 from penstock.observability.metrics import prometheus_text, samples
 
 
 def jobs_command(arguments: argparse.Namespace) -> int:
-    """List the jobs that run, with `--all` those that have ended too."""
-    listed = with_cluster(arguments, lambda cluster: cluster.jobs())
-    shown = [job for job in listed.jobs if arguments.all or job.state not in ENDED]
+    """List the jobs and the runs on Spark that go on, with `--all` those that have ended too."""
+
+    async def read(cluster: ClusterClient) -> tuple[JobList, RunList]:
+        return await cluster.jobs(), await cluster.runs()
+
+    listed, runs = with_cluster(arguments, read)
+    jobs = [job for job in listed.jobs if arguments.all or job.state not in ENDED]
+    shown_runs = [run for run in runs.runs if arguments.all or run.state not in RUN_ENDED]
     if arguments.json:
-        print_json(shown)
+        print_json([*jobs, *(msgspec.to_builtins(run) | {"job": run.run} for run in shown_runs)])
         return 0
-    if not listed.leader:
+    if not listed.leader and listed.jobs:
         print("no coordinator leads the cluster now; this is what the job logs say")
-    if not shown:
+    if not jobs and not shown_runs:
         print("no jobs run" if not arguments.all else "there are no jobs")
-        if listed.jobs and not arguments.all:
-            print(f"{len(listed.jobs)} ended: penstock jobs --all")
+        ended = len(listed.jobs) + len(runs.runs)
+        if ended and not arguments.all:
+            print(f"{ended} ended: penstock jobs --all")
         return 0
     rows = [
-        (job.job[:8], job.name, state_text(job), str(job.parallelism), moment(job.submitted_us), _lasted(job))
-        for job in shown
-    ]
-    print_table(("job", "name", "state", "parallelism", "submitted", "lasted"), rows, right=("parallelism", "lasted"))
+        (
+            job.job[:8], job.name, "penstock", state_text(job), str(job.parallelism), moment(job.submitted_us),
+            lasted(job.submitted_us, job.ended_us),
+        )
+        for job in jobs
+    ] + [run_row(run) for run in shown_runs]  # fmt: skip
+    columns = ("job", "name", "engine", "state", "parallelism", "submitted", "lasted")
+    print_table(columns, rows, right=("parallelism", "lasted"))
     return 0
 
 
-def _lasted(job: JobSummary) -> str:
-    end_us = job.ended_us if job.ended_us is not None else time.time_ns() // 1_000
-    return span(max(0, end_us - job.submitted_us))
-
-
 def status_command(arguments: argparse.Namespace) -> int:
-    """All about one job."""
-    detail = with_cluster(arguments, lambda cluster: cluster.job(arguments.job))
+    """All about one job, or one run."""
+    found = with_cluster(arguments, lambda cluster: cluster.find(arguments.job))
+    if found.kind == "run":
+        return run_status(arguments, found.id)
+    detail = with_cluster(arguments, lambda cluster: cluster.job(found.id))
     if arguments.json:
         print_json(detail)
         return 0
@@ -63,7 +74,7 @@ def status_lines(detail: JobDetail) -> list[str]:
         f"{job.name} ({job.job})",
         f"state        {state_text(job)}" + (f": {job.reason}" if job.reason else ""),
         f"parallelism  {job.parallelism}",
-        f"submitted    {moment(job.submitted_us)}, lasted {_lasted(job)}",
+        f"submitted    {moment(job.submitted_us)}, lasted {lasted(job.submitted_us, job.ended_us)}",
         f"started      {_times(detail.attempts)}"
         + (f", last from checkpoint {detail.restored}" if detail.restored else ""),
         f"checkpoint   {job.last_checkpoint or 'none yet'}",
@@ -132,10 +143,13 @@ def checkpoints_command(arguments: argparse.Namespace) -> int:
 
 
 def logs_command(arguments: argparse.Namespace) -> int:
-    """What went wrong in a job, and what the cluster decided about it."""
+    """What went wrong in a job or a run, and what the cluster decided about it."""
+    found = with_cluster(arguments, lambda cluster: cluster.find(arguments.job))
+    if found.kind == "run":
+        return run_logs(arguments, found.id)
 
-    async def read(cluster: Any) -> tuple[JobLog, Failures]:
-        return await cluster.log(arguments.job), await cluster.failures(arguments.job)
+    async def read(cluster: ClusterClient) -> tuple[JobLog, Failures]:
+        return await cluster.log(found.id), await cluster.failures(found.id)
 
     log, failures = with_cluster(arguments, read)
     if arguments.json:

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from penstock.cli.cluster import answered, print_json, timeout_s, with_cluster
+from penstock.cli.runs import cancel_run
 from penstock.client import ClusterClient
 from penstock.client.documents import RequestState
 from penstock.settings import load_settings
@@ -44,10 +45,13 @@ def stop_command(arguments: argparse.Namespace) -> int:
 
 
 def cancel_command(arguments: argparse.Namespace) -> int:
-    """Publish what is complete, then end."""
+    """Publish what is complete, then end; of a run on Spark nothing becomes visible unless it is decided already."""
+    found = with_cluster(arguments, lambda cluster: cluster.find(arguments.job))
+    if found.kind == "run":
+        return cancel_run(arguments, found.id)
 
     async def cancel(cluster: ClusterClient) -> RequestState:
-        return await answered(cluster, await cluster.cancel(arguments.job), "cancel", timeout_s(arguments))
+        return await answered(cluster, await cluster.cancel(found.id), "cancel", timeout_s(arguments))
 
     _report(arguments, with_cluster(arguments, cancel), "cancelled", "")
     return 0

@@ -1,4 +1,4 @@
-"""`penstock coordinator`, `taskmanager`, `dispatcher`, `pipeline`: each is a package of its own, found by its entry point."""
+"""The services as commands, `penstock coordinator` and others: each is a package, found by its entry point."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def submit_command(arguments: argparse.Namespace) -> int:
     parameters = parse_parameters(arguments.param)
     pipeline = load_pipeline(arguments.file, parameters)
     check_fit(pipeline.plan)
-    graph = build_job_graph(pipeline.plan, arguments.parallelism, at_least_once=arguments.at_least_once)
+    graph = build_job_graph(pipeline.plan, arguments.parallelism or 1, at_least_once=arguments.at_least_once)
     packed = pack(arguments.file, parameters)
     console = Console(stderr=True, highlight=False)
     for line in advice(pipeline.plan, Path(arguments.file.partition(":")[0])):
@@ -87,7 +87,7 @@ async def _submit(
 ) -> int:
     async with ClusterClient(settings.rest) as cluster:
         if arguments.from_savepoint:
-            restore = await _restore(cluster, settings, arguments.from_savepoint)
+            restore = await find_restore(cluster, settings, arguments.from_savepoint)
             submission = replace(submission, restored_from=restore)
         requested = await cluster.submit(submission, sources)
         await _accepted(cluster, requested, timeout_s(arguments))
@@ -103,7 +103,7 @@ async def _submit(
         return await _follow(follower, requested, plan, arguments)
 
 
-async def _restore(cluster: ClusterClient, settings: ClusterSettings, name: str) -> Restore:
+async def find_restore(cluster: ClusterClient, settings: ClusterSettings, name: str) -> Restore:
     """The savepoint of that name; one in a folder is brought into the cluster's store first."""
     if Path(name).is_dir():
         from penstock.client.exporting import import_into

@@ -122,7 +122,8 @@ def check_requirements(requirements: Iterable[str]) -> None:
             _log.warning("another version than where the job was submitted", package=name, here=found, there=version)
     if missing:
         raise PipelineError(
-            f"this task manager lacks what the job imports: {', '.join(missing)}; install it there (into the image)"
+            f"the machine that runs this pipeline lacks what it imports: {', '.join(missing)}; install it there (into "
+            "the image)"
         )
 
 

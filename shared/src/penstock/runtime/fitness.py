@@ -3,46 +3,49 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from penstock.connectors import console, files
 from penstock.connectors.base import Sink, Source
 from penstock.errors import UsageError
 from penstock.graph.logical import LogicalPlan, Read, Write
 
+TASK_MANAGERS: Final = "the task managers"
 
-def check_fit(plan: LogicalPlan) -> None:
-    """Raise `UsageError` naming everything that can work only in one process or one working directory."""
-    problems = [problem for _, part in _parts(plan) if (problem := _problem(part))]
+
+def check_fit(plan: LogicalPlan, workers: str = TASK_MANAGERS) -> None:
+    """Raise `UsageError` naming everything that can work only in one process or one working directory.
+
+    `workers` is what runs the pipeline there, in words.
+    """
+    problems = [problem for _, part in _parts(plan) if (problem := _problem(part, workers))]
     if problems:
         raise UsageError("on a cluster this pipeline cannot run: " + "; ".join(problems))
 
 
-def _problem(part: Source[Any] | Sink) -> str:
+def _problem(part: Source[Any] | Sink, workers: str) -> str:
+    absolute = f", and {workers} work in others; give an absolute path that all of them reach"
     match part:
         case files.Source() if not Path(part.path).is_absolute():
-            return f"files.Source({part.path!r}) is relative to this directory{_ABSOLUTE}"
+            return f"files.Source({part.path!r}) is relative to this directory{absolute}"
         case files.Sink() if not Path(part.folder).is_absolute():
-            return f"files.Sink({part.folder!r}) is relative to this directory{_ABSOLUTE}"
+            return f"files.Sink({part.folder!r}) is relative to this directory{absolute}"
         case _:
             return ""
 
 
-_ABSOLUTE = ", and task managers work in others; give an absolute path that all of them reach"
-
-
-def advice(plan: LogicalPlan, file: Path) -> list[str]:
+def advice(plan: LogicalPlan, file: Path, workers: str = TASK_MANAGERS) -> list[str]:
     """What will probably not be as it is here."""
     lines: list[str] = []
     beside = "__file__" in file.read_text(encoding="utf-8")
     folder = file.resolve().parent
     for name, part in _parts(plan):
         if isinstance(part, console.Sink):
-            lines.append(f"{name}: the console sink prints into the logs of the task managers, not here")
+            lines.append(f"{name}: the console sink prints into the logs of {workers}, not here")
         if beside and isinstance(part, files.Source) and Path(part.path).resolve().is_relative_to(folder):
             lines.append(
-                f"{name}: if {part.path} is derived from __file__, it is looked for beside the unpacked sources on the "
-                "task managers, where only Python files are; give it by --param"
+                f"{name}: if {part.path} is derived from __file__, it is looked for beside the unpacked sources on "
+                f"{workers}, where only Python files are; give it by --param"
             )
     return lines
 

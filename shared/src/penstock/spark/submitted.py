@@ -14,7 +14,9 @@ from penstock.observability.user_frames import shown_frames, shown_text
 from penstock.runtime.artifacts import check_requirements, unpack
 from penstock.runtime.loading import load_pipeline
 from penstock.runtime.runs import RunOutcome, RunProgress
+from penstock.spark.engine import RunOptions as EngineOptions
 from penstock.spark.engine import SparkRun
+from penstock.spark.savepoints import starting_point
 from penstock.spark.session import SparkSettings, open_session
 from penstock.spark.submitting import AttemptFolder, AttemptSpec
 from penstock.spark.tracking import RunTracker
@@ -29,8 +31,13 @@ def main() -> int:
         except Exception as error:  # the outermost supervisor: whatever it is, somebody waits to be told
             outcome = RunOutcome("FAILED", shown_text(error), shown_frames(error))
         folder.write_outcome(outcome)
-    sys.stderr.write(f"{outcome.frames}{outcome.state.lower()} {outcome.reason}\n")
+    print_line(f"{outcome.frames}{outcome.state.lower()} {outcome.reason}")
     return 0 if outcome.state == "FINISHED" else 1
+
+
+def print_line(text: str) -> None:
+    """Say something in the output of the attempt."""
+    sys.stderr.write(f"{text}\n")
 
 
 def _run(folder: AttemptFolder, spec: AttemptSpec, opened: ExitStack) -> RunOutcome:
@@ -52,6 +59,11 @@ def _run(folder: AttemptFolder, spec: AttemptSpec, opened: ExitStack) -> RunOutc
         run=spec.run,
         folder=Path(spec.manifests),
         entered=tracker.entered,
+        options=EngineOptions(
+            starting_point(options.from_savepoint, str(folder.cluster)) if options.from_savepoint else None,
+            Path(options.to_savepoint) if options.to_savepoint else None,
+            warn=lambda text: print_line(f"warning: {text}"),
+        ),
     )
     tracker.begins(run.graph.parallelism)
     with tracker.followed():

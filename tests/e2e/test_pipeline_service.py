@@ -1,0 +1,275 @@
+"""Runs on Spark by the pipeline service, as users ask for them: real Spark, real servers, and kills."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.client import ClusterClient, RefusedError
+from penstock.client.run_documents import RunSummary
+from penstock.platform.free_ports import HOST, free_port
+from penstock.platform.processes import ProcessId, marked
+from penstock.platform.services import ServiceProcess
+from penstock.settings import load_settings, settings_to_toml
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(500)]
+
+ROWS = 6_000
+PIPELINE = f"""
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import polars as pl
+
+from penstock import Pipeline, col, count, param, tumbling
+from penstock.connectors import files, generate
+
+START = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1_000_000)
+
+
+@dataclass
+class Event:
+    key: int
+    value: int
+    at: datetime
+
+
+def rows(numbers):
+    at = pl.Series(START + numbers * 1_000_000).cast(pl.Datetime("us", "UTC"))
+    return pl.DataFrame({{"key": numbers % 7, "value": numbers, "at": at}})
+
+
+def checked(event: Event) -> Event:
+    return Event(event.key, event.value // (5_000 - event.value), event.at) if event.value == LIMIT else event
+
+
+LIMIT = param("limit", -1)
+p = Pipeline("counts")
+(
+    p.read(generate.Source(rows, schema=Event, rows={ROWS}, event_time="at", rate=param("rate", 20_000)))
+    .uid("events")
+    .map(checked)
+    .key_by("key")
+    .window(tumbling("100s"))
+    .agg(n=count(), total=col("value").sum())
+    .uid("totals")
+    .write(files.Sink(param("out", "out"), format="jsonl", existing="append"))
+    .uid("results")
+)
+"""
+QUICK = (
+    "spark.ui.enabled=false",
+    "spark.sql.codegen.wholeStage=false",
+    "spark.sql.codegen.factoryMode=NO_CODEGEN",
+    "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+)
+
+
+class Cluster:
+    """A dispatcher, a coordinator, a pipeline service, and the commands that are typed at them."""
+
+    def __init__(self, folder: Path, settings: Any) -> None:
+        self.folder = folder
+        self.file = folder / "cluster.toml"
+        ports: list[int] = []
+        while len(ports) < 3:
+            ports.append(free_port(set(ports)))
+        self.file.write_text(
+            settings_to_toml(settings).replace(f'rest = "{settings.rest}"', f'rest = "http://{HOST}:{ports[0]}"')
+        )
+        conf = [part for setting in QUICK for part in ("--conf", setting)]
+        options = {"pipeline": ("--master", "local[2]", *conf, "--dir", str(folder / "runs"))}
+        self.services = {
+            name: ServiceProcess(name, name, folder / name, port, cluster=self.file, options=options.get(name, ()))
+            for name, port in zip(("dispatcher", "coordinator", "pipeline"), ports, strict=True)
+        }
+        self.service = self.services["pipeline"]
+        self.pipeline = folder / "counts.py"
+        self.pipeline.write_text(PIPELINE)
+
+    async def start(self) -> None:
+        for service in self.services.values():
+            await service.spawn()
+        await asyncio.gather(*(service.wait_until_ready(60) for service in self.services.values()))
+
+    async def end(self) -> None:
+        await asyncio.gather(*(service.stop() for service in self.services.values()))
+
+    def start_command(self, *arguments: str | Path) -> subprocess.Popen[str]:
+        name, *rest = arguments
+        command = [sys.executable, "-m", "penstock.cli.main", name, "--cluster", self.file, *rest]
+        return subprocess.Popen(
+            list(map(str, command)), cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "COLUMNS": "200"},
+        )  # fmt: skip
+
+    def finish(self, process: subprocess.Popen[str], code: int = 0) -> subprocess.CompletedProcess[str]:
+        """Wait for the end of a command."""
+        out, err = process.communicate(timeout=300)
+        assert process.returncode == code, f"{process.args}: {process.returncode}\n{out}\n{err}\n{self.logs()}"
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def run(self, *arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """A command, to its end."""
+        return self.finish(self.start_command(*arguments), code)
+
+    def json(self, *arguments: str | Path) -> Any:
+        """What a command prints with --json."""
+        return json.loads(self.run(*arguments, "--json").stdout)
+
+    def submit(self, run: str, *, rate: int = 20_000, limit: int = -1) -> tuple[str | Path, ...]:
+        """The command line that submits a run of the pipeline, which writes to a folder of the run's name."""
+        parameters = [f"out={self.folder / run}", f"rate={rate}", f"limit={limit}"]
+        given = [part for parameter in parameters for part in ("--param", parameter)]
+        return ("submit", self.pipeline, "--engine", "spark", "--parallelism", "2", "--run-id", run, *given)
+
+    def summary(self, run: str) -> RunSummary | None:
+        """A run in short, as REST says it; None if it is not there yet."""
+
+        async def ask() -> RunSummary | None:
+            async with ClusterClient(load_settings(self.file, {}).rest) as cluster:
+                try:
+                    return (await cluster.run(run)).summary
+                except RefusedError:
+                    return None
+
+        return asyncio.run(ask())
+
+    def computes(self, run: str, attempt: int) -> bool:
+        """Whether Spark works at a stage of this attempt."""
+        summary = self.summary(run)
+        if summary is None:
+            return False
+        assert summary.state in ("QUEUED", "RUNNING"), f"{summary}\n{self.logs()}"
+        progress = summary.progress
+        return summary.attempts == attempt and progress is not None and bool(progress.tasks)
+
+    def waits(self, run: str) -> bool:
+        """Whether it is the first in the queue."""
+        summary = self.summary(run)
+        return summary is not None and summary.position == 1
+
+    def processes(self, run: str) -> list[ProcessId]:
+        """Everything that runs for a run."""
+        return marked(f"{self.service.folder}/pipeline/runs/{run}")
+
+    def rows(self, run: str) -> list[dict[str, Any]]:
+        """All rows that a reader of the output folder sees."""
+        return [
+            json.loads(line)
+            for path in sorted((self.folder / run).glob("part-*.jsonl"))
+            for line in path.read_text().splitlines()
+        ]
+
+    def check(self, run: str) -> None:
+        """Every window once, every row counted."""
+        rows = self.rows(run)
+        assert len({(row["key"], row["window_start"]) for row in rows}) == len(rows) == 7 * ROWS // 100
+        assert sum(row["n"] for row in rows) == ROWS
+        assert sum(row["total"] for row in rows) == sum(range(ROWS))
+
+    def logs(self) -> str:
+        """The last lines of every service."""
+        return "\n".join(
+            f"== {s.name}\n{s.log_file.read_text()[-3_000:]}" for s in self.services.values() if s.log_file.exists()
+        )
+
+
+def wait_until(condition: Callable[[], Any], what: str, deadline_s: float = 150) -> None:
+    """Poll a condition; fail after the deadline."""
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, f"not within {deadline_s} s: {what}"
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def cluster(platform: Any, tmp_path_factory: pytest.TempPathFactory) -> Generator[Cluster]:
+    """One for all tests here."""
+    found = Cluster(tmp_path_factory.mktemp("runs"), platform.settings("runs"))
+    try:
+        asyncio.run(found.start())
+        yield found
+    finally:
+        asyncio.run(found.end())
+
+
+def test_a_run_survives_the_death_of_its_service(cluster: Cluster) -> None:
+    """Its process killed with the service, it is begun again; the service killed alone, it is found again; rows exact."""
+    following = cluster.start_command(*cluster.submit("nightly", rate=500))
+    wait_until(lambda: cluster.computes("nightly", 1), "Spark computes")
+    asyncio.run(cluster.service.crash())
+    for process in cluster.processes("nightly"):
+        os.kill(process.pid, signal.SIGKILL)
+    asyncio.run(cluster.service.start())
+    wait_until(lambda: cluster.computes("nightly", 2), "the second attempt computes")
+    asyncio.run(cluster.service.crash())
+    assert cluster.processes("nightly")
+    asyncio.run(cluster.service.start())
+    said = cluster.finish(following).stderr
+    assert "attempt 2 began; the one before is lost: its process ended without a word" in said
+    assert f"rows read: {ROWS:,}" in said
+    assert said.rstrip().endswith("counts: finished")
+    ended = cluster.summary("nightly")
+    assert ended is not None
+    assert ended.attempts == 2
+    cluster.check("nightly")
+
+    again = cluster.run(*cluster.submit("nightly")).stderr
+    assert again.rstrip().endswith("counts: finished")
+    cluster.check("nightly")
+    history = cluster.run("logs", "nightly").stdout
+    assert "attempt 1 is lost: its process ended without a word" in history
+    assert "ended: finished" in history
+    assert list((cluster.folder / "runs" / "runs").iterdir()) == []
+
+
+def test_cancelled_at_work_and_in_the_queue(cluster: Cluster) -> None:
+    """The queue is to be seen; nothing of a cancelled run is visible, and none of its processes is left."""
+    assert cluster.run(*cluster.submit("slow", rate=100), "--detach").stdout == "slow\n"
+    wait_until(lambda: cluster.computes("slow", 1), "Spark computes")
+    cluster.run(*cluster.submit("next"), "--detach")
+    wait_until(lambda: cluster.waits("next"), "it waits")
+    listed = cluster.run("jobs").stdout
+    assert "queued, number 1 in line" in listed
+    assert "spark" in listed
+    assert "computing" in cluster.run("status", "slow").stdout or "stages done" in cluster.run("status", "slow").stdout
+    metrics = urllib.request.urlopen(f"http://{cluster.service.address}/metrics").read().decode()
+    assert 'penstock_runs{state="RUNNING"} 1' in metrics
+    assert 'penstock_run_seconds{run="slow",pipeline="counts"}' in metrics
+    assert "next: canceled, asked by a client before it began" in cluster.run("cancel", "next").stdout
+    assert "slow: canceled, asked by a client; nothing of it is visible" in cluster.run("cancel", "slow").stdout
+    wait_until(lambda: not cluster.processes("slow"), "its processes are gone")
+    assert cluster.rows("slow") == []
+    assert "run counts (slow) has ended: CANCELED" in cluster.run("cancel", "slow", code=1).stderr
+
+
+def test_an_error_in_the_user_s_code_is_shown_as_such(cluster: Cluster) -> None:
+    """With the user's frames and without a trace of the JVM, to who follows and to who looks later."""
+    failed = cluster.run(*cluster.submit("broken", limit=5_000), code=1).stderr
+    assert "Traceback (your code, most recent call last):" in failed
+    assert "in checked" in failed
+    assert "ZeroDivisionError" in failed
+    assert "org.apache.spark" not in failed
+    assert "ZeroDivisionError" in cluster.run("status", "broken").stdout
+    assert cluster.rows("broken") == []
+    assert {run["run"]: run["state"] for run in cluster.json("jobs", "--all")}["broken"] == "FAILED"
+
+
+def test_a_second_service_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    """With the place of the first."""
+    second = cluster.start_command("pipeline", "--http", f"{HOST}:0", "--dir", tmp_path)
+    said = cluster.finish(second, 2).stderr
+    assert f"process {cluster.service.pid} on" in said
+    assert "is the pipeline service of this cluster already" in said
