@@ -15,6 +15,7 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 STAND_INS: Final = ROOT / "infra" / "standins" / "build.sh"
 START_S: Final = 60
+PID_FILES: Final = (Path("/run/docker.pid"), Path("/run/docker/containerd/containerd.pid"))
 
 
 def run(*command: str | Path, timeout_s: float = 120, check: bool = True, **environment: str) -> str:
@@ -46,6 +47,8 @@ def engine(folder: Path) -> Generator[None]:
         return
     daemon = shutil.which("dockerd")
     assert daemon is not None, "no container engine runs, and dockerd is missing: make acceptance installs it"
+    for file in PID_FILES:
+        _remove_if_stale(file)
     with (folder / "dockerd.log").open("w") as log:
         process = subprocess.Popen([daemon], stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
     try:
@@ -59,6 +62,15 @@ def engine(folder: Path) -> Generator[None]:
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
+
+
+def _remove_if_stale(file: Path) -> None:
+    """An engine that was killed leaves its number, which another process may have by now: no engine starts then."""
+    if not file.exists():
+        return
+    name = Path(f"/proc/{file.read_text().strip()}/comm")
+    if not name.exists() or name.read_text().strip() not in ("dockerd", "containerd"):
+        file.unlink()
 
 
 class Compose:
