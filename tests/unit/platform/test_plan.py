@@ -35,6 +35,16 @@ def test_a_plan_is_kept_over_restarts() -> None:
     assert settle(plan, Wishes(), set()) == plan
 
 
+def test_a_pipeline_service_is_there_once_it_was_asked_for() -> None:
+    """Not before; it keeps its port, which is nobody else's."""
+    plan = settle(None, Wishes(), set())
+    assert plan.pipeline_port is None
+    asked = settle(plan, Wishes(pipeline=True), set())
+    assert asked.pipeline_port is not None
+    assert asked.pipeline_port not in ports(plan)
+    assert settle(asked, Wishes(), {"pipeline"}).pipeline_port == asked.pipeline_port
+
+
 def test_a_port_that_others_took_meanwhile_is_replaced() -> None:
     """Only that one; the rest stays."""
     plan = settle(None, Wishes(), set())

@@ -21,6 +21,7 @@ from penstock.platform.compose import COMPOSE_FILE, ComposePlatform, choose_way
 from penstock.platform.local import DownReport, LocalPlatform, UpReport
 from penstock.platform.parts import Parts, Progress, fetch_parts
 from penstock.platform.plan import Wishes
+from penstock.spark.session import check_installed
 
 T = TypeVar("T")
 
@@ -38,6 +39,8 @@ def up_command(arguments: argparse.Namespace) -> int:
         fetched = _run(parts())
         print(f"fetched, or had: {fetched.kafka}, {fetched.minio}", file=sys.stderr)
         return 0
+    if arguments.pipeline:
+        check_installed(java=True)
     wishes = Wishes(
         kafka_port=arguments.kafka_port,
         minio_port=arguments.minio_port,
@@ -45,6 +48,7 @@ def up_command(arguments: argparse.Namespace) -> int:
         rest_port=arguments.rest_port,
         slots=arguments.slots,
         coordinators=arguments.coordinators,
+        pipeline=arguments.pipeline,
     )
     try:
         report = _run(_up(arguments, wishes, parts, progress))

@@ -39,6 +39,12 @@ def _add_up(commands: Commands) -> None:
     parser.add_argument("--slots", type=positive, metavar="N", help="of the task manager (2)")
     parser.add_argument("--coordinators", type=positive, metavar="N", help="how many; one of them leads (1)")
     parser.add_argument(
+        "--pipeline",
+        action="store_true",
+        default=None,
+        help="a pipeline service too, for submit --engine spark: it needs Java and PySpark (not at first)",
+    )
+    parser.add_argument(
         "--with",
         dest="way",
         choices=("native", "compose"),

@@ -80,8 +80,10 @@ class LocalPlatform:
             plan = settle(read_plan(self._plan_file), wishes, table.running())
             write_plan(self._plan_file, plan)
             servers = Servers(await parts(), self._inner, plan.servers, record=table.record)
-            absent = {name: problem for name in SERVICES if (problem := service_problem(name))}
-            services = [service for service in self._services(plan, table) if service.service not in absent]
+            planned = self._services(plan, table)
+            wanted = {service.service for service in planned}
+            absent = {name: problem for name in SERVICES if name in wanted and (problem := service_problem(name))}
+            services = [service for service in planned if service.service not in absent]
             everything: list[Server] = [*servers.all, *services]
             ran = _adopt(everything, table)
             await self._start(servers, services, ran, progress, plan.rest_port)
@@ -144,6 +146,7 @@ class LocalPlatform:
                 mark=table.mark,
             )
 
+        pipeline = () if plan.pipeline_port is None else (("pipeline", plan.pipeline_port),)
         return [
             *(
                 service(name, "coordinator", port, "--start-task-managers", str(MAX_TASK_MANAGERS))
@@ -151,6 +154,10 @@ class LocalPlatform:
             ),
             service("dispatcher", "dispatcher", plan.rest_port),
             service("taskmanager", "taskmanager", plan.taskmanager_port, "--slots", str(plan.slots)),
+            *(
+                service(name, "pipeline", port, "--dir", str(self._inner / name / "runs"), "--allow-overrides")
+                for name, port in pipeline
+            ),
         ]
 
     def _refuse_foreign_file(self) -> None:

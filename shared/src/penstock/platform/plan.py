@@ -25,6 +25,8 @@ class Wishes:
     rest_port: int | None = None
     slots: int | None = None
     coordinators: int | None = None
+    pipeline: bool | None = None
+    """A pipeline service too, at first none."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class PlatformPlan:
     taskmanager_port: int
     coordinator_ports: tuple[int, ...]
     slots: int
+    pipeline_port: int | None = None
+    """None: there is no pipeline service."""
 
     @property
     def coordinators(self) -> dict[str, int]:
@@ -77,7 +81,13 @@ def settle(former: PlatformPlan | None, wishes: Wishes, running: Iterable[str]) 
             for index in range(coordinators)
         ),
         slots=slots,
+        pipeline_port=_pipeline_port(former, wishes, ports, "pipeline" in runs),
     )
+
+
+def _pipeline_port(former: PlatformPlan | None, wishes: Wishes, ports: _Ports, runs: bool) -> int | None:
+    kept = former.pipeline_port if former else None
+    return ports.settle("", None, kept, runs) if wishes.pipeline or kept is not None else None
 
 
 def read_plan(path: Path) -> PlatformPlan | None:
@@ -133,7 +143,8 @@ class _Ports:
 def _all_ports(plan: PlatformPlan) -> set[int]:
     brokers = {port for node in plan.servers.brokers for port in (node.port, node.controller_port)}
     others = {plan.servers.minio_port, plan.servers.redis_port, plan.rest_port, plan.taskmanager_port}
-    return brokers | others | set(plan.coordinator_ports)
+    pipeline = {plan.pipeline_port} if plan.pipeline_port is not None else set[int]()
+    return brokers | others | pipeline | set(plan.coordinator_ports)
 
 
 def _numbers(former: PlatformPlan | None, wishes: Wishes, runs: set[str]) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from penstock.platform.server import Recorder, Server, no_recorder
 from penstock.settings import ClusterSettings
 
 GROUP: Final = "penstock.services"
-SERVICES: Final = ("coordinator", "dispatcher", "taskmanager")
+SERVICES: Final = ("coordinator", "dispatcher", "taskmanager", "pipeline")
 
 _ANSWER_S: Final = 2.0
 
