@@ -143,9 +143,9 @@ class PartitionReader:
         if self._reading is not None:
             await asyncio.gather(self._reading, return_exceptions=True)  # nobody asks for it any more
             self._reading = None
-        if self._consumer is not None:
-            await asyncio.to_thread(self._consumer.close)
-            self._consumer = None
+        consumer, self._consumer = self._consumer, None  # whoever asks meanwhile must not find one that is closing
+        if consumer is not None:
+            await asyncio.to_thread(consumer.close)
 
     # -- in a thread ----------------------------------------------------------------------------------------------------
 
