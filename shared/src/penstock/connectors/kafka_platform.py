@@ -24,6 +24,14 @@ def use_cluster(settings: KafkaSettings, name: str = "local") -> None:
     _platform.name = name
 
 
+def platform() -> tuple[KafkaSettings, str]:
+    """What `use_cluster` was told in this process, or the settings of the cluster that it finds; for other processes."""
+    if _platform.settings is not None:
+        return _platform.settings, _platform.name or "local"
+    found = load_settings()
+    return found.kafka, found.name
+
+
 def resolve(brokers: str | None, security: KafkaSettings | None) -> KafkaSettings:
     """How to reach the Kafka that a connector was declared with."""
     if security is not None:

@@ -14,10 +14,12 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.connectors import kafka_platform
 from penstock.graph.logical import LogicalPlan
 from penstock.protocol.joblog import Artifact
 from penstock.runtime.artifacts import pack, unpack
 from penstock.runtime.loading import load_pipeline
+from penstock.settings import KafkaSettings
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,10 @@ class PipelineCode:
     """Where the sources lie on the driver."""
     directory: str
     """The driver's working directory."""
+    kafka: KafkaSettings
+    """Of the driver's cluster, for connectors that name no brokers."""
+    cluster: str
+    """The name of that cluster."""
 
 
 @dataclass
@@ -48,7 +54,7 @@ def pack_code(target: str, parameters: dict[str, str]) -> PipelineCode:
     """The code of a pipeline that was imported in this process."""
     packed = pack(target, parameters)
     folder = Path(target.partition(":")[0]).resolve().parent
-    return PipelineCode(packed.artifact, packed.data, str(folder), os.getcwd())
+    return PipelineCode(packed.artifact, packed.data, str(folder), os.getcwd(), *kafka_platform.platform())
 
 
 def load_plan(code: PipelineCode) -> LogicalPlan:
@@ -60,6 +66,7 @@ def load_plan(code: PipelineCode) -> LogicalPlan:
             os.chdir(code.directory)
         _loaded.place = str(_place(code))
         _loaded.files = frozenset(os.path.join(_loaded.place, name) for name in _names(code.data))
+        kafka_platform.use_cluster(code.kafka, code.cluster)
         path = os.path.join(_loaded.place, code.artifact.target)
         _loaded.plan = load_pipeline(path, dict(code.artifact.parameters)).plan
         _loaded.sha256, _loaded.parameters = code.artifact.sha256, parameters
