@@ -44,7 +44,7 @@ platform: setup ## Fetch what the tests' Kafka, MinIO and Redis run from, into ~
 test: platform ## Run all tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/acceptance
 
-acceptance: platform ## Run what needs a container engine and a real Prometheus
+acceptance: platform ## Run what needs a container engine, a real Prometheus or helm
 	@for program in promtool dockerd mmdebstrap docker-compose; do command -v $$program >/dev/null || missing=1; done; \
 		test -z "$$missing" || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || { apt-get update -qq && \
 		RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install --yes -qq --no-install-recommends \

@@ -116,6 +116,7 @@ metadata:
 spec:
   serviceAccountName: {{ include "penstock.name" $root }}
   automountServiceAccountToken: false
+  enableServiceLinks: false
   securityContext: {{- include "penstock.podSecurity" $root | nindent 4 }}
   terminationGracePeriodSeconds: {{ .grace }}
   {{- with $root.Values.image.pullSecrets }}
