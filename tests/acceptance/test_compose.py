@@ -33,7 +33,7 @@ class Demo:
 
     def __init__(self) -> None:
         taken: set[int] = set()
-        ports = {name: free_port(taken) for name in ("PENSTOCK_PORT", "KAFKA_PORT", "PROMETHEUS_PORT")}
+        ports = {name: free_port(taken) for name in ("PENSTOCK_PORT", "KAFKA_PORT", "REDIS_PORT", "STORE_PORT", "PROMETHEUS_PORT")}
         variables = {name: str(port) for name, port in ports.items()}
         self.ports = ports
         self.compose = Compose(
