@@ -9,10 +9,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "integration"))
 
 import pipelines  # found by the path above
 
-from penstock import Pipeline, param, session
+from penstock import KeyedContext, Pipeline, param, session
 from penstock.connectors import files
 
 _in = param("in", "in")
+_marker = Path(param("marker", "marker"))
 
 
 def source(_: float | None) -> files.Source[pipelines.Event]:
@@ -34,5 +35,24 @@ def other_windows(out: Path, rate: float | None) -> Pipeline:
     return made
 
 
-_cases = {case.name: case.declare for case in pipelines.CASES} | {"other-windows": other_windows}
+class FailsOnce(pipelines.PerMinute):
+    """Fails in a key group that is not the first one of its task, once."""
+
+    def on_row(self, row: pipelines.Event, ctx: KeyedContext[pipelines.Minute]) -> None:
+        if row.number == 1_000 and not _marker.exists():
+            _marker.touch()
+            raise OSError("the first attempt")
+        super().on_row(row, ctx)
+
+
+def failing_once(out: Path, rate: float | None) -> Pipeline:
+    made = Pipeline("failing-once")
+    made.read(source(rate)).key_by("key").process(FailsOnce()).uid("minutes").write(files.Sink(out))
+    return made
+
+
+_cases = {case.name: case.declare for case in pipelines.CASES} | {
+    "other-windows": other_windows,
+    "fails-once": failing_once,
+}
 p = _cases[_chosen](Path(param("out", "out")), None)

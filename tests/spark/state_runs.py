@@ -24,7 +24,7 @@ from penstock.runtime.embedded import CURRENT, EmbeddedJob
 from penstock.runtime.loading import load_pipeline
 from penstock.runtime.submission import check_compatible
 from penstock.spark.engine import RunOptions, SparkResult, SparkRun
-from penstock.spark.savepoints import starting_point
+from penstock.spark.starting import starting_point
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import obstore
 import polars as pl
 import pytest
 from confluent_kafka import Producer
@@ -24,10 +25,11 @@ from spark_runs import HERE, QUICK, rounded
 from state_runs import continue_embedded, merged, run_part, write_part
 
 from penstock import Pipeline, savepoint
+from penstock.adapters.s3_blobs import s3_store
 from penstock.connectors.kafka_topics import TopicAdmin
 from penstock.errors import PipelineError, UsageError
 from penstock.runtime.loading import load_pipeline
-from penstock.settings import KafkaSettings
+from penstock.settings import KafkaSettings, settings_to_toml
 
 pytestmark = pytest.mark.timeout(300)
 FILE = HERE / "seam_pipeline.py"
@@ -217,3 +219,31 @@ def test_a_topic_without_end_needs_a_savepoint_to_leave(topic, local, tmp_path):
         run_part(
             local, tmp_path, given(topic, tmp_path / "0"), file=FILE, target=tmp_path / "kept", archives={"event": "x"}
         )
+
+
+def test_history_lies_in_an_object_store(topic, platform, local, tmp_path, monkeypatch):
+    """Objects below a prefix, and those of a pattern, in the store of the cluster's settings; what else lies there is
+    not read."""
+    settings = platform.settings("archive")
+    monkeypatch.setenv("PENSTOCK_CLUSTER", str(tmp_path / "cluster.toml"))
+    (tmp_path / "cluster.toml").write_text(settings_to_toml(settings))
+    write_archive(tmp_path / "archive", 1_000)
+    store = s3_store(settings.store)
+    for file in (tmp_path / "archive").iterdir():
+        obstore.put(store, f"{settings.name}/history/{file.name}", file.read_bytes())
+    obstore.put(store, f"{settings.name}/history/_SUCCESS", b"")
+    obstore.put(store, f"{settings.name}/history/_old/young.jsonl", b"broken")
+    topic.send(1_000, 1_100)
+    place = f"s3://{settings.store.bucket}/{settings.name}/history"
+    for number, (path, count) in enumerate(((place, 1_100), (f"{place}/old-[01].jsonl", 600))):
+        kept = tmp_path / f"kept-{number}"
+        result = run_part(
+            local, tmp_path, given(topic, tmp_path / str(number)), file=FILE, target=kept, archives={"events": path}
+        )
+        assert result.total("events", "rows_in") == count
+        assert sorted(savepoint.read(kept).splits()["split"]) == ["0", "1", "2"]
+    with pytest.raises(PipelineError, match=r"no object with a known extension in 's3://.*/nothing'"):
+        run_part(
+            local, tmp_path, given(topic, tmp_path / "2"), file=FILE, target=tmp_path / "none",
+            archives={"events": f"{place}/nothing"},
+        )  # fmt: skip

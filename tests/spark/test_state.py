@@ -7,7 +7,7 @@ import random
 
 import pytest
 from embedded_runs import finish, settings
-from pipelines import CASES, ROWS, Case
+from pipelines import CASES, ROWS, Case, every_row
 from spark_runs import rounded
 from state_runs import STATE_FILE, continue_embedded, interrupt_embedded, merged, run_part, write_part
 
@@ -75,3 +75,28 @@ def test_a_job_is_continued_on_spark_and_goes_on_from_there(case: Case, local, t
     finish(declared("whole"), tmp_path / "state", settings(1))
     got = case.result(merged([tmp_path / "0", tmp_path / "1", tmp_path / "2"], tmp_path / "all"))
     assert rounded(got) == rounded(case.result(tmp_path / "whole"))
+
+
+def test_spark_itself_gives_every_task_its_state(spark, tmp_path):
+    """Few rows follow: tasks that get none let time pass for their keys all the same. A job after it finds all there is.
+
+    An attempt at a task fails after it has written state; of that nothing is left.
+    """
+    given = {"case": "fails-once", "in": str(tmp_path / "in"), "marker": str(tmp_path / "marker")}
+    write_part(tmp_path / "in", "a-", 0, 1_500)
+    run_part(spark, tmp_path, {**given, "out": str(tmp_path / "0")}, target=tmp_path / "kept-0")
+    assert (tmp_path / "marker").exists(), "no attempt failed"
+    first = savepoint.read(tmp_path / "kept-0")
+    named = {handle.key for parts in first.manifest.subtasks.values() for part in parts.values()
+             for operator in part.operators.values() if (handle := operator.keyed)}  # fmt: skip
+    assert named == {f"objects/{path.name}" for path in (tmp_path / "kept-0/objects").iterdir()}
+    write_part(tmp_path / "in", "b-", 1_500, 1_501)
+    on_spark = {**given, "out": str(tmp_path / "1")}
+    run_part(spark, tmp_path, on_spark, start=tmp_path / "kept-0", target=tmp_path / "kept-1", parallelism=3)
+    assert savepoint.read(tmp_path / "kept-1").table("minutes").height == first.table("minutes").height
+    write_part(tmp_path / "in", "c-", 1_501, ROWS)
+    last = load_pipeline(str(STATE_FILE), {**given, "out": str(tmp_path / "2")})
+    continue_embedded(last, tmp_path / "kept-1", tmp_path / "job", 2)
+    finish(load_pipeline(str(STATE_FILE), {**given, "out": str(tmp_path / "whole")}), tmp_path / "state", settings(1))
+    got = merged([tmp_path / "0", tmp_path / "1", tmp_path / "2"], tmp_path / "all")
+    assert every_row(got) == every_row(tmp_path / "whole")

@@ -18,7 +18,7 @@ from penstock.graph.jobgraph import build_job_graph
 from penstock.runtime.loading import load_pipeline
 from penstock.runtime.submission import check_compatible
 from penstock.spark import engine
-from penstock.spark.savepoints import starting_point
+from penstock.spark.starting import starting_point
 
 
 class Killed(BaseException):

@@ -41,7 +41,7 @@ class S3Blobs:
         self._settings = settings
         self._where = f"{settings.endpoint}, bucket {settings.bucket}"
         self._prefix = f"{cluster}/"
-        self._store = _store(settings)
+        self._store = s3_store(settings)
 
     async def put(self, key: str, data: bytes) -> None:
         """See `Blobs.put`. Large objects are sent in parts."""
@@ -145,7 +145,8 @@ class S3Blobs:
         return ExternalError(f"object {path} ({self._where}): {_reason(error)}; {advice}")
 
 
-def _store(settings: StoreSettings) -> S3Store:
+def s3_store(settings: StoreSettings) -> S3Store:
+    """The client of a bucket."""
     credentials: dict[str, Any] = {}
     if settings.access_key:  # else the client looks where AWS's clients do: environment, instance profile
         credentials = {"access_key_id": settings.access_key, "secret_access_key": settings.secret_key.reveal()}

@@ -43,8 +43,8 @@ from penstock.savepoint.reading import read_restore
 from penstock.settings import FILE_VARIABLE, ClusterSettings, load_settings
 from penstock.spark.committing import RunManifests
 from penstock.spark.engine import RunOptions, spark_graph
-from penstock.spark.savepoints import StartingPoint
 from penstock.spark.session import PLANNED_PARALLELISM, SparkSettings, check_installed, parse_conf
+from penstock.spark.starting import StartingPoint
 
 _FOLDER: Final = Path(".penstock/catch-up")
 _CLAIMS: Final = "catch-up/"

@@ -23,7 +23,6 @@ from penstock.runtime.loading import load_pipeline, parse_parameters
 from penstock.spark.engine import RunOptions, SparkResult, SparkRun, batch_graph, check_options, spark_graph
 from penstock.spark.explain import explain_stages
 from penstock.spark.refusing import refusals
-from penstock.spark.savepoints import starting_point
 from penstock.spark.session import (
     PLANNED_PARALLELISM,
     SparkSettings,
@@ -32,6 +31,7 @@ from penstock.spark.session import (
     parse_conf,
     ui_address,
 )
+from penstock.spark.starting import starting_point
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

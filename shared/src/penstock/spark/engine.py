@@ -16,6 +16,7 @@ from penstock.connectors.base import WriteContext
 from penstock.errors import ExternalError, UsageError, nearest
 from penstock.graph.jobgraph import JobGraph, JobVertex, build_job_graph
 from penstock.graph.logical import LogicalPlan
+from penstock.spark.archives import archive_of
 from penstock.spark.code import pack_code
 from penstock.spark.committing import (
     RunManifest,
@@ -30,9 +31,10 @@ from penstock.spark.committing import (
 )
 from penstock.spark.failures import unwrapped
 from penstock.spark.refusing import check_runnable
-from penstock.spark.savepoints import KeptState, RunState, StartingPoint, check_free, check_start, key_groups_of, seal
+from penstock.spark.savepoints import KeptState, RunState, check_free, key_groups_of, seal
 from penstock.spark.session import RUNTIME_SETTINGS, default_parallelism
 from penstock.spark.splits import Asked, RunBeginning, RunBeginnings, find_beginning, sources_of
+from penstock.spark.starting import StartingPoint, check_start
 from penstock.spark.taskwork import counts_of, now_us
 
 if TYPE_CHECKING:
@@ -99,9 +101,10 @@ def check_options(graph: JobGraph, plan: LogicalPlan, options: RunOptions) -> No
     if options.target is not None:
         key_groups_of(graph)
     sources = sources_of(graph, plan)
-    for operator in options.archives:
+    for operator, path in options.archives.items():
         if operator not in sources:
             raise UsageError(f"--source {operator}=...: there is no such source; {nearest(operator, sources)}")
+        archive_of(sources[operator], path).splits()
 
 
 class SparkRun:

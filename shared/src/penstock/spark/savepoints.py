@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from penstock.errors import CorruptDataError, ExternalError, IncompatibleStateError, PipelineError
+from penstock.errors import CorruptDataError, ExternalError, PipelineError
 from penstock.graph.jobgraph import JobGraph, JobVertex
 from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import OperatorHandles, SubtaskSnapshot
@@ -23,54 +22,13 @@ from penstock.runtime.committer import STAGED
 from penstock.runtime.sources import SplitEntry, owner_of
 from penstock.runtime.subtask import SPLITS
 from penstock.savepoint.folder import SEAL, check_target, handles_of, read_folder, seal_folder
-from penstock.savepoint.reading import Savepoint, read
-from penstock.settings import ClusterSettings, load_settings
 from penstock.spark.progress import Progress, SplitReport, combined, source_progress, split_reports
+from penstock.spark.starting import StartingPoint
 from penstock.spark.state import OBJECTS, SavedState, StageState
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 _KEPT: Final = "state"
 """Kind of the reports that hold what a task's operators left."""
-
-
-@dataclass(frozen=True)
-class StartingPoint:
-    """The savepoint that a run starts from."""
-
-    savepoint: Savepoint
-    place: str | ClusterSettings
-    """Its folder, or the cluster in whose store it is."""
-
-    @property
-    def name(self) -> str:
-        """Tells it from others."""
-        return f"{self.savepoint.job}/{self.savepoint.checkpoint}"
-
-    def splits(self) -> dict[str, list[SplitEntry]]:
-        """Source operator to its splits."""
-        return {
-            operator.uid: self.savepoint.split_entries(operator.uid)
-            for operator in self.savepoint.operators
-            if operator.verb == "read"
-        }
-
-
-def starting_point(name: str, cluster: str | None = None) -> StartingPoint:
-    """The savepoint of that name: a folder, or the key of a manifest in the store of a cluster.
-
-    Args:
-        name: what the user gave.
-        cluster: the file with the cluster's settings; the default one, if not given.
-
-    Raises:
-        UsageError: there is none.
-        CorruptDataError: it is not what was written.
-    """
-    folder = Path(name)
-    if folder.is_dir():
-        return StartingPoint(read(folder), str(folder.absolute()))
-    settings = load_settings(cluster)
-    return StartingPoint(read(name, store=settings), settings)
 
 
 class RunState:
@@ -264,13 +222,3 @@ def seal(kept: KeptState) -> None:
     except OSError as error:
         raise ExternalError(f"{folder}: cannot be written: {error.strerror}") from error
     seal_folder(folder, kept.manifest)
-
-
-def check_start(graph: JobGraph, start: StartingPoint) -> None:
-    """Raise `IncompatibleStateError` naming every operator whose state does not fit the pipeline."""
-    from penstock.runtime.submission import check_compatible
-
-    try:
-        check_compatible(graph, start.savepoint.manifest)
-    except IncompatibleStateError as error:
-        raise IncompatibleStateError(f"--from-savepoint: {error}") from error

@@ -20,7 +20,7 @@ from penstock.errors import CorruptDataError, UsageError
 from penstock.graph.jobgraph import JobGraph
 from penstock.graph.logical import LogicalPlan, Read
 from penstock.runtime.sources import SplitEntry
-from penstock.spark.archives import archive_source
+from penstock.spark.archives import archive_of
 from penstock.spark.committing import create_once
 
 
@@ -87,8 +87,8 @@ def sources_of(graph: JobGraph, plan: LogicalPlan) -> dict[str, Source[Any]]:
 
 def _archived(source: Source[Any], archive: str) -> Iterable[RunSplit]:
     if archive:
-        for split in archive_source(source, archive).discover():
-            yield RunSplit(split.id, archive=archive)
+        for split in archive_of(source, archive).splits():
+            yield RunSplit(split, archive=archive)
 
 
 def _found(source: Source[Any], entries: Mapping[str, SplitEntry], until_now: bool) -> Iterable[RunSplit]:

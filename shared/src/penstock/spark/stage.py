@@ -27,7 +27,7 @@ from penstock.graph.logical import LogicalPlan, Read
 from penstock.protocol.keygroups import key_group_range
 from penstock.runtime.judging import RowJudge
 from penstock.runtime.sources import BATCH_ROWS, SplitEntry
-from penstock.spark.archives import archive_source
+from penstock.spark.archives import archive_of
 from penstock.spark.code import PipelineCode, load_plan
 from penstock.spark.failures import wrapped
 from penstock.spark.progress import SplitReport
@@ -151,9 +151,10 @@ def _read_split(work: TaskWork, runner: asyncio.Runner, plan: LogicalPlan, split
 
 
 def _open(source: Source[Any], split: RunSplit) -> SplitReader:
-    read = archive_source(source, split.archive) if split.archive else source
     context = ReadContext(now_us, lambda: time.monotonic_ns() // 1_000_000)
-    return read.open(Split(split.split), split.position, context)
+    if split.archive:
+        return archive_of(source, split.archive).open(split.split, context)
+    return source.open(Split(split.split), split.position, context)
 
 
 class _SplitMarks:

@@ -10,14 +10,16 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+from penstock.connectors.kafka_platform import use_cluster
 from penstock.observability.user_frames import shown_frames, shown_text
 from penstock.runtime.artifacts import check_requirements, unpack
 from penstock.runtime.loading import load_pipeline
 from penstock.runtime.runs import RunOutcome, RunProgress
+from penstock.settings import load_settings
 from penstock.spark.engine import RunOptions as EngineOptions
 from penstock.spark.engine import SparkRun
-from penstock.spark.savepoints import starting_point
 from penstock.spark.session import SparkSettings, open_session
+from penstock.spark.starting import starting_point
 from penstock.spark.submitting import AttemptFolder, AttemptSpec
 from penstock.spark.tracking import RunTracker
 
@@ -43,6 +45,8 @@ def print_line(text: str) -> None:
 def _run(folder: AttemptFolder, spec: AttemptSpec, opened: ExitStack) -> RunOutcome:
     folder.write_progress(RunProgress())
     artifact, options = spec.artifact, spec.options
+    settings = load_settings(folder.cluster, {})
+    use_cluster(settings.kafka, settings.name)
     check_requirements(artifact.requirements)
     place = unpack(artifact, folder.sources.read_bytes(), folder.path)
     target, parameters = str(place / artifact.target), dict(artifact.parameters)

@@ -1,0 +1,79 @@
+"""The savepoint that a run starts from: a folder, or in the store of a cluster; and whether it fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.adapters.system_clock import SystemClock
+from penstock.errors import IncompatibleStateError, UsageError
+from penstock.graph.jobgraph import JobGraph
+from penstock.ports import Blobs
+from penstock.runtime.job_store import JobStore
+from penstock.runtime.sources import SplitEntry
+from penstock.runtime.submission import check_compatible
+from penstock.savepoint.objects import with_store
+from penstock.savepoint.reading import Savepoint, read
+from penstock.settings import ClusterSettings, load_settings
+
+
+@dataclass(frozen=True)
+class StartingPoint:
+    """The savepoint that a run starts from."""
+
+    savepoint: Savepoint
+    place: str | ClusterSettings
+    """Its folder, or the cluster in whose store it is."""
+
+    @property
+    def name(self) -> str:
+        """Tells it from others."""
+        return f"{self.savepoint.job}/{self.savepoint.checkpoint}"
+
+    def splits(self) -> dict[str, list[SplitEntry]]:
+        """Source operator to its splits."""
+        return {
+            operator.uid: self.savepoint.split_entries(operator.uid)
+            for operator in self.savepoint.operators
+            if operator.verb == "read"
+        }
+
+
+def starting_point(name: str, cluster: str | None = None) -> StartingPoint:
+    """The savepoint of that name: a folder, or the key of a manifest in the store of a cluster.
+
+    Args:
+        name: what the user gave.
+        cluster: the file with the cluster's settings; the default one, if not given.
+
+    Raises:
+        UsageError: there is none.
+        CorruptDataError: it is not what was written.
+    """
+    folder = Path(name)
+    if folder.is_dir():
+        return StartingPoint(read(folder), str(folder.absolute()))
+    settings = load_settings(cluster)
+    start = StartingPoint(read(name, store=settings), settings)
+    from penstock.client.exporting import IMPORTED  # needs the clients of a cluster, a folder does not
+
+    if not name.startswith(IMPORTED) and not with_store(settings, lambda blobs: _is_published(blobs, name, start)):
+        raise UsageError(
+            f"{name}: a checkpoint, not a savepoint: rows that it covers may not be visible yet, and a run that starts "
+            f"from it would lose them. Take a savepoint: penstock savepoint {start.savepoint.job[:8]}"
+        )
+    return start
+
+
+async def _is_published(blobs: Blobs, key: str, start: StartingPoint) -> bool:
+    """Whether a job has taken it as a savepoint, and made visible all that it covers."""
+    history = await JobStore(blobs, SystemClock()).history(start.savepoint.job)
+    return any(record.manifest == key and record.published for record in history.savepoints.values())
+
+
+def check_start(graph: JobGraph, start: StartingPoint) -> None:
+    """Raise `IncompatibleStateError` naming every operator whose state does not fit the pipeline."""
+    try:
+        check_compatible(graph, start.savepoint.manifest)
+    except IncompatibleStateError as error:
+        raise IncompatibleStateError(f"--from-savepoint: {error}") from error
