@@ -38,3 +38,12 @@ def spark() -> Generator[SparkSession]:
         session = open_session("tests", SparkSettings(master="local[2,3]", conf={"spark.ui.enabled": "false", **QUICK}))
         yield session
         session.stop()
+
+
+@pytest.fixture(scope="session")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    """The address of a cluster of Spark's own, with two workers of one core each."""
+    from standalone import cluster
+
+    with cluster(tmp_path_factory.mktemp("standalone")) as master:
+        yield master

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import aiokafka
 import pytest
 from embedded_runs import finish
+from kafka_reading import Record, committed
 from spark_runs import HERE, QUICK, run
 
 from penstock.connectors.kafka_marks import delete_marks
@@ -60,24 +60,9 @@ class Topics:
     def name(self, which: str) -> str:
         return f"{which}-{self.mark}"
 
-    async def records(self, which: str) -> list[aiokafka.ConsumerRecord[Any, Any]]:
+    async def records(self, which: str) -> list[Record]:
         """All committed records, those of a partition in their order."""
-        parts = [aiokafka.TopicPartition(self.name(which), number) for number in range(PARTITIONS[which])]
-        consumer = aiokafka.AIOKafkaConsumer(
-            bootstrap_servers=self.settings.brokers, isolation_level="read_committed", auto_offset_reset="none"
-        )
-        await consumer.start()
-        try:
-            consumer.assign(parts)
-            await consumer.seek_to_beginning(*parts)
-            ends = await consumer.end_offsets(parts)
-            found: list[aiokafka.ConsumerRecord[Any, Any]] = []
-            while any([await consumer.position(part) < ends[part] for part in parts]):
-                for batch in (await consumer.getmany(timeout_ms=200)).values():
-                    found += batch
-            return found
-        finally:
-            await consumer.stop()
+        return await committed(self.settings.brokers, self.name(which), PARTITIONS[which])
 
     async def numbers(self) -> list[int]:
         """The numbers of all rows that are visible, in ascending order."""
@@ -100,7 +85,7 @@ def topics(platform) -> Topics:
     return Topics(platform.settings("sinks").kafka)
 
 
-def sent(records: list[aiokafka.ConsumerRecord[Any, Any]], *, timed: bool = False) -> Counter[Any]:
+def sent(records: list[Record], *, timed: bool = False) -> Counter[Any]:
     return Counter((r.partition, r.key, r.value, r.headers, r.timestamp if timed else None) for r in records)
 
 

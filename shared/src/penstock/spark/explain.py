@@ -30,6 +30,8 @@ def _stage(graph: JobGraph, vertex: JobVertex) -> Iterator[str]:
     consumers = len(list(graph.consumers(vertex.id)))
     if consumers > 1:
         yield f"  kept on disk while its {consumers} consumers read it, so that it is computed once"
+    elif consumers and vertex.has_sink:
+        yield "  kept on disk for its consumer, so that what its sinks stage counts once"
     for operator in vertex.operators:
         if operator.verb == "write":
             yield f"  - {operator.verb} ({operator.id}): {_visible(operator)}; {operator.guarantee}"

@@ -2,10 +2,12 @@
 
 Reports (see `wire`) flow with the rows: a stage with one consumer is computed once, within the job that computes its
 consumer. A stage with several consumers would be computed once for each of them, sinks included, so it is computed by a
-job of its own and kept on disk, and its reports are taken there; a stage without consumers ends its job. So is a source
-of a run that keeps its state, because the stages behind it must know how far event time comes. Should a kept partition
-be lost with its executor, Spark computes it again: the rows are the same, and what that attempt stages again is never
-committed, because the reports of the first one are here.
+job of its own and kept on disk, and its reports are taken there; a stage without consumers ends its job. So is a stage
+that has a sink or keeps its state: its reports name attempts, and were they shuffled, Spark would take a task that is run
+again because an executor was lost for one that gives other rows each time, and give up. And the stages behind a source
+that keeps its state must know how far event time comes. Should a kept partition be lost with its executor, Spark computes
+it again: the rows are the same, and what that attempt stages again is never committed, because the reports of the first
+one are here.
 """
 
 from __future__ import annotations
@@ -86,11 +88,10 @@ class Lowering:
         try:
             for vertex in self._graph.vertices:
                 frame = self._stage(vertex)
-                consumers = len(self._consumers[vertex.id])
-                if consumers > 1 or (consumers and vertex.is_source and self._state.keeps):
+                if self._is_kept(vertex):
                     frame = self._kept[vertex.id] = frame.persist(StorageLevel.DISK_ONLY)
                 self._frames[vertex.id] = frame
-                if not consumers or vertex.id in self._kept:
+                if not self._consumers[vertex.id] or vertex.id in self._kept:
                     self._entered(vertex)
                     found = list(self._reports(frame))
                     reports += found
@@ -100,6 +101,11 @@ class Lowering:
             for frame in self._kept.values():
                 frame.unpersist()
         return reports
+
+    def _is_kept(self, vertex: JobVertex) -> bool:
+        """Whether the stage is computed by a job of its own and kept on disk for those that read it."""
+        consumers = len(self._consumers[vertex.id])
+        return consumers > 1 or (consumers == 1 and (vertex.has_sink or self._state.keeps))
 
     def _reports(self, frame: DataFrame) -> Iterator[dict[str, Any]]:
         rows = frame.where(functions.col(OUTPUT) == REPORT_OUTPUT).select(REPORT).collect()

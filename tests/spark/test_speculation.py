@@ -1,0 +1,71 @@
+"""Tasks that run twice on a real cluster: two attempts side by side, and again because an executor was killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import signal
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from embedded_runs import rows
+from kafka_reading import committed
+from spark_runs import HERE
+from standalone import penstock_run
+
+pytestmark = pytest.mark.timeout(300)
+ROWS = 2_000
+DEADLINE_S = 120
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.minTaskRuntime": "1s",
+}
+
+
+async def test_second_attempts_and_killed_executors_double_nothing(platform, standalone, tmp_path):
+    """A straggler before the exchange is overtaken; behind it an executor is killed with what it had shuffled."""
+    brokers = platform.settings("straggling").kafka.brokers
+    mark = secrets.token_hex(4)
+    topics = {"before": f"before-{mark}", "behind": f"behind-{mark}"}
+    notes = tmp_path / "notes"
+    given = {"out": str(tmp_path / "out"), "notes": str(notes), "brokers": brokers, "rows": str(ROWS), **topics}
+    command = penstock_run(standalone, HERE / "straggling_pipelines.py", given, SPECULATION)
+    code = await asyncio.to_thread(run_and_kill, command, notes / "behind", tmp_path)
+    assert code == 0, (tmp_path / "driver.log").read_text()
+    for place in ("before", "behind"):
+        assert len(list((notes / place).iterdir())) > 1, f"there was one attempt {place} the exchange"
+    once = Counter(range(ROWS))
+    numbered = Counter((f"k{key}", n) for key in range(7) for n in range(len(range(key, ROWS, 7))))
+    assert Counter(row["number"] for row in rows(tmp_path / "out" / "before")) == once
+    assert Counter((row["key"], row["number"]) for row in rows(tmp_path / "out" / "behind")) == numbered
+    published = {place: await committed(brokers, topic, 2) for place, topic in topics.items()}
+    values = {place: [json.loads(record.value) for record in found] for place, found in published.items()}
+    assert Counter(row["number"] for row in values["before"]) == once
+    assert Counter((row["key"], row["number"]) for row in values["behind"]) == numbered
+
+
+def run_and_kill(command: list[str], notes: Path, folder: Path) -> int:
+    """Kill the executor of the first task that leaves a note; what became of the driver."""
+    with open(folder / "driver.log", "w") as log, subprocess.Popen(command, cwd=folder, stderr=log) as driver:
+        executor = noted(notes, driver, folder / "driver.log")
+        assert b"CoarseGrainedExecutorBackend" in Path(f"/proc/{executor}/cmdline").read_bytes()
+        os.kill(executor, signal.SIGKILL)
+        return driver.wait(DEADLINE_S)
+
+
+def noted(folder: Path, driver: subprocess.Popen[bytes], log: Path) -> int:
+    """The executor of the first attempt that left a note."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not folder.exists() or not any(folder.iterdir()):
+        assert driver.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, "no task got to the row"
+        time.sleep(0.05)
+    return int(min(path.name for path in folder.iterdir()).rpartition("-")[2])
