@@ -24,7 +24,7 @@ def check_fit(plan: LogicalPlan, workers: str = TASK_MANAGERS) -> None:
 
 
 def _problem(part: Source[Any] | Sink, workers: str) -> str:
-    absolute = f", and {workers} work in others; give an absolute path that all of them reach"
+    absolute = f", which is not that of {workers}; give an absolute path that is reached from there"
     match part:
         case files.Source() if not Path(part.path).is_absolute():
             return f"files.Source({part.path!r}) is relative to this directory{absolute}"

@@ -1,0 +1,166 @@
+"""The processes of attempts: started, found again, ended; with a small program in place of spark-submit."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable, Generator
+from pathlib import Path
+
+import pytest
+from small_pipeline import until
+
+from penstock.platform.processes import identify, is_alive, kill, marked
+from penstock.protocol.joblog import Artifact
+from penstock.protocol.requests import RunOptions
+from penstock.runtime.runs import AttemptBegan, RunHistory, RunOutcome, Submitted, history_of
+from penstock.settings import ClusterSettings, RedisSettings, Secret
+from penstock.spark.submitting import AttemptFolder, AttemptSpec, submit_command, submit_environment
+from penstock_pipeline import children as children_module
+from penstock_pipeline.children import Children
+
+SETTINGS = ClusterSettings("test", redis=RedisSettings(Secret("redis://:hidden@127.0.0.1/0")))
+DEFAULTS = RunOptions(master="local[2]", conf={"spark.ui.enabled": "false", "spark.executor.memory": "1g"})
+SUBMITTED = Submitted(
+    run="nightly", request="r1", name="flights", graph={}, artifact=Artifact("artifacts/a.zip", "a", "flights.py"),
+    options=RunOptions(parallelism=2, conf={"spark.executor.memory": "2g"}),
+)  # fmt: skip
+WAITS = "import os, subprocess, sys, time; print('started', flush=True); {more}; time.sleep(600)"
+WITH_CHILD = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], process_group=0)"
+STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+
+
+class Attempts:
+    """Children in one folder, whose processes are ended with the test."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self._monkeypatch = monkeypatch
+        self.children = self.service()
+
+    def service(self) -> Children:
+        """What a service that is started again has."""
+        return Children(self.folder, "a new place", SETTINGS, DEFAULTS)
+
+    def start(self, program: str) -> RunHistory:
+        """Start the first attempt; the process runs this Python program."""
+
+        def command(folder: AttemptFolder, spec: AttemptSpec) -> list[str]:
+            return [sys.executable, "-c", program]
+
+        self._monkeypatch.setattr(children_module, "submit_command", command)
+        attempt = AttemptBegan(attempt=1, place=self.children.place, host="one")
+        history = history_of([SUBMITTED, attempt])
+        self.children.start(SUBMITTED, attempt, b"zip")
+        return history
+
+    @property
+    def files(self) -> AttemptFolder:
+        """Of the first attempt."""
+        return AttemptFolder(self.folder / "runs" / "nightly" / "1")
+
+    def processes(self) -> int:
+        """How many carry the mark."""
+        return len(marked((self.files.path / "mark").read_text()))
+
+
+@pytest.fixture
+def attempts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Attempts]:
+    """In a folder that no run has used."""
+    found = Attempts(tmp_path, monkeypatch)
+    yield found
+    for process in marked(str(tmp_path)):
+        asyncio.run(kill(process))
+
+
+def says(condition: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
+    async def ask() -> bool:
+        return condition()
+
+    return ask
+
+
+async def test_an_attempt_is_found_again_by_the_next_service(attempts: Attempts) -> None:
+    """With its progress, its outcome and its last lines; also if its number was never noted."""
+    history = attempts.start(WAITS.format(more="pass"))
+    await until(says(lambda: "started" in attempts.children.output(history)), "it prints")
+    (attempts.files.path / "process.json").unlink()
+    again = attempts.service()
+    assert again.place == attempts.children.place
+    facts = again.facts(history)
+    assert (facts.alive, facts.outcome, facts.decided) == (True, None, False)
+    assert (attempts.files.path / "process.json").exists()
+    attempts.files.write_outcome(RunOutcome("FAILED", "no such column"))
+    again.stop(history, forced=False)
+    await until(says(lambda: not again.facts(history).alive), "it has ended")
+    facts = again.facts(history)
+    assert facts.outcome == RunOutcome("FAILED", "no such column")
+    assert facts.last_lines == "started"
+    again.forget("nightly")
+    assert not attempts.files.path.exists()
+
+
+async def test_nothing_of_a_dead_attempt_is_left(attempts: Attempts) -> None:
+    """Processes in groups of their own, as Python workers are, end too, before the attempt counts as over."""
+    history = attempts.start(WAITS.format(more=WITH_CHILD))
+    await until(says(lambda: attempts.processes() == 2), "both run")
+    [leader] = [process for process in marked(str(attempts.folder)) if os.getsid(process.pid) == process.pid]
+    await kill(leader)
+    await until(says(lambda: not attempts.children.facts(history).alive), "it has ended")
+    assert attempts.processes() == 0
+
+
+async def test_what_ignores_the_first_signal_is_killed(attempts: Attempts) -> None:
+    """With all that it has started."""
+    history = attempts.start(WAITS.format(more=f"{STUBBORN}; {WITH_CHILD}"))
+    await until(says(lambda: attempts.processes() == 2), "both run")
+    [leader] = [process for process in marked(str(attempts.folder)) if os.getsid(process.pid) == process.pid]
+    attempts.children.stop(history, forced=False)
+    assert is_alive(leader)
+    attempts.children.stop(history, forced=True)
+    await until(says(lambda: attempts.processes() == 0), "all have ended")
+
+
+async def test_what_cannot_be_started_says_why(attempts: Attempts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the last lines of an attempt that is gone at once."""
+
+    def command(folder: AttemptFolder, spec: AttemptSpec) -> list[str]:
+        return [str(attempts.folder / "no-such-program")]
+
+    monkeypatch.setattr(children_module, "submit_command", command)
+    attempt = AttemptBegan(attempt=1, place=attempts.children.place, host="one")
+    attempts.children.start(SUBMITTED, attempt, b"zip")
+    facts = attempts.children.facts(history_of([SUBMITTED, attempt]))
+    assert not facts.alive
+    assert "spark-submit cannot be started: cannot start" in facts.last_lines
+
+
+def test_an_attempt_elsewhere_is_not_looked_at(attempts: Attempts) -> None:
+    """It has files of that name here, but they are not its own."""
+    history = attempts.start("pass")
+    other = history_of([SUBMITTED, AttemptBegan(attempt=1, place="elsewhere", host="two")])
+    facts = attempts.children.facts(other)
+    assert (facts.alive, facts.outcome, attempts.children.output(other)) == (False, None, "")
+    assert history.attempt is not None
+
+
+def test_what_a_process_is_given(attempts: Attempts) -> None:
+    """Settings of the run over those of the service, for its owner's eyes only; no settings of a cluster by variables."""
+    attempts.start("pass")
+    spec = attempts.files.spec()
+    assert spec.options.master == "local[2]"
+    assert spec.options.conf == {"spark.ui.enabled": "false", "spark.executor.memory": "2g"}
+    assert "hidden" in attempts.files.cluster.read_text()
+    assert attempts.files.cluster.stat().st_mode & 0o077 == 0
+    assert attempts.files.path.stat().st_mode & 0o077 == 0
+    command = submit_command(attempts.files, spec)
+    assert command[0].endswith("/bin/spark-submit")
+    assert command[command.index("--master") + 1] == "local[2]"
+    assert "spark.executor.memory=2g" in command
+    assert command[-1] == str(attempts.files.launcher)
+    environment = submit_environment("local[2]", {"PATH": "/bin", "PENSTOCK_KAFKA_BROKERS": "other:9092"})
+    assert environment["PYSPARK_PYTHON"] == sys.executable
+    assert "PENSTOCK_KAFKA_BROKERS" not in environment
+    assert "SPARK_LOCAL_IP" not in submit_environment("spark://host:7077", {})
+    assert identify(os.getpid()) is not None
