@@ -22,8 +22,10 @@ BLOCKS = [(kind, text) for kind, text in re.findall(r"```(\w*)\n(.*?)```", READM
 COMMANDS = [line for kind, text in BLOCKS if not kind for line in text.splitlines() if line.strip()]
 [CLUSTER] = [text.splitlines() for kind, text in BLOCKS if kind == "sh"]
 """The walk through a cluster: in this order."""
-PIPELINE, _ = [text for kind, text in BLOCKS if kind == "python"]
-"""The first one; the other, about savepoints, is run by test_cluster_commands."""
+[HISTORY] = [text.splitlines() for kind, text in BLOCKS if kind == "bash"]
+"""The walk from history on Spark to the stream: likewise, on a platform of its own."""
+PIPELINE = next(text for kind, text in BLOCKS if kind == "python")
+"""The first one; those about savepoints and tests are run where these are tested."""
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +51,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-def shell(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
+def shell(folder: Path, command: str, timeout_s: float = 100) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["/bin/sh", "-c", command], cwd=folder, capture_output=True, text=True, check=False, timeout=100
+        ["/bin/sh", "-c", command], cwd=folder, capture_output=True, text=True, check=False, timeout=timeout_s
     )
 
 
@@ -82,6 +84,18 @@ def test_the_walk_through_a_cluster(folder: Path) -> None:
                 kill_a_worker(folder)
                 continue
             result = shell(folder, command)
+            assert result.returncode == 0, f"{command}\n{result.stdout}{result.stderr}"
+    finally:
+        shell(folder, ".venv/bin/penstock down --purge")
+    assert len((folder / "expected").read_text().splitlines()) == 6_901
+
+
+@pytest.mark.timeout(600)
+def test_the_walk_from_history_to_the_stream(folder: Path) -> None:
+    """Every line of it, in order: what Spark and the job published together is what one run comes to."""
+    try:
+        for command in HISTORY:
+            result = shell(folder, command, timeout_s=250)
             assert result.returncode == 0, f"{command}\n{result.stdout}{result.stderr}"
     finally:
         shell(folder, ".venv/bin/penstock down --purge")
