@@ -24,8 +24,9 @@ COMMANDS = [line for kind, text in BLOCKS if not kind for line in text.splitline
 """The walk through a cluster: in this order."""
 [HISTORY] = [text.splitlines() for kind, text in BLOCKS if kind == "bash"]
 """The walk from history on Spark to the stream: likewise, on a platform of its own."""
-PIPELINE = next(text for kind, text in BLOCKS if kind == "python")
-"""The first one; those about savepoints and tests are run where these are tested."""
+PIPELINE, *_ = [text for kind, text in BLOCKS if kind == "python"]
+"""The first one; that about savepoints is run by test_cluster_commands."""
+[TEST] = [text for kind, text in BLOCKS if kind == "python" and "run_pipeline" in text]
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +115,13 @@ def kill_a_worker(folder: Path) -> None:
             continue
     assert workers, "no worker of this platform runs"
     os.kill(min(workers), signal.SIGKILL)
+
+
+def test_its_test_of_a_pipeline_passes(folder: Path) -> None:
+    """With pytest, beside the pipeline."""
+    (folder / "test_departures.py").write_text(TEST)
+    result = shell(folder, ".venv/bin/python -m pytest -q -p no:cacheprovider test_departures.py")
+    assert "1 passed" in result.stdout, result.stdout + result.stderr
 
 
 def test_make_test_is_a_target() -> None:
