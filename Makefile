@@ -6,11 +6,13 @@ SERVICES := services/coordinator services/dispatcher services/pipeline services/
 SEEDS ?= 10000
 CYCLES ?= 200
 LEADER ?= 50
+IMAGES ?= penstock
+TAG ?= dev
 
-.PHONY: help setup lock demo platform test acceptance lint bench bench-kafka simulate chaos clean
+.PHONY: help setup lock demo platform test acceptance lint bench bench-kafka simulate chaos k8s clean
 
 help: ## Print the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: .venv/.ready ## Install the locked requirements into .venv
 
@@ -70,6 +72,9 @@ simulate: setup ## Search SEEDS (10000) fresh histories of the protocol
 
 chaos: platform ## Kill everything CYCLES (200) times, LEADER (50) of them the leader, and compare every row
 	$(BIN)/python -m tests.chaos --cycles $(CYCLES) --leader $(LEADER)
+
+k8s: setup ## Try the chart on the Kubernetes of the current kubectl context (IMAGES=repository TAG=tag)
+	$(BIN)/python -m tests.k8s --images $(IMAGES) --tag $(TAG)
 
 clean: ## Remove what was built and what runs left
 	rm -rf .venv out .penstock .pytest_cache .ruff_cache .hypothesis

@@ -7,8 +7,7 @@ import re
 import secrets
 import time
 import urllib.request
-from collections.abc import Callable, Generator, Iterator
-from datetime import UTC, datetime
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
@@ -17,15 +16,12 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from penstock.platform.free_ports import free_port
 
 from .docker import STAND_INS, Compose, engine, run
+from .orders import PARTITIONS, expected, windows
 
 pytestmark = pytest.mark.timeout(1_500)
 
 ROWS = 120_000
 RATE = 2_000
-WINDOW_US = 10_000_000
-STEP_US = 500
-OUT_OF_ORDER_US = 1_000_000
-START_US = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1_000_000)
 
 
 class Demo:
@@ -33,7 +29,10 @@ class Demo:
 
     def __init__(self) -> None:
         taken: set[int] = set()
-        ports = {name: free_port(taken) for name in ("PENSTOCK_PORT", "KAFKA_PORT", "REDIS_PORT", "STORE_PORT", "PROMETHEUS_PORT")}
+        ports = {
+            name: free_port(taken)
+            for name in ("PENSTOCK_PORT", "KAFKA_PORT", "REDIS_PORT", "STORE_PORT", "PROMETHEUS_PORT")
+        }
         variables = {name: str(port) for name, port in ports.items()}
         self.ports = ports
         self.compose = Compose(
@@ -70,9 +69,11 @@ class Demo:
             }
         )
         try:
-            partitions = [TopicPartition("spent", n, self._position.get(n, OFFSET_BEGINNING)) for n in range(4)]
+            partitions = [
+                TopicPartition("spent", n, self._position.get(n, OFFSET_BEGINNING)) for n in range(PARTITIONS)
+            ]
             consumer.assign(partitions)
-            open_ones = set(range(4))
+            open_ones = set(range(PARTITIONS))
             end = time.monotonic() + 30
             while open_ones and time.monotonic() < end:
                 for message in consumer.consume(1_000, 0.5):
@@ -113,20 +114,6 @@ def wait_for(condition: Callable[[], Any], what: str, demo: Demo, deadline_s: fl
         time.sleep(1)
 
 
-def expected() -> Iterator[tuple[int, int, int, float]]:
-    """Customer, window's beginning, orders and cents of every window that the last order's watermark has closed."""
-    watermark = START_US + (ROWS - 1) * STEP_US - OUT_OF_ORDER_US
-    found: dict[tuple[int, int], tuple[int, int]] = {}
-    for number in range(ROWS):
-        at = START_US + number * STEP_US
-        window = at - at % WINDOW_US
-        if window + WINDOW_US <= watermark:
-            orders, cents = found.get((number * 7919 % 1_000, window), (0, 0))
-            found[number * 7919 % 1_000, window] = (orders + 1, cents + number * 104_729 % 20_000)
-    for (customer, window), (orders, cents) in found.items():
-        yield customer, window, orders, cents
-
-
 def test_the_demo_survives_its_containers(demo: Demo) -> None:
     """Both jobs run and show in REST and Prometheus; the leader's and the task manager's container are killed; the
     result is exactly what the orders say."""
@@ -141,7 +128,7 @@ def test_the_demo_survives_its_containers(demo: Demo) -> None:
     demo.compose.kill(first)
     wait_for(lambda: demo.leader() not in (None, first), "another one leads", demo)
 
-    want = sorted(expected())
+    want = expected(ROWS)
 
     def complete() -> bool:
         demo.read()
@@ -149,16 +136,8 @@ def test_the_demo_survives_its_containers(demo: Demo) -> None:
 
     wait_for(complete, "all windows are in the topic", demo, 300)
     demo.read()
-    got = sorted(
-        (row["customer"], micros(row["window_start"]), row["orders"], round(row["euros"] * 100)) for row in demo.rows
-    )
-    assert got == want
+    assert windows(demo.rows) == want
     assert jobs()["orders"] == "RUNNING"
-
-
-def micros(text: str) -> int:
-    """Microseconds since the epoch."""
-    return round(datetime.fromisoformat(text).timestamp() * 1_000_000)
 
 
 def test_task_managers_scale(demo: Demo) -> None:
