@@ -203,7 +203,8 @@ class PipelineService:
                 facts = await self._look()
                 for command in self._decider.decide(facts, self._ports.clock.monotonic_ms()):
                     await self._obey(command)
-            self.view = self._view(facts)
+            former, self.view = self.view, self._view(facts)
+            _tell_stages(former, self.view)
             await self._show()
             await self._ports.clock.sleep_ms(TICK_MS)
 
@@ -304,3 +305,12 @@ class PipelineService:
         if problem and not self._view_problem:
             _log.warning("what runs cannot be shown", error=problem)
         self._view_problem = problem
+
+
+def _tell_stages(former: PipelineView, now: PipelineView) -> None:
+    """Log what runs have come to."""
+    known = {view.run: view.progress for view in former.runs}
+    for view in now.runs:
+        progress = view.progress
+        if view.run in known and progress.at != known[view.run].at:
+            _log.info("run progress", run=view.run, at=progress.at, stages=progress.stages, done=progress.stages_done)

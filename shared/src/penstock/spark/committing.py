@@ -12,23 +12,21 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
 import secrets
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from penstock.connectors.base import Sink, WriteContext
 from penstock.errors import CorruptDataError, ExternalError, UsageError
 from penstock.graph.logical import LogicalPlan, Write
+from penstock.runtime.runs import is_run_id
 from penstock.spark.publishing import StagedSink, forget, publish
 from penstock.spark.savepoints import KeptState
 from penstock.spark.staging import STAGED, StagedPart, check_shared, publishes, remove_staged
-
-_RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class RunManifest(msgspec.Struct, frozen=True):
@@ -136,7 +134,7 @@ def checked_run_id(run: str) -> str:
     Raises:
         UsageError: it cannot.
     """
-    if not _RUN_ID.fullmatch(run):
+    if not is_run_id(run):
         raise UsageError(f"--run-id {run!r}: up to 100 letters, digits, dots, dashes and underscores, not a dot first")
     return run
 
