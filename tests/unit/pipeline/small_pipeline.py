@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import traceback
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -73,6 +73,9 @@ class FakeChildren:
 
     def forget(self, run: str) -> None:
         self.forgotten.append(run)
+
+    def forget_others(self, runs: Set[str]) -> None:
+        self.forgotten += sorted(self.processes.keys() - runs)
 
 
 class SmallPipeline:

@@ -97,7 +97,9 @@ async def test_an_attempt_is_found_again_by_the_next_service(attempts: Attempts)
     facts = again.facts(history)
     assert facts.outcome == RunOutcome("FAILED", "no such column")
     assert facts.last_lines == "started"
-    again.forget("nightly")
+    again.forget_others({"nightly"})
+    assert attempts.files.path.exists()
+    again.forget_others({"another"})
     assert not attempts.files.path.exists()
 
 
@@ -158,6 +160,7 @@ def test_what_a_process_is_given(attempts: Attempts) -> None:
     assert command[0].endswith("/bin/spark-submit")
     assert command[command.index("--master") + 1] == "local[2]"
     assert "spark.executor.memory=2g" in command
+    assert f"spark.local.dir={attempts.files.path}/tmp" in command
     assert command[-1] == str(attempts.files.launcher)
     environment = submit_environment("local[2]", {"PATH": "/bin", "PENSTOCK_KAFKA_BROKERS": "other:9092"})
     assert environment["PYSPARK_PYTHON"] == sys.executable

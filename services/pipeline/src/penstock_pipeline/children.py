@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from collections.abc import Set
 from pathlib import Path
 from typing import Final
 
@@ -124,6 +125,12 @@ class Children:
     def forget(self, run: str) -> None:
         """Remove the files of all attempts at a run; what makes it repeatable stays."""
         shutil.rmtree(self._folder / "runs" / run, ignore_errors=True)
+
+    def forget_others(self, runs: Set[str]) -> None:
+        """Remove what is left of runs that are not among these: their service died before it could."""
+        for folder in (self._folder / "runs").glob("*"):
+            if folder.name not in runs:
+                self.forget(folder.name)
 
     # -- processes ------------------------------------------------------------------------------------------------------
 

@@ -108,6 +108,7 @@ class PipelineService:
         await create_control_topics(self._ports.log)
         for run in await self._store.active():
             await self._recover(run)
+        await asyncio.to_thread(self._children.forget_others, set(self._open))
         async with asyncio.TaskGroup() as group:
             group.create_task(self._read_requests())
             group.create_task(self._act())
@@ -176,7 +177,7 @@ class PipelineService:
                 case SubmitRun():
                     await self._submit(request, history)
                 case CancelRun():
-                    if history.records and history.ended is None and not history.cancel_asked:
+                    if request.job in self._open and not history.cancel_asked:
                         await self._append(request.job, CancelAsked(request=request.request))
                 case _:
                     assert_never(request)

@@ -129,7 +129,10 @@ def submit_command(folder: AttemptFolder, spec: AttemptSpec) -> list[str]:
     options = spec.options
     command = [str(_spark_home() / "bin" / "spark-submit"), "--master", options.master, "--deploy-mode", "client"]
     command += ["--name", f"penstock {spec.name}"]
-    for name, value in {**start_settings(options.master), **options.conf}.items():
+    settings = start_settings(options.master)
+    if is_local(options.master):
+        settings["spark.local.dir"] = str(folder.path / "tmp")  # so that nothing is left of a process that was killed
+    for name, value in {**settings, **options.conf}.items():
         command += ["--conf", f"{name}={value}"]
     return [*command, str(folder.launcher)]
 
