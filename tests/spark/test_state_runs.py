@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +14,11 @@ from state_runs import STATE_FILE, run_part, write_part
 
 from penstock import savepoint
 from penstock.cli.main import main
-from penstock.errors import IncompatibleStateError, UsageError
+from penstock.errors import ExternalError, IncompatibleStateError, UsageError
 from penstock.graph.jobgraph import build_job_graph
 from penstock.runtime.loading import load_pipeline
 from penstock.runtime.submission import check_compatible
-from penstock.spark import engine
+from penstock.spark import engine, lowering
 from penstock.spark.starting import starting_point
 
 
@@ -66,6 +67,8 @@ def test_a_run_id_has_one_beginning_and_one_end(given, local, tmp_path):
     run_part(local, tmp_path, given, target=tmp_path / "monday", run="monday")
     with pytest.raises(UsageError, match=r"left its savepoint in .*monday, this one is to use .*tuesday"):
         run_part(local, tmp_path, given, target=tmp_path / "tuesday", run="monday")
+    with pytest.raises(UsageError, match="that run read by --source none"):
+        run_part(local, tmp_path, given, target=tmp_path / "monday", run="monday", archives={"n0-read": given["in"]})
     with pytest.raises(UsageError, match="started from savepoint none"):
         run_part(local, tmp_path, given, start=tmp_path / "monday", target=tmp_path / "monday", run="monday")
 
@@ -93,6 +96,25 @@ def test_a_folder_in_which_something_is_is_not_written_to(given, local, tmp_path
     with pytest.raises(UsageError, match="there is something already"):
         run_part(local, tmp_path, given, target=tmp_path / "kept")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_is_not_shared_decides_nothing(given, local, tmp_path, monkeypatch):
+    """What tasks wrote is not there for the driver: nothing becomes visible, and the run can be made again."""
+    kept = tmp_path / "kept"
+
+    class Elsewhere(lowering.Lowering):
+        def run(self) -> list[dict[str, Any]]:
+            reports = super().run()
+            (kept / "objects").rename(tmp_path / "elsewhere")
+            return reports
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lowering, "Lowering", Elsewhere)
+        with pytest.raises(ExternalError, match="the driver and all executors share"):
+            run_part(local, tmp_path, given, target=kept, run="nightly")
+    assert rows(tmp_path / "out") == []
+    assert run_part(local, tmp_path, given, target=kept, run="nightly").computed
+    assert main(["state", str(kept), "--uid", "w"]) == 0
 
 
 def test_rows_behind_the_savepoint_are_late(given, local, tmp_path):

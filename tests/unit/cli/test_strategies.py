@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cli.strategies import parse_restart
+from penstock.cli.strategies import parse_restart, restart_text
 from penstock.errors import UsageError
 from penstock.protocol.restarts import ExponentialDelay, FailureRate, FixedDelay, NoRestart
 
@@ -23,6 +23,7 @@ from penstock.protocol.restarts import ExponentialDelay, FailureRate, FixedDelay
 def test_strategies(text: str, strategy: object) -> None:
     """What is left out has its default."""
     assert parse_restart(text) == strategy
+    assert parse_restart(restart_text(strategy)) == strategy
 
 
 @pytest.mark.parametrize("text", ["", "never", "none:3", "fixed-delay:x", "fixed-delay:1:fast", "exponential:1s:1s:0"])

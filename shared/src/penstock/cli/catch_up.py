@@ -24,6 +24,7 @@ from rich.text import Text
 from penstock.api.pipeline import Pipeline
 from penstock.cli.cluster import answered, print_json, timeout_s, with_cluster
 from penstock.cli.spark import Wanted, carry_out
+from penstock.cli.strategies import restart_text
 from penstock.cli.submit import _accepted
 from penstock.client import ClusterClient
 from penstock.client.documents import ENDED, ArtifactDescription, Requested, Submission
@@ -213,7 +214,7 @@ class _Work:
         command = ["penstock", "submit", job.target, "--from-savepoint", savepoint, "--detach"]
         command += ["--parallelism", str(job.parallelism)]
         command += ["--checkpoint-interval", f"{settings.checkpoints.interval_ms}ms"]
-        command += ["--state-backend", settings.state_backend]
+        command += ["--restart", restart_text(settings.restart), "--state-backend", settings.state_backend]
         command += ["--per-job"] if settings.per_job else []
         command += ["--at-least-once"] if job.at_least_once else []
         command += [part for name, value in job.artifact.parameters.items() for part in ("--param", f"{name}={value}")]

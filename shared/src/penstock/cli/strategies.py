@@ -46,6 +46,13 @@ _STRATEGIES: Final[dict[str, tuple[type[Any], tuple[_Part, ...]]]] = {
 }
 
 
+def restart_text(strategy: RestartStrategy) -> str:
+    """The inverse of `parse_restart`."""
+    name, parts = next((name, parts) for name, (kind, parts) in _STRATEGIES.items() if type(strategy) is kind)
+    values = (f"{getattr(strategy, field)}{'ms' if read is _milliseconds else ''}" for field, read in parts)
+    return ":".join([name, *values])
+
+
 def parse_restart(text: str) -> RestartStrategy:
     """`fixed-delay:3:1s` as the strategy; what is left out has its default.
 

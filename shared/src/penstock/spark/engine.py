@@ -31,7 +31,7 @@ from penstock.spark.committing import (
 )
 from penstock.spark.failures import unwrapped
 from penstock.spark.refusing import check_runnable
-from penstock.spark.savepoints import KeptState, RunState, check_free, key_groups_of, seal
+from penstock.spark.savepoints import KeptState, RunState, check_free, check_written, key_groups_of, seal
 from penstock.spark.session import RUNTIME_SETTINGS, default_parallelism
 from penstock.spark.splits import Asked, RunBeginning, RunBeginnings, find_beginning, sources_of
 from penstock.spark.starting import StartingPoint, check_start
@@ -194,6 +194,8 @@ class SparkRun:
             self.run_id, self._plan.name, staged_parts(reports), counts_of(reports), self._kept(state, reports)
         )
         check_staged(manifest, self._plan, self._manifests)
+        if manifest.kept is not None:
+            check_written(manifest.kept)
         return self._manifests.create(manifest)
 
     def _kept(self, state: RunState, reports: list[dict[str, Any]]) -> KeptState | None:

@@ -199,6 +199,17 @@ def check_free(folder: Path, execution: str) -> None:
         check_target(folder, "--to-savepoint ")
 
 
+def check_written(kept: KeptState) -> None:
+    """Before a run is decided: raise `ExternalError` if the driver does not find what its tasks left."""
+    for handle in handles_of(kept.manifest):
+        path = Path(kept.folder) / handle.key
+        if not path.is_file() or path.stat().st_size != handle.size_bytes:
+            raise ExternalError(
+                f"--to-savepoint {kept.folder}: a task wrote {path.name} there, and the driver does not find it: the "
+                "folder must be one that the driver and all executors share. Nothing of the run is visible"
+            )
+
+
 def seal(kept: KeptState) -> None:
     """Make the savepoint of a decided run whole, unless it is: remove what does not belong to it, and vouch for it.
 

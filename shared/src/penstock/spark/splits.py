@@ -9,7 +9,7 @@ same run cannot have another.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,8 @@ class RunBeginning(msgspec.Struct, frozen=True):
     """Job and checkpoint of the savepoint it started from; empty if there was none."""
     target: str = ""
     """Folder of the savepoint it leaves; empty if it leaves none."""
+    archives: dict[str, str] = {}
+    """Source operator to the files that are read before it."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Asked:
 
     restored: str = ""
     target: str = ""
-    archives: Mapping[str, str] | None = None
+    archives: Mapping[str, str] = field(default_factory=dict[str, str])
     """Source operator to the files that are read before it."""
     until_now: bool = False
     """Whether splits without an end are read up to what is there now."""
@@ -69,10 +71,10 @@ def find_beginning(
     carried: dict[str, tuple[SplitEntry, ...]] = {}
     for operator, source in sources_of(graph, plan).items():
         entries = {entry.split: entry for entry in former.get(operator, ())}
-        archive = (asked.archives or {}).get(operator, "")
+        archive = asked.archives.get(operator, "")
         splits[operator] = (*_archived(source, archive), *_found(source, entries, asked.until_now))
         carried[operator] = tuple(entry for entry in entries.values() if entry.finished)
-    return RunBeginning(splits, carried, asked.restored, asked.target)
+    return RunBeginning(splits, carried, asked.restored, asked.target, dict(asked.archives))
 
 
 def sources_of(graph: JobGraph, plan: LogicalPlan) -> dict[str, Source[Any]]:
@@ -114,7 +116,7 @@ class RunBeginnings:
         """How a run began, if it did.
 
         Raises:
-            UsageError: it began from another savepoint, or was to leave its own elsewhere.
+            UsageError: it began from another savepoint or other files, or was to leave its own elsewhere.
         """
         path = self._path(run)
         try:
@@ -126,6 +128,7 @@ class RunBeginnings:
         for what, before, now in (
             ("started from savepoint", found.restored, asked.restored),
             ("left its savepoint in", found.target, asked.target),
+            ("read by --source", _shown(found.archives), _shown(asked.archives)),
         ):
             if before != now:
                 raise UsageError(
@@ -140,3 +143,7 @@ class RunBeginnings:
 
     def _path(self, run: str) -> Path:
         return self._folder / f"{run}.begin"
+
+
+def _shown(archives: Mapping[str, str]) -> str:
+    return ", ".join(f"{operator}={path}" for operator, path in sorted(archives.items()))
