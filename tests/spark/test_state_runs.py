@@ -149,3 +149,21 @@ def test_a_folder_without_a_savepoint_says_so(tmp_path, capsys):
     assert "only --engine spark has --to-savepoint" in capsys.readouterr().err
     with pytest.raises(UsageError, match="neither a folder"):
         starting_point("nowhere")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--source", "events"], "write --source UID=PATH"),
+        (["--source", "a=x", "--source", "a=y"], "given twice; name a folder, or a pattern"),
+        (["--source", "n0-raed=x"], "there is no such source; did you mean 'n0-read'"),
+        (["--source", "n0-read=nowhere"], "neither a file nor a folder 'nowhere'"),
+        (["--conf", "x"], "write --conf spark.name=value"),
+    ],
+)
+def test_what_a_backfill_cannot_read_is_said_before_spark_starts(options, message, given, tmp_path, capsys):
+    """By name, with what to write."""
+    parameters = [part for name, value in given.items() for part in ("--param", f"{name}={value}")]
+    command = ["backfill", str(STATE_FILE), *parameters, "--to-savepoint", str(tmp_path / "kept"), *options]
+    assert main(command) == 2
+    assert message in capsys.readouterr().err
