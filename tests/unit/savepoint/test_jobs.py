@@ -40,12 +40,14 @@ from penstock.adapters.directory_blobs import DirectoryBlobs
 from penstock.adapters.memory import MemoryBlobs
 from penstock.client.exporting import export_savepoint, import_savepoint
 from penstock.connectors import collecting, iterables
-from penstock.errors import UsageError
+from penstock.errors import CorruptDataError, UsageError
 from penstock.graph.jobgraph import build_job_graph
 from penstock.protocol.joblog import Submit
 from penstock.runtime.catalog import JobCatalog
 from penstock.runtime.embedded import CURRENT, EmbeddedJob, EmbeddedSettings, JobResult
 from penstock.runtime.submission import check_compatible
+from penstock.savepoint import objects
+from penstock.savepoint.operators import parts_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 ROWS = 2_000
@@ -286,6 +288,19 @@ async def test_a_savepoint_in_a_store_reads_like_one_in_a_folder(tmp_path):
     for uid, state in (("windows", None), ("sessions", None), ("totals", None), ("totals", "items"), ("seen", "rows")):
         assert there.table(uid, state).equals(here.table(uid, state))
     assert there.timers("totals").equals(here.timers("totals"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(objects, "_WHOLE_BYTES", 0)  # every object is a large one
+        patch.setattr(objects, "_PART_BYTES", 100)
+        in_parts = savepoint.read(restore.manifest, store=blobs)
+        assert in_parts.table("totals").equals(here.table("totals"))
+        key = next(part.keyed.key for part in parts_of(in_parts.manifest, "windows") if part.keyed)
+        await blobs.put(key, (await blobs.get(key))[:-1] + b"?")
+        with pytest.raises(CorruptDataError, match="checksum"):
+            in_parts.table("windows")
+        await blobs.delete(key)
+        with pytest.raises(CorruptDataError, match="missing"):
+            in_parts.table("windows")
+        restore = await import_savepoint(blobs, tmp_path / "kept")
     there.edit().write(tmp_path / "copy")
     assert savepoint.read(tmp_path / "copy").table("totals").equals(here.table("totals"))
     with pytest.raises(UsageError, match="penstock checkpoints JOB"):

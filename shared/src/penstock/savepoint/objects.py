@@ -1,7 +1,7 @@
 """Where the bytes of a savepoint come from: files of a folder, or objects of a cluster's store; checked when read.
 
 A checksum is that of a whole object, an index names the segments of key groups in it. From a folder only the segments
-that are asked for are kept in memory; from a store one object at a time.
+that are asked for are kept in memory; from a store one object at a time, of large ones likewise the segments alone.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from penstock.settings import ClusterSettings
 
 _CHUNK_BYTES: Final = 1 << 20
+_WHOLE_BYTES: Final = 64 << 20
+"""A larger object of a store is read in parts: once to check it, then what is asked for."""
+_PART_BYTES: Final = 16 << 20
 
 T = TypeVar("T")
 
@@ -81,16 +84,22 @@ class FolderObjects:
 
 
 class StoreObjects:
-    """Of a savepoint in a store; keeps the object that was read last."""
+    """Of a savepoint in a store; keeps the object that was read last, unless it is large."""
 
     def __init__(self, store: ClusterSettings | Blobs) -> None:
         self._store = store
         self._last: tuple[str, bytes] | None = None
+        self._good: set[str] = set()
 
     def segment(self, handle: Handle, key_group: int) -> bytes:
         """See `Objects.segment`."""
         start, end = handle.key_groups[key_group]
-        return self.whole(handle)[start:end]
+        if handle.inline or handle.size_bytes <= _WHOLE_BYTES:
+            return self.whole(handle)[start:end]
+        if handle.key not in self._good:
+            with_store(self._store, lambda blobs: _check_object(blobs, handle))
+            self._good.add(handle.key)
+        return with_store(self._store, lambda blobs: _part(blobs, handle, start, end))
 
     def whole(self, handle: Handle) -> bytes:
         """See `Objects.whole`."""
@@ -107,6 +116,23 @@ async def read_object(blobs: Blobs, handle: Handle) -> bytes:
     except BlobNotFoundError as error:
         raise CorruptDataError(f"{handle.key}: an object of the savepoint is missing") from error
     return await asyncio.to_thread(checked, data, handle, handle.key)
+
+
+async def _check_object(blobs: Blobs, handle: Handle) -> None:
+    """Read an object in parts; raises `CorruptDataError` if it is missing or not what was written."""
+    digest = hashlib.sha256()
+    for start in range(0, handle.size_bytes, _PART_BYTES):
+        part = await _part(blobs, handle, start, min(start + _PART_BYTES, handle.size_bytes))
+        await asyncio.to_thread(digest.update, part)
+    if digest.hexdigest() != handle.sha256:
+        raise CorruptDataError(f"{handle.key}: not what was written (checksum)")
+
+
+async def _part(blobs: Blobs, handle: Handle, start: int, end: int) -> bytes:
+    try:
+        return await blobs.get(handle.key, start, end)
+    except BlobNotFoundError as error:
+        raise CorruptDataError(f"{handle.key}: an object of the savepoint is missing") from error
 
 
 def with_store(store: ClusterSettings | Blobs, work: Callable[[Blobs], Awaitable[T]]) -> T:
