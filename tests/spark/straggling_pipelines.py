@@ -75,6 +75,6 @@ source = generate.Source(events, schema=Event, rows=int(param("rows", 2_000)), s
 read = p.read(source).map(before)
 read.write(files.Sink(OUT / "before"))
 read.write(topic("before"))
-behind = read.key_by("key").process(Numbered())
+behind = read.key_by("key").process(Numbered()).uid("numbered")
 behind.write(files.Sink(OUT / "behind"))
 behind.write(topic("behind"))

@@ -18,6 +18,8 @@ from kafka_reading import committed
 from spark_runs import HERE
 from standalone import penstock_run
 
+from penstock import savepoint
+
 pytestmark = pytest.mark.timeout(300)
 ROWS = 2_000
 DEADLINE_S = 120
@@ -38,6 +40,7 @@ async def test_second_attempts_and_killed_executors_double_nothing(platform, sta
     notes = tmp_path / "notes"
     given = {"out": str(tmp_path / "out"), "notes": str(notes), "brokers": brokers, "rows": str(ROWS), **topics}
     command = penstock_run(standalone, HERE / "straggling_pipelines.py", given, SPECULATION)
+    command += ["--to-savepoint", "kept"]
     code = await asyncio.to_thread(run_and_kill, command, notes / "behind", tmp_path)
     assert code == 0, (tmp_path / "driver.log").read_text()
     for place in ("before", "behind"):
@@ -46,6 +49,10 @@ async def test_second_attempts_and_killed_executors_double_nothing(platform, sta
     numbered = Counter((f"k{key}", n) for key in range(7) for n in range(len(range(key, ROWS, 7))))
     assert Counter(row["number"] for row in rows(tmp_path / "out" / "before")) == once
     assert Counter((row["key"], row["number"]) for row in rows(tmp_path / "out" / "behind")) == numbered
+    kept = savepoint.read(tmp_path / "kept")
+    assert dict(kept.table("numbered", "seen").rows()) == {f"k{key}": len(range(key, ROWS, 7)) for key in range(7)}
+    handles = [part.operators["numbered"].keyed for part in kept.manifest.subtasks["v1"].values()]
+    assert {f"objects/{path.name}" for path in (tmp_path / "kept/objects").iterdir()} == {h.key for h in handles if h}
     published = {place: await committed(brokers, topic, 2) for place, topic in topics.items()}
     values = {place: [json.loads(record.value) for record in found] for place, found in published.items()}
     assert Counter(row["number"] for row in values["before"]) == once
