@@ -18,9 +18,10 @@ from penstock.ports import NewRecord
 from penstock.protocol.joblog import Artifact
 from penstock.protocol.messages import encode
 from penstock.protocol.requests import CancelRun, RunOptions, RunRequest, SubmitRun
-from penstock.runtime.runs import AttemptBegan, RunHistory, RunOutcome, RunProgress, Submitted
+from penstock.runtime.runs import AttemptBegan, RunHistory, RunOutcome, Submitted
 from penstock.runtime.runs_deciding import RunFacts
 from penstock.runtime.runs_store import RunStore
+from penstock.runtime.runs_views import RunProgress
 from penstock.runtime.topics import REQUESTS
 from penstock_pipeline.service import PipelinePorts, PipelineService, PipelineSettings
 

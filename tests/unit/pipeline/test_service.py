@@ -8,7 +8,8 @@ from small_pipeline import DONE, SmallPipeline, until
 
 from penstock.observability.metrics import prometheus_text
 from penstock.ports import NewRecord
-from penstock.runtime.runs import PIPELINE_VIEW, PipelineView, RunOutcome, RunView
+from penstock.runtime.runs import RunOutcome
+from penstock.runtime.runs_views import PIPELINE_VIEW, PipelineView, RunView
 from penstock.runtime.topics import REQUESTS
 from penstock_pipeline import service as service_module
 from penstock_pipeline.metrics import pipeline_samples

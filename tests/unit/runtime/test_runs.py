@@ -12,17 +12,9 @@ from penstock.adapters.memory import MemoryBlobs
 from penstock.adapters.system_clock import SystemClock
 from penstock.errors import ExternalError, ProtocolError
 from penstock.ports import BlobExistsError
-from penstock.runtime.runs import (
-    AttemptLost,
-    CancelAsked,
-    RunEnded,
-    RunHistory,
-    RunProgress,
-    RunView,
-    history_of,
-    summary_of_run,
-)
+from penstock.runtime.runs import AttemptLost, CancelAsked, RunEnded, RunHistory, history_of
 from penstock.runtime.runs_store import RunStore
+from penstock.runtime.runs_views import RunProgress, RunView, summary_of_run
 
 LOST = AttemptLost(attempt=1, reason="killed")
 FAILED = RunEnded(state="FAILED", reason="no such column", at_us=90)

@@ -25,7 +25,7 @@ from penstock.runtime.catalog import ACTIVE, FINISHED, FinishedJob, JobCatalog
 from penstock.runtime.collected import collected_names, collected_prefix
 from penstock.runtime.coordinator import VIEW
 from penstock.runtime.job_store import JobStore
-from penstock.runtime.runs import PipelineView
+from penstock.runtime.runs_views import PipelineView
 from penstock.runtime.topics import REQUESTS, create_control_topics
 from penstock.runtime.views import ClusterView
 from penstock_dispatcher.refusing import RestError

@@ -11,8 +11,9 @@ from penstock.client.documents import RequestState
 from penstock.client.run_documents import RunDetail, RunList, RunLog, RunSummary
 from penstock.errors import CorruptDataError, ExternalError
 from penstock.ports import BlobNotFoundError
-from penstock.runtime.runs import PIPELINE_VIEW, PipelineView, RunHistory, RunView, is_run_id, summary_of_run
+from penstock.runtime.runs import RunHistory, is_run_id
 from penstock.runtime.runs_store import RunStore
+from penstock.runtime.runs_views import PIPELINE_VIEW, PipelineView, RunView, summary_of_run
 from penstock_dispatcher.cluster import Cluster, DispatcherPorts, Freshness, each, keep, soon
 from penstock_dispatcher.jobs import SHORTEST_PREFIX, nearest_of, some
 from penstock_dispatcher.refusing import RestError

@@ -16,18 +16,15 @@ import structlog
 
 from penstock.errors import CorruptDataError, ExternalError
 from penstock.ports import BlobNotFoundError, Blobs, Clock, Log, Metadata
-from penstock.protocol.requests import AnyRunRequest, CancelRun, RunOptions, RunRequest, SubmitRun, decode_request
+from penstock.protocol.requests import AnyRunRequest, CancelRun, RunOptions, SubmitRun
 from penstock.runtime.runs import (
-    PIPELINE_VIEW,
     AnyRunRecord,
     AttemptBegan,
     AttemptLost,
     CancelAsked,
-    PipelineView,
     RunEnded,
     RunHistory,
     RunState,
-    RunView,
     Submitted,
     overrides_refused,
 )
@@ -42,13 +39,12 @@ from penstock.runtime.runs_deciding import (
     queue_of,
 )
 from penstock.runtime.runs_store import RunStore
-from penstock.runtime.topics import REQUESTS, create_control_topics
+from penstock.runtime.runs_views import PIPELINE_VIEW, PipelineView, RunView
+from penstock.runtime.topics import create_control_topics
 from penstock_pipeline.children import Children
+from penstock_pipeline.request_reader import RequestReader
 
 TICK_MS: Final = 1_000
-READ_S: Final = 1.0
-REQUESTS_READ: Final = "pipeline-requests-read"
-"""Key of the position of the next request; lost, all kept requests are looked at again."""
 
 _log = structlog.get_logger("penstock.pipeline")
 
@@ -110,7 +106,7 @@ class PipelineService:
             await self._recover(run)
         await asyncio.to_thread(self._children.forget_others, set(self._open))
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._read_requests())
+            group.create_task(RequestReader(self._ports.log, self._ports.metadata, self._serve).run())
             group.create_task(self._act())
 
     def states(self) -> dict[RunState, int]:
@@ -137,34 +133,6 @@ class PipelineService:
             _log.info("found a run again", run=run, attempt=history.attempt.attempt, host=history.attempt.host)
 
     # -- requests -------------------------------------------------------------------------------------------------------
-
-    async def _read_requests(self) -> None:
-        log = self._ports.log
-        position = await self._first_request()
-        while True:
-            records = await log.read(REQUESTS, 0, position, timeout_s=READ_S)
-            for record in records:
-                try:
-                    request = decode_request(record.value)
-                    if isinstance(request, RunRequest):
-                        await self._serve(request)
-                except CorruptDataError as error:
-                    _log.error("a request cannot be read", offset=record.offset, error=str(error))
-                position = record.next_offset
-            if records:
-                try:
-                    await self._ports.metadata.put(REQUESTS_READ, str(position).encode())
-                except ExternalError as error:
-                    _log.warning("cannot note which requests are handled", error=str(error))
-
-    async def _first_request(self) -> int:
-        start, end = await self._ports.log.offsets(REQUESTS, 0)
-        try:
-            noted = await self._ports.metadata.get(REQUESTS_READ)
-        except ExternalError:
-            noted = None
-        position = int(noted) if noted is not None else start
-        return position if start <= position <= end else start
 
     async def _serve(self, request: AnyRunRequest) -> None:
         """Do what is asked, once: the log of the run knows which requests were carried out."""

@@ -15,7 +15,8 @@ import structlog
 
 from penstock.errors import CorruptDataError, ExternalError
 from penstock.ports import BlobExistsError, BlobNotFoundError, Blobs, Clock
-from penstock.runtime.runs import AnyRunRecord, RunHistory, RunSummary, decode_run_record, history_of, summary_of_run
+from penstock.runtime.runs import AnyRunRecord, RunHistory, decode_run_record, history_of
+from penstock.runtime.runs_views import RunSummary, summary_of_run
 
 ACTIVE: Final = "runs/active/"
 ENDED: Final = "runs/ended/"

@@ -14,7 +14,8 @@ from penstock.connectors.kafka_platform import use_cluster
 from penstock.observability.user_frames import shown_frames, shown_text
 from penstock.runtime.artifacts import check_requirements, unpack
 from penstock.runtime.loading import load_pipeline
-from penstock.runtime.runs import RunOutcome, RunProgress
+from penstock.runtime.runs import RunOutcome
+from penstock.runtime.runs_views import RunProgress
 from penstock.settings import load_settings
 from penstock.spark.engine import RunOptions as EngineOptions
 from penstock.spark.engine import SparkRun

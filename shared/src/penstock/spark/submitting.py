@@ -20,7 +20,8 @@ import msgspec
 from penstock.errors import CorruptDataError, UsageError
 from penstock.protocol.joblog import Artifact
 from penstock.protocol.requests import RunOptions
-from penstock.runtime.runs import RunOutcome, RunProgress
+from penstock.runtime.runs import RunOutcome
+from penstock.runtime.runs_views import RunProgress
 from penstock.settings import ClusterSettings, settings_to_toml
 from penstock.spark.committing import RunManifests
 from penstock.spark.session import is_local, start_settings

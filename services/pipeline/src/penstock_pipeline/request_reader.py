@@ -1,0 +1,60 @@
+"""Reads the topic of requests, and hands on those that are about runs; the others are the leader's."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import structlog
+
+from penstock.errors import CorruptDataError, ExternalError
+from penstock.ports import Log, Metadata
+from penstock.protocol.requests import AnyRunRequest, RunRequest, decode_request
+from penstock.runtime.topics import REQUESTS
+
+READ_S: Final = 1.0
+REQUESTS_READ: Final = "pipeline-requests-read"
+"""Key of the position of the next request; lost, all kept requests are looked at again."""
+
+_log = structlog.get_logger("penstock.pipeline")
+
+
+class RequestReader:
+    """Every request is handed on at least once, in order."""
+
+    def __init__(self, log: Log, metadata: Metadata, serve: Callable[[AnyRunRequest], Awaitable[None]]) -> None:
+        """`log` waits until it gets an answer; `serve` does nothing for a request that it has seen before."""
+        self._log = log
+        self._metadata = metadata
+        self._serve = serve
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        position = await self._first()
+        while True:
+            records = await self._log.read(REQUESTS, 0, position, timeout_s=READ_S)
+            for record in records:
+                try:
+                    request = decode_request(record.value)
+                    if isinstance(request, RunRequest):
+                        await self._serve(request)
+                except CorruptDataError as error:
+                    _log.error("a request cannot be read", offset=record.offset, error=str(error))
+                position = record.next_offset
+            if records:
+                await self._note(position)
+
+    async def _first(self) -> int:
+        start, end = await self._log.offsets(REQUESTS, 0)
+        try:
+            noted = await self._metadata.get(REQUESTS_READ)
+        except ExternalError:
+            noted = None
+        position = int(noted) if noted is not None else start
+        return position if start <= position <= end else start
+
+    async def _note(self, position: int) -> None:
+        try:
+            await self._metadata.put(REQUESTS_READ, str(position).encode())
+        except ExternalError as error:
+            _log.warning("cannot note which requests are handled", error=str(error))
