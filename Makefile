@@ -59,9 +59,10 @@ lint: setup ## Check format, style, types and import rules
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
 
-bench: setup ## Measure the data path beside Polars and DuckDB, and from Kafka to Kafka
+bench: setup ## Measure the data path beside Polars and DuckDB, from Kafka to Kafka, and on Spark
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.kafka --if-there
+	$(BIN)/python -m benchmarks.spark --if-there
 
 bench-kafka: platform ## Measure windows and filters from Kafka to Kafka, latency and idle cost
 	$(BIN)/python -m benchmarks.kafka

@@ -76,3 +76,18 @@ def noted(folder: Path, driver: subprocess.Popen[bytes], log: Path) -> int:
         assert time.monotonic() < deadline, "no task got to the row"
         time.sleep(0.05)
     return int(min(path.name for path in folder.iterdir()).rpartition("-")[2])
+
+
+def test_input_may_be_larger_than_an_executor(standalone, tmp_path):
+    """640 MB through an exchange between executors of 512 MiB; the task behind it holds a fraction of that."""
+    count, width = 200_000, 3_200
+    given = {"out": str(tmp_path / "out"), "rows": str(count), "width": str(width)}
+    command = penstock_run(standalone, HERE / "wide_pipelines.py", given, {})
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    found = rows(tmp_path / "out")
+    assert {(row["key"], row["n"], row["longest"]) for row in found} == {
+        (k, count // 1_000, width) for k in range(1_000)
+    }
+    assert len(found) == 1_000
+    assert max(row["peak_mib"] for row in found) < 400

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 BATCH_ROWS: Final = 16_384
 """Rows of an edge that are gathered before they are handed to Spark."""
+BATCH_BYTES: Final = 8 << 20
+"""The same for wide rows."""
 _RUN_ROWS: Final = 4_096
 """Rows in a row that a rebalanced edge sends to one subtask."""
 _REPORTS: Final = 16
@@ -59,7 +61,7 @@ class StageOutputs:
     def drain(self, *, everything: bool = False) -> Iterator[pa.RecordBatch]:
         """What is worth a batch by now."""
         for edge in self.edges:
-            if edge.waiting and (everything or edge.waiting >= BATCH_ROWS):
+            if edge.waiting and (everything or edge.waiting >= BATCH_ROWS or edge.waiting_bytes >= BATCH_BYTES):
                 yield self._batch(*edge.take())
         if self._reports and (everything or len(self._reports) >= _REPORTS):
             reports, self._reports = self._reports, []
@@ -89,6 +91,7 @@ class _EdgeOutput:
     def __init__(self, number: int, edge: StageEdge, subtask: int) -> None:
         self.edge = edge
         self.waiting = 0
+        self.waiting_bytes = 0
         self._number = number
         self._subtask = subtask
         self._keys = list(edge.edge.link.keys)
@@ -100,8 +103,10 @@ class _EdgeOutput:
     def rows(self, frame: pl.DataFrame) -> None:
         """Take rows."""
         names = [*self._columns, EVENT_TIME] if self.edge.edge.event_time else list(self._columns)
-        self._frames.append(frame.select(names))
-        self.waiting += frame.height
+        chosen = frame.select(names)
+        self._frames.append(chosen)
+        self.waiting += chosen.height
+        self.waiting_bytes += int(chosen.estimated_size())
 
     def watermark(self, watermark: int) -> None:
         """Nothing: the consumer's input is sorted, and its event time follows from the rows."""
@@ -109,7 +114,7 @@ class _EdgeOutput:
     def take(self) -> tuple[int, dict[str, Any]]:
         """The rows gathered, as columns of the wire."""
         frame = pl.concat(self._frames) if len(self._frames) > 1 else self._frames[0]
-        self._frames, self.waiting = [], 0
+        self._frames, self.waiting, self.waiting_bytes = [], 0, 0
         rows = frame.height
         numbers = np.arange(self._sent, self._sent + rows, dtype=np.int64)
         self._sent += rows

@@ -25,6 +25,8 @@ _MAX_DEFAULT_PARALLELISM: Final = 240
 
 RUNTIME_SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    # Wide rows: a task holds a few batches at a time, of whatever size they are.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(16 << 20),
     "spark.sql.session.timeZone": "UTC",
     # The number of partitions of an exchange is the number of subtasks: there is nothing to adapt.
     "spark.sql.adaptive.enabled": "false",

@@ -43,7 +43,7 @@ class TimelyProcessOperator(KeyedProcessOperator):
 
     def process(self, frame: pl.DataFrame, output: Output) -> None:
         run, on_row, row = self._run, self._process.on_row, None
-        next_time = self._backend.event_timers.next_time
+        timers = self._backend.event_timers
         last, reached = self._last, self._watermarks.current
         try:
             for chunk in chunks_of(frame):
@@ -51,8 +51,7 @@ class TimelyProcessOperator(KeyedProcessOperator):
                 rows = zip(key_values(chunk, self._keys), times, self._reader.rows(chunk), strict=True)
                 for key, time, row in rows:
                     before = time - 1 if time <= last else last
-                    due = next_time()
-                    if due is not None and due <= before:
+                    if timers.earliest <= before:
                         self._fire_until(before)
                     run.key, run.time = key, time
                     run.watermark_us = before if before > reached else reached

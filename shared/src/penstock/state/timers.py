@@ -15,6 +15,7 @@ from typing import Any, Final
 from penstock.state.backend import ABSENT, FrozenTable, Table
 
 _SWEEP_ABOVE: Final = 10_000
+_NEVER: Final = 2**63
 
 
 class TimerQueue:
@@ -50,6 +51,11 @@ class TimerQueue:
                 first[entry] = number
         self._heap = [(time, number, key) for (key, time), number in first.items()]
         heapq.heapify(self._heap)
+
+    @property
+    def earliest(self) -> int:
+        """Before this no timer is due. It takes no search: a timer that was deleted since may have been the one."""
+        return self._heap[0][0] if self._heap else _NEVER
 
     def next_time(self) -> int | None:
         """The time of the next timer."""
