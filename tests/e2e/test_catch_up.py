@@ -102,14 +102,9 @@ def test_a_backlog_is_caught_up_on_spark(cluster: Cluster, platform: Any) -> Non
     topic = cluster.folder.name
     TopicAdmin(settings, "test").create(topic, PARTITIONS)
     send(settings, topic, 0, 1_050)
-    parameters = ["--param", f"topic={topic}", "--param", f"out={cluster.out}"]
-    often = ["--checkpoint-interval", "300ms"]
-    job = cluster.run("submit", cluster.pipeline, *parameters, *often, "--parallelism", "2", "--detach").stdout.strip()
+    parameters = ["--param", f"topic={topic}", "--param", f"out={cluster.out}", "--checkpoint-interval", "300ms"]
+    job = cluster.run("submit", cluster.pipeline, *parameters, "--parallelism", "2", "--detach").stdout.strip()
     wait_for(lambda: len(rows(cluster.out / "windows")) == 30, "the job has read what there is")
-
-    checkpoint = next(one["manifest"] for one in cluster.json("checkpoints", job)["checkpoints"] if one["manifest"])
-    early = ["run", cluster.pipeline, *parameters, "--engine", "spark", "--from-savepoint", checkpoint]
-    assert "a checkpoint, not a savepoint" in cluster.run(*early, "--to-savepoint", "early", code=2).stderr
 
     refused = catch_up(cluster, job, "--master", "bogus://nowhere", code=1).stderr
     assert "Spark at bogus://nowhere cannot be reached or does not start" in refused

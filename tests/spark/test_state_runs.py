@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from spark_runs import CASES_FILE
 from state_runs import STATE_FILE, run_part, write_part
 
 from penstock import savepoint
+from penstock.adapters.memory import MemoryBlobs
 from penstock.cli.main import main
+from penstock.client.exporting import import_savepoint
 from penstock.errors import ExternalError, IncompatibleStateError, UsageError
 from penstock.graph.jobgraph import build_job_graph
 from penstock.runtime.loading import load_pipeline
@@ -138,6 +141,20 @@ def test_the_savepoint_is_one_of_the_pipeline(given, local, tmp_path):
     other = {**given, "case": "other-windows"}
     with pytest.raises(IncompatibleStateError, match=r"--from-savepoint: .*operator 'w'.*window changed"):
         run_part(local, tmp_path, other, start=tmp_path / "kept")
+
+
+def test_of_a_store_only_what_is_published_is_started_from(given, local, tmp_path, monkeypatch):
+    """A checkpoint may cover rows that its job has not made visible; a savepoint that was brought there is whole."""
+    run_part(local, tmp_path, given, target=tmp_path / "kept")
+    blobs = MemoryBlobs()
+    monkeypatch.setattr("penstock.spark.starting.load_settings", lambda _: blobs)
+    imported = asyncio.run(import_savepoint(blobs, tmp_path / "kept"))
+    start = starting_point(imported.manifest)
+    assert start.savepoint.table("w").equals(savepoint.read(tmp_path / "kept").table("w"))
+    checkpoint = f"jobs/{start.savepoint.job}/checkpoints/0000000001-a-b/manifest.json"
+    asyncio.run(blobs.put(checkpoint, asyncio.run(blobs.get(imported.manifest))))
+    with pytest.raises(UsageError, match="a checkpoint, not a savepoint"):
+        starting_point(checkpoint)
 
 
 def test_a_folder_without_a_savepoint_says_so(tmp_path, capsys):
