@@ -21,7 +21,7 @@ from penstock.settings import KafkaSettings
 
 from .test_cluster_commands import Cluster, wait_for
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 PARTITIONS = 2
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
-import os
 import shlex
 import socket
 from dataclasses import dataclass
@@ -23,13 +22,12 @@ from rich.text import Text
 
 from penstock.api.pipeline import Pipeline
 from penstock.cli.cluster import answered, print_json, timeout_s, with_cluster
-from penstock.cli.spark import Wanted, carry_out
+from penstock.cli.spark import Wanted, carry_out, mean_cluster
 from penstock.cli.strategies import restart_text
 from penstock.cli.submit import _accepted
 from penstock.client import ClusterClient
 from penstock.client.documents import ENDED, ArtifactDescription, Requested, Submission
 from penstock.client.exporting import import_savepoint
-from penstock.connectors.kafka_platform import use_cluster
 from penstock.errors import UsageError
 from penstock.graph.jobgraph import build_job_graph
 from penstock.graph.scaling import scalable_form
@@ -41,7 +39,7 @@ from penstock.runtime.cluster_ports import cluster_store
 from penstock.runtime.loading import load_pipeline
 from penstock.savepoint.folder import SEAL
 from penstock.savepoint.reading import read_restore
-from penstock.settings import FILE_VARIABLE, ClusterSettings, load_settings
+from penstock.settings import ClusterSettings
 from penstock.spark.committing import RunManifests
 from penstock.spark.engine import RunOptions, spark_graph
 from penstock.spark.session import PLANNED_PARALLELISM, SparkSettings, check_installed, parse_conf
@@ -80,10 +78,7 @@ class _Job:
 def catch_up_command(arguments: argparse.Namespace) -> int:
     """Stop the job, catch up, let it go on; the exit code."""
     console = Console(stderr=True, highlight=False)
-    settings = load_settings(arguments.cluster)
-    if arguments.cluster:
-        os.environ[FILE_VARIABLE] = str(Path(arguments.cluster).absolute())  # for the processes of Spark
-    use_cluster(settings.kafka, settings.name)
+    settings = mean_cluster(arguments.cluster)
     spark = SparkSettings(arguments.master, arguments.remote, parse_conf(arguments.conf))
     # Whatever can be wrong is found before the job is stopped.
     check_installed(java=arguments.remote is None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import threading
 import time
 from collections.abc import Generator
@@ -17,9 +18,11 @@ from rich.text import Text
 
 from penstock.api.pipeline import Pipeline
 from penstock.cli.display import operator_name, row_lines
+from penstock.connectors.kafka_platform import use_cluster
 from penstock.errors import PenstockError, UsageError
 from penstock.graph.jobgraph import SINK_VERBS, JobVertex
 from penstock.runtime.loading import load_pipeline, parse_parameters
+from penstock.settings import FILE_VARIABLE, ClusterSettings, load_settings
 from penstock.spark.engine import RunOptions, SparkResult, SparkRun, batch_graph, check_options, spark_graph
 from penstock.spark.explain import explain_stages
 from penstock.spark.refusing import refusals
@@ -79,7 +82,17 @@ def _console() -> Console:
     return Console(stderr=True, highlight=False)
 
 
+def mean_cluster(file: str | None) -> ClusterSettings:
+    """Make the cluster of `--cluster` the one that sources, sinks and archives mean, in the processes of Spark too."""
+    settings = load_settings(file)
+    if file is not None:
+        os.environ[FILE_VARIABLE] = str(Path(file).absolute())
+        use_cluster(settings.kafka, settings.name)
+    return settings
+
+
 def _wanted(arguments: argparse.Namespace, console: Console, archives: dict[str, str]) -> Wanted:
+    mean_cluster(arguments.cluster)
     start = arguments.from_savepoint
     options = RunOptions(
         starting_point(start, arguments.cluster) if start is not None else None,

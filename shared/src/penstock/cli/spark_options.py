@@ -84,7 +84,8 @@ def add_backfill(commands: Commands) -> None:
     )
     add_session_options(parser)
     _add_run_id(parser)
-    parser.set_defaults(log_format="text", log_level="error", from_savepoint=None, cluster=None)
+    add_cluster_option(parser)
+    parser.set_defaults(log_format="text", log_level="error", from_savepoint=None)
 
     def backfill(arguments: argparse.Namespace) -> int:
         from penstock.cli.spark import backfill_command
@@ -134,7 +135,7 @@ def _add_run_id(group: Any) -> None:
 
 
 def add_cluster_option(group: Any) -> None:
-    """Whose store savepoints are in."""
+    """Whose topics and store are meant."""
     group.add_argument(
         "--cluster", metavar="FILE", help="the cluster's settings ($PENSTOCK_CLUSTER, or .penstock/cluster.toml)"
     )
