@@ -38,11 +38,8 @@ p = Pipeline("kafka-sinks")
 read = p.read(generate.Source(events, schema=Event, rows=int(param("rows", 1_000)), splits=3, event_time="at"))
 read.write(
     kafka.Sink(
-        param("rows_topic", "rows"), key="key", headers={"origin": "number"}, timestamp="at", brokers=BROKERS,
-        create_partitions=3,
+        param("rows_topic", "rows"), key="key", headers={"origin": "number"}, timestamp="at", brokers=BROKERS
     )
 )  # fmt: skip
 updates = read.key_by("key").agg(n=count())
-updates.write(
-    kafka.Sink(param("counts_topic", "counts"), key="key", delivery="upsert", brokers=BROKERS, create_partitions=2)
-)
+updates.write(kafka.Sink(param("counts_topic", "counts"), key="key", delivery="upsert", brokers=BROKERS))

@@ -7,11 +7,13 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import aiokafka
+import pytest
 from embedded_runs import rows
 from spark_runs import HERE, run
 
 from penstock.connectors.kafka_topics import TopicAdmin
 
+pytestmark = pytest.mark.timeout(300)
 ROWS = 600
 
 

@@ -47,6 +47,11 @@ class Topics:
     jobs: list[str] = field(default_factory=list)
     """What stands for jobs in the names of the marks of this test's runs."""
 
+    def __post_init__(self) -> None:
+        """The records have times of long ago, and Kafka removes old records whenever it comes to look."""
+        for which, partitions in PARTITIONS.items():
+            TopicAdmin(self.settings, "test").create(self.name(which), partitions, {"retention.ms": "-1"})
+
     @property
     def parameters(self) -> dict[str, str]:
         return {

@@ -1,0 +1,130 @@
+"""What tasks stage for exactly-once sinks, without Spark and Kafka around it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import msgspec
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock import Pipeline
+from penstock.connectors import files, iterables, kafka
+from penstock.connectors.base import Encoded, WriteContext
+from penstock.errors import BadRecordError, CorruptDataError
+from penstock.graph.jobgraph import JobEdge, Link
+from penstock.spark import staging
+from penstock.spark.engine import batch_graph
+from penstock.spark.explain import explain_stages
+from penstock.spark.outputs import BATCH_BYTES, StageOutputs
+from penstock.spark.staging import RecordStager, StagedFileError, StagedPart, read_batches, remove_staged
+from penstock.spark.wire import StageEdge
+from penstock.types import BINARY, STRING, Field, Schema, schema_to_json
+
+ENCODED = Schema((Field("value", BINARY),))
+
+
+class Encoder:
+    """Skips empty values."""
+
+    def encode(self, frame: pl.DataFrame) -> Encoded:
+        kept = frame.filter(pl.col("value").bin.size() > 0)
+        return Encoded(kept, frame.height - kept.height)
+
+
+def stage(folder: Path, subtask: int, frames: list[list[bytes]]) -> list[StagedPart]:
+    """What one task stages when it is given rows in these frames."""
+    context = WriteContext("n1-write", subtask, "execution-0", 0, lambda: 0)
+    stager = RecordStager(folder, Encoder(), ENCODED, context, partition=0)
+    for values in frames:
+        stager.write(pl.DataFrame({"value": values}, schema=ENCODED.polars()))
+    prepared = stager.prepare(1)
+    stager.close()
+    assert stager.skipped == sum(value == b"" for values in frames for value in values)
+    return msgspec.convert(list(prepared.committables), list[StagedPart])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.lists(st.binary(max_size=3), max_size=9), max_size=4), min_size=1, max_size=3), st.data())
+def test_staged_rows_are_read_again_from_any_batch(tasks, data):
+    """In their order, task after task; a batch has its number whatever number reading begins at."""
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(staging, "BATCH_ROWS", 4)
+        folder = Path(name)
+        parts = [part for subtask, frames in enumerate(tasks) for part in stage(folder, subtask, frames)]
+        batches = list(read_batches(folder, parts, 0))
+        staged = [value for frames in tasks for values in frames for value in values if value]
+        assert [value for _, frame, _ in batches for value in frame["value"].to_list()] == staged
+        assert sum(part.rows for part in parts) == len(staged)
+        assert [number for number, _, _ in batches] == list(range(sum(part.batches for part in parts)))
+        start = data.draw(st.integers(0, len(batches)))
+        again = [(number, frame["value"].to_list()) for number, frame, _ in read_batches(folder, parts, start)]
+        assert again == [(number, frame["value"].to_list()) for number, frame, _ in batches[start:]]
+
+
+def test_wide_rows_make_small_batches(tmp_path):
+    """A transaction holds whole batches, so none may be much larger than said."""
+    (part,) = stage(tmp_path, 0, [[os.urandom(100_000)] * 100])
+    sizes = [size for _, _, size in read_batches(tmp_path, [part], 0)]
+    assert len(sizes) == part.batches > 3
+    assert max(sizes) <= staging.BATCH_BYTES
+
+
+def test_what_was_changed_or_is_gone_is_not_published(tmp_path):
+    """Neither is a reason to try again at once."""
+    (part,) = stage(tmp_path, 0, [[b"a"]])
+    with pytest.raises(CorruptDataError, match="instead of 2"):
+        list(read_batches(tmp_path, [msgspec.structs.replace(part, batches=2)], 0))
+    (tmp_path / part.file).write_bytes(b"torn")
+    with pytest.raises(CorruptDataError, match="not what was staged"):
+        list(read_batches(tmp_path, [part], 0))
+    remove_staged(tmp_path, set())
+    with pytest.raises(StagedFileError, match="by its id") as raised:
+        list(read_batches(tmp_path, [part], 0))
+    assert not raised.value.retryable
+
+
+def test_a_task_that_fails_leaves_nothing(tmp_path):
+    """A row that cannot be a record fails the task; what it had staged is removed."""
+
+    class Strict:
+        def encode(self, frame: pl.DataFrame) -> Encoded:
+            raise BadRecordError("too large")
+
+    context = WriteContext("n1-write", 0, "execution-0", 0, lambda: 0)
+    stager = RecordStager(tmp_path, Strict(), ENCODED, context, partition=0)
+    with pytest.raises(BadRecordError):
+        stager.write(pl.DataFrame({"value": [b"x"]}, schema=ENCODED.polars()))
+    stager.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_wide_rows_are_handed_on_early():
+    """A task gathers some MiB for an edge, however few rows that is."""
+    schema = Schema((Field("text", STRING),))
+    outputs = StageOutputs(
+        [StageEdge(JobEdge("v0", Link("n0", None, ()), "rebalance", schema_to_json(schema), event_time=False), 2, 240)],
+        0,
+    )
+    outputs.edges[0].rows(pl.DataFrame({"text": ["x" * (BATCH_BYTES // 4)] * 3}))
+    assert list(outputs.drain()) == []
+    outputs.edges[0].rows(pl.DataFrame({"text": ["x" * (BATCH_BYTES // 4)]}))
+    assert [batch.num_rows for batch in outputs.drain()] == [4]
+
+
+def test_the_plan_says_when_rows_of_a_sink_are_seen(tmp_path):
+    """By the driver, by a commit, or as tasks write them."""
+    p = Pipeline("sinks")
+    read = p.read(iterables.Source([{"a": 1}], schema=pa.schema({"a": pa.int64()})))
+    read.write(kafka.Sink("once"))
+    read.write(kafka.Sink("again", delivery="at-least-once"))
+    read.write(files.Sink(tmp_path))
+    shown = explain_stages(batch_graph(p.plan, 2), [])
+    assert "staged by tasks, published once per run by the driver; exactly-once" in shown
+    assert "seen as tasks write them; at-least-once" in shown
+    assert "commits once per run; exactly-once" in shown
