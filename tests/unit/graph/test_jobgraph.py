@@ -125,8 +125,20 @@ def test_parallelism_is_bounded_by_key_groups():
     """More subtasks than key groups cannot share the keys."""
     p = Pipeline("wide")
     windowed(p).write(collecting.Sink())
-    with pytest.raises(PipelineError, match="exceeds its 240 key groups"):
+    with pytest.raises(PipelineError, match="exceeds the 240 key groups"):
         build_job_graph(p.plan, 241)
+
+
+def test_the_number_of_key_groups_is_the_job_s():
+    """Whichever operator says it; two that differ are refused."""
+    p = Pipeline("groups")
+    stream = windowed(p)
+    stream.max_parallelism(60).write(collecting.Sink())
+    graph = build_job_graph(p.plan, 2)
+    assert {graph.max_parallelism, *(vertex.max_parallelism for vertex in graph.vertices)} == {60}
+    stream.select("auction").max_parallelism(61).write(collecting.Sink())
+    with pytest.raises(PipelineError, match=r"operators say \[60, 61\]"):
+        build_job_graph(p.plan, 2)
 
 
 def test_slots_are_shared_within_a_group():

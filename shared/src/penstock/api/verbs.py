@@ -75,7 +75,8 @@ class StreamBase:
         return self
 
     def max_parallelism(self, max_parallelism: int) -> Self:
-        """The number of key groups: the largest parallelism the operator's state can ever be spread over."""
+        """The number of key groups: the largest parallelism that state can ever be spread over. One for the whole job,
+        whichever operator says it; 240 if none does."""
         if not 1 <= max_parallelism <= 32_768:
             raise PipelineError(f"max_parallelism: must be between 1 and 32768, got {max_parallelism}")
         self._operator("max_parallelism").max_parallelism = max_parallelism

@@ -7,7 +7,7 @@ and finds the functions, sources and sinks by the operators' node ids.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, Literal
 
 import msgspec
@@ -171,6 +171,17 @@ def build_job_graph(
     return _Builder(plan, parallelism, at_least_once, chain_state, publish).build()
 
 
+def _max_parallelism(operators: Iterable[Node]) -> int:
+    """The number of key groups: one for the whole job, since a savepoint has one."""
+    wanted = {node.max_parallelism for node in operators if node.max_parallelism is not None}
+    if len(wanted) > 1:
+        raise PipelineError(
+            f"max_parallelism: operators say {sorted(wanted)}, and a job has one number of key groups; say it once, or "
+            "the same everywhere"
+        )
+    return wanted.pop() if wanted else DEFAULT_MAX_PARALLELISM
+
+
 class _Builder:
     def __init__(
         self, plan: LogicalPlan, parallelism: int, at_least_once: bool, chain_state: bool, publish: bool
@@ -182,6 +193,7 @@ class _Builder:
         self._publish = publish
         self._needed = _needed_nodes(plan)
         self._physical = [n for n in plan if n in self._needed and not _is_structure(n)]
+        self._max_parallelism = _max_parallelism(self._physical)
         self._links = {node: tuple(_links(node)) for node in self._physical}
         self._vertex_of: dict[Node, Node] = {}
         """Operator to the head of its chain."""
@@ -195,7 +207,7 @@ class _Builder:
         for node in self._physical:
             if self._is_published(node):
                 vertices.append(self._publishing(node, vertices, names))
-        return JobGraph(self._plan.name, self._parallelism, DEFAULT_MAX_PARALLELISM, tuple(vertices))
+        return JobGraph(self._plan.name, self._parallelism, self._max_parallelism, tuple(vertices))
 
     def _head(self, node: Node) -> Node:
         links = self._links[node]
@@ -215,14 +227,6 @@ class _Builder:
     def _parallelism_of(self, node: Node) -> int:
         return node.parallelism or self._parallelism
 
-    def _max_parallelism(self, chain: list[Node]) -> int:
-        wanted = {node.max_parallelism for node in chain if node.max_parallelism is not None}
-        if len(wanted) > 1:
-            raise PipelineError(
-                f"max_parallelism: chained operators say {sorted(wanted)}; separate them with chain(False)"
-            )
-        return wanted.pop() if wanted else DEFAULT_MAX_PARALLELISM
-
     def _slot_group(self, node: Node) -> str:
         """An operator shares slots with its first input unless it says otherwise, as in Flink."""
         if node.slot_group is not None:
@@ -233,10 +237,10 @@ class _Builder:
     def _vertex(self, head: Node, names: dict[Node, str]) -> JobVertex:
         chain = [node for node in self._physical if self._vertex_of[node] is head]
         parallelism = self._parallelism_of(head)
-        max_parallelism = self._max_parallelism(chain)
+        max_parallelism = self._max_parallelism
         if parallelism > max_parallelism:
             raise PipelineError(
-                f"parallelism {parallelism} of {chain[0].verb} exceeds its {max_parallelism} key groups; "
+                f"parallelism {parallelism} of {chain[0].verb} exceeds the {max_parallelism} key groups; "
                 "raise max_parallelism or lower the parallelism"
             )
         edges = tuple(self._edge(link, producer, head, names) for producer, link in self._links[head])

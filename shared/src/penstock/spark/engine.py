@@ -31,7 +31,7 @@ from penstock.spark.committing import (
 )
 from penstock.spark.failures import unwrapped
 from penstock.spark.refusing import check_runnable
-from penstock.spark.savepoints import KeptState, RunState, check_free, check_written, key_groups_of, seal
+from penstock.spark.savepoints import KeptState, RunState, check_free, check_written, seal
 from penstock.spark.session import RUNTIME_SETTINGS, default_parallelism
 from penstock.spark.splits import Asked, RunBeginning, RunBeginnings, find_beginning, sources_of
 from penstock.spark.starting import StartingPoint, check_start
@@ -93,13 +93,10 @@ def check_options(graph: JobGraph, plan: LogicalPlan, options: RunOptions) -> No
 
     Raises:
         UsageError: a source is named that there is not.
-        PipelineError: its state would not make one savepoint.
         IncompatibleStateError: the state of the savepoint to start from does not fit; names every operator.
     """
     if options.start is not None:
         check_start(graph, options.start)
-    if options.target is not None:
-        key_groups_of(graph)
     sources = sources_of(graph, plan)
     for operator, path in options.archives.items():
         if operator not in sources:

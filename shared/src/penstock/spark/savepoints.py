@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.errors import CorruptDataError, ExternalError, PipelineError
+from penstock.errors import CorruptDataError, ExternalError
 from penstock.graph.jobgraph import JobGraph, JobVertex
 from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import OperatorHandles, SubtaskSnapshot
@@ -128,7 +128,7 @@ class RunState:
             checkpoint=(self._start.savepoint.checkpoint if self._start is not None else 0) + 1,
             attempt=hashlib.sha256(f"attempt\0{graph.name}\0{run}".encode()).hexdigest()[:32],
             parallelism=graph.parallelism,
-            max_parallelism=key_groups_of(graph),
+            max_parallelism=graph.max_parallelism,
             subtasks={vertex.id: self._subtasks(vertex, kept.get(vertex.id, {})) for vertex in graph.vertices},
             operators={operator.id: operator.state for operator in graph.operators() if operator.state},
             attempt_number=1,
@@ -164,21 +164,6 @@ def _filled(vertex: JobVertex, snapshot: SubtaskSnapshot, splits: tuple[bytes, .
             unions = {SPLITS: splits} if operator.verb == "read" else {}
             operators[operator.id] = OperatorHandles(lists=lists, unions=unions)
     return msgspec.structs.replace(snapshot, operators=operators)
-
-
-def key_groups_of(graph: JobGraph) -> int:
-    """The number of key groups, which a savepoint has one of.
-
-    Raises:
-        PipelineError: vertices have unlike numbers.
-    """
-    numbers = {vertex.max_parallelism for vertex in graph.vertices}
-    if len(numbers) > 1:
-        raise PipelineError(
-            f"max_parallelism: the operators say {sorted(numbers)}, and a savepoint has one number of key groups; say "
-            "the same everywhere"
-        )
-    return numbers.pop()
 
 
 # -- the folder ---------------------------------------------------------------------------------------------------------
