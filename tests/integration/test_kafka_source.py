@@ -66,6 +66,8 @@ class Broker:
 
     def topic(self, partitions: int = 1, name: str | None = None, **config: str) -> str:
         name = name or f"source-{uuid.uuid4().hex[:8]}"
+        # Records of these tests are old by their timestamps, which is what a broker removes them by.
+        config = {"retention.ms": "-1", **config}
         self.admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(30)
         return name
 

@@ -135,8 +135,7 @@ _ALL = (
         " for c, s in self._channels.items()}",
     ),))),
     _mutant(11, "sink_credit_returned_on_publish", Patch(SinkCredit, "processed_bytes", (
-        (" for offset, size in self._frames if offset <= self._covered", " for _, size in self._frames"),
-        ("waiting - self._limit_bytes", "waiting"),
+        ("self.waiting_bytes - self._limit_bytes", "sum(size for _, size in self._frames)"),
     ))),
     _mutant(12, "abort_drops_a_barrier",
         Patch(SubtaskMachine, "_on_aborted", ((
