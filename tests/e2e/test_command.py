@@ -365,7 +365,7 @@ def test_metrics_and_logs_for_machines(penstock: Command) -> None:
     assert [json.loads(line)["n"] for line in result.stdout.splitlines()] == list(range(3_000))
     metrics = (penstock.folder / "m.prom").read_text()
     assert 'penstock_rows_in_total{job_name="slow",operator="n0-read",subtask="0"} 3000' in metrics
-    assert 'penstock_checkpoints_total{job="slow",state="complete"} 1' in metrics
+    assert 'penstock_checkpoints_total{job_name="slow",state="complete"} 1' in metrics
     logs = [json.loads(line) for line in result.stderr.splitlines() if line.startswith("{")]
     assert {"event", "level", "timestamp"} <= logs[0].keys()
     assert any(line["event"] == "leading" for line in logs)
