@@ -51,6 +51,21 @@ def is_alive(process: ProcessId) -> bool:
     return True
 
 
+def await_stopped(process: ProcessId, deadline_s: float = 1.0) -> None:
+    """Wait the milliseconds that it takes until no thread of a process that was sent SIGSTOP runs any more."""
+    end = time.monotonic() + deadline_s
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError):  # a thread that ended meanwhile
+            states = [path.read_text().rpartition(")")[2].split()[0] for path in _threads(process.pid)]
+            if all(state in "Tt" for state in states):
+                return
+        time.sleep(0.001)
+
+
+def _threads(pid: int) -> list[Path]:
+    return list(Path(f"/proc/{pid}/task").glob("*/stat"))
+
+
 def send(process: ProcessId, number: signal.Signals) -> bool:
     """Send a signal to that very process; False if it is gone."""
     if not hasattr(os, "pidfd_open"):  # not Linux: a small gap between looking and sending remains

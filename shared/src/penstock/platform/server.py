@@ -14,7 +14,17 @@ from typing import Final
 
 from penstock.platform.errors import PlatformError, ServerStartError
 from penstock.platform.free_ports import HOST
-from penstock.platform.processes import ProcessId, is_alive, kill, marked, send, spawn, tail, terminate
+from penstock.platform.processes import (
+    ProcessId,
+    await_stopped,
+    is_alive,
+    kill,
+    marked,
+    send,
+    spawn,
+    tail,
+    terminate,
+)
 
 _PAUSE_S: Final = 0.03
 
@@ -161,6 +171,8 @@ class Server(ABC):
             PlatformError: it does not run.
         """
         self._signal(signal.SIGSTOP)
+        assert self.process is not None
+        await_stopped(self.process)
 
     def resume(self) -> None:
         """SIGCONT: it goes on where it was paused.
