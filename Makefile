@@ -51,7 +51,7 @@ acceptance: platform ## Run what needs a container engine, a real Prometheus or 
 		test -z "$$missing" || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || { apt-get update -qq && \
 		RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install --yes -qq --no-install-recommends \
 		prometheus docker.io iptables mmdebstrap docker-compose; }
-	$(BIN)/python -m pytest tests/acceptance
+	$(BIN)/python -m pytest tests/acceptance --randomly-dont-reorganize
 
 lint: setup ## Check format, style, types and import rules
 	$(BIN)/ruff format --check
