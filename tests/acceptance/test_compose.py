@@ -20,7 +20,7 @@ from .orders import PARTITIONS, expected, windows
 
 pytestmark = pytest.mark.timeout(1_500)
 
-ROWS = 120_000
+ROWS = 240_000
 RATE = 2_000
 
 
