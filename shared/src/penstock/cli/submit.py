@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import signal
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 from rich.console import Console
@@ -30,6 +32,8 @@ from penstock.runtime.fitness import advice, check_fit
 from penstock.runtime.loading import load_pipeline, parse_parameters
 from penstock.settings import ClusterSettings, load_settings
 from penstock.times import duration_us
+
+T = TypeVar("T")
 
 SUCCEEDED = ("FINISHED", "STOPPED")
 
@@ -92,10 +96,7 @@ async def _submit(
         requested = await cluster.submit(submission, sources)
         await _accepted(cluster, requested, timeout_s(arguments))
         if arguments.detach:
-            if arguments.json:
-                print_json(requested)
-            else:
-                print(requested.job)
+            print_requested(requested, arguments)
             return 0
         follower = Follower(cluster, requested.job, console)
         follower.say(f"{graph.name}: job {requested.job}, parallelism {graph.parallelism}")
@@ -112,6 +113,24 @@ async def find_restore(cluster: ClusterClient, settings: ClusterSettings, name: 
     return (await cluster.savepoint(name)).restore
 
 
+def print_requested(requested: Requested, arguments: argparse.Namespace) -> None:
+    """What a script needs of a detached submission."""
+    if arguments.json:
+        print_json(requested)
+    else:
+        print(requested.job)
+
+
+async def until_interrupted(work: Coroutine[Any, Any, T]) -> T | None:
+    """What the work comes to; None if a signal to end came first, which cancels it."""
+    working = asyncio.ensure_future(work)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, working.cancel)
+    await asyncio.wait([working])
+    return None if working.cancelled() else working.result()
+
+
 async def _accepted(cluster: ClusterClient, requested: Requested, deadline_s: float) -> None:
     """Wait until the leader has looked at the job; raises `PenstockError` if it refuses."""
     state = await cluster.outcome(requested, deadline_s)
@@ -125,19 +144,14 @@ async def _accepted(cluster: ClusterClient, requested: Requested, deadline_s: fl
 
 
 async def _follow(follower: Follower, requested: Requested, plan: LogicalPlan, arguments: argparse.Namespace) -> int:
-    following = asyncio.ensure_future(follower.follow())
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, following.cancel)
-    await asyncio.wait([following])
-    if following.cancelled():
+    detail = await until_interrupted(follower.follow())
+    if detail is None:
         short = requested.job[:8]
         follower.say(
             f"detached: job {requested.job} goes on; look with penstock status {short}, end it with penstock stop "
             f"{short} (with a savepoint) or penstock cancel {short}"
         )
         return 130
-    detail = following.result()
     assert detail.summary.state in ENDED
     await fetch_collected(follower.cluster, requested.job, plan)
     follower.outcome(detail)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import signal
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +13,7 @@ from rich.console import Console
 from penstock.api.pipeline import Pipeline
 from penstock.cli.cluster import print_json, timeout_s
 from penstock.cli.run_following import RunFollower
-from penstock.cli.submit import find_restore
+from penstock.cli.submit import find_restore, print_requested, until_interrupted
 from penstock.client import ClusterClient
 from penstock.client.documents import ArtifactDescription, Requested
 from penstock.client.run_documents import RunOptions, RunSubmission
@@ -24,8 +23,8 @@ from penstock.graph.logical import LogicalPlan, Write
 from penstock.runtime.artifacts import pack
 from penstock.runtime.fitness import advice, check_fit
 from penstock.runtime.loading import load_pipeline, parse_parameters
-from penstock.runtime.runs import is_run_id
 from penstock.settings import ClusterSettings, load_settings
+from penstock.spark.committing import checked_run_id
 from penstock.spark.engine import spark_graph
 from penstock.spark.session import PLANNED_PARALLELISM, parse_conf
 
@@ -54,11 +53,8 @@ def _options(arguments: argparse.Namespace) -> RunOptions:
             f"--to-savepoint {to_savepoint}: the pipeline service works in another directory; give an absolute path that "
             "it reaches"
         )
-    if arguments.run_id is not None and not is_run_id(arguments.run_id):
-        raise UsageError(
-            f"--run-id {arguments.run_id!r}: up to 100 letters, digits, dots, dashes and underscores, beginning with a "
-            "letter or digit"
-        )
+    if arguments.run_id is not None:
+        checked_run_id(arguments.run_id)
     return RunOptions(
         parallelism=arguments.parallelism,
         master=arguments.master or "",
@@ -106,10 +102,7 @@ async def _submit(
         requested = await cluster.submit_run(submission, sources)
         await _accepted(cluster, requested, timeout_s(arguments))
         if arguments.detach:
-            if arguments.json:
-                print_json(requested)
-            else:
-                print(requested.job)
+            print_requested(requested, arguments)
             return 0
         follower = RunFollower(cluster, requested.job, console)
         follower.say(f"{submission.name}: run {requested.job} on Spark")
@@ -126,18 +119,13 @@ async def _accepted(cluster: ClusterClient, requested: Requested, deadline_s: fl
 
 
 async def _follow(follower: RunFollower, arguments: argparse.Namespace) -> int:
-    following = asyncio.ensure_future(follower.follow())
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, following.cancel)
-    await asyncio.wait([following])
-    if following.cancelled():
+    detail = await until_interrupted(follower.follow())
+    if detail is None:
         follower.say(
             f"detached: run {follower.run} goes on; look with penstock status {follower.run}, end it with penstock "
             f"cancel {follower.run}"
         )
         return 130
-    detail = following.result()
     follower.outcome(detail)
     if arguments.json:
         print_json(detail.summary)

@@ -135,7 +135,9 @@ def checked_run_id(run: str) -> str:
         UsageError: it cannot.
     """
     if not is_run_id(run):
-        raise UsageError(f"--run-id {run!r}: up to 100 letters, digits, dots, dashes and underscores, not a dot first")
+        raise UsageError(
+            f"--run-id {run!r}: up to 100 letters, digits, dots, dashes and underscores, beginning with a letter or digit"
+        )
     return run
 
 
