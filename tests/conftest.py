@@ -9,6 +9,7 @@ What is missing on the machine is a failure that says what to type, never a skip
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 import shutil
@@ -20,8 +21,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+import structlog
 
-from penstock.settings import ClusterSettings
+from penstock.connectors import kafka_platform
+from penstock.settings import FILE_VARIABLE, ClusterSettings
 
 _FOLDER = "PENSTOCK_TEST_FOLDER"
 _OWNER = "PENSTOCK_TEST_OWNER"
@@ -82,6 +85,20 @@ def own_platform() -> Generator[Any]:
 def three_brokers() -> Generator[Any]:
     """The same with three brokers: topics are replicated three times, and one broker may be lost."""
     yield from _own_servers(brokers=3)
+
+
+@pytest.fixture(autouse=True)
+def _as_in_a_new_process() -> Generator[None]:
+    """No test finds the cluster that another one chose for this process, or its logging."""
+    cluster = kafka_platform._platform
+    chosen, file, level = vars(cluster).copy(), os.environ.get(FILE_VARIABLE), logging.getLogger("aiokafka").level
+    yield
+    vars(cluster).update(chosen)
+    os.environ.pop(FILE_VARIABLE, None)
+    if file is not None:
+        os.environ[FILE_VARIABLE] = file
+    logging.getLogger("aiokafka").setLevel(level)
+    structlog.reset_defaults()
 
 
 def _own_servers(**plan: int) -> Generator[Any]:

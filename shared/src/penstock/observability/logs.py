@@ -26,8 +26,12 @@ def configure_logging(form: LogFormat, level: str) -> None:
     structlog.configure(
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
+        logger_factory=_standard_error,
+        cache_logger_on_first_use=False,  # whoever replaces standard error, a test or a notebook, gets what follows
     )
     # While a broker is down aiokafka writes a line per attempt and client, ten a second; whoever waits says so once.
     logging.getLogger("aiokafka").setLevel(logging.WARNING if level == "debug" else logging.CRITICAL)
+
+
+def _standard_error(*_: object) -> structlog.PrintLogger:
+    return structlog.PrintLogger(sys.stderr)
