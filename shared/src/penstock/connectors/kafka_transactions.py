@@ -154,7 +154,7 @@ class KafkaPublisher:
         """See `SinkPublisher.close`."""
         self._discard()
         if self._discarding:
-            await asyncio.gather(*self._discarding, return_exceptions=True)
+            await asyncio.wait(self._discarding)  # unlike `gather` it does not hand a cancellation on to them
 
     # -- records --------------------------------------------------------------------------------------------------------
 
@@ -271,15 +271,15 @@ def _retrieve(future: asyncio.Future[Any]) -> None:
 
 async def _stop(producer: AIOKafkaProducer) -> None:
     """Close a producer, without sending what it still holds: nobody relies on that, and its successor may have begun."""
-    sender = producer._sender.sender_task  # `stop` would flush first
-    if sender is not None:
-        sender.cancel()
-        await asyncio.wait([sender], timeout=CLOSE_TIMEOUT_S)
     try:
+        sender = producer._sender.sender_task  # `stop` would flush first
+        if sender is not None:
+            sender.cancel()
+            await asyncio.wait([sender], timeout=CLOSE_TIMEOUT_S)
         async with asyncio.timeout(CLOSE_TIMEOUT_S):
             await producer.stop()
     except (KafkaError, OSError, TimeoutError) as error:
         _log.debug("a producer was thrown away", reason=repr(error))
-        with contextlib.suppress(KafkaError, OSError, TimeoutError):
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await producer.client.close()
+    finally:
+        for connection in list(producer.client._conns.values()):  # those left by a `stop` that did not come so far
+            connection.close()
