@@ -6,10 +6,12 @@ SERVICES := services/coordinator services/dispatcher services/pipeline services/
 SEEDS ?= 10000
 CYCLES ?= 200
 LEADER ?= 50
+MINUTES ?= 60
+RATE ?= 50000
 IMAGES ?= penstock
 TAG ?= dev
 
-.PHONY: help setup lock demo platform test acceptance lint bench bench-kafka simulate chaos k8s clean
+.PHONY: help setup lock demo platform test acceptance lint bench bench-kafka simulate chaos soak k8s clean
 
 help: ## Print the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -24,10 +26,10 @@ setup: .venv/.ready ## Install the locked requirements into .venv
 
 lock: ## Write requirements.lock anew from the pyproject files
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-package penstock \
-		--extra cluster --extra spark --group pyproject.toml:dev \
+		--extra cluster --extra spark --extra testing --extra tracing --group pyproject.toml:dev \
 		shared/pyproject.toml $(SERVICES:=/pyproject.toml) --output-file requirements.lock
 	grep '==' requirements.lock | tr -d '\\' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-		--no-annotate --no-header --no-emit-package penstock --extra cluster --constraint - shared/pyproject.toml \
+		--no-annotate --no-header --no-emit-package penstock --extra cluster --extra tracing --constraint - shared/pyproject.toml \
 		$(addsuffix /pyproject.toml,$(filter-out services/pipeline,$(SERVICES))) --output-file infra/images/requirements.txt
 	grep '==' requirements.lock | tr -d '\\' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 		--no-annotate --no-header --no-emit-package penstock --extra cluster --extra spark --constraint - \
@@ -73,6 +75,9 @@ simulate: setup ## Search SEEDS (10000) fresh histories of the protocol
 
 chaos: platform ## Kill everything CYCLES (200) times, LEADER (50) of them the leader, and compare every row
 	$(BIN)/python -m tests.chaos --cycles $(CYCLES) --leader $(LEADER)
+
+soak: platform ## Run two jobs at RATE (50000) orders a second for MINUTES (60); compare every window, watch memory and lag
+	$(BIN)/python -m tests.soak --minutes $(MINUTES) --rate $(RATE)
 
 k8s: setup ## Try the chart on the Kubernetes of the current kubectl context (IMAGES=repository TAG=tag)
 	$(BIN)/python -m tests.k8s --images $(IMAGES) --tag $(TAG)
