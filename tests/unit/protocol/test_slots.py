@@ -93,3 +93,41 @@ def test_a_worker_that_comes_back_is_offered_again() -> None:
     slots.heard("b", 1, running=["j"])
     assert slots.allocate() == ["j"]
     assert slots.offer("j") == {"a": 1, "b": 1}
+
+
+def test_low_numbers_are_taken_first() -> None:
+    """By the numbers in the names, so that the highest task managers stay idle."""
+    slots = SlotPool()
+    for number in (10, 2, 1, 11):
+        slots.heard(f"tm-{number}-f00/0-1", 1)
+    slots.want("j", 2)
+    slots.allocate()
+    assert slots.offer("j") == {"tm-1-f00/0-1": 1, "tm-2-f00/0-1": 1}
+
+
+def test_retired_workers_get_no_further_job() -> None:
+    """Who has slots there keeps them; unretired, the others are given out again."""
+    slots = pool(a=2, b=1)
+    slots.want("here", 1)
+    slots.allocate()
+    slots.retire(["a"])
+    slots.want("next", 2)
+    assert slots.allocate() == []
+    assert slots.missing("next") == 1
+    assert slots.offer("here") == {"a": 1}
+    slots.retire([])
+    assert slots.allocate() == ["next"]
+
+
+def test_what_jobs_lack_counts_no_free_slots() -> None:
+    """Whoever scales adds what is free; jobs that want their own workers are somebody else's to serve."""
+    slots = pool(a=2)
+    slots.want("large", 5)
+    slots.want("other", 3)
+    slots.want("own", 7, own=True)
+    assert slots.unmet == 8
+    slots.want("small", 1)
+    slots.allocate()
+    assert slots.unmet == 8
+    slots.release("large")
+    assert slots.unmet == 3

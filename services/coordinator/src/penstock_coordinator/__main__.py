@@ -22,6 +22,7 @@ from penstock.times import duration_us
 from penstock_coordinator.application import submit_application
 from penstock_coordinator.launching import task_manager_starter
 from penstock_coordinator.metrics import coordinator_samples
+from penstock_coordinator.scaling import add_scaling_options, scaling_of
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--start-task-managers", type=int, default=0, metavar="N",
         help="start up to N task managers for jobs submitted with --per-job (0)",
     )  # fmt: skip
+    add_scaling_options(parser)
     parser.add_argument("--application", metavar="FILE", help="run this pipeline, once, on this cluster")
     parser.add_argument("--parallelism", type=int, default=1, metavar="N", help="of the application (1)")
     parser.add_argument(
@@ -62,6 +64,7 @@ async def serve(settings: ClusterSettings, arguments: argparse.Namespace) -> Non
         cluster_log(settings, "coordinator") as log,
         cluster_metadata(settings) as metadata,
         cluster_store(settings) as blobs,
+        scaling_of(arguments, timeouts) as scaling,
     ):
         if arguments.start_task_managers:
             starter = task_manager_starter(arguments.cluster, arguments.start_task_managers)
@@ -74,6 +77,7 @@ async def serve(settings: ClusterSettings, arguments: argparse.Namespace) -> Non
             clean_sinks=sink_cleaner(settings, clock),
             address=arguments.http,
             starter=starter,
+            scaling=scaling,
         )
         app = health_app(readiness, lambda: coordinator_samples(service, clock.now_us()))
         if arguments.application:

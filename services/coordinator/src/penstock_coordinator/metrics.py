@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
-from penstock.observability.metrics import FREE_SLOTS, LEADING, MISSING_SLOTS, SLOTS, WORKERS, Sample, samples
+from penstock.observability.metrics import (
+    FREE_SLOTS,
+    LEADING,
+    MISSING_SLOTS,
+    SCALING_FAILS,
+    SHORT_SLOTS,
+    SLOTS,
+    TASK_MANAGERS,
+    TASK_MANAGERS_WANTED,
+    WORKERS,
+    Sample,
+    samples,
+)
 from penstock.runtime.coordinator import CoordinatorService
+from penstock.runtime.scaling import ScalingView
 
 
 def coordinator_samples(service: CoordinatorService, now_us: int) -> list[Sample]:
@@ -20,6 +33,18 @@ def coordinator_samples(service: CoordinatorService, now_us: int) -> list[Sample
         Sample(FREE_SLOTS, {}, view.free_slots),
         *(Sample(MISSING_SLOTS, {"job_name": job.name}, job.missing_slots) for job in view.jobs),
     ]
+    if view.scaling is not None:
+        found += _scaling_samples(view.scaling)
     for shell in service.shells:
         found += samples(shell.graph, shell.progress, now_us)
     return found
+
+
+def _scaling_samples(view: ScalingView) -> list[Sample]:
+    wanted = [Sample(TASK_MANAGERS_WANTED, {}, view.wanted)] if view.wanted is not None else []
+    return [
+        *wanted,
+        Sample(TASK_MANAGERS, {}, view.standing),
+        Sample(SHORT_SLOTS, {}, view.short),
+        Sample(SCALING_FAILS, {}, 1.0 if view.problem else 0.0),
+    ]

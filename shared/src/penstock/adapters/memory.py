@@ -20,6 +20,8 @@ from penstock.ports import (
     LogRecord,
     NewRecord,
     OffsetOutOfRangeError,
+    Scale,
+    ScaleChangedError,
     TopicNotFoundError,
 )
 
@@ -252,3 +254,28 @@ class MemoryMetadata:
         if expires is not None and self._clock.monotonic_ms() >= expires:
             return None
         return value
+
+
+class MemoryScale:
+    """A `TaskManagerScale` that only remembers the number."""
+
+    def __init__(self, name: str, task_managers: int) -> None:
+        """`name` is what hosts are called, before a hyphen and their number."""
+        self._name = name
+        self._scale = Scale(task_managers, "0")
+
+    def number_of(self, host: str) -> int | None:
+        """See `TaskManagerScale.number_of`."""
+        name, _, number = host.rpartition("-")
+        return int(number) if name == self._name and number.isdecimal() else None
+
+    async def read(self) -> Scale:
+        """See `TaskManagerScale.read`."""
+        return self._scale
+
+    async def write(self, task_managers: int, version: str) -> Scale:
+        """See `TaskManagerScale.write`."""
+        if version != self._scale.version:
+            raise ScaleChangedError("somebody else changed the number of task managers")
+        self._scale = Scale(task_managers, str(int(version) + 1))
+        return self._scale

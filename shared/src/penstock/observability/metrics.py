@@ -100,6 +100,22 @@ TASK_MANAGER_SLOTS = Metric(
 )
 FREE_SLOTS = Metric("penstock_free_slots", "gauge", "slots", (), "Slots that no job has.")
 MISSING_SLOTS = Metric("penstock_missing_slots", "gauge", "slots", _JOB, "Slots that a job waits for.")
+TASK_MANAGERS_WANTED = Metric(
+    "penstock_task_managers_wanted",
+    "gauge",
+    "task_managers",
+    (),
+    "Task managers that are asked for, where they are scaled.",
+)
+TASK_MANAGERS = Metric(
+    "penstock_task_managers", "gauge", "task_managers", (), "Task managers that were heard of, where they are scaled."
+)
+SHORT_SLOTS = Metric(
+    "penstock_scaling_short_slots", "gauge", "slots", (), "Slots that no more task managers are allowed for."
+)
+SCALING_FAILS = Metric(
+    "penstock_scaling_fails", "gauge", "fails", (), "1 while the number of task managers cannot be read or set."
+)
 WORKER_MEMORY = Metric(
     "penstock_worker_memory_bytes", "gauge", "bytes", ("worker",), "Resident memory of a worker process."
 )
@@ -128,7 +144,8 @@ JOB_METRICS: Final = (
 )  # fmt: skip
 """Of a job, made by `samples`."""
 SERVICE_METRICS: Final = (
-    LEADING, WORKERS, SLOTS, FREE_SLOTS, MISSING_SLOTS, TASK_MANAGER_SLOTS, WORKER_MEMORY, RUNS, RUNS_ENDED,
+    LEADING, WORKERS, SLOTS, FREE_SLOTS, MISSING_SLOTS, TASK_MANAGERS_WANTED, TASK_MANAGERS, SHORT_SLOTS,
+    SCALING_FAILS, TASK_MANAGER_SLOTS, WORKER_MEMORY, RUNS, RUNS_ENDED,
     RUN_ATTEMPTS_LOST, RUN_SECONDS, RUN_STAGES, RUN_TASKS,
 )  # fmt: skip
 """Of the services themselves."""

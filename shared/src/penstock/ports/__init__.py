@@ -1,4 +1,4 @@
-"""What Penstock asks of the world: a log, a store of blobs, a small metadata service, a clock.
+"""What Penstock asks of the world: a log, a store of blobs, a small metadata service, a clock, a number of task managers.
 
 Each port states its consistency and its errors; every implementation, the in-memory ones included, passes the same
 contract suite (`tests/contract`). Adapters wrap foreign exceptions in `ExternalError` or `CorruptDataError`.
@@ -15,6 +15,7 @@ from penstock.ports.log import (
     TopicNotFoundError,
 )
 from penstock.ports.metadata import Metadata
+from penstock.ports.scale import Scale, ScaleChangedError, TaskManagerScale
 
 __all__ = [
     "BlobExistsError",
@@ -27,5 +28,8 @@ __all__ = [
     "NewRecord",
     "OffsetOutOfRangeError",
     "RecordTooLargeError",
+    "Scale",
+    "ScaleChangedError",
+    "TaskManagerScale",
     "TopicNotFoundError",
 ]

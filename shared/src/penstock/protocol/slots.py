@@ -2,12 +2,14 @@
 
 Workers register by heartbeat; jobs say how many slots they need. A job gets all the slots it needs or none (an attempt
 that could not begin would only keep others from beginning), in the order in which jobs first asked. It keeps its slots
-from one attempt to the next until it ends, or needs fewer.
+from one attempt to the next until it ends, or needs fewer. Workers of low numbers are taken first, so that task managers
+of high numbers become idle and can be taken away.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 
@@ -24,6 +26,11 @@ class _Worker:
         return self.slots - sum(self.used.values())
 
 
+def natural(name: str) -> list[tuple[str, int]]:
+    """Orders names by the numbers in them: tm-2 comes before tm-10."""
+    return [(text, int(digits or 0)) for text, digits in re.findall(r"([^0-9]*)([0-9]*)", name)]
+
+
 class SlotPool:
     """All slots of a cluster."""
 
@@ -35,6 +42,8 @@ class SlotPool:
         """Jobs that take only workers which were started for them."""
         self._told: dict[str, Mapping[str, int]] = {}
         """What `allocate` last said of each job's slots."""
+        self._retired: frozenset[str] = frozenset()
+        """Workers that are about to be taken away."""
 
     # -- workers --------------------------------------------------------------------------------------------------------
 
@@ -57,6 +66,10 @@ class SlotPool:
     def gone(self, worker: str) -> None:
         """A worker is dead, or leaves."""
         self._workers.pop(worker, None)
+
+    def retire(self, workers: Iterable[str]) -> None:
+        """Give no further slots of these workers to jobs, until this is called again without them."""
+        self._retired = frozenset(workers)
 
     @property
     def workers(self) -> Collection[str]:
@@ -98,10 +111,10 @@ class SlotPool:
         """
         for job, wanted in self._wanted.items():
             missing = wanted - sum(self.offer(job).values())
-            free = {name: worker.usable_by(job, job in self._own) for name, worker in self._workers.items()}
+            free = self._usable_by(job)
             if missing <= 0 or sum(free.values()) < missing:
                 continue
-            for name in sorted(free):
+            for name in sorted(free, key=natural):
                 taken = min(missing, free[name])
                 if taken > 0:
                     used = self._workers[name].used
@@ -111,6 +124,12 @@ class SlotPool:
         changed = [job for job, offer in offers.items() if offer != self._told.get(job, {})]
         self._told = offers
         return changed
+
+    def _usable_by(self, job: str) -> dict[str, int]:
+        """Slots that the job could get in addition to what it has, by worker."""
+        own = job in self._own
+        workers = ((name, worker) for name, worker in self._workers.items() if name not in self._retired)
+        return {name: worker.usable_by(job, own) for name, worker in workers}
 
     def offer(self, job: str) -> Mapping[str, int]:
         """The slots that a job may use: worker to number."""
@@ -130,8 +149,13 @@ class SlotPool:
 
     def missing(self, job: str) -> int:
         """How many slots would have to come before the job gets those it waits for."""
-        free = sum(worker.usable_by(job, job in self._own) for worker in self._workers.values())
-        return max(0, self._wanted.get(job, 0) - sum(self.offer(job).values()) - free)
+        return max(0, self._wanted.get(job, 0) - sum(self.offer(job).values()) - sum(self._usable_by(job).values()))
+
+    @property
+    def unmet(self) -> int:
+        """Slots that waiting jobs do not have, whatever is free; without jobs that take only workers of their own."""
+        jobs = ((job, wanted) for job, wanted in self._wanted.items() if job not in self._own)
+        return sum(max(0, wanted - sum(self.offer(job).values())) for job, wanted in jobs)
 
     def used(self, worker: str) -> dict[str, int]:
         """Job to the number of slots that it has on the worker."""

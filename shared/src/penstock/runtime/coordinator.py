@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, assert_never
 
+import msgspec
 import structlog
 
 from penstock.errors import CorruptDataError, ExternalError, PenstockError
@@ -47,6 +48,7 @@ from penstock.runtime.job_store import JobStore
 from penstock.runtime.leadership import TICK_MS, ControlPorts, Leadership
 from penstock.runtime.patience import PatientBlobs, PatientLog
 from penstock.runtime.progress import SHOWN, JobProgress
+from penstock.runtime.scaling import Scaling, TaskManagerScaler
 from penstock.runtime.submission import refusal, refuse
 from penstock.runtime.topics import COMMANDS, EVENTS, REQUESTS, create_control_topics
 from penstock.runtime.views import ClusterView, view_of_cluster
@@ -63,6 +65,11 @@ VIEW: Final = "view"
 """Key of the newest `ClusterView` in the metadata store: what dispatchers show."""
 REQUESTS_READ: Final = "requests-read"
 """Key of the position of the first request that may not be answered; lost, all kept requests are looked at again."""
+NO_STARTER: Final = (
+    "the coordinator may not start task managers for one job: submit it without --per-job, so that it runs on those of "
+    "the cluster; or give it a cluster of its own (on Kubernetes a release with application.enabled=true); or start the "
+    "coordinators with --start-task-managers N, where they may start processes"
+)
 EVENTS_KEPT_BYTES: Final = 8 << 20
 """Events that were obeyed are trimmed away now and then."""
 
@@ -108,6 +115,7 @@ class CoordinatorService:
         clean_sinks: CleanSinks | None = None,
         address: str = "",
         starter: TaskManagerStarter | None = None,
+        scaling: Scaling | None = None,
     ) -> None:
         """
         Args:
@@ -118,6 +126,7 @@ class CoordinatorService:
             clean_sinks: removes what sinks of ended jobs keep elsewhere.
             address: where people find this coordinator, for the cluster's view.
             starter: starts task managers for jobs that want their own.
+            scaling: where the number of task managers for all other jobs is set.
         """
         self.name = name
         self._ports = ports
@@ -131,6 +140,8 @@ class CoordinatorService:
         self._clean_sinks = clean_sinks
         self._address = address
         self._starter = starter
+        self._scaling = scaling
+        self._scaler: TaskManagerScaler | None = None
         self._started: dict[str, int] = {}
         """When task managers were last started for a job that wants its own."""
         self._leadership = Leadership(name, ports, timeouts.lease_ttl_ms, self._lead, self._stop)
@@ -202,6 +213,7 @@ class CoordinatorService:
         self._shells.clear()
         self._jobs.clear()
         self._leading = None
+        self._scaler = None
         self._slots = SlotPool()
 
     async def _work(self, command: Lead) -> None:
@@ -217,6 +229,9 @@ class CoordinatorService:
                 group.create_task(self._tick_workers(command))
                 group.create_task(self._serve_requests(command))
                 group.create_task(self._show())
+                if self._scaling is not None:
+                    self._scaler = TaskManagerScaler(self._scaling, self._ports.clock, self._slots, self._workers)
+                    group.create_task(self._scaler.run())
         except asyncio.CancelledError:
             raise
         except Exception as error:
@@ -305,7 +320,8 @@ class CoordinatorService:
         _log.info("request", kind=type(request).__name__, job=request.job[:8])
         shell = self._jobs.get(request.job)
         if shell is None and isinstance(request, SubmitJob):
-            reason = await refusal(request, self._patient.blobs, self._ports.clock)
+            reason = NO_STARTER if request.settings.per_job and self._starter is None else ""
+            reason = reason or await refusal(request, self._patient.blobs, self._ports.clock)
             if reason:
                 await refuse(request, reason, self._catalog, self._ports.clock)
                 return
@@ -468,9 +484,10 @@ class CoordinatorService:
 
     def view(self) -> ClusterView:
         """The cluster as it is now."""
-        return view_of_cluster(
+        view = view_of_cluster(
             self.name, self._address, self.epoch, self._ports.clock.now_us(), self._jobs, self._workers, self._slots
         )
+        return view if self._scaler is None else msgspec.structs.replace(view, scaling=self._scaler.view())
 
     async def _show(self) -> None:
         while self.epoch:  # not once more between the end of leadership and that of this task

@@ -13,6 +13,7 @@ import msgspec
 from penstock.graph.jobgraph import graph_from_json
 from penstock.protocol.joblog import Artifact, Begin
 from penstock.protocol.phases import Phase
+from penstock.runtime.scaling import ScalingView
 
 if TYPE_CHECKING:
     from penstock.protocol.slots import SlotPool
@@ -113,6 +114,8 @@ class ClusterView(msgspec.Struct, frozen=True):
     free_slots: int
     workers: tuple[WorkerView, ...]
     jobs: tuple[JobView, ...]
+    scaling: ScalingView | None = None
+    """None where the number of task managers is not the coordinator's to set."""
 
 
 def view_of_cluster(

@@ -1,0 +1,64 @@
+"""Task managers that a coordinator has made for it, as many as jobs want: the options, and what stands behind them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from penstock.errors import UsageError
+from penstock.protocol.scaling import ScalingLimits
+from penstock.runtime.coordinator import CoordinatorTimeouts
+from penstock.runtime.scaling import Scaling
+from penstock.times import duration_us
+
+
+def add_scaling_options(parser: argparse.ArgumentParser) -> None:
+    """Off unless a StatefulSet is named."""
+    group = parser.add_argument_group("the number of task managers, on Kubernetes")
+    group.add_argument(
+        "--scale-statefulset", metavar="NAME",
+        help="set the number of pods of this StatefulSet, beside this pod, to what jobs want",
+    )  # fmt: skip
+    group.add_argument("--scale-slots", type=int, default=1, metavar="N", help="slots that each of them has (1)")
+    group.add_argument("--scale-min", type=int, default=1, metavar="N", help="never fewer task managers (1)")
+    group.add_argument("--scale-max", type=int, default=10, metavar="N", help="never more task managers (10)")
+    group.add_argument(
+        "--slot-idle-timeout", default="60s", metavar="TIME",
+        help="how long a task manager that no job uses is kept (60s)",
+    )  # fmt: skip
+
+
+@asynccontextmanager
+async def scaling_of(arguments: argparse.Namespace, timeouts: CoordinatorTimeouts) -> AsyncGenerator[Scaling | None]:
+    """What the options say; None if nothing is to be scaled.
+
+    Raises:
+        UsageError: they contradict each other, the client library is missing, or this is no pod with a token.
+    """
+    name: str | None = arguments.scale_statefulset
+    if name is None:
+        yield None
+        return
+    limits = _limits(arguments, timeouts)
+    try:
+        from penstock.adapters.kubernetes_scale import kubernetes_scale
+    except ImportError as error:
+        raise UsageError(
+            f"--scale-statefulset {name}: the client of Kubernetes is missing ({error}); install penstock[kubernetes]"
+        ) from error
+    async with kubernetes_scale(name) as scale:
+        yield Scaling(scale, limits)
+
+
+def _limits(arguments: argparse.Namespace, timeouts: CoordinatorTimeouts) -> ScalingLimits:
+    slots, least, most = arguments.scale_slots, arguments.scale_min, arguments.scale_max
+    if slots < 1:
+        raise UsageError(f"--scale-slots {slots}: a task manager has at least one slot")
+    if not 0 <= least <= most or most < 1:
+        raise UsageError(f"--scale-min {least}, --scale-max {most}: want 0 <= min <= max, and a max of at least 1")
+    return ScalingLimits(
+        slots, least, most,
+        idle_ms=duration_us(arguments.slot_idle_timeout, "--slot-idle-timeout", positive=True) // 1_000,
+        settle_ms=2 * timeouts.worker_ms,
+    )  # fmt: skip
