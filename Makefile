@@ -26,7 +26,7 @@ setup: .venv/.ready ## Install the locked requirements into .venv
 
 lock: ## Write requirements.lock anew from the pyproject files
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-package penstock \
-		--extra cluster --extra spark --extra testing --extra tracing --group pyproject.toml:dev \
+		--extra cluster --extra kubernetes --extra spark --extra testing --extra tracing --group pyproject.toml:dev \
 		shared/pyproject.toml $(SERVICES:=/pyproject.toml) --output-file requirements.lock
 	grep '==' requirements.lock | tr -d '\\' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 		--no-annotate --no-header --no-emit-package penstock --extra cluster --extra tracing --constraint - shared/pyproject.toml \
@@ -34,6 +34,9 @@ lock: ## Write requirements.lock anew from the pyproject files
 	grep '==' requirements.lock | tr -d '\\' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 		--no-annotate --no-header --no-emit-package penstock --extra cluster --extra spark --constraint - \
 		shared/pyproject.toml services/pipeline/pyproject.toml --output-file infra/images/requirements-pipeline.txt
+	grep '==' requirements.lock | tr -d '\\' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+		--no-annotate --no-header --no-emit-package penstock --extra cluster --extra kubernetes --constraint - \
+		shared/pyproject.toml services/coordinator/pyproject.toml --output-file infra/images/requirements-coordinator.txt
 
 demo: setup ## Run the first example on 20,000 real flights
 	$(BIN)/penstock run --fresh examples/departures.py
