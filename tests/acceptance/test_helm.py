@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -20,6 +21,23 @@ EXTERNAL: Final = (
     "secrets.storeSecretKey=b",
 )
 
+WORKLOADS: Final = ("Deployment", "StatefulSet")
+AUTOSCALING: Final = ("taskmanager.autoscaling.enabled=true", "taskmanager.autoscaling.maxReplicas=7")
+APPLICATION: Final = ("application.enabled=true", "application.file=/app/orders.py", "application.parallelism=4")
+EVERYTHING: Final = (
+    *AUTOSCALING, "application.enabled=true", "application.file=orders.py", "application.source=the text",
+    "pipeline.enabled=true", "pipeline.volume.size=1Gi", "monitoring.enabled=true", "monitoring.dashboards=true",
+    "dispatcher.ingress.enabled=true", "dispatcher.ingress.tlsSecret=tls", "networkPolicy.egress.enabled=true",
+    "image.pullSecrets[0].name=registry",
+)  # fmt: skip
+MATRIX: Final = {
+    "bundled": BUNDLED,
+    "external": EXTERNAL,
+    "autoscaling": (*EXTERNAL, *AUTOSCALING),
+    "application": (*EXTERNAL, *APPLICATION),
+    "everything": (*BUNDLED, *EVERYTHING, "bundled.kafka.storage=1Gi", "bundled.minio.storage=1Gi"),
+}
+
 pytestmark = pytest.mark.timeout(900)
 
 
@@ -30,8 +48,9 @@ def helm() -> str:
 
 
 def template(helm: str, *values: str) -> subprocess.CompletedProcess[str]:
-    """`helm template` with these values."""
-    options = [part for value in values for part in ("--set", value)]
+    """`helm template` with these values; a file of them comes last, after `--values`."""
+    begin = values.index("--values") if "--values" in values else len(values)
+    options = [*(part for value in values[:begin] for part in ("--set", value)), *values[begin:]]
     command = [helm, "template", "demo", str(CHART), "--kube-version", "1.33.0", *options]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
@@ -54,33 +73,51 @@ def pods(objects: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
-def test_lint(helm: str) -> None:
-    """With bundled servers and with external ones."""
-    for values in (BUNDLED, EXTERNAL):
-        run(helm, "lint", "--strict", CHART, *(part for value in values for part in ("--set", value)))
+def named(objects: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
+    """The one object of that kind and name."""
+    (found,) = (item for item in objects if item["kind"] == kind and item["metadata"]["name"] == name)
+    return found
+
+
+def arguments(objects: list[dict[str, Any]], kind: str, name: str) -> list[str]:
+    """What the container of a workload is told."""
+    (container,) = named(objects, kind, name)["spec"]["template"]["spec"]["containers"]
+    return container["args"]
+
+
+@pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX)
+def test_lint(helm: str, values: tuple[str, ...]) -> None:
+    """In every way that the chart is used."""
+    run(helm, "lint", "--strict", CHART, *(part for value in values for part in ("--set", value)))
 
 
 def test_what_there_is_by_default(helm: str) -> None:
     """Two coordinators and a budget for them, two dispatchers behind a service, a task manager; nothing bundled."""
     objects = rendered(helm, *EXTERNAL)
-    replicas = {item["metadata"]["name"]: item["spec"]["replicas"] for item in objects if item["kind"] == "Deployment"}
+    workloads = [item for item in objects if item["kind"] in WORKLOADS]
+    replicas = {item["metadata"]["name"]: item["spec"]["replicas"] for item in workloads}
     assert replicas == {"demo-coordinator": 2, "demo-dispatcher": 2, "demo-taskmanager": 1}
     kinds = {item["kind"] for item in objects}
     assert kinds == {
         "Deployment", "Job", "NetworkPolicy", "Pod", "PodDisruptionBudget", "Secret", "Service", "ServiceAccount",
+        "StatefulSet",
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("values", [BUNDLED, EXTERNAL])
+@pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX)
 def test_every_pod_is_restricted(helm: str, values: tuple[str, ...]) -> None:
-    """As the pod security standard of that name asks; Penstock's own have a read-only root and know no token."""
+    """As the pod security standard of that name asks; Penstock's own have a read-only root.
+
+    Nobody knows a token, but coordinators that set the number of task managers.
+    """
     found = pods(rendered(helm, *values))
     assert len(found) >= 6
     for name, spec in found:
         security = spec["securityContext"]
         assert security["runAsNonRoot"] is True, name
         assert security["seccompProfile"] == {"type": "RuntimeDefault"}, name
-        assert spec["automountServiceAccountToken"] is False, name
+        scales = name == "demo-coordinator" and "taskmanager.autoscaling.enabled=true" in values
+        assert spec["automountServiceAccountToken"] is scales, name
         for container in spec["containers"]:
             own = container["securityContext"]
             assert own["allowPrivilegeEscalation"] is False, name
@@ -92,7 +129,10 @@ def test_every_pod_is_restricted(helm: str, values: tuple[str, ...]) -> None:
 
 def test_services_are_probed_and_end_gracefully(helm: str) -> None:
     """Alive and ready are two questions; there is time to hand slots and lease back."""
-    for name, spec in pods([o for o in rendered(helm, *EXTERNAL) if o["kind"] == "Deployment"]):
+    objects = rendered(helm, *EXTERNAL, "pipeline.enabled=true")
+    found = pods([item for item in objects if item["kind"] in WORKLOADS])
+    assert len(found) == 4
+    for name, spec in found:
         (container,) = spec["containers"]
         assert container["livenessProbe"]["httpGet"]["path"] == "/healthz", name
         assert container["readinessProbe"]["httpGet"]["path"] == "/readyz", name
@@ -134,6 +174,13 @@ def test_monitoring(helm: str) -> None:
         ((*EXTERNAL, "taskmanager.slots=0"), "/taskmanager/slots"),
         ((*EXTERNAL, "coordinator.leaseTtl=soon"), "/coordinator/leaseTtl"),
         ((*EXTERNAL, "kafka.securityProtocol=TLS"), "/kafka/securityProtocol"),
+        ((*EXTERNAL, "taskmanager.autoscaling.idleTimeout=long"), "/taskmanager/autoscaling/idleTimeout"),
+        (
+            (*EXTERNAL, *AUTOSCALING, "taskmanager.autoscaling.minReplicas=8"),
+            "minReplicas=8 is more than maxReplicas=7",
+        ),
+        ((*EXTERNAL, "pipeline.master=here"), "/pipeline/master"),
+        ((*EXTERNAL, "application.enabled=true"), "application.file is missing"),
     ],
 )
 def test_wrong_values_are_named(helm: str, values: tuple[str, ...], message: str) -> None:
@@ -141,3 +188,87 @@ def test_wrong_values_are_named(helm: str, values: tuple[str, ...], message: str
     done = template(helm, *values)
     assert done.returncode != 0
     assert message in done.stderr
+
+
+def test_autoscaling(helm: str) -> None:
+    """The coordinator may set that one number, and an upgrade does not set it back."""
+    objects = rendered(helm, *EXTERNAL, *AUTOSCALING, "taskmanager.slots=4")
+    assert "replicas" not in named(objects, "StatefulSet", "demo-taskmanager")["spec"]
+    (rule,) = named(objects, "Role", "demo-scale")["rules"]
+    assert rule == {
+        "apiGroups": ["apps"], "resources": ["statefulsets/scale"], "resourceNames": ["demo-taskmanager"],
+        "verbs": ["get", "patch"],
+    }  # fmt: skip
+    (subject,) = named(objects, "RoleBinding", "demo-scale")["subjects"]
+    users = [name for name, spec in pods(objects) if spec["serviceAccountName"] == subject["name"]]
+    assert users == ["demo-coordinator"]
+    told = arguments(objects, "Deployment", "demo-coordinator")
+    begin = told.index("--scale-statefulset")
+    assert told[begin:] == [
+        "--scale-statefulset", "demo-taskmanager", "--scale-slots", "4", "--scale-min", "1", "--scale-max", "7",
+        "--slot-idle-timeout", "60s",
+    ]  # fmt: skip
+
+
+def test_without_autoscaling_nobody_may_do_anything(helm: str) -> None:
+    """There is no Role and no token."""
+    kinds = {item["kind"] for item in rendered(helm, *EXTERNAL)}
+    assert not kinds & {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
+
+
+@pytest.mark.parametrize(
+    ("values", "volume", "claims"),
+    [
+        ((), {"name": "data", "emptyDir": {}}, 0),
+        (("pipeline.volume.size=2Gi", "pipeline.volume.storageClass=fast"), None, 1),
+        (
+            ("pipeline.volume.existingClaim=mine",),
+            {"name": "data", "persistentVolumeClaim": {"claimName": "mine"}},
+            0,
+        ),
+    ],
+)
+def test_the_pipeline_service(helm: str, values: tuple[str, ...], volume: dict[str, Any] | None, claims: int) -> None:
+    """One, with a volume for what makes runs repeatable; master and settings of Spark as they are given."""
+    settings = ("pipeline.master=spark://spark:7077", "pipeline.conf.spark\\.executor\\.memory=2g")
+    objects = rendered(helm, *EXTERNAL, "pipeline.enabled=true", *settings, *values)
+    spec = named(objects, "StatefulSet", "demo-pipeline")["spec"]
+    assert spec["replicas"] == 1
+    assert len(spec.get("volumeClaimTemplates", [])) == claims
+    volumes = [found for found in spec["template"]["spec"]["volumes"] if found["name"] == "data"]
+    assert volumes == ([volume] if volume else [])
+    told = arguments(objects, "StatefulSet", "demo-pipeline")
+    assert told == [
+        "--dir", "/data", "--master", "spark://spark:7077", "--concurrent", "1", "--conf", "spark.executor.memory=2g",
+    ]  # fmt: skip
+
+
+def test_application_mode(helm: str, tmp_path: Path) -> None:
+    """The file comes from the image, from a ConfigMap of the user's, or from the values; parameters stay as written."""
+    values = tmp_path / "values.yaml"
+    values.write_text("application: {params: {rows: 120000000, rate: 2.5, topic: orders}}")
+    more = ("application.fromSavepoint=jobs/a/manifest", "--values", str(values))
+    told = arguments(rendered(helm, *EXTERNAL, *APPLICATION, *more), "Deployment", "demo-coordinator")
+    assert told[told.index("--application") :] == [
+        "--application", "/app/orders.py", "--parallelism", "4", "--param", "rate=2.5", "--param", "rows=120000000",
+        "--param", "topic=orders", "--from-savepoint", "jobs/a/manifest",
+    ]  # fmt: skip
+    for source in ("application.configMap=mine", "application.source=p = 1"):
+        objects = rendered(helm, *EXTERNAL, *APPLICATION, source)
+        told = arguments(objects, "Deployment", "demo-coordinator")
+        assert told[told.index("--application") + 1] == "/application/orders.py"
+        spec = named(objects, "Deployment", "demo-coordinator")["spec"]["template"]["spec"]
+        name = "mine" if "mine" in source else "demo-application"
+        assert {"name": "application", "configMap": {"name": name}} in spec["volumes"]
+    assert named(objects, "ConfigMap", "demo-application")["data"] == {"orders.py": "p = 1"}
+
+
+def test_egress_is_limited_on_demand(helm: str) -> None:
+    """Each other, names, what is listed; the API server for the coordinator, only if it scales."""
+    objects = rendered(helm, *EXTERNAL, *AUTOSCALING, "networkPolicy.egress.enabled=true")
+    policies = {item["metadata"]["name"]: item["spec"] for item in objects if item["kind"] == "NetworkPolicy"}
+    assert policies["demo-egress"]["policyTypes"] == ["Egress"]
+    assert policies["demo-api-server"]["egress"] == [{"ports": [{"port": 443}, {"port": 6443}]}]
+    assert policies["demo-api-server"]["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "coordinator"
+    without = rendered(helm, *EXTERNAL, "networkPolicy.egress.enabled=true")
+    assert "demo-api-server" not in {item["metadata"]["name"] for item in without}

@@ -104,7 +104,86 @@ affinity: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
 
-{{/* A service's pods: dict of root, part, port, values, arguments (a list), grace. */}}
+{{/* Who a coordinator is: of its own where it may set the number of task managers, so that nobody else may. */}}
+{{- define "penstock.coordinatorAccount" -}}
+{{ include "penstock.name" . }}{{ if .Values.taskmanager.autoscaling.enabled }}-coordinator{{ end }}
+{{- end -}}
+
+{{/* Where a coordinator finds the file of application mode. */}}
+{{- define "penstock.applicationFile" -}}
+{{- $file := required "application.file is missing: the path of the pipeline in the image, or its name in application.configMap" .Values.application.file -}}
+{{- if or .Values.application.source .Values.application.configMap -}}
+/application/{{ base $file }}
+{{- else -}}
+{{ $file }}
+{{- end -}}
+{{- end -}}
+
+{{- define "penstock.applicationConfigMap" -}}
+{{- if .Values.application.source -}}
+{{ include "penstock.name" . }}-application
+{{- else -}}
+{{ .Values.application.configMap }}
+{{- end -}}
+{{- end -}}
+
+{{/* A value as its user wrote it: numbers of a values file come as floats. */}}
+{{- define "penstock.text" -}}
+{{- if and (kindIs "float64" .) (eq (. | int64 | float64) .) -}}
+{{ int64 . }}
+{{- else -}}
+{{ . }}
+{{- end -}}
+{{- end -}}
+
+{{/* What a coordinator is told: a list, as YAML. */}}
+{{- define "penstock.coordinatorArguments" -}}
+- --lease-ttl
+- {{ .Values.coordinator.leaseTtl | quote }}
+- --worker-timeout
+- {{ .Values.coordinator.workerTimeout | quote }}
+{{- with .Values.taskmanager.autoscaling }}
+{{- if .enabled }}
+{{- if gt (int .minReplicas) (int .maxReplicas) }}
+{{- fail (printf "taskmanager.autoscaling: minReplicas=%d is more than maxReplicas=%d" (int .minReplicas) (int .maxReplicas)) }}
+{{- end }}
+- --scale-statefulset
+- {{ include "penstock.name" $ }}-taskmanager
+- --scale-slots
+- {{ $.Values.taskmanager.slots | quote }}
+- --scale-min
+- {{ .minReplicas | quote }}
+- --scale-max
+- {{ .maxReplicas | quote }}
+- --slot-idle-timeout
+- {{ .idleTimeout | quote }}
+{{- end }}
+{{- end }}
+{{- with .Values.application }}
+{{- if .enabled }}
+- --application
+- {{ include "penstock.applicationFile" $ | quote }}
+- --parallelism
+- {{ .parallelism | quote }}
+{{- range $name, $value := .params }}
+- --param
+- {{ printf "%s=%s" $name (include "penstock.text" $value) | quote }}
+{{- end }}
+{{- with .fromSavepoint }}
+- --from-savepoint
+- {{ . | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- with .Values.coordinator.extraArgs }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/*
+A service's pods: dict of root, part, port, values, arguments (a list), grace, tmp; and perhaps account, token (whether
+it is mounted), annotations, mounts and volumes (lists).
+*/}}
 {{- define "penstock.podTemplate" -}}
 {{- $root := .root -}}
 metadata:
@@ -113,9 +192,10 @@ metadata:
     app.kubernetes.io/component: {{ .part }}
   annotations:
     checksum/settings: {{ include (print $root.Template.BasePath "/secret.yaml") $root | sha256sum }}
+    {{- with .annotations }}{{ toYaml . | nindent 4 }}{{ end }}
 spec:
-  serviceAccountName: {{ include "penstock.name" $root }}
-  automountServiceAccountToken: false
+  serviceAccountName: {{ .account | default (include "penstock.name" $root) }}
+  automountServiceAccountToken: {{ .token | default false }}
   enableServiceLinks: false
   securityContext: {{- include "penstock.podSecurity" $root | nindent 4 }}
   terminationGracePeriodSeconds: {{ .grace }}
@@ -137,8 +217,10 @@ spec:
       resources: {{- toYaml .values.resources | nindent 8 }}
       volumeMounts:
         - {name: tmp, mountPath: /tmp}
+        {{- with .mounts }}{{ toYaml . | nindent 8 }}{{ end }}
   volumes:
     - name: tmp
       emptyDir: {{- toYaml .tmp | nindent 8 }}
+    {{- with .volumes }}{{ toYaml . | nindent 4 }}{{ end }}
   {{- include "penstock.placing" .values | nindent 2 }}
 {{- end -}}
