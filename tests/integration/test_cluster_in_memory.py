@@ -19,11 +19,13 @@ from penstock.connectors import collecting, iterables
 from penstock.graph.jobgraph import build_job_graph, graph_from_json
 from penstock.graph.scaling import scalable_form
 from penstock.ports import NewRecord
+from penstock.protocol import joblog
 from penstock.protocol.checkpoints import CheckpointSettings
 from penstock.protocol.joblog import JobHistory, JobSettings, Savepoint
 from penstock.protocol.messages import encode
 from penstock.protocol.requests import Answer, AnyRequest, CancelJob, RescaleJob, StopJob, SubmitJob, TakeSavepoint
 from penstock.protocol.restarts import FixedDelay
+from penstock.runtime import job_shell
 from penstock.runtime.catalog import JobCatalog
 from penstock.runtime.coordinator import (
     CoordinatorService,
@@ -233,6 +235,35 @@ async def test_a_new_leader_adopts_what_runs():
         records = [type(record).__name__ for record in (await cluster.history()).records]
         assert records.count("Begin") == 1
         assert records.count("Leader") == 2
+    finally:
+        await cluster.stop()
+    cluster.check()
+
+
+async def test_a_new_leader_goes_on_from_a_compacted_log(monkeypatch):
+    """The log stays small while the job runs, and says all that the next leader needs."""
+    monkeypatch.setattr(job_shell, "COMPACT_AFTER", 4)
+    monkeypatch.setattr(joblog, "KEPT_COMPLETES", 1)
+    cluster = Cluster(rate=3_000)
+    await cluster.submit()
+    try:
+        _, _, leading = await cluster.candidate()
+        cluster.worker(slots=2)
+
+        async def compacted() -> bool:
+            return (await cluster.history()).compacted > 4
+
+        await until(compacted, "the log is compacted")
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+        _, ended, _ = await cluster.candidate()
+        outcome = await asyncio.wait_for(ended, 60)
+        assert outcome.state == "FINISHED", outcome.reason
+        history = await cluster.history()
+        assert sum(isinstance(record, joblog.Begin) for record in history.records) == 1
+        assert len(history.fences) == 3, "SUBMIT and two leaders"
+        keys = await cluster.blobs.list(joblog.log_prefix(cluster.job))
+        assert len(keys) < history.next_seq
     finally:
         await cluster.stop()
     cluster.check()

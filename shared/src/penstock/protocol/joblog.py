@@ -3,6 +3,12 @@
 Records are objects `jobs/<job>/log/<seq>` in the store, dense, created conditionally, each with a nonce. `JobHistory`
 folds them and refuses what would break the chain (invariants I5 and I13); `JobLogWriter` decides what an answer of the
 store to a conditional create means.
+
+A `Compaction` stands for all records up to one of them, without those that nothing depends on any more; their objects
+are deleted once it is in the store, but for SUBMIT and every LEADER: the first record that a former leader does not know
+of is the LEADER of its successor, so the next record that it tries to create is refused however much was compacted. Who
+becomes leader may have read the log before the one before wrote on and compacted, so its LEADER counts only after a look
+at the compactions: one that reaches as far as LEADER was there before.
 """
 
 from __future__ import annotations
@@ -10,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -21,6 +27,9 @@ from penstock.protocol.restarts import ExponentialDelay, RestartStrategy
 
 TerminalState = Literal["FINISHED", "STOPPED", "CANCELED", "FAILED"]
 
+
+KEPT_COMPLETES: Final = 100
+"""How many COMPLETEs stay in a compaction; only the newest is needed, the others are shown to people."""
 
 StateBackend = Literal["memory", "fs"]
 """Where snapshots of keyed state go: with the coordinator's metadata (for tests and small state), or to the store."""
@@ -133,6 +142,16 @@ class Terminated(Record, frozen=True, kw_only=True):
 
 AnyRecord = Submit | Leader | Begin | Complete | Savepoint | Terminated
 
+
+class Compaction(msgspec.Struct, frozen=True):
+    """What the records up to the seq `through` come to."""
+
+    through: int
+    records: tuple[AnyRecord, ...]
+    fences: tuple[int, ...]
+    """The seqs up to `through` of SUBMIT and every LEADER, whose objects stay."""
+
+
 _RECORDS: msgspec.json.Decoder[AnyRecord] = msgspec.json.Decoder(AnyRecord)
 
 
@@ -149,8 +168,16 @@ def decode_record(data: bytes, key: str) -> AnyRecord:
         raise CorruptDataError(f"job log: object {key} is no record this program reads: {error}") from error
 
 
+def decode_compaction(data: bytes, key: str) -> Compaction:
+    """The compaction in the object `key`; raises `CorruptDataError`."""
+    try:
+        return msgspec.json.decode(data, type=Compaction)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise CorruptDataError(f"job log: object {key} is no compaction this program reads: {error}") from error
+
+
 def log_prefix(job: str) -> str:
-    """Where the records of a job stand."""
+    """Where the records of a job stand, and their compactions; those sort behind the records."""
     return f"jobs/{job}/log/"
 
 
@@ -159,11 +186,55 @@ def log_key(job: str, seq: int) -> str:
     return f"{log_prefix(job)}{seq:020d}"
 
 
+def compaction_key(job: str, through: int) -> str:
+    """The key of a compaction."""
+    return f"{log_prefix(job)}compacted-{through:020d}"
+
+
+@dataclass(frozen=True)
+class LogKeys:
+    """What stands under the prefix of a job's log."""
+
+    records: dict[int, str]
+    """Seq to key."""
+    compactions: dict[int, str]
+    """`through` to key."""
+
+    @classmethod
+    def of(cls, keys: Iterable[str]) -> LogKeys:
+        """Sorted out; raises `CorruptDataError` for a key that is neither."""
+        found = cls({}, {})
+        for key in keys:
+            kind, dash, number = key.rpartition("/")[2].rpartition("-")
+            if not number.isdigit() or (dash and kind != "compacted"):
+                raise CorruptDataError(f"job log: object {key} is neither a record nor a compaction")
+            (found.compactions if dash else found.records)[int(number)] = key
+        return found
+
+    @property
+    def through(self) -> int:
+        """Up to where the newest compaction goes; -1 if there is none."""
+        return max(self.compactions, default=-1)
+
+    def superseded(self, compaction: Compaction) -> list[str]:
+        """What may be deleted once `compaction` is in the store: older ones, and records that it stands for."""
+        older = [key for through, key in self.compactions.items() if through < compaction.through]
+        fences = frozenset(compaction.fences)
+        return older + [k for seq, k in self.records.items() if seq <= compaction.through and seq not in fences]
+
+
 @dataclass(slots=True)
 class JobHistory:
     """What the job log says so far."""
 
     records: list[AnyRecord] = field(default_factory=list[AnyRecord])
+    """Without those that a compaction left out."""
+    next_seq: int = 0
+    """The seq of the next record."""
+    fences: list[int] = field(default_factory=list[int])
+    """The seqs of SUBMIT and every LEADER."""
+    compacted: int = -1
+    """Up to where the newest compaction goes that this knows of."""
     submit: Submit | None = None
     begin: Begin | None = None
     complete: Complete | None = None
@@ -178,17 +249,36 @@ class JobHistory:
     """Requests for another parallelism that an attempt has carried out."""
 
     @classmethod
-    def of(cls, records: Iterable[AnyRecord]) -> JobHistory:
-        """The history after these records."""
+    def of(cls, records: Iterable[AnyRecord], compaction: Compaction | None = None) -> JobHistory:
+        """The history after these records, of which the first follows the compaction."""
         history = cls()
+        if compaction is not None:
+            for record in compaction.records:
+                history._take(record)
+            history.next_seq, history.fences = compaction.through + 1, list(compaction.fences)
+            history.compacted = compaction.through
         for record in records:
             history.apply(record)
         return history
 
-    @property
-    def next_seq(self) -> int:
-        """The seq of the next record."""
-        return len(self.records)
+    def compaction(self) -> Compaction:
+        """What stands for all records so far."""
+        completes = [record.seq for record in self.records if isinstance(record, Complete)]
+        oldest = min(completes[-KEPT_COMPLETES:], default=0)
+        newest_leader = max((record.seq for record in self.records if isinstance(record, Leader)), default=-1)
+        kept = (
+            record
+            for record in self.records
+            if not (isinstance(record, Complete) and record.seq < oldest)
+            and not (isinstance(record, Leader) and record.seq != newest_leader)
+        )
+        return Compaction(self.next_seq - 1, tuple(kept), tuple(self.fences))
+
+    def forget(self, compaction: Compaction) -> None:
+        """Keep of the records up to its end only those of the compaction."""
+        later = [record for record in self.records if record.seq > compaction.through]
+        self.records = [*compaction.records, *later]
+        self.compacted = compaction.through
 
     @property
     def restore(self) -> Restore | None:
@@ -233,7 +323,13 @@ class JobHistory:
         if record.seq != self.next_seq:
             raise ProtocolError(f"job log: record {record.seq} where {self.next_seq} should follow")
         self.check(record)
+        self._take(record)
+
+    def _take(self, record: AnyRecord) -> None:
         self.records.append(record)
+        self.next_seq = record.seq + 1
+        if isinstance(record, Submit | Leader):
+            self.fences.append(record.seq)
         match record:
             case Submit():
                 self.submit = record
@@ -273,6 +369,13 @@ class ReadRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class LookForCompaction:
+    """Is there a compaction that goes up to this seq, or further? Answer with `newest_compaction`."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
 class RecordCommitted:
     """The record stands in the log."""
 
@@ -286,13 +389,13 @@ class StepDown:
     reason: str
 
 
-WriterCommand = CreateRecord | ReadRecord | RecordCommitted | StepDown
+WriterCommand = CreateRecord | ReadRecord | LookForCompaction | RecordCommitted | StepDown
 
 
 class JobLogWriter:
     """Appends records one at a time, whatever the store answers.
 
-    A created object is committed. A refusal means someone wrote this seq: one's own earlier try (same nonce) or another
+    A created object is committed, a LEADER after a look at the compactions. A refusal means someone wrote this seq: one's own earlier try (same nonce) or another
     leader (step down). A lost answer means unknown: the identical bytes are sent again until the answer is certain.
     """
 
@@ -317,9 +420,28 @@ class JobLogWriter:
         record = self._in_flight
         if record is None:
             raise ProtocolError("job log: an answer to no question")
+        if isinstance(record, Leader):
+            return [LookForCompaction(record.seq)]
+        return self._committed(record)
+
+    def newest_compaction(self, through: int) -> list[WriterCommand]:
+        """How far the newest compaction goes, -1 if there is none, now that LEADER is in the store."""
+        record = self._in_flight
+        if record is None:
+            raise ProtocolError("job log: an answer to no question")
+        if through < record.seq:
+            return self._committed(record)
+        return self._step_down(f"record {record.seq} was written and compacted by another leader")
+
+    def _committed(self, record: AnyRecord) -> list[WriterCommand]:
         self.history.apply(record)
         self._in_flight = None
         return [RecordCommitted(record), *self._next()]
+
+    def _step_down(self, reason: str) -> list[WriterCommand]:
+        self.lost = True
+        self._queue.clear()
+        return [StepDown(reason)]
 
     def refused(self) -> list[WriterCommand]:
         """The object exists: whose is it?"""
@@ -341,17 +463,14 @@ class JobLogWriter:
             return [CreateRecord(self._in_flight)]
         if found.nonce == self._in_flight.nonce:
             return self.created()
-        self.lost = True
-        self._queue.clear()
-        return [StepDown(f"record {found.seq} ({type(found).__name__}) was written by another leader")]
+        return self._step_down(f"record {found.seq} ({type(found).__name__}) was written by another leader")
 
     def _next(self) -> list[WriterCommand]:
         if self.lost or self._in_flight is not None or not self._queue:
             return []
         record = msgspec.structs.replace(self._queue.popleft(), seq=self.history.next_seq)
         if isinstance(record, Leader) and record.epoch <= self.history.epoch:
-            self.lost = True
-            return [StepDown(f"a leader of epoch {self.history.epoch} acts already")]
+            return self._step_down(f"a leader of epoch {self.history.epoch} acts already")
         if isinstance(record, Complete):
             parent = self.history.complete.seq if self.history.complete else -1
             record = msgspec.structs.replace(record, parent=parent)

@@ -14,7 +14,7 @@ from typing import Any, Final, assert_never
 
 import structlog
 
-from penstock.errors import CorruptDataError, PipelineError
+from penstock.errors import CorruptDataError, ExternalError, PipelineError
 from penstock.graph.executiongraph import (
     ExecutionGraph,
     credits_topic,
@@ -48,6 +48,7 @@ from penstock.protocol.joblog import (
     CreateRecord,
     JobHistory,
     JobLogWriter,
+    LookForCompaction,
     JobSettings,
     ReadRecord,
     RecordCommitted,
@@ -79,6 +80,8 @@ from penstock.runtime.progress import JobProgress
 from penstock.runtime.topics import COMMANDS
 
 UNREADABLE_PAUSE_MS: Final = 5_000
+COMPACT_AFTER: Final = 200
+"""How many records a job log grows by until it is compacted."""
 TASKS_END_MS: Final = 30_000
 """How long the remains of a job wait for subtasks that do not say that they have ended."""
 
@@ -364,6 +367,8 @@ class JobShell:
                     pending.extend(_ANSWERS[answer](writer))
                 case ReadRecord(seq=seq):
                     pending.extend(writer.read_back(await self._store.record(self.job, seq)))
+                case LookForCompaction():
+                    pending.extend(writer.newest_compaction(await self._store.compacted(self.job)))
                 case RecordCommitted(record=record):
                     events.append(RecordStored(record))
                     if isinstance(record, Complete):
@@ -453,6 +458,11 @@ class JobShell:
             for key in retired_objects(keys, complete, self._savepoints(), master.live_objects):
                 await self._ports.blobs.delete(key)
             await self._delete_old_generations()
+            if self.history.next_seq - self.history.compacted > COMPACT_AFTER:
+                try:
+                    await self._store.compact(self.job, self.history)
+                except ExternalError as error:
+                    _log.warning("job log: not compacted, trying again later", job=self.job[:8], error=str(error))
 
     async def _delete_old_generations(self) -> None:
         """With a COMPLETE of a new generation nobody goes back to the exchanges of the one before."""

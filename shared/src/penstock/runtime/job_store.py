@@ -5,15 +5,28 @@ decides nothing: that is `penstock.protocol.joblog`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 from typing import Final, Literal
 
+import msgspec
 import structlog
 
 from penstock.errors import CorruptDataError, ExternalError
 from penstock.ports import BlobExistsError, BlobNotFoundError, Blobs, Clock
 from penstock.protocol.jobevents import ManifestStored, StoreManifest
-from penstock.protocol.joblog import AnyRecord, JobHistory, decode_record, encode_record, log_key, log_prefix
+from penstock.protocol.joblog import (
+    AnyRecord,
+    Compaction,
+    JobHistory,
+    LogKeys,
+    compaction_key,
+    decode_compaction,
+    decode_record,
+    encode_record,
+    log_key,
+    log_prefix,
+)
 from penstock.protocol.manifests import Manifest, decode_manifest, encode_manifest
 from penstock.protocol.messages import Restore
 
@@ -21,6 +34,8 @@ UNCERTAIN_PAUSE_MS: Final = 200
 """How long to wait before an uncertain write is repeated."""
 READS: Final = 32
 """How many records of a job log are read at once."""
+READ_AGAIN: Final = 10
+"""How often the reading of a log begins anew because it was compacted meanwhile."""
 
 Answer = Literal["created", "refused", "unknown"]
 
@@ -36,14 +51,46 @@ class JobStore:
 
     async def history(self, job: str) -> JobHistory:
         """A job's log; empty if there is no such job."""
-        keys = await self._blobs.list(log_prefix(job))
+        for _ in range(READ_AGAIN):
+            with contextlib.suppress(BlobNotFoundError):  # compacted meanwhile
+                return await self._history(job)
+        raise CorruptDataError(f"job log: an object that stands in the list of {log_prefix(job)} cannot be found")
+
+    async def _history(self, job: str) -> JobHistory:
+        found = LogKeys.of(await self._blobs.list(log_prefix(job)))
+        compaction: Compaction | None = None
+        if found.compactions:
+            key = found.compactions[found.through]
+            compaction = decode_compaction(await self._blobs.get(key), key)
         some = asyncio.Semaphore(READS)
 
         async def read(key: str) -> AnyRecord:
             async with some:
                 return decode_record(await self._blobs.get(key), key)
 
-        return JobHistory.of(await asyncio.gather(*map(read, keys)))
+        keys = [found.records[seq] for seq in sorted(found.records) if seq > found.through]
+        return JobHistory.of(await asyncio.gather(*map(read, keys)), compaction)
+
+    async def compacted(self, job: str) -> int:
+        """Up to where the newest compaction goes, -1 if there is none; asks until there is an answer."""
+        while True:
+            try:
+                return LogKeys.of(await self._blobs.list(log_prefix(job))).through
+            except ExternalError as error:
+                _log.warning("job log: no certain answer, trying again", job=job[:8], error=str(error))
+                await self._clock.sleep_ms(UNCERTAIN_PAUSE_MS)
+
+    async def compact(self, job: str, history: JobHistory) -> None:
+        """Let a compaction stand for all records so far.
+
+        Raises:
+            ExternalError: there is no certain answer; the next compaction carries on.
+        """
+        compaction = history.compaction()
+        await self._blobs.put(compaction_key(job, compaction.through), msgspec.json.encode(compaction))
+        for key in LogKeys.of(await self._blobs.list(log_prefix(job))).superseded(compaction):
+            await self._blobs.delete(key)
+        history.forget(compaction)
 
     async def record(self, job: str, seq: int) -> AnyRecord | None:
         """The record of that seq, None if there is none."""
