@@ -57,13 +57,14 @@ def test_what_is_lost_doubled_or_wrong_is_named() -> None:
 
 
 def test_growth_is_named_and_noise_is_not() -> None:
-    """Medians of fifths: a spike is no growth, a slope is, and few samples say nothing."""
+    """Medians of fifths: a spike or a step is no growth, a slope is, and few samples say nothing."""
     flat = [200.0 + number % 7 for number in range(100)]
     assert grown_memory("worker", flat) == ""
     assert grown_memory("worker", [*flat[:60], 900.0, *flat[61:]]) == ""
+    assert grown_memory("worker", [*flat[:50], *(value + 60 for value in flat[50:])]) == ""
     assert grown_memory("worker", [200.0 + number for number in range(100)]) == (
         "worker grows: 230 MiB early, 290 MiB at the end"
     )
     assert grown_memory("worker", [200.0 + 9 * number for number in range(FEWEST - 1)]) == ""
     assert grown_lag([500.0] * 100, 1_000) == ""
-    assert "the lag grows" in grown_lag([100.0 * number for number in range(100)], 1_000)
+    assert "the lag grows" in grown_lag([1_000.0 * number for number in range(100)], 1_000)
