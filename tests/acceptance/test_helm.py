@@ -8,10 +8,12 @@ from typing import Any, Final
 
 import pytest
 import yaml
+from infra.standins.schemas import SCHEMAS
 
 from .docker import ROOT, run
 
 CHART: Final = ROOT / "helm" / "penstock"
+GO_TOOL: Final = ROOT / "infra" / "standins" / "gotool.sh"
 BUNDLED: Final = ("bundled.kafka.enabled=true", "bundled.redis.enabled=true", "bundled.minio.enabled=true")
 EXTERNAL: Final = (
     "kafka.brokers=kafka:9092",
@@ -44,7 +46,20 @@ pytestmark = pytest.mark.timeout(900)
 @pytest.fixture(scope="module")
 def helm() -> str:
     """The program."""
-    return run(ROOT / "infra" / "standins" / "helm.sh", timeout_s=800).split()[-1]
+    return run(GO_TOOL, "helm", timeout_s=800).split()[-1]
+
+
+@pytest.fixture(scope="module")
+def kubeconform() -> list[str]:
+    """The program, with what Kubernetes knows of each kind; kinds of the Prometheus operator are not Kubernetes' own."""
+    program = run(GO_TOOL, "kubeconform", timeout_s=800).split()[-1]
+    where = str(SCHEMAS / "{{.ResourceKind}}{{.KindSuffix}}.json")
+    return [program, "-strict", "-summary", "-schema-location", where, "-skip", "ServiceMonitor,PrometheusRule"]
+
+
+def conforms(kubeconform: list[str], text: str) -> subprocess.CompletedProcess[str]:
+    """Whether objects are what Kubernetes takes."""
+    return subprocess.run(kubeconform, input=text, capture_output=True, text=True, check=False, timeout=120)
 
 
 def template(helm: str, *values: str) -> subprocess.CompletedProcess[str]:
@@ -102,6 +117,28 @@ def test_what_there_is_by_default(helm: str) -> None:
         "Deployment", "Job", "NetworkPolicy", "Pod", "PodDisruptionBudget", "Secret", "Service", "ServiceAccount",
         "StatefulSet",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX)
+def test_kubernetes_takes_all_objects(helm: str, kubeconform: list[str], values: tuple[str, ...]) -> None:
+    """Strictly: a field that it does not know is wrong."""
+    text = template(helm, *values).stdout
+    done = conforms(kubeconform, text)
+    assert done.returncode == 0, done.stdout
+    kinds = yaml.safe_load_all(text)
+    ours = [item for item in kinds if item and item["kind"] not in ("ServiceMonitor", "PrometheusRule")]
+    assert f"Valid: {len(ours)}, Invalid: 0" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [("containerPort:", "containerPrt:"), ("kind: StatefulSet", "kind: StatfulSet"), ("replicas: 2", "replicas: two")],
+)
+def test_what_kubernetes_would_not_take_is_found(helm: str, kubeconform: list[str], right: str, wrong: str) -> None:
+    """So that the test above means something."""
+    text = template(helm, *EXTERNAL).stdout
+    assert right in text
+    assert conforms(kubeconform, text.replace(right, wrong)).returncode != 0
 
 
 @pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX)
