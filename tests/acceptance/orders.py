@@ -16,14 +16,14 @@ Window = tuple[int, int, int, int]
 """Customer, beginning in microseconds since the epoch, orders, cents."""
 
 
-def expected(orders: int) -> list[Window]:
-    """Every window that the watermark behind the last order has closed."""
+def expected(orders: int, *, closed: bool = True) -> list[Window]:
+    """Every window that the watermark behind the last order has closed, or all, as where the input ends there."""
     watermark = _START_US + (orders - 1) * _STEP_US - _OUT_OF_ORDER_US
     found: dict[tuple[int, int], tuple[int, int]] = {}
     for number in range(orders):
         at = _START_US + number * _STEP_US
         begin = at - at % _WINDOW_US
-        if begin + _WINDOW_US <= watermark:
+        if not closed or begin + _WINDOW_US <= watermark:
             key = (number * 7919 % 1_000, begin)
             count, cents = found.get(key, (0, 0))
             found[key] = (count + 1, cents + number * 104_729 % 20_000)

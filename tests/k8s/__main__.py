@@ -1,7 +1,9 @@
-"""`python -m tests.k8s`: install the chart with bundled servers, run the example, delete pods, upgrade, roll back.
+"""`python -m tests.k8s`: the chart on a real Kubernetes, as its users would try it; every row is compared.
 
-It uses the current kubectl context and a namespace of its own, which it makes and deletes. The images must be there:
-pushed, or imported.
+Servers for trying out are a release of their own, so that they outlive the one that is tried: install, run the example,
+delete pods, upgrade, roll back, scale up and down by what jobs want, uninstall, and go on from the savepoints; then
+application mode. It uses the current kubectl context and a namespace of its own, which it makes and deletes. The images
+must be there: pushed, or imported.
 """
 
 from __future__ import annotations
@@ -19,12 +21,14 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, Final
 
-from tests.acceptance.orders import PARTITIONS, expected, windows
+from tests.acceptance.orders import PARTITIONS, Window, expected, windows
 
 from penstock.platform.free_ports import free_port
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+CHART: Final = str(ROOT / "helm" / "penstock")
 RELEASE: Final = "trial"
+SERVERS: Final = "servers"
 ORDERS: Final = 120_000
 RATE: Final = 2_000
 READ: Final = """
@@ -32,8 +36,8 @@ import json, sys, time
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 consumer = Consumer({"bootstrap.servers": sys.argv[1], "group.id": "trial", "enable.auto.commit": False,
                      "isolation.level": "read_committed", "enable.partition.eof": True})
-consumer.assign([TopicPartition("spent", n, OFFSET_BEGINNING) for n in range(int(sys.argv[2]))])
-open_ones, end = set(range(int(sys.argv[2]))), time.monotonic() + 60
+consumer.assign([TopicPartition(sys.argv[2], n, OFFSET_BEGINNING) for n in range(int(sys.argv[3]))])
+open_ones, end = set(range(int(sys.argv[3]))), time.monotonic() + 60
 while open_ones and time.monotonic() < end:
     for message in consumer.consume(1000, 0.5):
         if message.error() is not None:
@@ -42,6 +46,9 @@ while open_ones and time.monotonic() < end:
             print(message.value().decode())
 consumer.close()
 """
+
+
+_INSTANCE: Final = "app.kubernetes.io/instance"
 
 
 class TrialError(Exception):
@@ -53,11 +60,7 @@ class Trial:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.namespace: str = options.namespace
-        self._values = [
-            "bundled.kafka.enabled=true", "bundled.redis.enabled=true", "bundled.minio.enabled=true",
-            f"image.repository={options.images}", f"image.tag={options.tag}", "taskmanager.slots=4",
-            *options.set,
-        ]  # fmt: skip
+        self._images = [f"image.repository={options.images}", f"image.tag={options.tag}", *options.set]
         self._began = time.monotonic()
         self.port = free_port()
 
@@ -91,11 +94,23 @@ class Trial:
 
     # -- what is looked at ----------------------------------------------------------------------------------------------
 
-    def pods(self, part: str) -> list[str]:
-        """Names of a part's pods."""
-        selector = f"app.kubernetes.io/component={part}"
-        items = json.loads(self.kubectl("get", "pods", "--selector", selector, "--output", "json"))["items"]
-        return [item["metadata"]["name"] for item in items if "deletionTimestamp" not in item["metadata"]]
+    def objects(self, kinds: str, *selectors: str) -> list[dict[str, Any]]:
+        """What there is of some kinds."""
+        selector = ",".join(selectors)
+        return json.loads(self.kubectl("get", kinds, "--selector", selector, "--output", "json"))["items"]
+
+    def pods(self, part: str, release: str = RELEASE) -> dict[str, str]:
+        """Names of a part's pods, with what tells a pod from a later one of the same name."""
+        items = self.objects("pods", f"app.kubernetes.io/component={part}", f"{_INSTANCE}={release}")
+        return {
+            item["metadata"]["name"]: item["metadata"]["uid"]
+            for item in items
+            if "deletionTimestamp" not in item["metadata"]
+        }
+
+    def job(self, name: str) -> dict[str, Any]:
+        """All that is known about a job."""
+        return self.get(f"/penstock/v1/jobs/{name}")
 
     def get(self, path: str) -> Any:
         """JSON of the cluster's REST."""
@@ -103,15 +118,23 @@ class Trial:
             return json.load(answer)
 
     def jobs(self) -> dict[str, str]:
-        """State by name."""
-        return {job["name"]: job["state"] for job in self.get("/jobs/overview")["jobs"]}
+        """State by name, of those of one name the newest's."""
+        newest_last = reversed(self.get("/penstock/v1/jobs")["jobs"])
+        return {job["name"]: job["state"] for job in newest_last}
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self, topic: str = "spent", release: str = RELEASE) -> list[dict[str, Any]]:
         """What a reader of committed rows sees."""
-        (pod, *_) = self.pods("dispatcher")
-        brokers = f"{RELEASE}-kafka:9092"
-        text = self.kubectl("exec", "--stdin", pod, "--", "python", "-", brokers, str(PARTITIONS), given=READ)
+        (pod, *_) = self.pods("dispatcher", release)
+        arguments = (f"{SERVERS}-kafka:9092", topic, str(PARTITIONS))
+        text = self.kubectl("exec", "--stdin", pod, "--", "python", "-", *arguments, given=READ)
         return [json.loads(line) for line in text.splitlines()]
+
+    def compare(self, want: list[Window], topic: str = "spent", release: str = RELEASE) -> None:
+        """The rows of a topic are these, once they are all there."""
+        self.wait(lambda: len(self.rows(topic, release)) >= len(want), f"all windows are in {topic}", 420)
+        if windows(self.rows(topic, release)) != want:
+            raise TrialError(f"the rows in {topic} are not those of the orders")
+        self.say(f"{topic}: {len(want)} windows, as the orders say: nothing lost, nothing doubled")
 
     def wait(self, condition: Callable[[], Any], what: str, deadline_s: float = 240) -> Any:
         """Until it holds; what fails meanwhile counts as not yet."""
@@ -131,17 +154,32 @@ class Trial:
 
     # -- the steps ------------------------------------------------------------------------------------------------------
 
-    def options(self, *more: str) -> list[str]:
-        """Values for helm."""
-        return [part for value in (*self._values, *more) for part in ("--set", value)]
+    def values(self, *more: str) -> list[str]:
+        """For helm: the release on the servers of the other."""
+        given = (
+            *self._images, f"kafka.brokers={SERVERS}-kafka:9092", f"store.endpoint=http://{SERVERS}-minio:9000",
+            f"secrets.redisUrl=redis://{SERVERS}-redis:6379/0", "secrets.storeAccessKey=penstock",
+            "secrets.storeSecretKey=penstock-secret", "taskmanager.slots=4", *more,
+        )  # fmt: skip
+        return [part for value in given for part in ("--set", value)]
 
-    def install(self) -> None:
-        """The chart, until every pod is ready; `helm test`."""
+    def servers(self) -> None:
+        """Kafka, Redis and MinIO, of a release without a service."""
         self.run("kubectl", "create", "namespace", self.namespace)
-        chart = str(ROOT / "helm" / "penstock")
-        self.helm("install", RELEASE, chart, "--wait", "--timeout", "8m", *self.options())
-        self.say("installed, every pod is ready")
-        self.helm("test", RELEASE, "--timeout", "3m")
+        given = (
+            *self._images, *(f"bundled.{part}.enabled=true" for part in ("kafka", "redis", "minio")),
+            *(f"{part}.replicas=0" for part in ("coordinator", "dispatcher", "taskmanager")),
+            "networkPolicy.enabled=false", "savepointOnUninstall=false",
+        )  # fmt: skip
+        options = [part for value in given for part in ("--set", value)]
+        self.helm("install", SERVERS, CHART, "--wait", "--timeout", "8m", *options)
+        self.say("servers are ready")
+
+    def install(self, release: str = RELEASE, *more: str) -> None:
+        """The chart, until every pod is ready; `helm test`."""
+        self.helm("install", release, CHART, "--wait", "--timeout", "8m", *self.values(*more))
+        self.say(f"{release} installed, every pod is ready")
+        self.helm("test", release, "--timeout", "3m")
         self.say("helm test passed")
 
     @contextlib.contextmanager
@@ -170,32 +208,90 @@ class Trial:
         self.wait(lambda: self.jobs().get("orders") == "RUNNING", "the job runs")
         self.say("both jobs run")
         for part in ("taskmanager", "coordinator", "coordinator", "dispatcher"):
-            (pod, *_) = self.pods(part)
+            before = self.pods(part)
+            pod = next(iter(before))
             self.kubectl("delete", "pod", pod, "--grace-period=0", "--force")
             self.say(f"deleted {pod}")
-            self.wait(lambda part=part, pod=pod: self._ready(part) and pod not in self.pods(part), f"{part} is back")
+            self.wait(
+                lambda part=part, uid=before[pod]: self._ready(part) and uid not in self.pods(part).values(),
+                f"{part} is back",
+            )
         self.say("all are back")
-        chart = str(ROOT / "helm" / "penstock")
-        self.helm("upgrade", RELEASE, chart, "--wait", "--timeout", "8m", *self.options("taskmanager.replicas=2"))
+        self.upgrade("taskmanager.replicas=2")
         self.wait(lambda: self.get("/overview")["slots-total"] == 8, "eight slots")
         self.say("upgraded: two task managers, eight slots")
         self.helm("rollback", RELEASE, "1", "--wait", "--timeout", "8m")
         self.wait(lambda: len(self.pods("taskmanager")) == 1, "one task manager again")
         self.say("rolled back")
-        want = expected(ORDERS)
-        self.wait(lambda: len(self.rows()) >= len(want), "all windows are in the topic", 420)
-        if windows(self.rows()) != want:
-            raise TrialError("the rows are not those of the orders")
-        self.say(f"{len(want)} windows, as the orders say: nothing lost, nothing doubled")
+        self.compare(expected(ORDERS))
+
+    def upgrade(self, *more: str) -> None:
+        """The release, with other values."""
+        self.helm("upgrade", RELEASE, CHART, "--wait", "--timeout", "8m", *self.values(*more))
 
     def _ready(self, part: str) -> bool:
-        found = json.loads(self.kubectl("get", "deployment", f"{RELEASE}-{part}", "--output", "json"))
+        (found,) = self.objects(
+            "deployments,statefulsets", f"{_INSTANCE}={RELEASE}", f"app.kubernetes.io/component={part}"
+        )
         return found["status"].get("readyReplicas") == found["spec"]["replicas"]
 
-    def uninstall(self) -> None:
-        """With a savepoint of what runs."""
-        self.helm("uninstall", RELEASE, "--wait", "--timeout", "8m")
-        self.say("uninstalled; jobs were stopped with a savepoint")
+    def scaling(self) -> None:
+        """A job that wants more slots than there are gets them, and another is not disturbed when they go again."""
+        self.upgrade(
+            "taskmanager.autoscaling.enabled=true", "taskmanager.autoscaling.maxReplicas=3",
+            "taskmanager.autoscaling.idleTimeout=15s",
+        )  # fmt: skip
+        self.wait(lambda: self.jobs().get("orders") == "RUNNING", "the job runs")
+        attempts = self.job("orders")["attempts"]
+        self.say("upgraded: task managers are scaled, one stands there")
+        Path("again.py").write_text((ROOT / "examples" / "orders.py").read_text().replace('"orders")', '"again")', 1))
+        parameters = ("--param", "until=latest", "--param", "spent=again")
+        self.penstock("submit", "again.py", "--detach", "--parallelism", "6", *parameters)
+        self.wait(lambda: len(self.pods("taskmanager")) == 2, "two task managers")
+        self.say("a job wants six slots of three: a second task manager is made")
+        self.wait(lambda: self.jobs().get("again") == "FINISHED", "the large job has ended")
+        self.say("the large job has run and ended")
+        self.compare(expected(ORDERS, closed=False), "again")
+        self.wait(lambda: len(self.pods("taskmanager")) == 1, "one task manager again")
+        self.say("the second task manager is gone")
+        if self.job("orders")["attempts"] != attempts:
+            raise TrialError("the job that ran all the time was restarted")
+
+    def uninstall(self, release: str = RELEASE) -> None:
+        """What runs is stopped with a savepoint first; nothing of the release is left."""
+        self.helm("uninstall", release, "--wait", "--timeout", "8m")
+        self.say(f"{release} uninstalled")
+        kinds = (
+            "all,configmaps,secrets,serviceaccounts,roles,rolebindings,networkpolicies,poddisruptionbudgets,ingresses,"
+            "persistentvolumeclaims"
+        )
+        self.wait(lambda: not self.objects(kinds, f"{_INSTANCE}={release}"), "nothing is left", 90)
+        self.say("nothing of it is left in the namespace")
+
+    def goes_on(self) -> None:
+        """Installed again, the cluster knows the savepoint in the store, and the job goes on from there."""
+        self.install()
+        self.wait(lambda: self.jobs().get("orders") == "STOPPED", "the job is known as stopped")
+        *_, savepoint = self.get("/penstock/v1/savepoints?job=orders")["savepoints"]
+        self.say(f"the store has its savepoint: {savepoint['manifest']}")
+        orders = str(ROOT / "examples" / "orders.py")
+        self.penstock("submit", orders, "--detach", "--checkpoint-interval", "2s", "--from-savepoint", "orders")
+        self.wait(lambda: self._completed(savepoint["checkpoint"]), "it has completed a checkpoint from there on")
+        self.compare(expected(ORDERS))
+
+    def _completed(self, checkpoint: int) -> bool:
+        found = self.get("/penstock/v1/jobs")["jobs"]
+        return any(job["state"] == "RUNNING" and job["last_checkpoint"] > checkpoint for job in found)
+
+    def application(self) -> None:
+        """A release that is one job, beside the other on the same servers."""
+        source = f"application.source={ROOT / 'examples' / 'orders.py'}"
+        given = ("clusterName=application", "application.enabled=true", "application.file=orders.py")
+        parameters = ("application.params.spent=app", "application.parallelism=2")
+        options = (*self.values(*given, *parameters), "--set-file", source)
+        self.helm("install", "app", CHART, "--wait", "--timeout", "8m", *options)
+        self.say("app installed: application mode")
+        self.compare(expected(ORDERS), "app", "app")
 
 
 def main() -> int:
@@ -207,10 +303,16 @@ def main() -> int:
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="further values of the chart")
     trial = Trial(parser.parse_args())
     try:
+        trial.servers()
         trial.install()
         with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), trial.forwarded():
             trial.trouble()
-        trial.uninstall()
+            trial.scaling()
+            trial.uninstall()
+            trial.goes_on()
+            trial.uninstall()
+            trial.application()
+            trial.uninstall("app")
     except TrialError as error:
         print(f"FAILED\n{error}", flush=True)
         return 1
