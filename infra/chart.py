@@ -25,6 +25,7 @@ one pod each for trying out:
 
 Pods run as nobody special on a read-only root (the `restricted` pod security standard; the bundled servers write to their
 own disks). A pod that ends hands its slots or its lease back; `helm uninstall` first stops all jobs with a savepoint.
+What scaling, application mode and the pipeline service do is told in docs/kubernetes.md of the repository.
 
 ## Values
 
