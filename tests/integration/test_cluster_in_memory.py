@@ -25,7 +25,7 @@ from penstock.protocol.joblog import JobHistory, JobSettings, Savepoint
 from penstock.protocol.messages import encode
 from penstock.protocol.requests import Answer, AnyRequest, CancelJob, RescaleJob, StopJob, SubmitJob, TakeSavepoint
 from penstock.protocol.restarts import FixedDelay
-from penstock.runtime import job_shell
+from penstock.runtime import remains
 from penstock.runtime.catalog import JobCatalog
 from penstock.runtime.coordinator import (
     CoordinatorService,
@@ -242,7 +242,7 @@ async def test_a_new_leader_adopts_what_runs():
 
 async def test_a_new_leader_goes_on_from_a_compacted_log(monkeypatch):
     """The log stays small while the job runs, and says all that the next leader needs."""
-    monkeypatch.setattr(job_shell, "COMPACT_AFTER", 4)
+    monkeypatch.setattr(remains, "COMPACT_AFTER", 4)
     monkeypatch.setattr(joblog, "KEPT_COMPLETES", 1)
     cluster = Cluster(rate=3_000)
     await cluster.submit()

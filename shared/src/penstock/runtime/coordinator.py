@@ -43,11 +43,12 @@ from penstock.protocol.messages import (
 from penstock.protocol.requests import AnyRequest, CancelJob, RunRequest, SubmitJob, decode_request
 from penstock.protocol.slots import SlotPool
 from penstock.runtime.catalog import JobCatalog
-from penstock.runtime.job_shell import CleanSinks, JobShell, JobSpec, Surroundings, late_answer, spec_of
+from penstock.runtime.job_shell import JobShell, JobSpec, Surroundings, late_answer, spec_of
 from penstock.runtime.job_store import JobStore
 from penstock.runtime.leadership import TICK_MS, ControlPorts, Leadership
 from penstock.runtime.patience import PatientBlobs, PatientLog
 from penstock.runtime.progress import SHOWN, JobProgress
+from penstock.runtime.remains import CleanSinks
 from penstock.runtime.scaling import Scaling, TaskManagerScaler
 from penstock.runtime.submission import refusal, refuse
 from penstock.runtime.topics import COMMANDS, EVENTS, REQUESTS, create_control_topics

@@ -8,20 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, assert_never
 
 import structlog
 
-from penstock.errors import CorruptDataError, ExternalError, PipelineError
-from penstock.graph.executiongraph import (
-    ExecutionGraph,
-    credits_topic,
-    exchange_prefix,
-    exchange_topic,
-    generation_of,
-)
+from penstock.errors import CorruptDataError, PipelineError
+from penstock.graph.executiongraph import ExecutionGraph, credits_topic, exchange_topic
 from penstock.graph.jobgraph import JobGraph, graph_from_json
 from penstock.graph.scaling import scaled
 from penstock.ports import NewRecord
@@ -48,16 +42,15 @@ from penstock.protocol.joblog import (
     CreateRecord,
     JobHistory,
     JobLogWriter,
-    LookForCompaction,
     JobSettings,
+    LookForCompaction,
     ReadRecord,
     RecordCommitted,
-    Savepoint,
     StepDown,
     WriterCommand,
 )
 from penstock.protocol.jobmaster import JobMaster
-from penstock.protocol.manifests import Manifest, checkpoint_of, checkpoints_prefix
+from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import BarrierMarker, SubtaskId, TaskStatus, encode
 from penstock.protocol.phases import Phase
 from penstock.protocol.requests import (
@@ -69,28 +62,21 @@ from penstock.protocol.requests import (
     SubmitJob,
     TakeSavepoint,
 )
-from penstock.protocol.retention import retired_objects
 from penstock.runtime import steps
-from penstock.runtime.beginnings import beginnings_prefix
 from penstock.runtime.catalog import JobCatalog
-from penstock.runtime.collected import collected_prefix
 from penstock.runtime.job_store import JobStore
 from penstock.runtime.leadership import ControlPorts
 from penstock.runtime.progress import JobProgress
+from penstock.runtime.remains import CleanSinks, JobRemains
 from penstock.runtime.topics import COMMANDS
 
 UNREADABLE_PAUSE_MS: Final = 5_000
-COMPACT_AFTER: Final = 200
-"""How many records a job log grows by until it is compacted."""
 TASKS_END_MS: Final = 30_000
 """How long the remains of a job wait for subtasks that do not say that they have ended."""
 
 _ANSWERS = {"created": JobLogWriter.created, "refused": JobLogWriter.refused, "unknown": JobLogWriter.unknown}
 
 _log = structlog.get_logger("penstock.coordinator")
-
-CleanSinks = Callable[[str, JobHistory], Awaitable[None]]
-"""Removes what the sinks of an ended job keep outside the store, such as positions on Kafka."""
 
 
 @dataclass(frozen=True)
@@ -158,13 +144,11 @@ class JobShell:
         self._catalog = JobCatalog(ports.blobs)
         self._around = around
         self._describe = describe
-        self._clean_sinks = clean_sinks
+        self._remains = JobRemains(job, ports, self._store, clean_sinks)
         self._events: asyncio.Queue[JobEvent] = asyncio.Queue()
         self._asked: dict[str, str] = {}
         """Requests that are not answered: id to kind."""
         self._retire: asyncio.Queue[int] = asyncio.Queue()
-        self._cleaned = 0
-        """The generation whose predecessors' exchanges are deleted."""
         self._master: JobMaster | None = None
         self._writer: JobLogWriter | None = None
 
@@ -244,7 +228,7 @@ class JobShell:
         """Open the job and be its master until it has ended; another leader's act, or cancellation, ends it too."""
         try:
             async with asyncio.TaskGroup() as group:
-                deleting = group.create_task(self._delete_retired())
+                deleting = group.create_task(self._delete_replaced())
                 await self._open(epoch, tuple(marker for marker in markers if marker.job == self.job))
                 while not self.ended.done():
                     await self._feed(await self._events.get())
@@ -419,10 +403,7 @@ class JobShell:
         await self._tasks_end()
         terminated = self.history.terminated
         if terminated is not None:
-            await self._delete_topics()
-            if self._clean_sinks is not None and not terminated.unpublished:
-                await self._clean_sinks(self.job, self.history)
-            await self._delete_checkpoints()
+            await self._remains.ended(self.history)
             await self._catalog.ended(self.history, self._ports.clock.now_us())
         self._around.closed(self.job)
 
@@ -435,68 +416,14 @@ class JobShell:
                 return
             await clock.sleep_ms(5)
 
-    async def _delete_topics(self) -> None:
-        """All topics of the job, but for exchanges that hold rows which are complete and could not be published."""
-        log = self._ports.log
-        kept: set[str] = set()
-        begin, terminated = self.history.begin, self.history.terminated
-        if begin is not None and terminated is not None and terminated.unpublished:
-            publishers = ExecutionGraph(self.graph).topology().publishers
-            kept = {exchange_topic(self.job, vertex, begin.generation) for vertex in publishers}
-            _log.warning("rows could not be published; their exchanges are kept", job=self.job[:8], topics=sorted(kept))
-        for topic in await log.topics():
-            if (topic == credits_topic(self.job) or topic.startswith(exchange_prefix(self.job))) and topic not in kept:
-                await log.delete_topic(topic)
-
-    async def _delete_retired(self) -> None:
-        """Delete the objects of checkpoints that a newer COMPLETE has replaced, beside everything else."""
+    async def _delete_replaced(self) -> None:
+        """What a newer COMPLETE has replaced, beside everything else."""
         while True:
-            complete = await self._retire.get()
-            master = self._master
-            assert master is not None
-            keys = await self._ports.blobs.list(checkpoints_prefix(self.job))
-            for key in retired_objects(keys, complete, self._savepoints(), master.live_objects):
-                await self._ports.blobs.delete(key)
-            await self._delete_old_generations()
-            if self.history.next_seq - self.history.compacted > COMPACT_AFTER:
-                try:
-                    await self._store.compact(self.job, self.history)
-                except ExternalError as error:
-                    _log.warning("job log: not compacted, trying again later", job=self.job[:8], error=str(error))
+            await self._remains.replaced(await self._retire.get(), self.history, self._live_objects)
 
-    async def _delete_old_generations(self) -> None:
-        """With a COMPLETE of a new generation nobody goes back to the exchanges of the one before."""
-        begin = self.history.begin
-        complete = self.history.complete
-        if begin is None or complete is None or begin.attempt != complete.attempt or begin.generation == self._cleaned:
-            return
-        for topic in await self._ports.log.topics():
-            generation = generation_of(topic)
-            if topic.startswith(exchange_prefix(self.job)) and generation is not None and generation < begin.generation:
-                await self._ports.log.delete_topic(topic)
-        self._cleaned = begin.generation
-
-    def _savepoints(self) -> set[int]:
-        return {record.checkpoint for record in self.history.records if isinstance(record, Savepoint)}
-
-    async def _delete_checkpoints(self) -> None:
-        for key in await self._ports.blobs.list(beginnings_prefix(self.job)):
-            await self._ports.blobs.delete(key)
-        terminated = self.history.terminated
-        if terminated is not None and terminated.state == "CANCELED":
-            for key in await self._ports.blobs.list(collected_prefix(self.job)):
-                await self._ports.blobs.delete(key)
-        await self._delete_unneeded_checkpoints()
-
-    async def _delete_unneeded_checkpoints(self) -> None:
-        """Savepoints stay, and of a failed job the newest checkpoint: somebody may go on from it."""
-        kept = self._savepoints()
-        terminated = self.history.terminated
-        if terminated is not None and (terminated.state == "FAILED" or terminated.unpublished):
-            kept.add(self.history.highest_checkpoint)
-        for key in await self._ports.blobs.list(checkpoints_prefix(self.job)):
-            if checkpoint_of(key) not in kept:
-                await self._ports.blobs.delete(key)
+    def _live_objects(self) -> Collection[str]:
+        assert self._master is not None
+        return self._master.live_objects
 
 
 def late_answer(request: AnyRequest, history: JobHistory, now_us: int) -> Answer | None:

@@ -72,20 +72,11 @@ class JobStore:
         return JobHistory.of(await asyncio.gather(*map(read, keys)), compaction)
 
     async def compacted(self, job: str) -> int:
-        """Up to where the newest compaction goes, -1 if there is none; asks until there is an answer."""
-        while True:
-            try:
-                return LogKeys.of(await self._blobs.list(log_prefix(job))).through
-            except ExternalError as error:
-                _log.warning("job log: no certain answer, trying again", job=job[:8], error=str(error))
-                await self._clock.sleep_ms(UNCERTAIN_PAUSE_MS)
+        """Up to where the newest compaction goes, -1 if there is none."""
+        return LogKeys.of(await self._blobs.list(log_prefix(job))).through
 
     async def compact(self, job: str, history: JobHistory) -> None:
-        """Let a compaction stand for all records so far.
-
-        Raises:
-            ExternalError: there is no certain answer; the next compaction carries on.
-        """
+        """Let a compaction stand for all records so far; whatever of it was not done, the next one does."""
         compaction = history.compaction()
         await self._blobs.put(compaction_key(job, compaction.through), msgspec.json.encode(compaction))
         for key in LogKeys.of(await self._blobs.list(log_prefix(job))).superseded(compaction):

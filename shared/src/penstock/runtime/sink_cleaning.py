@@ -11,7 +11,7 @@ from penstock.errors import ExternalError
 from penstock.graph.jobgraph import graph_from_json
 from penstock.ports import Clock
 from penstock.protocol.joblog import JobHistory
-from penstock.runtime.job_shell import CleanSinks
+from penstock.runtime.remains import CleanSinks
 from penstock.settings import ClusterSettings
 
 TRIES: Final = 5
