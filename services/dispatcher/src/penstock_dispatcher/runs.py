@@ -18,7 +18,9 @@ from penstock_dispatcher.cluster import Cluster, DispatcherPorts, Freshness, eac
 from penstock_dispatcher.jobs import SHORTEST_PREFIX, nearest_of, some
 from penstock_dispatcher.refusing import RestError
 
-NO_SERVICE: Final = "no pipeline service serves this cluster now; start one (penstock pipeline; in the Helm chart pipeline.enabled=true)"
+NO_SERVICE: Final = (
+    "no pipeline service serves this cluster now; start one: penstock pipeline (pipeline.enabled of the chart)"
+)
 
 _log = structlog.get_logger("penstock.dispatcher")
 
