@@ -151,6 +151,8 @@ class ReadContext:
     parallelism: int = 1
     shared: dict[str, Any] = field(default_factory=dict[str, Any], compare=False)
     """For what the readers of one subtask have in common, by a name that its connector chooses."""
+    next_timer_us: Callable[[], int | None] = field(default=lambda: None, compare=False)
+    """When the operators behind the source want the wall clock looked at next: a reader that waits holds them up."""
 
 
 class Source(ABC, Generic[T]):

@@ -72,6 +72,8 @@ class SubtaskSettings:
     flush_ms: int = 50
     credit_bytes: int = CREDIT_BYTES
     state_backend: StateBackend = "fs"
+    longest_wait_ms: int = 1_000
+    """How long a subtask that has nothing to do waits before it looks at wall time again, which may have jumped."""
 
 
 @dataclass(frozen=True)
@@ -287,7 +289,9 @@ class SubtaskRunner:
         operation = self._plan.node(operator.node).operation
         assert isinstance(operation, Read)
         clock = self._services.clock
-        context = ReadContext(clock.now_us, clock.monotonic_ms, self._vertex.parallelism)
+        context = ReadContext(
+            clock.now_us, clock.monotonic_ms, self._vertex.parallelism, next_timer_us=chain.next_timer_us
+        )
         driver = SourceDriver(
             operation.source,
             self.deploy.subtask.index,
@@ -357,8 +361,8 @@ class SubtaskRunner:
                 self.time_use.blocked_us += waited
 
     def _timeout_s(self, chain: Chain) -> float:
-        """Until the next flush or timer, at most a second."""
-        timeout = 1.0
+        """Until the next flush or timer, at most `longest_wait_ms`."""
+        timeout = self._services.settings.longest_wait_ms / 1_000
         if self._unflushed_since_ms is not None:
             due = self._unflushed_since_ms + self._services.settings.flush_ms
             timeout = min(timeout, (due - self._services.clock.monotonic_ms()) / 1_000)
