@@ -42,7 +42,8 @@ CHUNK_ROWS = 700
 class LocalLowering:
     """See `penstock.spark.lowering.Lowering`."""
 
-    def __init__(self, _session, graph, code, beginning, state, execution, staging, entered) -> None:
+    def __init__(self, _session, graph, code, beginning, state, execution, staging, entered, natives) -> None:
+        assert not natives, "there is no Spark here to compute anything"
         self._graph: JobGraph = graph
         self._json = msgspec.json.encode(graph.to_json())
         self._code, self._beginning, self._state = code, beginning, state

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.runtime.loading import load_pipeline
-from penstock.spark.engine import SparkResult, SparkRun
+from penstock.spark.engine import RunOptions, SparkResult, SparkRun
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,21 +27,39 @@ QUICK = {
 
 
 def prepare(
-    spark: SparkSession, file: Path, root: Path, parameters: Mapping[str, str], run: str | None = None
+    spark: SparkSession,
+    file: Path,
+    root: Path,
+    parameters: Mapping[str, str],
+    run: str | None = None,
+    *,
+    native: bool = True,
 ) -> SparkRun:
     """A run that keeps its manifests below `root`."""
     given = dict(parameters)
     pipeline = load_pipeline(str(file), given)
-    return SparkRun(spark, pipeline, str(file), given, parallelism=2, run=run, folder=root / "runs")
+    options = RunOptions(native=native)
+    return SparkRun(spark, pipeline, str(file), given, parallelism=2, run=run, folder=root / "runs", options=options)
 
 
 def run(
-    spark: SparkSession, file: Path, root: Path, parameters: Mapping[str, str], run_id: str | None = None
+    spark: SparkSession,
+    file: Path,
+    root: Path,
+    parameters: Mapping[str, str],
+    run_id: str | None = None,
+    *,
+    native: bool = True,
 ) -> SparkResult:
     """Run it to its end."""
+    return execute(prepare(spark, file, root, parameters, run_id, native=native))
+
+
+def execute(made: SparkRun) -> SparkResult:
+    """Run what was prepared."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PySpark's own
-        return prepare(spark, file, root, parameters, run_id).execute()
+        return made.execute()
 
 
 def rounded(found: Iterable[Any]) -> Any:

@@ -59,12 +59,17 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path):
 
 
 def test_the_plan_names_stages_exchanges_and_why_they_replay(capsys):
-    """And what a run would refuse."""
-    assert main(["plan", str(EXAMPLE), "--engine", "spark"]) == 0
+    """What Spark computes itself, and what a run would refuse."""
+    assert main(["plan", str(EXAMPLE), "--engine", "spark", "--native", "off"]) == 0
     shown = capsys.readouterr().out
     assert "shuffle by origin, sorted by key group, event time" in shown
-    assert "replay: its operators run as they do in streaming" in shown
+    assert "replay: Spark's own plan was not wanted (--native off)" in shown
     assert "one key group at a time" in shown
+    assert main(["plan", str(EXAMPLE), "--engine", "spark"]) == 0
+    shown = capsys.readouterr().out
+    assert "partials of a key and window, shuffle by origin" in shown
+    assert "native: Spark merges the partials" in shown
+    assert "one key group at a time" not in shown
     assert main(["plan", str(SPARK_CASES_FILE), "--engine", "spark", "--param", "case=unbounded"]) == 0
     assert "cannot run on Spark:" in capsys.readouterr().out
 
@@ -75,6 +80,7 @@ def test_the_plan_names_stages_exchanges_and_why_they_replay(capsys):
         (["--engine", "spark", "--resume"], "--engine spark has no --resume"),
         (["--engine", "spark", "--dir", "x", "--metrics", "y"], "has no --dir, --metrics"),
         (["--master", "local[2]", "--run-id", "x"], "only --engine spark has --master, --run-id"),
+        (["--native", "off"], "only --engine spark has --native"),
         (["--engine", "spark", "--master", "a", "--remote", "b"], "give one of them"),
         (["--engine", "spark", "--conf", "x"], "write --conf spark.name=value"),
     ],

@@ -25,6 +25,7 @@ from penstock.runtime.loading import load_pipeline, parse_parameters
 from penstock.settings import FILE_VARIABLE, ClusterSettings, load_settings
 from penstock.spark.engine import RunOptions, SparkResult, SparkRun, batch_graph, check_options, spark_graph
 from penstock.spark.explain import explain_stages
+from penstock.spark.native import ways
 from penstock.spark.refusing import refusals
 from penstock.spark.session import (
     PLANNED_PARALLELISM,
@@ -99,6 +100,7 @@ def _wanted(arguments: argparse.Namespace, console: Console, archives: dict[str,
         Path(arguments.to_savepoint) if arguments.to_savepoint is not None else None,
         archives,
         lambda text: _say(console, f"warning: {text}"),
+        native=arguments.native == "auto",
     )
     settings = SparkSettings(arguments.master, arguments.remote, parse_conf(arguments.conf))
     parameters = parse_parameters(arguments.param)
@@ -143,7 +145,8 @@ def plan_on_spark(arguments: argparse.Namespace) -> int:
     """Print the stages; the exit code."""
     pipeline = load_pipeline(arguments.file, parse_parameters(arguments.param))
     graph = batch_graph(pipeline.plan, arguments.parallelism or PLANNED_PARALLELISM)
-    print(explain_stages(graph, refusals(graph, pipeline.plan)))
+    found = ways(graph, pipeline.plan, native=arguments.native == "auto")
+    print(explain_stages(graph, found, refusals(graph, pipeline.plan)))
     return 0
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from penstock.cli.options import Commands, add_command, positive
 from penstock.errors import UsageError
 
-_SPARK_ONLY: Final = ("master", "remote", "conf", "run_id", "from_savepoint", "to_savepoint", "cluster")
+_SPARK_ONLY: Final = ("master", "remote", "conf", "run_id", "from_savepoint", "to_savepoint", "cluster", "native")
 _EMBEDDED_ONLY: Final = (
     "checkpoint_interval",
     "dir",
@@ -28,6 +28,18 @@ def add_engine_option(parser: argparse.ArgumentParser) -> None:
         choices=("embedded", "spark"),
         default="embedded",
         help="what runs it: this process and its workers, or Spark over bounded input (embedded)",
+    )
+    add_native_option(parser)
+
+
+def add_native_option(parser: argparse.ArgumentParser) -> None:
+    """`--native`, of commands that run pipelines on Spark."""
+    parser.add_argument(
+        "--native",
+        choices=("auto", "off"),
+        default="auto",
+        help="on Spark: let its own plan compute the windows for which that is proven equal, where no savepoint is read "
+        "or left, or replay everything (auto)",
     )
 
 
@@ -83,6 +95,7 @@ def add_backfill(commands: Commands) -> None:
         "--param", action="append", default=[], metavar="NAME=VALUE", help="a value for param(NAME, ...) in the file"
     )
     add_session_options(parser)
+    add_native_option(parser)
     _add_run_id(parser)
     add_cluster_option(parser)
     parser.set_defaults(log_format="text", log_level="error", from_savepoint=None)

@@ -1,14 +1,37 @@
-"""The aggregates: their names, documentation and type rules. How they are computed stands in `aggregates`."""
+"""The aggregates: their names, documentation and type rules, and what Spark knows them by.
+
+How they are computed stands in `aggregates`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.expressions.functions_nested import sum_type
 from penstock.expressions.typing_rules import ORDERED, Arguments, TypeMismatchError, describe
-from penstock.types import BOOLEAN, DURATION, FLOAT64, INT64, NULL, NUMERIC, DataType, ListType, StructType
+from penstock.types import (
+    BOOLEAN,
+    DATE,
+    DURATION,
+    FLOAT32,
+    FLOAT64,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    NULL,
+    NUMERIC,
+    STRING,
+    TIMESTAMP,
+    UINT8,
+    UINT16,
+    UINT32,
+    DataType,
+    ListType,
+    StructType,
+)
 
 AggregateRule = Callable[[Arguments], tuple[DataType, bool]]
 """Type of the result, and whether it can be null."""
@@ -23,6 +46,34 @@ class AggregateFunction:
     rule: AggregateRule
     doc: str
     sql: str = ""
+    spark: Mapping[DataType, str] = field(default_factory=dict[DataType, str])
+    """Type of a partial to the Spark expression that merges partials of it, `{}` being the column. Only what tests prove
+    equal to streaming (`tests/spark/test_native.py`); rows of other types, and of an aggregate without any, replay."""
+
+
+_ORDERS: Final[tuple[DataType, ...]] = (
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    UINT8,
+    UINT16,
+    UINT32,
+    STRING,
+    BOOLEAN,
+    TIMESTAMP,
+    DATE,
+)
+"""Types that Spark orders as Polars does."""
+_COUNTED: Final[dict[DataType, str]] = {INT64: "sum({})"}
+_SUMMED: Final[dict[DataType, str]] = {INT64: "sum({})", FLOAT64: "sum({})"}
+_FLOATS: Final[tuple[DataType, ...]] = (FLOAT32, FLOAT64)
+_LEAST: Final[dict[DataType, str]] = dict.fromkeys((*_ORDERS, *_FLOATS), "min({})")
+# To Spark NaN is the greatest number: it may only count where there is nothing else.
+_GREATEST: Final[dict[DataType, str]] = {
+    **dict.fromkeys(_ORDERS, "max({})"),
+    **dict.fromkeys(_FLOATS, "coalesce(max(if(isnan({0}), null, {0})), max({0}))"),
+}
 
 
 def _only(arguments: Arguments, kinds: frozenset[DataType]) -> DataType:
@@ -73,18 +124,18 @@ def _quantile(arguments: Arguments) -> tuple[DataType, bool]:
 
 AGGREGATES: Final = (
     AggregateFunction("count", "count() or x.count()", _count,
-                      "Number of rows, or of rows where x is not null.", "count"),
+                      "Number of rows, or of rows where x is not null.", "count", _COUNTED),
     AggregateFunction("sum", "x.sum()", _sum,
                       "Sum as int64, uint64, float64 or duration; true counts as 1. Nulls are left out; null if all "
-                      "are null. Integers wrap around when they overflow.", "sum"),
+                      "are null. Integers wrap around when they overflow.", "sum", _SUMMED),
     AggregateFunction("mean", "x.mean()", _mean,
                       "Sum divided by count in float64, of durations rounded down to microseconds. Nulls are left "
                       "out; null if all are null.", "avg"),
     AggregateFunction("min", "x.min()", _extreme,
-                      "The least value; nulls are left out, and so is NaN unless there is nothing else.", "min"),
+                      "The least value; nulls are left out, and so is NaN unless there is nothing else.", "min", _LEAST),
     AggregateFunction("max", "x.max()", _extreme,
                       "The greatest value; nulls are left out, and so is NaN unless there is nothing else (some SQL "
-                      "engines give NaN).", "max"),
+                      "engines give NaN).", "max", _GREATEST),
     AggregateFunction("first", "x.first()", _one_row,
                       "The value, null or not, of the row with the smallest event time; of rows with equal times, any. "
                       "Without event time: of the row that arrived first.", "first"),
@@ -102,6 +153,7 @@ AGGREGATES: Final = (
     AggregateFunction("aggregate", "aggregate(Accumulator(), x, ...)", _count,
                       "A user-defined aggregate; runs Python per row."),
 )  # fmt: skip
-"""`aggregate` takes its type from the accumulator (see `inference`), so its rule is never asked."""
+"""`aggregate` takes its type from the accumulator (see `inference`), so its rule is never asked. The partials of `mean`
+are those of `sum` and `count`."""
 
 BY_NAME: Final = {row.name: row for row in AGGREGATES}

@@ -50,6 +50,8 @@ class AggregatePlan:
 
     partial_fields: tuple[Field, ...]
     """The columns of a partial frame, beside keys."""
+    partials_of: tuple[str, ...]
+    """The aggregate that each of them belongs to, by its name in the catalogue."""
     init: list[pl.Expr]
     """Elementwise over rows: one partial per row (use beside a key column, so that constants have the rows' length)."""
     init_grouped: list[pl.Expr]
@@ -83,6 +85,7 @@ class AggregatePlan:
         partials = builder.partials
         return cls(
             partial_fields=tuple(partial.field for partial in partials),
+            partials_of=tuple(partial.of for partial in partials),
             init=[partial.init.alias(partial.field.name) for partial in partials],
             init_grouped=[partial.init_grouped.alias(partial.field.name) for partial in partials],
             merge=[partial.merge.alias(partial.field.name) for partial in partials],
@@ -97,6 +100,7 @@ class _Partial:
     """A column of a partial frame and the three expressions that fill it."""
 
     field: Field
+    of: str
     init: pl.Expr
     init_grouped: pl.Expr
     merge: pl.Expr
@@ -148,6 +152,7 @@ class _PlanBuilder:
 
     def _partial(
         self,
+        of: str,
         key: Any,
         kind: DataType,
         init: pl.Expr,
@@ -156,17 +161,17 @@ class _PlanBuilder:
         *,
         nullable: bool = False,
     ) -> pl.Expr:
-        """The column of the partial of that key, which is made if it is not there yet."""
+        """The column of the partial of that key, which is made if it is not there yet; `of` names the aggregate."""
         partial = self._partials.get(key)
         if partial is None:
             name = f"__p{len(self._partials)}"
-            partial = _Partial(Field(name, kind, nullable), init, init_grouped, merge(pl.col(name)))
+            partial = _Partial(Field(name, kind, nullable), of, init, init_grouped, merge(pl.col(name)))
             self._partials[key] = partial
         return pl.col(partial.field.name)
 
     def _rows(self) -> pl.Expr:
         return self._partial(
-            "rows", INT64, pl.lit(1, dtype=_INT64), pl.len().cast(_INT64), lambda partial: partial.sum()
+            "count", "rows", INT64, pl.lit(1, dtype=_INT64), pl.len().cast(_INT64), lambda partial: partial.sum()
         )
 
     # -- native aggregates ----------------------------------------------------------------------------------------------
@@ -175,7 +180,7 @@ class _PlanBuilder:
         if not arg.nullable:
             return self._rows()
         init, grouped = arg.expr.is_not_null().cast(_INT64), arg.expr.count().cast(_INT64)
-        return self._partial(("count", arg.node), INT64, init, grouped, lambda partial: partial.sum())
+        return self._partial("count", ("count", arg.node), INT64, init, grouped, lambda partial: partial.sum())
 
     def sum(self, arg: _Argument, _: dict[str, Any]) -> pl.Expr:
         total = self._total(arg)
@@ -186,7 +191,7 @@ class _PlanBuilder:
         kind = sum_type(arg.type)
         value = arg.expr if arg.type == kind else arg.expr.cast(polars_type(kind))
         return self._partial(
-            ("sum", arg.node), kind, value, value.sum(), lambda partial: partial.sum(), nullable=arg.nullable
+            "sum", ("sum", arg.node), kind, value, value.sum(), lambda partial: partial.sum(), nullable=arg.nullable
         )
 
     def mean(self, arg: _Argument, _: dict[str, Any]) -> pl.Expr:
@@ -198,13 +203,15 @@ class _PlanBuilder:
         return pl.when(rows > 0).then(mean) if arg.nullable else mean
 
     def min(self, arg: _Argument, _: dict[str, Any]) -> pl.Expr:
+        init, grouped = arg.expr, arg.expr.min()
         return self._partial(
-            ("min", arg.node), arg.type, arg.expr, arg.expr.min(), lambda partial: partial.min(), nullable=arg.nullable
+            "min", ("min", arg.node), arg.type, init, grouped, lambda partial: partial.min(), nullable=arg.nullable
         )
 
     def max(self, arg: _Argument, _: dict[str, Any]) -> pl.Expr:
+        init, grouped = arg.expr, arg.expr.max()
         return self._partial(
-            ("max", arg.node), arg.type, arg.expr, arg.expr.max(), lambda partial: partial.max(), nullable=arg.nullable
+            "max", ("max", arg.node), arg.type, init, grouped, lambda partial: partial.max(), nullable=arg.nullable
         )
 
     # -- aggregates by event time ---------------------------------------------------------------------------------------
@@ -217,29 +224,31 @@ class _PlanBuilder:
         if not self._event_time:
             return self._value("first", arg, arg.expr.first(), lambda partial: partial.first())
         time = self._time()
-        earliest = self._partial("earliest", INT64, time, time.min(), lambda partial: partial.min())
+        earliest = self._partial("first", "earliest", INT64, time, time.min(), lambda partial: partial.min())
         return self._value("first", arg, arg.expr.get(time.arg_min()), lambda partial: partial.get(earliest.arg_min()))
 
     def last(self, arg: _Argument, _: dict[str, Any]) -> pl.Expr:
         if not self._event_time:
             return self._value("last", arg, arg.expr.last(), lambda partial: partial.last())
         time = self._time()
-        latest = self._partial("latest", INT64, time, time.max(), lambda partial: partial.max())
+        latest = self._partial("last", "latest", INT64, time, time.max(), lambda partial: partial.max())
         return self._value("last", arg, arg.expr.get(time.arg_max()), lambda partial: partial.get(latest.arg_max()))
 
     def _value(self, name: str, arg: _Argument, grouped: pl.Expr, merge: Callable[[pl.Expr], pl.Expr]) -> pl.Expr:
-        return self._partial((name, arg.node), arg.type, arg.expr, grouped, merge, nullable=arg.nullable)
+        return self._partial(name, (name, arg.node), arg.type, arg.expr, grouped, merge, nullable=arg.nullable)
 
     def collect(self, arg: _Argument, _: dict[str, Any]) -> pl.Expr:
         key = ("collect", arg.node)
         if not self._event_time:
             kind = ListType(arg.type)
             return self._partial(
-                key, kind, pl.concat_list(arg.expr), arg.expr.implode(), lambda partial: partial.explode()
+                "collect", key, kind, pl.concat_list(arg.expr), arg.expr.implode(), lambda partial: partial.explode()
             )
         kind = ListType(StructType((Field("time", INT64), Field("value", arg.type, arg.nullable))))
         pair = pl.struct(self._time().alias("time"), arg.expr.alias("value"))
-        pairs = self._partial(key, kind, pl.concat_list(pair), pair.implode(), lambda partial: partial.explode())
+        pairs = self._partial(
+            "collect", key, kind, pl.concat_list(pair), pair.implode(), lambda partial: partial.explode()
+        )
         element = pl.element().struct
         return pairs.list.eval(pl.element().sort_by(element.field("time"), maintain_order=True).struct.field("value"))
 
@@ -247,6 +256,7 @@ class _PlanBuilder:
 
     def n_unique(self, arg: _Argument, _: dict[str, Any]) -> pl.Expr:
         values = self._partial(
+            "n_unique",
             ("unique", arg.node),
             ListType(arg.type),
             pl.concat_list(arg.expr).list.drop_nulls(),
@@ -258,6 +268,7 @@ class _PlanBuilder:
     def quantile(self, arg: _Argument, options: dict[str, Any]) -> pl.Expr:
         value = arg.expr.cast(_FLOAT64)
         values = self._partial(
+            "quantile",
             ("values", arg.node),
             ListType(FLOAT64),
             pl.concat_list(value).list.drop_nulls(),
@@ -273,7 +284,7 @@ class _PlanBuilder:
         result = Scope(node, self._schema, self._where).operand(node).type
         calls = AccumulatorCalls(node.accumulator, result, f"{self._where}: {render(node)}")
         values = [arg.expr for arg in args]
-        partial = self._partial(node, BINARY, calls.init(values), calls.init_grouped(values), calls.merge)
+        partial = self._partial("aggregate", node, BINARY, calls.init(values), calls.init_grouped(values), calls.merge)
         return calls.finish(partial)
 
 

@@ -30,6 +30,7 @@ from penstock.spark.committing import (
     staged_parts,
 )
 from penstock.spark.failures import unwrapped
+from penstock.spark.native import native_windows, ways
 from penstock.spark.refusing import check_runnable
 from penstock.spark.savepoints import KeptState, RunState, check_free, check_written, seal
 from penstock.spark.session import RUNTIME_SETTINGS, default_parallelism
@@ -76,7 +77,10 @@ def spark_graph(plan: LogicalPlan, parallelism: int, *, until_now: bool = False)
 
 @dataclass(frozen=True)
 class RunOptions:
-    """State in and out of a run. A run that leaves a savepoint reads what has no end up to what is there now."""
+    """State in and out of a run, and what Spark may do itself.
+
+    A run that leaves a savepoint reads what has no end up to what is there now.
+    """
 
     start: StartingPoint | None = None
     """The savepoint that it starts from."""
@@ -86,6 +90,13 @@ class RunOptions:
     """Source operator to the files that are read before it."""
     warn: Callable[[str], None] = lambda _: None
     """Is told what the user should know."""
+    native: bool = True
+    """Whether Spark's own plan computes what is proven equal to streaming; if not, every stage replays."""
+
+    @property
+    def stateful(self) -> bool:
+        """Whether it starts from a savepoint or leaves one."""
+        return self.start is not None or self.target is not None
 
 
 def check_options(graph: JobGraph, plan: LogicalPlan, options: RunOptions) -> None:
@@ -134,6 +145,7 @@ class SparkRun:
             until_now=self.options.target is not None,
         )
         check_options(self.graph, pipeline.plan, self.options)
+        self.ways = ways(self.graph, pipeline.plan, native=self.options.native, stateful=self.options.stateful)
         self.run_id = checked_run_id(run) if run is not None else uuid.uuid4().hex
         self._session = session
         self._plan = pipeline.plan
@@ -178,7 +190,10 @@ class SparkRun:
         prepare_sinks(sinks_of(self._plan), self._manifests, anew=options.start is None)
         state = RunState(self.graph, options.start, options.target, options.warn)
         staging = str(self._manifests.staged_folder)
-        lowering = Lowering(self._session, self.graph, code, beginning, state, execution, staging, self._entered)
+        natives = native_windows(self.ways)
+        lowering = Lowering(
+            self._session, self.graph, code, beginning, state, execution, staging, self._entered, natives
+        )
         try:
             reports = lowering.run()
         except Exception as error:  # Spark has a class of errors per way to reach it

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from penstock.connectors import kafka_marks
 from penstock.graph.jobgraph import JobEdge, JobGraph, JobOperator, JobVertex
+from penstock.spark.native import NativeWindow, Way
 from penstock.spark.replay import is_keyed
 from penstock.types import schema_from_json
 
 
-def explain_stages(graph: JobGraph, refused: Sequence[str]) -> str:
-    """One block per stage, then what is refused."""
+def explain_stages(graph: JobGraph, ways: Mapping[str, Way], refused: Sequence[str]) -> str:
+    """One block per stage, with the way in which it is computed, then what is refused."""
     lines = [f"{graph.name}: {len(graph.vertices)} stages on Spark, parallelism {graph.parallelism}"]
     for vertex in graph.vertices:
-        lines += ["", *_stage(graph, vertex)]
+        lines += ["", *_stage(graph, vertex, ways[vertex.id])]
     if refused:
         lines += ["", "cannot run on Spark:", *(f"  {reason}" for reason in refused)]
     return "\n".join(lines)
 
 
-def _stage(graph: JobGraph, vertex: JobVertex) -> Iterator[str]:
+def _stage(graph: JobGraph, vertex: JobVertex, way: Way) -> Iterator[str]:
     yield f"{vertex.id}  {vertex.name}"
-    yield f"  {_tasks(vertex)}"
+    yield f"  {_tasks(vertex, way)}"
     for edge in vertex.inputs:
-        yield f"  <- {edge.vertex} {_exchange(vertex, edge)}"
+        yield f"  <- {edge.vertex} {_exchange(vertex, edge, way)}"
         yield f"     {schema_from_json(edge.schema)}"
-    yield f"  replay: {_why(vertex)}"
+    yield f"  {_how(way)}"
     consumers = len(list(graph.consumers(vertex.id)))
     if consumers > 1:
         yield f"  kept on disk while its {consumers} consumers read it, so that it is computed once"
@@ -48,24 +49,26 @@ def _visible(operator: JobOperator) -> str:
     return "commits once per run"
 
 
-def _tasks(vertex: JobVertex) -> str:
+def _tasks(vertex: JobVertex, way: Way) -> str:
     if vertex.is_source:
         return "a task per split of the source"
-    if is_keyed(vertex):
+    if is_keyed(vertex) and not isinstance(way, NativeWindow):
         return f"{vertex.parallelism} tasks, one key group at a time of {vertex.max_parallelism}"
     return f"{vertex.parallelism} tasks"
 
 
-def _exchange(vertex: JobVertex, edge: JobEdge) -> str:
+def _exchange(vertex: JobVertex, edge: JobEdge, way: Way) -> str:
     how = f"by {', '.join(edge.link.keys)}" if edge.link.keys else "round robin"
     tag = f" [{edge.link.tag}]" if edge.link.tag else ""
+    if isinstance(way, NativeWindow):
+        return f"partials of a key and window, shuffle {how}{tag}"
     order = ["key group"] if is_keyed(vertex) else []
     order += ["event time"] if edge.event_time else []
     return f"shuffle {how}{tag}, sorted by {', '.join([*order, 'producer and number'])}"
 
 
-def _why(vertex: JobVertex) -> str:
-    """Why the stage runs the streaming operators instead of Spark's own plan."""
-    if vertex.is_source:
-        return "its source is read by Penstock's reader, row for row as in streaming"
-    return "its operators run as they do in streaming; none has a native plan that is proven equal"
+def _how(way: Way) -> str:
+    """Whether the stage runs the streaming operators or Spark's own plan, and why."""
+    if isinstance(way, NativeWindow):
+        return "native: Spark merges the partials, which is proven equal to streaming for these keys and aggregates"
+    return f"replay: {way.reason}"

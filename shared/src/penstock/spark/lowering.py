@@ -1,5 +1,8 @@
 """From the job graph to data frames: a vertex is a `mapInArrow`, an edge an exchange by subtask and a sort.
 
+Where Spark computes a window (see `native`) an exchange by key, groupings that merge partials and a sort by window take
+the place of the latter. Keys, not windows, say where a partial goes: so all windows of a key come to one task, in order.
+
 Reports (see `wire`) flow with the rows: a stage with one consumer is computed once, within the job that computes its
 consumer. A stage with several consumers would be computed once for each of them, sinks included, so it is computed by a
 job of its own and kept on disk, and its reports are taken there; a stage without consumers ends its job. So is a stage
@@ -13,7 +16,7 @@ one are here.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,6 +27,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from penstock.batches import EVENT_TIME
 from penstock.graph.jobgraph import JobEdge, JobGraph, JobVertex
 from penstock.spark.code import PipelineCode
+from penstock.spark.merging import merged_partials
+from penstock.spark.native import NativeWindow
 from penstock.spark.replay import is_keyed
 from penstock.spark.savepoints import RunState
 from penstock.spark.splits import RunBeginning
@@ -63,10 +68,11 @@ class Lowering:
         state: RunState,
         execution: str,
         staging: str,
-        entered: Callable[[JobVertex], None] = lambda _: None,
+        entered: Callable[[JobVertex], None],
+        natives: Mapping[str, NativeWindow],
     ) -> None:
         """`staging` is where rows of exactly-once sinks are staged; `entered` is told the vertex at the end of each job
-        before it is run.
+        before it is run; `natives` are the vertices whose window Spark computes.
         """
         self._session = session
         self._graph = graph
@@ -77,6 +83,7 @@ class Lowering:
         self._execution = execution
         self._staging = staging
         self._entered = entered
+        self._natives = natives
         self._consumers = {vertex.id: list(graph.consumers(vertex.id)) for vertex in graph.vertices}
         self._frames: dict[str, DataFrame] = {}
         self._kept: dict[str, DataFrame] = {}
@@ -113,17 +120,22 @@ class Lowering:
 
     def _stage(self, vertex: JobVertex) -> DataFrame:
         edges = tuple(
-            StageEdge(edge, consumer.parallelism, consumer.max_parallelism)
+            StageEdge(edge, consumer.parallelism, consumer.max_parallelism, self._natives.get(consumer.id))
             for consumer, _, edge in self._consumers[vertex.id]
         )
         splits = self._beginning.splits[vertex.operators[0].id] if vertex.is_source else ()
+        native = self._natives.get(vertex.id)
         state = self._state.stage(vertex)
-        task = StageTask(self._code, self._json, vertex.id, edges, splits, self._execution, self._staging, state)
-        schema = from_arrow_schema(output_schema(edges))
-        source = (
-            self._split_numbers(len(splits)) if vertex.is_source else self._input(vertex, ticks=state.saved is not None)
+        task = StageTask(
+            self._code, self._json, vertex.id, edges, splits, self._execution, self._staging, state, native
         )
-        return source.mapInArrow(_task_function(task), schema)
+        if vertex.is_source:
+            source = self._split_numbers(len(splits))
+        elif native is not None:
+            source = self._merged(vertex, native)
+        else:
+            source = self._input(vertex, ticks=state.saved is not None)
+        return source.mapInArrow(_task_function(task), from_arrow_schema(output_schema(edges)))
 
     def _split_numbers(self, count: int) -> DataFrame:
         """A partition per split, with the split's number in it."""
@@ -131,8 +143,7 @@ class Lowering:
 
     def _input(self, vertex: JobVertex, *, ticks: bool) -> DataFrame:
         """The sorted rows of a vertex; with `ticks` every partition has one row at least."""
-        inputs = [self._rows_of(vertex, index, edge) for index, edge in enumerate(vertex.inputs)]
-        together = functools.reduce(lambda left, right: left.unionByName(right), inputs)
+        together = _together(self._rows_of(vertex, index, edge) for index, edge in enumerate(vertex.inputs))
         if ticks:
             known = {INPUT: functions.lit(0), OUTPUT: functions.lit(TICK_OUTPUT), PARTITION: functions.col("id")}
             columns = [
@@ -144,8 +155,30 @@ class Lowering:
         ordered = placed.sortWithinPartitions(*sort_order(vertex))
         return ordered.select(*input_names(len(vertex.inputs[0].schema)))
 
+    def _merged(self, vertex: JobVertex, native: NativeWindow) -> DataFrame:
+        """The partials of a window, merged."""
+        inputs: list[DataFrame] = []
+        for index, edge in enumerate(vertex.inputs):
+            number, wanted = self._wanted(vertex, index, edge)
+            names = enumerate(native.schema.names)
+            columns = [functions.col(column_name(number, column)).alias(name) for column, name in names]
+            inputs.append(self._frames[edge.vertex].where(wanted).select(REPORT, *columns))
+        return merged_partials(_together(inputs), native, vertex.parallelism)
+
     def _rows_of(self, vertex: JobVertex, index: int, edge: JobEdge) -> DataFrame:
-        """The rows of one input; with them the reports, where they flow on to here."""
+        """The rows of one input."""
+        number, wanted = self._wanted(vertex, index, edge)
+        tags: list[Column] = [functions.lit(index).cast("int").alias(INPUT)]
+        tags += [functions.col(name) for name in (*SORT_TAGS, *READ_TAGS)]
+        names = input_names(len(edge.schema))[len(READ_TAGS) :]
+        columns = [functions.col(column_name(number, column)).alias(name) for column, name in enumerate(names)]
+        return self._frames[edge.vertex].where(wanted).select(*tags, *columns)
+
+    def _wanted(self, vertex: JobVertex, index: int, edge: JobEdge) -> tuple[int, Column]:
+        """The number of an input among its producer's outputs, and which rows are of it.
+
+        The producer's reports are among them, where they flow on to here.
+        """
         consumers = self._consumers[edge.vertex]
         number = next(
             n for n, (consumer, position, _) in enumerate(consumers) if (consumer.id, position) == (vertex.id, index)
@@ -153,11 +186,11 @@ class Lowering:
         wanted = functions.col(OUTPUT) == number
         if edge.vertex not in self._kept:
             wanted |= functions.col(OUTPUT) == REPORT_OUTPUT
-        tags: list[Column] = [functions.lit(index).cast("int").alias(INPUT)]
-        tags += [functions.col(name) for name in (*SORT_TAGS, *READ_TAGS)]
-        names = input_names(len(edge.schema))[len(READ_TAGS) :]
-        columns = [functions.col(column_name(number, column)).alias(name) for column, name in enumerate(names)]
-        return self._frames[edge.vertex].where(wanted).select(*tags, *columns)
+        return number, wanted
+
+
+def _together(inputs: Iterable[DataFrame]) -> DataFrame:
+    return functools.reduce(lambda left, right: left.unionByName(right), inputs)
 
 
 def sort_order(vertex: JobVertex) -> list[Column]:

@@ -11,7 +11,9 @@ import polars as pl
 import pyarrow as pa
 
 from penstock.batches import EVENT_TIME
+from penstock.graph.logical import LogicalPlan
 from penstock.runtime.exchange import key_group_owners
+from penstock.spark.partials import PartialOutput
 from penstock.spark.wire import (
     FROM,
     GROUP,
@@ -43,12 +45,19 @@ _REPORTS: Final = 16
 class StageOutputs:
     """The outputs of one task."""
 
-    def __init__(self, edges: Sequence[StageEdge], subtask: int) -> None:
+    def __init__(self, edges: Sequence[StageEdge], subtask: int, plan: LogicalPlan | None = None) -> None:
+        """`plan` is where the aggregates of windows stand that Spark computes."""
         self._schema = output_schema(edges)
         self._subtask = subtask
         self._reports: list[bytes] = []
         self._report_partitions = edges[0].partitions if edges else 1
-        self.edges = [_EdgeOutput(number, edge, subtask) for number, edge in enumerate(edges)]
+        self.edges = [self._edge(number, edge, plan) for number, edge in enumerate(edges)]
+
+    def _edge(self, number: int, edge: StageEdge, plan: LogicalPlan | None) -> _EdgeOutput | PartialOutput:
+        if edge.native is None:
+            return _EdgeOutput(number, edge, self._subtask)
+        assert plan is not None
+        return PartialOutput(number, edge, edge.native, plan)
 
     def report(self, report: Any) -> None:
         """Send a JSON value to the driver."""
@@ -61,7 +70,7 @@ class StageOutputs:
     def drain(self, *, everything: bool = False) -> Iterator[pa.RecordBatch]:
         """What is worth a batch by now."""
         for edge in self.edges:
-            if edge.waiting and (everything or edge.waiting >= BATCH_ROWS or edge.waiting_bytes >= BATCH_BYTES):
+            if edge.is_due(everything=everything):
                 yield self._batch(*edge.take())
         if self._reports and (everything or len(self._reports) >= _REPORTS):
             reports, self._reports = self._reports, []
@@ -90,8 +99,8 @@ class _EdgeOutput:
 
     def __init__(self, number: int, edge: StageEdge, subtask: int) -> None:
         self.edge = edge
-        self.waiting = 0
-        self.waiting_bytes = 0
+        self._waiting = 0
+        self._waiting_bytes = 0
         self._number = number
         self._subtask = subtask
         self._keys = list(edge.edge.link.keys)
@@ -105,16 +114,22 @@ class _EdgeOutput:
         names = [*self._columns, EVENT_TIME] if self.edge.edge.event_time else list(self._columns)
         chosen = frame.select(names)
         self._frames.append(chosen)
-        self.waiting += chosen.height
-        self.waiting_bytes += int(chosen.estimated_size())
+        self._waiting += chosen.height
+        self._waiting_bytes += int(chosen.estimated_size())
 
     def watermark(self, watermark: int) -> None:
         """Nothing: the consumer's input is sorted, and its event time follows from the rows."""
 
+    def is_due(self, *, everything: bool) -> bool:
+        """Whether the rows gathered are worth a batch."""
+        if everything:
+            return self._waiting > 0
+        return self._waiting >= BATCH_ROWS or self._waiting_bytes >= BATCH_BYTES
+
     def take(self) -> tuple[int, dict[str, Any]]:
         """The rows gathered, as columns of the wire."""
         frame = pl.concat(self._frames) if len(self._frames) > 1 else self._frames[0]
-        self._frames, self.waiting, self.waiting_bytes = [], 0, 0
+        self._frames, self._waiting, self._waiting_bytes = [], 0, 0
         rows = frame.height
         numbers = np.arange(self._sent, self._sent + rows, dtype=np.int64)
         self._sent += rows

@@ -1,6 +1,7 @@
 """Feeding a sorted partition to the chains of a vertex: one chain per key group where the vertex is keyed.
 
-Key groups come in order, those that only have state from a savepoint among them: event time passes for them too.
+Key groups come in order, those that only have state from a savepoint among them: event time passes for them too. Where
+Spark has merged the partials of a window there is one chain: what is behind the window keeps nothing.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,10 @@ from penstock.errors import ProtocolError
 from penstock.graph.jobgraph import JobVertex
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.runtime.exchange import frame_schema
+from penstock.runtime.operators.partials import Partials
+from penstock.spark.native import NativeWindow
+from penstock.spark.outputs import StageOutputs
+from penstock.spark.partials import START
 from penstock.spark.taskwork import TaskWork
 from penstock.spark.wire import GROUP, OUTPUT, READ_TAGS, REPORT, REPORT_OUTPUT, decode_frame
 from penstock.types import schema_from_json
@@ -49,12 +54,7 @@ class Replay:
 
     def feed(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Take a batch; yields what the chains sent."""
-        output = batch.column(batch.schema.get_field_index(OUTPUT)).to_numpy()
-        if (output < 0).any():
-            reports = batch.filter(pa.array(output == REPORT_OUTPUT))
-            for report in reports.column(batch.schema.get_field_index(REPORT)):
-                self._work.outputs.pass_on(report.as_py())
-            batch = batch.filter(pa.array(output >= 0))
+        batch = _pass_reports(batch, self._work.outputs)
         if not batch.num_rows:
             return
         frame = decode_frame(batch, len(READ_TAGS), self._schema, event_time=self._event_time)
@@ -100,6 +100,45 @@ class Replay:
                 self._work.advance(int(part[EVENT_TIME][0]) - 1)
             chain.head.rows(part)
             yield from self._work.outputs.drain()
+
+
+class MergedFeed:
+    """Feeds the merged partials of a window, sorted by window, to the chain of a task."""
+
+    def __init__(self, work: TaskWork, native: NativeWindow) -> None:
+        self._work = work
+        self._native = native
+        partials = Partials(work.plan.node(native.node))
+        self._names = [*partials.keys.names, START, *partials.names]
+
+    def feed(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Take a batch; yields what the chain sent."""
+        batch = _pass_reports(batch, self._work.outputs)
+        if not batch.num_rows:
+            return
+        frame = decode_frame(batch, len(READ_TAGS), self._native.schema, event_time=False)
+        frame.columns = self._names
+        chain = self._work.chain or self._work.open_chain(self._work.key_groups)
+        assert chain.head is not None
+        first = cast("int", frame[START][0])
+        self._work.advance(first + self._native.shape.size - 2)  # just below the event time of the first result
+        chain.head.rows(frame)
+        yield from self._work.outputs.drain()
+
+    def end(self) -> Iterator[pa.RecordBatch]:
+        """There is no more input."""
+        yield from self._work.end_chain()
+
+
+def _pass_reports(batch: pa.RecordBatch, outputs: StageOutputs) -> pa.RecordBatch:
+    """Send on the reports in a batch; what is left are its rows."""
+    output = batch.column(batch.schema.get_field_index(OUTPUT)).to_numpy()
+    if not (output < 0).any():
+        return batch
+    reports = batch.filter(pa.array(output == REPORT_OUTPUT))
+    for report in reports.column(batch.schema.get_field_index(REPORT)):
+        outputs.pass_on(report.as_py())
+    return batch.filter(pa.array(output >= 0))
 
 
 def is_keyed(vertex: JobVertex) -> bool:

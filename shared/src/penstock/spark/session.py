@@ -28,6 +28,8 @@ RUNTIME_SETTINGS: Final[Mapping[str, str]] = {
     # Wide rows: a task holds a few batches at a time, of whatever size they are.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(16 << 20),
     "spark.sql.session.timeZone": "UTC",
+    # Integers wrap around, as they do in streaming, where Spark adds them up.
+    "spark.sql.ansi.enabled": "false",
     # The number of partitions of an exchange is the number of subtasks: there is nothing to adapt.
     "spark.sql.adaptive.enabled": "false",
 }

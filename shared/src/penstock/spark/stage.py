@@ -3,8 +3,9 @@
 The chain is the one that `penstock.runtime.chain` builds for streaming; only what surrounds it differs. A source task
 reads one split to its end. Any other task gets its rows sorted by event time and, where the vertex is keyed, by key
 group first: then every key group has a chain of its own, one after the other, so that a task holds the state of one key
-group at a time. Before rows are fed the watermark moves to just below the first of them, so no row is ever late; the end
-of the input is the end of event time, unless the run keeps its state for a stream to go on with (see `progress`).
+group at a time; or it gets partials of a window that Spark has merged (see `native`), sorted by window. Before rows are
+fed the watermark moves to just below the first of them, so no row is ever late; the end of the input is the end of event
+time, unless the run keeps its state for a stream to go on with (see `progress`).
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ from penstock.runtime.sources import BATCH_ROWS, SplitEntry
 from penstock.spark.archives import archive_of
 from penstock.spark.code import PipelineCode, load_plan
 from penstock.spark.failures import wrapped
+from penstock.spark.native import NativeWindow
 from penstock.spark.progress import SplitReport
-from penstock.spark.replay import Replay
+from penstock.spark.replay import MergedFeed, Replay
 from penstock.spark.splits import RunSplit
 from penstock.spark.state import NO_STATE, StageState
 from penstock.spark.taskwork import TaskWork, now_us
@@ -58,6 +60,8 @@ class StageTask:
     staging: str
     """The folder, seen from every machine, where rows of exactly-once sinks are staged."""
     state: StageState = NO_STATE
+    native: NativeWindow | None = None
+    """The window at the head of the vertex, if what comes are its partials, merged by Spark."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,7 @@ class _Context:
             self.attempt.number,
             self.task.staging,
             self.task.state,
+            self.task.native,
         )
 
 
@@ -215,11 +220,12 @@ def _replay(context: _Context, first: pa.RecordBatch, rest: Iterator[pa.RecordBa
     """Feed a sorted partition to the vertex."""
     work = context.work(int(first.column(first.schema.get_field_index(PARTITION)).to_numpy()[0]))
     try:
-        replay = Replay(work)
-        yield from replay.feed(first)
+        native = context.task.native
+        feed = Replay(work) if native is None else MergedFeed(work, native)
+        yield from feed.feed(first)
         for batch in rest:
-            yield from replay.feed(batch)
-        yield from replay.end()
+            yield from feed.feed(batch)
+        yield from feed.end()
         yield from work.finish()
     finally:
         work.close()

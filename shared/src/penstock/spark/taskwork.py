@@ -10,11 +10,13 @@ import pyarrow as pa
 
 from penstock.errors import PipelineError, ProtocolError
 from penstock.graph.jobgraph import JobVertex
-from penstock.graph.logical import LogicalPlan
+from penstock.graph.logical import LogicalPlan, Node
 from penstock.protocol.keygroups import KeyGroupRange, key_group_range
 from penstock.runtime.chain import Chain, build_chain
-from penstock.runtime.operator import RestoredState
+from penstock.runtime.operator import Operator, RestoredState
+from penstock.spark.native import NativeWindow
 from penstock.spark.outputs import StageOutputs
+from penstock.spark.partials import MergedWindows, PartialOutput
 from penstock.spark.sinks import TaskSinks
 from penstock.spark.state import NO_STATE, Keeping, Restoring, StageState
 from penstock.spark.timely import timely_builder
@@ -35,11 +37,14 @@ class TaskWork:
         attempt_number: int,
         staging: str,
         state: StageState = NO_STATE,
+        native: NativeWindow | None = None,
     ) -> None:
+        """`native` is the window at the head of the vertex if Spark computes it."""
         self.vertex = vertex
         self.subtask = subtask
-        self.outputs = StageOutputs(edges, subtask)
-        self._plan = plan
+        self.plan = plan
+        self.outputs = StageOutputs(edges, subtask, plan)
+        self._native = native
         self._sinks = TaskSinks(vertex, plan, subtask, attempt, attempt_number, staging, self.outputs.report)
         self._counts: dict[str, dict[str, int]] = {}
         self._last = state.watermark
@@ -56,7 +61,7 @@ class TaskWork:
             raise ProtocolError(f"{self.vertex.id}: a chain was opened while another one is at work")
         self.chain = build_chain(
             self.vertex,
-            self._plan,
+            self.plan,
             self.subtask,
             groups,
             now_us,
@@ -64,9 +69,16 @@ class TaskWork:
             self._sinks.open,
             {},
             [(output.edge.edge.link.source, output.edge.edge.link.tag, output) for output in self.outputs.edges],
-            timely_builder(MAX_WATERMARK if self._last is None else self._last),
+            self._builder(),
         )
         return self.chain
+
+    def _builder(self) -> Callable[[Node], Operator]:
+        build = timely_builder(MAX_WATERMARK if self._last is None else self._last)
+        native = self._native
+        if native is None:
+            return build
+        return lambda node: MergedWindows(native, self.plan) if node.id == native.node else build(node)
 
     @property
     def key_groups(self) -> KeyGroupRange:
@@ -106,8 +118,21 @@ class TaskWork:
         self._sinks.prepare()
         if self._keeping is not None:
             self._report_state(self._keeping)
-        self.outputs.report({"kind": "counts", "counts": self._counts})
+        self.outputs.report({"kind": "counts", **self._where, "counts": self._all_counts()})
         yield from self.outputs.drain(everything=True)
+
+    def _all_counts(self) -> dict[str, dict[str, int]]:
+        """What the operators counted, and the rows of those that get them as partials."""
+        total = {operator: dict(counts) for operator, counts in self._counts.items()}
+        for output in self.outputs.edges:
+            if isinstance(output, PartialOutput):
+                known = total.setdefault(output.consumer, {})
+                known["rows_in"] = known.get("rows_in", 0) + output.rows_taken
+        return total
+
+    @property
+    def _where(self) -> dict[str, Any]:
+        return {"vertex": self.vertex.id, "subtask": self.subtask}
 
     def _report_state(self, keeping: Keeping) -> None:
         assert self._last is not None
@@ -116,8 +141,7 @@ class TaskWork:
             for operator in self.vertex.operators
         }
         snapshot = keeping.snapshot(self._last, restored)
-        where = {"vertex": self.vertex.id, "subtask": self.subtask}
-        self.outputs.report({"kind": "state", **where, "snapshot": snapshot})
+        self.outputs.report({"kind": "state", **self._where, "snapshot": snapshot})
 
     def close(self) -> None:
         """Give back everything; what was not staged is removed."""

@@ -3,7 +3,8 @@
 A row of a stage's output is either a row of one edge (`OUTPUT` is the edge's number among the stage's outputs, its
 columns stand in `e<edge>_<column>`, all others are null) or a report (`OUTPUT` is `REPORT_OUTPUT`, `REPORT` holds JSON):
 what a sink staged, what operators counted. Reports travel along with the rows through every exchange, so that those of
-exactly the task attempts whose rows count arrive at the driver.
+exactly the task attempts whose rows count arrive at the driver. No two reports of a run are alike, because rows may be
+grouped on their way.
 
 Columns are numbered, because Spark takes names that differ in case for the same one. Spark knows neither unsigned
 integers nor offsets of 64 bits: `wire_type` says what a column travels as.
@@ -20,6 +21,7 @@ import pyarrow as pa
 
 from penstock.batches import EVENT_TIME
 from penstock.graph.jobgraph import JobEdge
+from penstock.spark.native import NativeWindow
 from penstock.types import DataType, ListType, Schema, StructType, arrow_type, schema_from_json
 
 OUTPUT: Final = "__output"
@@ -67,11 +69,13 @@ class StageEdge:
     edge: JobEdge
     partitions: int
     max_parallelism: int
+    native: NativeWindow | None = None
+    """The window that Spark computes from what crosses the edge: partials of rows."""
 
     @property
     def schema(self) -> Schema:
         """The columns that cross it."""
-        return schema_from_json(self.edge.schema)
+        return self.native.schema if self.native is not None else schema_from_json(self.edge.schema)
 
 
 def wire_type(kind: DataType) -> pa.DataType:

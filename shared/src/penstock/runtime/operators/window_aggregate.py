@@ -181,13 +181,7 @@ class WindowAggregateOperator(Operator):
     def _emit(self, partials: pl.DataFrame, start: pl.Expr, output: Output) -> None:
         if partials.height == 0:
             return
-        end = start + self._shape.size
-        leading: list[pl.Expr | str] = [
-            *self._by,
-            start.cast(_UTC_MICROS).alias("window_start"),
-            end.cast(_UTC_MICROS).alias("window_end"),
-            (end - 1).alias(EVENT_TIME),
-        ]
+        leading = [*self._by, *window_columns(start, self._shape.size)]
         output.rows(self._partials.results(partials, leading, self._names))
 
     # -- snapshots ------------------------------------------------------------------------------------------------------
@@ -218,6 +212,16 @@ class WindowAggregateOperator(Operator):
                 rows = self._partials.merge([rows], [*self._by, PANE])
             for start, part in split_runs(rows.drop(PANE), rows[PANE].to_numpy()):
                 self._store.add_partials(start, part)
+
+
+def window_columns(start: pl.Expr, size: int) -> list[pl.Expr]:
+    """What a result says of its window: bounds and event time, from the start and the length in microseconds."""
+    end = start + size
+    return [
+        start.cast(_UTC_MICROS).alias("window_start"),
+        end.cast(_UTC_MICROS).alias("window_end"),
+        (end - 1).alias(EVENT_TIME),
+    ]
 
 
 def _words(window: dict[str, Any]) -> str:
