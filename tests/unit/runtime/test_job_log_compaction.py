@@ -116,6 +116,31 @@ async def test_a_compacted_log_says_the_same(monkeypatch: pytest.MonkeyPatch) ->
     assert list(found.compactions) == [history.next_seq - 1]
 
 
+async def test_records_are_read_once_by_who_remembers_them() -> None:
+    """No more of them than it was told; the newest is read when it is new."""
+    history = a_history(20)
+    blobs, _ = await store(history)
+    asked: list[str] = []
+    whole = blobs.get
+
+    async def get(key: str) -> bytes:
+        asked.append(key)
+        return await whole(key)
+
+    blobs.get = get
+    jobs = JobStore(blobs, SystemClock(), remembered=1_000)
+    assert essence(await jobs.history(JOB)) == essence(history)
+    assert len(asked) == history.next_seq
+    newest = complete(history, 21)
+    await blobs.create(log_key(JOB, newest.seq), encode_record(newest))
+    asked.clear()
+    assert (await jobs.history(JOB)).complete == newest
+    assert asked == [log_key(JOB, newest.seq)]
+    few = JobStore(blobs, SystemClock(), remembered=5)
+    for _ in range(2):
+        assert (await few.history(JOB)).complete == newest
+
+
 async def test_what_is_no_part_of_a_log_is_named() -> None:
     """An object with another name, or one that lists but cannot be read."""
     history = a_history(3)

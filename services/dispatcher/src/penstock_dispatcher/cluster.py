@@ -83,7 +83,7 @@ class Cluster:
     def __init__(self, ports: DispatcherPorts) -> None:
         self._ports = ports
         self._catalog = JobCatalog(ports.blobs)
-        self._store = JobStore(ports.blobs, ports.clock)
+        self._store = JobStore(ports.blobs, ports.clock, remembered=KEPT)
         self._freshness = Freshness(ports.clock)
         self._finished: dict[str, FinishedJob] = {}
         self._ended: dict[str, JobHistory] = {}

@@ -45,9 +45,12 @@ _log = structlog.get_logger("penstock.job_store")
 class JobStore:
     """Job logs and manifests."""
 
-    def __init__(self, blobs: Blobs, clock: Clock) -> None:
+    def __init__(self, blobs: Blobs, clock: Clock, remembered: int = 0) -> None:
+        """`remembered`: how many records, which never change, are not read again by who asks for histories often."""
         self._blobs = blobs
         self._clock = clock
+        self._remembered = remembered
+        self._known: dict[str, AnyRecord] = {}
 
     async def history(self, job: str) -> JobHistory:
         """A job's log; empty if there is no such job."""
@@ -65,9 +68,16 @@ class JobStore:
         some = asyncio.Semaphore(READS)
 
         async def read(key: str) -> AnyRecord:
-            async with some:
-                return decode_record(await self._blobs.get(key), key)
+            if key not in self._known:
+                async with some:
+                    record = decode_record(await self._blobs.get(key), key)
+                if not self._remembered:
+                    return record
+                self._known[key] = record
+            return self._known[key]
 
+        while len(self._known) > self._remembered:
+            del self._known[next(iter(self._known))]
         keys = [found.records[seq] for seq in sorted(found.records) if seq > found.through]
         return JobHistory.of(await asyncio.gather(*map(read, keys)), compaction)
 
