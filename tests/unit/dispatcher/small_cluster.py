@@ -18,21 +18,16 @@ import msgspec
 import pytest
 
 from penstock import Pipeline, col, count, tumbling
-from penstock.adapters.memory import MemoryBlobs, MemoryLog, MemoryMetadata
-from penstock.adapters.system_clock import SystemClock
 from penstock.client import ClusterClient
 from penstock.connectors import collecting, iterables
-from penstock.graph.jobgraph import build_job_graph, graph_from_json
+from penstock.graph.jobgraph import build_job_graph
 from penstock.graph.scaling import scalable_form
 from penstock.protocol.checkpoints import CheckpointSettings
 from penstock.protocol.joblog import JobSettings
 from penstock.protocol.restarts import FixedDelay
-from penstock.runtime.coordinator import CoordinatorService, CoordinatorTimeouts
-from penstock.runtime.job_store import JobStore
-from penstock.runtime.leadership import ControlPorts
+from penstock.runtime.coordinator import CoordinatorTimeouts
 from penstock.runtime.serving import Readiness
-from penstock.runtime.subtask import Services
-from penstock.runtime.worker import LoadedJob, WorkerService
+from penstock.testing.memory_cluster import MemoryCluster
 from penstock_dispatcher.app import dispatcher_app
 from penstock_dispatcher.cluster import DispatcherPorts
 
@@ -67,14 +62,10 @@ class SmallCluster:
     def __init__(self, *, rate: float | None = 100, collects: bool = False, other: SmallCluster | None = None) -> None:
         """`rate`: rows a second; by default no job ends of itself while a test asks for it. `collects`: as `Services`.
         `other`: a cluster of which this is one more dispatcher."""
-        self.collects = collects
-        self.clock = SystemClock()
-        self.log = MemoryLog()
-        self.blobs = MemoryBlobs()
-        self.metadata = MemoryMetadata(self.clock)
-        if other is not None:
-            self.log, self.blobs, self.metadata = other.log, other.blobs, other.metadata
-        self.store = JobStore(self.blobs, self.clock)
+        own = MemoryCluster(timeouts=TIMEOUTS, collects=collects, plan_of=lambda _: self.pipeline.plan)
+        self.services = own if other is None else other.services
+        self.clock, self.store = self.services.clock, self.services.store
+        self.log, self.blobs, self.metadata = self.services.log, self.services.blobs, self.services.metadata
         self.sink = collecting.Sink()
         self.set_rate(rate)
         ports = DispatcherPorts(self.log, self.blobs, self.metadata, self.clock, lambda: uuid.uuid4().hex)
@@ -82,7 +73,6 @@ class SmallCluster:
         self.transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
         self.http = httpx.AsyncClient(transport=self.transport, base_url=ADDRESS)
         self.client = ClusterClient(ADDRESS, self.transport)
-        self.tasks: list[asyncio.Task[None]] = []
 
     def set_rate(self, rate: float | None) -> None:
         """How many rows a second the jobs read that are submitted or restored from now on."""
@@ -119,32 +109,13 @@ class SmallCluster:
         assert response.status_code == 202, response.text
         return response.json()["job"]
 
-    def coordinator(self) -> asyncio.Task[None]:
-        """Start a coordinator."""
-        ports = ControlPorts(self.log, self.blobs, self.metadata, self.clock, lambda: uuid.uuid4().hex)
-        return self._start(CoordinatorService(f"leader-{len(self.tasks)}", ports, TIMEOUTS, address="here").run())
-
-    def worker(self, slots: int = 1) -> asyncio.Task[None]:
+    def worker(self, slots: int = 1) -> None:
         """Start a worker."""
-        services = Services(self.log, self.blobs, self.clock, collects=self.collects)
-        return self._start(WorkerService(f"worker-{len(self.tasks)}", slots, services, self).run())
-
-    bound_to = ""
-
-    async def load(self, deploy: Any) -> LoadedJob:
-        """See `Loader`: the code is here already."""
-        manifest = await self.store.manifest(deploy.restore) if deploy.restore else None
-        graph = graph_from_json((await self.store.history(deploy.job)).graph)
-        return LoadedJob(graph, self.pipeline.plan, manifest)
-
-    def _start(self, service: Any) -> asyncio.Task[None]:
-        task = asyncio.ensure_future(service)
-        self.tasks.append(task)
-        return task
+        self.services.worker(slots)
 
     async def led(self) -> None:
         """Start a coordinator and wait until it leads."""
-        self.coordinator()
+        self.services.coordinator(address="here")
 
         async def leads() -> bool:
             return bool((await self.client.overview()).leader)
@@ -170,9 +141,7 @@ class SmallCluster:
 
     async def stop(self) -> None:
         """End everything."""
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self.services.stop()
         await self.http.aclose()
         await self.client.close()
 

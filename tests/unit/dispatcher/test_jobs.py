@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
 import pytest
 from small_cluster import ROWS, SmallCluster, small_cluster, until
@@ -111,8 +109,7 @@ async def test_without_a_leader_lists_work_and_requests_do_not() -> None:
     async with small_cluster() as cluster:
         job = await cluster.submit()
         await cluster.checkpointed(job)
-        cluster.tasks[0].cancel()
-        await asyncio.gather(cluster.tasks[0], return_exceptions=True)
+        await cluster.services.end(next(iter(cluster.services.tasks)))
         long_ago = ClusterView("gone", "", 1, cluster.clock.now_us() - 60_000_000, 0, 0, (), ())
         await cluster.metadata.put("view", encode(long_ago))
         replica = SmallCluster(other=cluster)

@@ -48,6 +48,7 @@ class MemoryCluster:
         log: another log in memory.
         new_id: fresh ids of 32 hex digits.
         leader_silence_ms: how long workers go on without a leader.
+        plan_of: the code of a job, if jobs are submitted in other ways than by `submit`.
     """
 
     bound_to: str = ""
@@ -63,6 +64,7 @@ class MemoryCluster:
         log: MemoryLog | None = None,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
         leader_silence_ms: int = LEADER_SILENCE_MS,
+        plan_of: Callable[[str], LogicalPlan] | None = None,
     ) -> None:
         self.clock = clock or SystemClock()
         self.log = log or MemoryLog()
@@ -80,6 +82,7 @@ class MemoryCluster:
         self._new_id = new_id
         self._leader_silence_ms = leader_silence_ms
         self._plans: dict[str, LogicalPlan] = {}
+        self._plan_of = plan_of or self._plans.__getitem__
         self._names = itertools.count()
 
     # -- services -------------------------------------------------------------------------------------------------------
@@ -134,16 +137,12 @@ class MemoryCluster:
 
     # -- jobs -----------------------------------------------------------------------------------------------------------
 
-    def plan_of(self, job: str) -> LogicalPlan:
-        """The code of a job."""
-        return self._plans[job]
-
     async def load(self, deploy: Deploy) -> LoadedJob:
         """See `JobLoader`. The graph is as the job log has it: it differs after a rescale."""
         timers_count()
         manifest = await self.store.manifest(deploy.restore) if deploy.restore else None
         graph = graph_from_json((await self.history(deploy.job)).graph)
-        return LoadedJob(graph, self.plan_of(deploy.job), manifest)
+        return LoadedJob(graph, self._plan_of(deploy.job), manifest)
 
     async def submit(
         self, plan: LogicalPlan, settings: JobSettings, *, parallelism: int = 1, restored_from: Restore | None = None
