@@ -257,6 +257,23 @@ class Trial:
         if self.job("orders")["attempts"] != attempts:
             raise TrialError("the job that ran all the time was restarted")
 
+    def spark(self) -> None:
+        """The same orders on Spark: refused while there is no pipeline service, then run by it."""
+        command = ("submit", "again.py", "--engine", "spark", "--run-id", "orders-on-spark")
+        parameters = ("--param", "until=latest", "--param", "spent=spark")
+        try:
+            self.penstock(*command, *parameters)
+        except TrialError as error:
+            if "pipeline.enabled" not in str(error):
+                raise
+        else:
+            raise TrialError("a run on Spark was taken although there is no pipeline service")
+        self.upgrade("pipeline.enabled=true")
+        self.say("upgraded: a pipeline service")
+        self.penstock(*command, *parameters)
+        self.say("the run on Spark has ended")
+        self.compare(expected(ORDERS, closed=False), "spark")
+
     def uninstall(self, release: str = RELEASE) -> None:
         """What runs is stopped with a savepoint first; nothing of the release is left."""
         self.helm("uninstall", release, "--wait", "--timeout", "8m")
@@ -301,13 +318,17 @@ def main() -> int:
     parser.add_argument("--images", default="penstock", help="repository of the images (penstock)")
     parser.add_argument("--tag", default="dev", help="their tag (dev)")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="further values of the chart")
-    trial = Trial(parser.parse_args())
+    parser.add_argument("--spark", action="store_true", help="the pipeline service too, whose image is large")
+    options = parser.parse_args()
+    trial = Trial(options)
     try:
         trial.servers()
         trial.install()
         with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), trial.forwarded():
             trial.trouble()
             trial.scaling()
+            if options.spark:
+                trial.spark()
             trial.uninstall()
             trial.goes_on()
             trial.uninstall()
