@@ -1,0 +1,249 @@
+"""Kafka, Redis and MinIO in containers, as in users' tests: the contracts of the ports, and a cluster from end to end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+from penstock.errors import ExternalError
+from penstock.platform.free_ports import HOST, free_port
+from penstock.platform.services import ServiceProcess
+from penstock.settings import FILE_VARIABLE, ClusterSettings, settings_to_toml
+from penstock.testing.containers import PenstockContainers
+
+from .docker import ROOT, STAND_INS, engine, run
+
+pytestmark = pytest.mark.timeout(600)
+
+ROWS = 12_000
+RATE = 2_000
+KEYS = 7
+WINDOW = 100
+"""Rows of a window, of all keys together."""
+PIPELINE = f"""
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import polars as pl
+
+from penstock import Pipeline, col, count, tumbling
+from penstock.connectors import generate, kafka
+
+START = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1_000_000)
+
+
+@dataclass
+class Event:
+    key: int
+    number: int
+    at: datetime
+
+
+def rows(numbers):
+    at = pl.Series(START + numbers * 10_000).cast(pl.Datetime("us", "UTC"))
+    return pl.DataFrame({{"key": numbers % {KEYS}, "number": numbers, "at": at}})
+
+
+p = Pipeline("counts")
+(
+    p.read(generate.Source(rows, schema=Event, rows={ROWS}, event_time="at", rate={RATE}))
+    .key_by("key")
+    .window(tumbling("1s"))
+    .agg(n=count(), total=col("number").sum())
+    .write(kafka.Sink("counts", key="key", create_partitions=2))
+)
+"""
+
+
+@pytest.fixture(scope="module")
+def containers(tmp_path_factory: pytest.TempPathFactory) -> Generator[PenstockContainers]:
+    """The three, under the names of the official images, on whatever engine there is."""
+    with engine(tmp_path_factory.mktemp("docker")):
+        run(STAND_INS, timeout_s=900)
+        with PenstockContainers() as found:
+            yield found
+
+
+def test_the_contracts_hold_in_containers(containers: PenstockContainers, tmp_path: Path) -> None:
+    """The suites of Log, Blobs and Metadata, on Kafka, MinIO and Redis in containers instead of native ones."""
+    file = tmp_path / "cluster.toml"
+    file.write_text(settings_to_toml(containers.settings("contracts")))
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "tests/contract",
+            "-q",
+            "-k",
+            "kafka or s3 or redis",
+            "-p",
+            "no:cacheprovider",
+        ],
+        cwd=ROOT,
+        env={**os.environ, FILE_VARIABLE: str(file)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stdout[-8_000:] + done.stderr[-2_000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None
+    assert int(passed[1]) >= 50, done.stdout
+
+
+def test_the_fixture_gives_what_the_documentation_says(containers: PenstockContainers, tmp_path: Path) -> None:
+    """The example of docs/testing.md, by a pytest of its own that starts its own containers."""
+    text = (ROOT / "docs" / "testing.md").read_text()
+    [example] = [
+        found for found in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "penstock_containers" in found
+    ]
+    (tmp_path / "test_example.py").write_text(example)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n")
+    before = run("docker", "ps", "-aq").split()
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert set(run("docker", "ps", "-aq").split()) <= set(before)
+
+
+def test_an_image_that_is_not_to_be_had_is_named(containers: PenstockContainers) -> None:
+    """With what to do: pull it, or name another one."""
+    missing = PenstockContainers({"redis": "localhost:1/no-such-image:1"})
+    with pytest.raises(
+        ExternalError, match=r"redis: no container of localhost:1/no-such-image:1 .*PENSTOCK_TEST_REDIS_IMAGE"
+    ):
+        _ = missing.redis
+
+
+class Services:
+    """A coordinator, a dispatcher and two task managers as processes of this machine."""
+
+    def __init__(self, folder: Path, settings: ClusterSettings) -> None:
+        self.folder = folder
+        self.file = folder / "cluster.toml"
+        taken: set[int] = set()
+        ports = [free_port(taken) for _ in range(4)]
+        rest = f"http://{HOST}:{ports[1]}"
+        self.file.write_text(settings_to_toml(settings).replace(f'rest = "{settings.rest}"', f'rest = "{rest}"'))
+        kinds = (
+            ("coordinator", ("--worker-timeout", "3s")),
+            ("dispatcher", ()),
+            ("taskmanager", ("--slots", "2")),
+            ("taskmanager", ("--slots", "2")),
+        )
+        self.all = [
+            ServiceProcess(
+                f"{kind}-{port}", kind, folder / f"{kind}-{port}", port, cluster=self.file, options=options,
+                variables={"POLARS_MAX_THREADS": "1"},
+            )
+            for (kind, options), port in zip(kinds, ports, strict=True)
+        ]  # fmt: skip
+
+    async def start(self) -> None:
+        """All of them, ready."""
+        for service in self.all:
+            await service.spawn()
+        await asyncio.gather(*(service.wait_until_ready(90) for service in self.all))
+
+    async def end(self) -> None:
+        """Nothing is left."""
+        await asyncio.gather(*(service.kill() for service in self.all))
+
+    def penstock(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start a command of a client."""
+        command = [sys.executable, "-m", "penstock.cli.main", *arguments, "--cluster", str(self.file)]
+        return subprocess.Popen(
+            command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )  # fmt: skip
+
+
+def test_a_cluster_works_on_them(containers: PenstockContainers, tmp_path: Path) -> None:
+    """A job from its submission to its end; a task manager is killed meanwhile; every window is in the topic, once."""
+    (tmp_path / "counts.py").write_text(PIPELINE)
+    services = Services(tmp_path, containers.settings("e2e"))
+    with asyncio.Runner() as runner:
+        try:
+            runner.run(services.start())
+            client = services.penstock("submit", "counts.py", "--parallelism", "2", "--checkpoint-interval", "500ms")
+            read = Topic(containers.kafka)
+            read.until(3 * KEYS)
+            runner.run(services.all[2].kill())
+            output, _ = client.communicate(timeout=120)
+            assert client.returncode == 0, output
+        finally:
+            runner.run(services.end())
+    read.until(len(expected()))
+    assert sorted(read.rows) == expected()
+
+
+def expected() -> list[tuple[int, str, int, int]]:
+    """Key, beginning, rows and their sum, of every window."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for number in range(ROWS):
+        found.setdefault((number % KEYS, number // WINDOW), []).append(number)
+    start = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp())
+    return sorted(
+        (key, datetime.fromtimestamp(start + second, UTC).isoformat(), len(numbers), sum(numbers))
+        for (key, second), numbers in found.items()
+    )
+
+
+class Topic:
+    """What is visible in the result's topic."""
+
+    def __init__(self, brokers: str) -> None:
+        self.rows: list[tuple[int, str, int, int]] = []
+        self._brokers = brokers
+        self._position = {0: OFFSET_BEGINNING, 1: OFFSET_BEGINNING}
+
+    def until(self, rows: int, deadline_s: float = 120) -> None:
+        """Read until there are so many rows at least, and to the end of what is there."""
+        end = time.monotonic() + deadline_s
+        while True:
+            self._read()
+            if len(self.rows) >= rows:
+                return
+            assert time.monotonic() < end, f"{len(self.rows)} rows within {deadline_s} s; awaited: {rows}"
+            time.sleep(0.3)
+
+    def _read(self) -> None:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._brokers, "group.id": "test", "enable.auto.commit": False,
+                "isolation.level": "read_committed", "enable.partition.eof": True,
+            }
+        )  # fmt: skip
+        try:
+            consumer.assign([TopicPartition("counts", number, at) for number, at in self._position.items()])
+            open_ones = set(self._position)
+            end = time.monotonic() + 20
+            while open_ones and time.monotonic() < end:
+                for message in consumer.consume(1_000, 0.5):
+                    if message.error() is not None:
+                        open_ones.discard(message.partition())
+                        continue
+                    self._position[message.partition()] = message.offset() + 1
+                    self.rows.append(_row(json.loads(message.value())))
+        finally:
+            consumer.close()
+
+
+def _row(row: dict[str, Any]) -> tuple[int, str, int, int]:
+    begin = datetime.fromisoformat(row["window_start"]).isoformat()
+    return row["key"], begin, row["n"], row["total"]
