@@ -7,12 +7,15 @@ import asyncio
 from penstock.adapters.memory import MemoryScale
 from penstock.errors import ExternalError
 from penstock.ports import Scale
+from penstock.protocol.joblog import JobSettings
+from penstock.protocol.requests import SubmitJob
 from penstock.protocol.scaling import ScalingLimits
 from penstock.runtime.coordinator import CoordinatorService
 from penstock.runtime.leadership import ControlPorts
 from penstock.runtime.scaling import Scaling
 from penstock.runtime.subtask import Services
 from penstock.runtime.worker import WorkerService
+from penstock_coordinator.metrics import coordinator_samples
 
 from .test_cluster_in_memory import TIMEOUTS, Cluster, Loader, until
 
@@ -76,7 +79,9 @@ async def test_a_job_gets_the_workers_it_wants_and_gives_them_back():
         assert outcome.state == "FINISHED", outcome.reason
         await until(lambda: len(workload.running) == 1, "one worker again")
         assert workload.written == [4, 1]
-        assert service.view().scaling.wanted == 1
+        shown = {sample.metric.name: sample.value for sample in coordinator_samples(service, 0)}
+        assert shown["penstock_task_managers_wanted"] == 1
+        assert shown["penstock_scaling_short_slots"] == shown["penstock_scaling_fails"] == 0
         begins = [record for record in (await cluster.history()).records if type(record).__name__ == "Begin"]
         assert len(begins) == 1
     finally:
@@ -111,7 +116,9 @@ async def test_trouble_with_the_workload_is_shown_and_tried_again():
             lambda: service.view().scaling is not None and service.view().scaling.problem, "the problem is shown"
         )
         assert service.view().scaling.problem == "not allowed; make a Role"
-        assert service.view().scaling.wanted is None
+        shown = {sample.metric.name: sample.value for sample in coordinator_samples(service, 0)}
+        assert shown["penstock_scaling_fails"] == 1
+        assert "penstock_task_managers_wanted" not in shown
         workload.refused = ""
         assert (await asyncio.wait_for(service.job_ended(cluster.job), 60)).state == "FINISHED"
         assert service.view().scaling.problem == ""
@@ -141,3 +148,21 @@ async def test_a_number_that_somebody_else_set():
     finally:
         await cluster.stop()
     cluster.check()
+
+
+async def test_a_job_of_its_own_is_refused_where_no_process_may_be_started():
+    """With what to do instead; the client need not wait for ever."""
+    cluster = Cluster()
+    own = JobSettings(per_job=True)
+    request = SubmitJob(
+        request=cluster.job, job=cluster.job, name="own", graph=cluster.graph.to_json(), settings=own
+    )  # fmt: skip
+    await cluster.request(request)
+    try:
+        await cluster.candidate()
+        answer = await cluster.answer(cluster.job)
+        assert answer.outcome == "refused"
+        assert "submit it without --per-job" in answer.reason
+        assert "application.enabled=true" in answer.reason
+    finally:
+        await cluster.stop()
