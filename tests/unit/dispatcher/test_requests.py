@@ -14,6 +14,7 @@ from small_cluster import SmallCluster, small_cluster, sources
 
 from penstock.errors import ExternalError
 from penstock.protocol.messages import encode
+from penstock.runtime.scaling import ScalingView
 from penstock.runtime.views import ClusterView
 from penstock_dispatcher import cluster as cluster_module
 
@@ -182,3 +183,17 @@ def test_whatever_is_sent_to_a_job_is_answered(path: str, body: Any) -> None:
             return (await cluster.http.post(f"/penstock/v1/jobs/{JOB}/{path}", content=content)).status_code
 
     assert asyncio.run(ask()) in (400, 404)
+
+
+async def test_the_overview_tells_how_task_managers_are_scaled() -> None:
+    """As the leader says: how many there are and should be, what no more are allowed for, what is wrong."""
+    cluster = SmallCluster()
+    try:
+        scaling = ScalingView(5, 4, 1, 5, short=3, problem="not allowed; make a Role")
+        view = ClusterView("someone", "there", 1, cluster.clock.now_us(), 8, 0, (), (), scaling)
+        await cluster.metadata.put("view", encode(view))
+        assert (await cluster.client.overview()).scaling == scaling
+        await led(cluster)
+        assert (await cluster.client.overview()).scaling is None
+    finally:
+        await cluster.stop()

@@ -131,6 +131,7 @@ class PenstockRoutes:
                 view.free_slots,
                 counts,
                 __version__,
+                view.scaling,
             )
         )
 

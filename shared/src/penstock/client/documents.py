@@ -13,6 +13,7 @@ import msgspec
 from penstock.protocol.joblog import JobSettings
 from penstock.protocol.messages import Restore
 from penstock.protocol.requests import Answer
+from penstock.runtime.scaling import ScalingView
 from penstock.runtime.views import CheckpointView, JobState, TaskView, VertexView, WorkerView
 
 __all__ = [
@@ -231,3 +232,5 @@ class Overview(msgspec.Struct, frozen=True):
     jobs: dict[str, int]
     """State to number of jobs."""
     version: str
+    scaling: ScalingView | None = None
+    """Where the coordinator sets the number of task managers."""
