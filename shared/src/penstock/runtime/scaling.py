@@ -83,7 +83,7 @@ class TaskManagerScaler:
                 await self._round()
                 self._say("")
             except ScaleChangedError:
-                self._read_ms -= READ_MS
+                self._read_ms -= READ_MS  # what was read is old: the next round begins with reading
             except ExternalError as error:
                 self._say(str(error))
                 pause_ms = TROUBLE_MS
