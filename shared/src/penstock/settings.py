@@ -79,6 +79,14 @@ class StoreSettings:
 
 
 @dataclass(frozen=True)
+class TracingSettings:
+    """Where traces of checkpoints and deployments go."""
+
+    endpoint: str = ""
+    """An OTLP/HTTP receiver, such as `http://127.0.0.1:4318`; empty: as OpenTelemetry's own variables say, else none."""
+
+
+@dataclass(frozen=True)
 class ClusterSettings:
     """A cluster. Several may share Kafka, Redis and the store: all they write begins with `name`."""
 
@@ -88,6 +96,7 @@ class ClusterSettings:
     kafka: KafkaSettings = field(default_factory=KafkaSettings)
     redis: RedisSettings = field(default_factory=RedisSettings)
     store: StoreSettings = field(default_factory=StoreSettings)
+    tracing: TracingSettings = field(default_factory=TracingSettings)
 
 
 def load_settings(path: str | Path | None = None, environ: Mapping[str, str] | None = None) -> ClusterSettings:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from penstock.adapters.conditional_put import check_conditional_put
 from penstock.adapters.system_clock import SystemClock
 from penstock.leaving import leave
+from penstock.observability.tracing import tracing
 from penstock.runtime.cluster_ports import cluster_log, cluster_metadata, cluster_store
 from penstock.runtime.coordinator import CoordinatorService, CoordinatorTimeouts, TaskManagerStarter
 from penstock.runtime.leadership import ControlPorts
@@ -65,6 +66,7 @@ async def serve(settings: ClusterSettings, arguments: argparse.Namespace) -> Non
         cluster_metadata(settings) as metadata,
         cluster_store(settings) as blobs,
         scaling_of(arguments, timeouts) as scaling,
+        tracing(settings.tracing) as observe,
     ):
         if arguments.start_task_managers:
             starter = task_manager_starter(arguments.cluster, arguments.start_task_managers)
@@ -78,6 +80,7 @@ async def serve(settings: ClusterSettings, arguments: argparse.Namespace) -> Non
             address=arguments.http,
             starter=starter,
             scaling=scaling,
+            observe=observe,
         )
         app = health_app(readiness, lambda: coordinator_samples(service, clock.now_us()))
         if arguments.application:

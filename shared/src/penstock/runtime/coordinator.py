@@ -46,6 +46,7 @@ from penstock.runtime.catalog import JobCatalog
 from penstock.runtime.job_shell import JobShell, JobSpec, Surroundings, late_answer, spec_of
 from penstock.runtime.job_store import JobStore
 from penstock.runtime.leadership import TICK_MS, ControlPorts, Leadership
+from penstock.runtime.observing import JobObserver
 from penstock.runtime.patience import PatientBlobs, PatientLog
 from penstock.runtime.progress import SHOWN, JobProgress
 from penstock.runtime.remains import CleanSinks
@@ -117,6 +118,7 @@ class CoordinatorService:
         address: str = "",
         starter: TaskManagerStarter | None = None,
         scaling: Scaling | None = None,
+        observe: Callable[[str], JobObserver] | None = None,
     ) -> None:
         """
         Args:
@@ -128,6 +130,7 @@ class CoordinatorService:
             address: where people find this coordinator, for the cluster's view.
             starter: starts task managers for jobs that want their own.
             scaling: where the number of task managers for all other jobs is set.
+            observe: gives every job that this coordinator is the master of somebody who looks on.
         """
         self.name = name
         self._ports = ports
@@ -139,6 +142,7 @@ class CoordinatorService:
         self._timeouts = timeouts
         self._describe = describe
         self._clean_sinks = clean_sinks
+        self._observe = observe
         self._address = address
         self._starter = starter
         self._scaling = scaling
@@ -242,7 +246,8 @@ class CoordinatorService:
     async def _open(self, job: str, command: Lead) -> None:
         if job in self._jobs:
             return
-        shell = JobShell(job, self._patient, self._around, self._describe, self._clean_sinks)
+        observers = [self._observe(job)] if self._observe is not None else []
+        shell = JobShell(job, self._patient, self._around, self._describe, self._clean_sinks, observers)
         try:
             await shell.load()
         except CorruptDataError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, assert_never
 
@@ -66,6 +66,7 @@ from penstock.runtime import steps
 from penstock.runtime.catalog import JobCatalog
 from penstock.runtime.job_store import JobStore
 from penstock.runtime.leadership import ControlPorts
+from penstock.runtime.observing import JobObserver
 from penstock.runtime.progress import JobProgress
 from penstock.runtime.remains import CleanSinks, JobRemains
 from penstock.runtime.topics import COMMANDS
@@ -133,6 +134,7 @@ class JobShell:
         around: Surroundings,
         describe: Callable[[JobHistory], JobSpec] = spec_of,
         clean_sinks: CleanSinks | None = None,
+        observers: Sequence[JobObserver] = (),
     ) -> None:
         """`ports` wait until the world answers (`penstock.runtime.patience`)."""
         self.job = job
@@ -143,6 +145,7 @@ class JobShell:
         self._store = JobStore(ports.blobs, ports.clock)
         self._catalog = JobCatalog(ports.blobs)
         self._around = around
+        self._observers = observers
         self._describe = describe
         self._remains = JobRemains(job, ports, self._store, clean_sinks)
         self._events: asyncio.Queue[JobEvent] = asyncio.Queue()
@@ -241,6 +244,9 @@ class JobShell:
             self.progress.failed(f"coordinator: {type(error).__name__}: {error}")
             if not self.ended.done():
                 self.ended.set_exception(error)
+        finally:
+            for observer in self._observers:
+                observer.closed(self._ports.clock.now_us())
 
     async def _open(self, epoch: int, markers: tuple[BarrierMarker, ...]) -> None:
         manifest = await self._restored()
@@ -292,8 +298,12 @@ class JobShell:
             current = events.popleft()
             commands = master.handle(current, clock.monotonic_ms())
             self.progress.event(current, master, clock.now_us())
+            for observer in self._observers:
+                observer.event(current, master, clock.now_us())
             for command in commands:
                 self.progress.command(command, clock.now_us())
+                for observer in self._observers:
+                    observer.command(command, clock.now_us())
                 events.extend(await self._carry_out(master, command))
             if isinstance(current, RecordStored) and isinstance(current.record, Begin):
                 begin = current.record

@@ -27,6 +27,7 @@ from penstock.runtime.catalog import JobCatalog
 from penstock.runtime.coordinator import CoordinatorService, CoordinatorTimeouts
 from penstock.runtime.job_store import JobStore
 from penstock.runtime.leadership import ControlPorts
+from penstock.runtime.observing import JobObserver
 from penstock.runtime.subtask import Services, SubtaskSettings
 from penstock.runtime.topics import EVENTS, REQUESTS, create_control_topics
 from penstock.runtime.worker import LoadedJob, WorkerService, describe_error
@@ -87,10 +88,13 @@ class MemoryCluster:
 
     # -- services -------------------------------------------------------------------------------------------------------
 
-    def coordinator(self, *, address: str = "") -> CoordinatorService:
-        """Start a coordinator; one of them leads."""
+    def coordinator(
+        self, *, address: str = "", observe: Callable[[str], JobObserver] | None = None
+    ) -> CoordinatorService:
+        """Start a coordinator; one of them leads. `observe` gives every job that it masters somebody who looks on."""
         ports = ControlPorts(self.log, self.blobs, self.metadata, self.clock, self._new_id)
-        service = CoordinatorService(f"leader-{next(self._names)}", ports, self._timeouts, address=address)
+        name = f"leader-{next(self._names)}"
+        service = CoordinatorService(name, ports, self._timeouts, address=address, observe=observe)
         self._start(service.name, service.run())
         return service
 
