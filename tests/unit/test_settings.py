@@ -19,7 +19,13 @@ def _file(tmp_path: Path, text: str) -> Path:
 def test_file_then_environment(tmp_path: Path) -> None:
     """The environment overrides the file, the file the defaults."""
     path = _file(tmp_path, 'name = "a"\n[kafka]\nbrokers = "k:1"\nreplication = 3\n')
-    settings = load_settings(path, {"PENSTOCK_KAFKA_BROKERS": "k:2", "PENSTOCK_STORE_SECRET_KEY": "s"})
+    variables = {
+        "PENSTOCK_KAFKA_BROKERS": "k:2",
+        "PENSTOCK_STORE_SECRET_KEY": "s",
+        "PENSTOCK_TRACING_ENDPOINT": "http://o",
+    }
+    settings = load_settings(path, variables)
+    assert settings.tracing.endpoint == "http://o"
     assert settings.name == "a"
     assert settings.kafka == KafkaSettings("k:2", replication=3)
     assert settings.store.secret_key == "s"
