@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 
 from penstock.adapters.memory import MemoryScale
 from penstock.errors import ExternalError
@@ -56,11 +57,13 @@ class Workload(MemoryScale):
         return scale
 
 
-def coordinator(cluster: Cluster, workload: Workload, *, most: int, idle_ms: int = 500) -> CoordinatorService:
-    """A candidate that scales the workload."""
-    limits = ScalingLimits(slots=1, least=1, most=most, idle_ms=idle_ms, settle_ms=500)
-    ports = ControlPorts(cluster.log, cluster.blobs, cluster.metadata, cluster.clock, lambda: "0" * 32)
-    service = CoordinatorService("leader", ports, TIMEOUTS, scaling=Scaling(workload, limits))
+def coordinator(
+    cluster: Cluster, workload: Workload, *, most: int, idle_ms: int = 500, settle_ms: int = 500
+) -> CoordinatorService:
+    """A candidate that scales the workload; its task is the cluster's newest."""
+    limits = ScalingLimits(slots=1, least=1, most=most, idle_ms=idle_ms, settle_ms=settle_ms)
+    ports = ControlPorts(cluster.log, cluster.blobs, cluster.metadata, cluster.clock, lambda: uuid.uuid4().hex)
+    service = CoordinatorService(uuid.uuid4().hex, ports, TIMEOUTS, scaling=Scaling(workload, limits))
     cluster._start(service.run())
     return service
 
@@ -102,6 +105,32 @@ async def test_more_than_is_allowed_stays_missing():
         assert workload.written == [2]
     finally:
         await cluster.stop()
+
+
+async def test_a_new_leader_takes_nothing_away_that_is_used():
+    """However impatient it is: it learns from the workers who uses them before it decides."""
+    cluster = Cluster(parallelism=3, rate=2_000)
+    workload = Workload(cluster, 1)
+    await cluster.submit()
+    try:
+        coordinator(cluster, workload, most=3)
+        leading = cluster.tasks[-1]
+
+        async def checkpointed() -> bool:
+            return (await cluster.history()).complete is not None
+
+        await until(checkpointed, "a checkpoint is complete")
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+        service = coordinator(cluster, workload, most=3, idle_ms=1, settle_ms=0)
+        outcome = await asyncio.wait_for(service.job_ended(cluster.job), 60)
+        assert outcome.state == "FINISHED", outcome.reason
+        await until(lambda: workload.written == [3, 1], "they were there to the end, and are given back then")
+        begins = [record for record in (await cluster.history()).records if type(record).__name__ == "Begin"]
+        assert len(begins) == 1
+    finally:
+        await cluster.stop()
+    cluster.check()
 
 
 async def test_trouble_with_the_workload_is_shown_and_tried_again():
