@@ -52,6 +52,44 @@ def failing(function: Callable[[Event], Event]) -> Pipeline:
     return made
 
 
+@dataclass
+class Minute:
+    key: str
+    n: int
+    newest: int
+
+
+def fail_once_behind(minute: Minute) -> Minute:
+    if minute.newest == 399 and not MARKER.exists():
+        MARKER.touch()
+        raise OSError("the first attempt")
+    return minute
+
+
+def same(event: Event) -> Event:
+    return event
+
+
+def same_minute(minute: Minute) -> Minute:
+    return minute
+
+
+def window_between(before: Callable[[Event], Event], behind: Callable[[Minute], Minute]) -> Pipeline:
+    """A window with functions on both sides of it, whose stages are computed in one go."""
+    made = Pipeline("window-between")
+    windows = made.read(numbered()).map(before).key_by("key").window(tumbling("1m"))
+    totals = windows.agg(n=count(), newest=col("number").max()).uid("windows").select("key", "n", "newest")
+    totals.as_(Minute).map(behind).key_by("newest").agg(n=col("n").sum()).write(files.Sink(OUT / "rows"))
+    return made
+
+
+def empty_window() -> Pipeline:
+    made = Pipeline("empty-window")
+    nothing = made.read(numbered()).filter(col("number") < 0)
+    nothing.key_by("key").window(tumbling("1m")).agg(n=count()).uid("windows").write(files.Sink(OUT / "rows"))
+    return made
+
+
 class FailsOnTimer(KeyedProcess[Event, Event]):
     """Fails behind the exchange, on the first attempt of a task."""
 
@@ -172,6 +210,9 @@ CASES: dict[str, Callable[[], Pipeline]] = {
     "fails-once": lambda: failing(fail_once),
     "fails-always": lambda: failing(fail_always),
     "fails-behind-exchange": failing_behind_exchange,
+    "fails-before-window": lambda: window_between(fail_once, same_minute),
+    "fails-behind-window": lambda: window_between(same, fail_once_behind),
+    "empty-window": empty_window,
     "wall-clock": lambda: keyed(WallClock()),
     "open-wall-clock": lambda: keyed(OpenWallClock()),
     "gaps": lambda: keyed(Gaps()),

@@ -248,9 +248,23 @@ def test_what_is_not_proven_replays_and_says_why(pipeline, options, why):
     assert why in way.reason
 
 
+@pytest.mark.parametrize(("value", "native"), [("real", False), ("n", True)])
+def test_what_another_stage_reads_is_the_same_when_a_task_is_run_again(value, native):
+    """Sums of floats depend on the order in which partials come: they replay where an exchange is behind them."""
+    schema = pa.schema({"key": pa.string(), "real": pa.float64(), "n": pa.int64(), "at": pa.timestamp("us", "UTC")})
+    made = Pipeline("again")
+    keyed = made.read(iterables.Source([], schema=schema, event_time="at")).key_by("key")
+    sums = keyed.window(tumbling("1m")).agg(sum=col(value).sum())
+    sums.key_by("sum").agg(n=count()).write(collecting.Sink())
+    way, _ = way_of(made)
+    assert isinstance(way, NativeWindow) == native
+    if isinstance(way, Replayed):
+        assert "last bit" in way.reason
+
+
 def test_expressions_around_and_within_aggregates_are_any():
     """They are evaluated as in streaming: only what is merged must be on the list."""
     value = (col("real").sqrt() * 2).sum() / (count() + col("key").str.len_chars().max())
     way, _ = way_of(windows_over(value))
     assert isinstance(way, NativeWindow)
-    assert len(way.merges) == 3
+    assert set(way.merges) == {"sum({})", "max({})"}

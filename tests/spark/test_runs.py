@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 from embedded_runs import rows
-from spark_runs import SPARK_CASES_FILE, prepare, run
+from spark_runs import SPARK_CASES_FILE, execute, prepare, run
 
 from penstock.adapters.directory_claim import claimed
 from penstock.connectors import collecting
@@ -15,6 +15,7 @@ from penstock.graph.logical import Write
 from penstock.runtime.loading import load_pipeline
 from penstock.spark import engine
 from penstock.spark.engine import SparkRun
+from penstock.spark.native import native_windows
 
 
 def parameters(case: str, tmp_path) -> dict[str, str]:
@@ -32,6 +33,33 @@ def test_an_attempt_that_failed_doubles_nothing(case, spark, tmp_path):
     if case == "fails-once":
         assert sum(row["n"] for row in rows(out / "windows")) == 400
         assert sorted(row["number"] for row in rows(out / "totals")) == list(range(400))
+
+
+@pytest.mark.parametrize("case", ["fails-before-window", "fails-behind-window"])
+def test_an_attempt_that_failed_around_a_window_that_spark_computes_counts_nothing(case, spark, tmp_path):
+    """What the first attempt sent, counted and staged is not there: rows, counts, and those of the stages around it."""
+    made = prepare(spark, SPARK_CASES_FILE, tmp_path, parameters(case, tmp_path))
+    assert [way.operator for way in native_windows(made.ways).values()] == ["windows"]
+    result = execute(made)
+    assert (tmp_path / "marker").exists(), "no attempt failed"
+    written = rows(tmp_path / "out" / "rows")
+    assert sorted(row["newest"] for row in written) == [
+        newest for minute in range(60, 421, 60) for newest in range(min(minute, 400) - 7, min(minute, 400))
+    ]
+    assert sum(row["n"] for row in written) == 400
+    assert result.total("n0-read", "rows_out") == result.total("windows", "rows_in") == 400
+    assert result.total("windows", "rows_out") == 49
+    assert list((tmp_path / "out").glob("*/.staging/*")) == []
+
+
+def test_a_window_that_spark_computes_may_be_given_nothing(spark, tmp_path):
+    """No row, no result, and the counts say so."""
+    made = prepare(spark, SPARK_CASES_FILE, tmp_path, parameters("empty-window", tmp_path))
+    assert len(native_windows(made.ways)) == 1
+    result = execute(made)
+    assert rows(tmp_path / "out" / "rows") == []
+    assert result.total("n0-read", "rows_in") == 400
+    assert result.total("windows", "rows_in") == result.total("windows", "rows_out") == 0
 
 
 def test_a_run_given_again_is_carried_to_its_end_only(spark, tmp_path, monkeypatch):

@@ -21,6 +21,7 @@ from penstock.graph.jobgraph import JobEdge, Link
 from penstock.spark import staging
 from penstock.spark.engine import batch_graph
 from penstock.spark.explain import explain_stages
+from penstock.spark.native import ways
 from penstock.spark.outputs import BATCH_BYTES, StageOutputs
 from penstock.spark.staging import RecordStager, StagedFileError, StagedPart, read_batches, remove_staged
 from penstock.spark.wire import StageEdge
@@ -124,7 +125,8 @@ def test_the_plan_says_when_rows_of_a_sink_are_seen(tmp_path):
     read.write(kafka.Sink("once"))
     read.write(kafka.Sink("again", delivery="at-least-once"))
     read.write(files.Sink(tmp_path))
-    shown = explain_stages(batch_graph(p.plan, 2), [])
+    graph = batch_graph(p.plan, 2)
+    shown = explain_stages(graph, ways(graph, p.plan, native=True), [])
     assert "staged by tasks, published once per run by the driver; exactly-once" in shown
     assert "seen as tasks write them; at-least-once" in shown
     assert "commits once per run; exactly-once" in shown
