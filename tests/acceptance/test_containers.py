@@ -112,7 +112,7 @@ def test_the_fixture_gives_what_the_documentation_says(containers: PenstockConta
         found for found in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "penstock_containers" in found
     ]
     (tmp_path / "test_example.py").write_text(example)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
     before = run("docker", "ps", "-aq").split()
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
