@@ -5,8 +5,8 @@
         assert rows == [{"account": "a", "total": 3.0}]
 
 The pipeline's own sources and sinks are not touched: in a copy of its plan rows take the place of the sources and lists
-that of the sinks. Everything between them, state, exchange and checkpoints included, is what runs in production: a
-coordinator and a worker on ports in memory. Time passes only between rows (`elapse`), and at once.
+that of the sinks. Everything between them, state, exchange and the last checkpoint included, is what runs in
+production: a coordinator and a worker on ports in memory. Time passes only between rows (`elapse`), and at once.
 """
 
 from __future__ import annotations
@@ -109,6 +109,7 @@ def _in_a_loop_of_its_own(plan: LogicalPlan, parallelism: int, now_us: int) -> N
 async def _run(plan: LogicalPlan, parallelism: int, now_us: int) -> None:
     from penstock.graph.executiongraph import ExecutionGraph
     from penstock.graph.jobgraph import build_job_graph
+    from penstock.protocol.checkpoints import CheckpointSettings
     from penstock.protocol.joblog import JobSettings
     from penstock.protocol.restarts import NoRestart
     from penstock.runtime.coordinator import CoordinatorTimeouts
@@ -128,7 +129,9 @@ async def _run(plan: LogicalPlan, parallelism: int, now_us: int) -> None:
         leader_silence_ms=forever_ms,
     )
     slots = ExecutionGraph(build_job_graph(plan, parallelism)).topology().slot_count
-    job = await cluster.submit(plan, JobSettings(restart=NoRestart()), parallelism=parallelism)
+    # The last checkpoint, at the end of the input, is enough: one at every jump of time would cost more than the rest.
+    settings = JobSettings(CheckpointSettings(interval_ms=forever_ms), NoRestart())
+    job = await cluster.submit(plan, settings, parallelism=parallelism)
     try:
         worker = cluster.worker(slots)
         ended = await cluster.coordinator().job_ended(job)
