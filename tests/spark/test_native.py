@@ -200,11 +200,41 @@ def test_spark_computes_what_streams(key, spark):
         pipeline = declared(key, window)
         way, node = way_of(pipeline)
         assert isinstance(way, NativeWindow)
-        moments = st.integers(-30, 30) | st.sampled_from([-62 * 10**15, 253 * 10**15])
+        moments = st.sampled_from([-1, 0, 1]) | st.integers(-30, 30) | st.sampled_from([-62 * 10**15, 253 * 10**15])
         batches = list(frames_of(node, data.draw(rows_of(key, moments))))
         assert_equal(ordered(computed(spark, pipeline, node, way, batches)), ordered(streamed(node, batches)))
 
     check()
+
+
+@pytest.mark.parametrize(
+    ("whole", "real"),
+    [
+        ([2**63 - 1, 2**63 - 1], [math.nan, 1.0]),
+        ([-(2**63), -1], [math.nan, None]),
+        ([5, -5], [None, None]),
+        ([2**62, 2**62], [math.inf, -math.inf]),
+    ],
+)
+def test_batches_of_one_window_are_merged_as_they_stream(whole, real, spark):
+    """Sums beyond 64 bits wrap around, NaN is the greatest only where it is alone, nothing but nulls is null."""
+    pipeline = declared("string", WINDOWS[3])
+    way, node = way_of(pipeline)
+    assert isinstance(way, NativeWindow)
+    empty = {f"v_{name}": None for name in VALUES}
+    batches = [
+        [
+            {"key": key, "at": -1, "whole": n, **empty, "v_int64": n, "v_float32": x, "v_float64": x}
+            for key in ("a", None)
+        ]
+        for n, x in zip(whole, real, strict=True)
+    ]
+    frames = list(frames_of(node, batches))
+    got = ordered(computed(spark, pipeline, node, way, frames))
+    assert_equal(got, ordered(streamed(node, frames)))
+    wrapped = (sum(whole) + 2**63) % 2**64 - 2**63
+    assert {row["key"] for row in got} == {"a", None}
+    assert {row["sum_int64"] for row in got} == {wrapped}
 
 
 def windows_over(value: Any, key: str = "key", window: Any = None, **more: Any) -> Pipeline:
