@@ -395,8 +395,9 @@ WriterCommand = CreateRecord | ReadRecord | LookForCompaction | RecordCommitted 
 class JobLogWriter:
     """Appends records one at a time, whatever the store answers.
 
-    A created object is committed, a LEADER after a look at the compactions. A refusal means someone wrote this seq: one's own earlier try (same nonce) or another
-    leader (step down). A lost answer means unknown: the identical bytes are sent again until the answer is certain.
+    A created object is committed, a LEADER after a look at the compactions. A refusal means someone wrote this seq:
+    one's own earlier try (same nonce) or another leader (step down). A lost answer means unknown: the identical bytes are
+    sent again until the answer is certain.
     """
 
     def __init__(self, history: JobHistory) -> None:
