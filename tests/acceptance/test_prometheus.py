@@ -11,22 +11,25 @@ import json
 import re
 import shutil
 import subprocess
-import sys
-import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from infra.grafana.dashboards import DASHBOARDS, JOB
+from tests.services import Services, wait_for
 
-from penstock.observability.metrics import CATALOGUE
-from penstock.platform.free_ports import HOST, free_port
+from penstock.observability.metrics import (
+    CATALOGUE,
+    SCALING_FAILS,
+    SHORT_SLOTS,
+    TASK_MANAGERS,
+    TASK_MANAGERS_WANTED,
+)
+from penstock.platform.free_ports import free_port
 from penstock.platform.server import Server
-from penstock.platform.services import ServiceProcess
-from penstock.settings import settings_to_toml
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "infra" / "prometheus" / "alerts.yml"
@@ -119,29 +122,13 @@ def _get(url: str) -> Any:
     return urllib.request.urlopen(url, timeout=10)
 
 
-class Cluster:
+class Cluster(Services):
     """Two coordinators, a dispatcher, a task manager, and the Prometheus that watches them."""
 
     def __init__(self, folder: Path, settings: Any) -> None:
-        self.folder = folder
-        self.file = folder / "cluster.toml"
-        taken: set[int] = set()
-        ports = [free_port(taken) for _ in range(4)]
-        rest = f"http://{HOST}:{ports[2]}"
-        self.file.write_text(settings_to_toml(settings).replace(f'rest = "{settings.rest}"', f'rest = "{rest}"'))
-        kinds: Sequence[tuple[str, tuple[str, ...]]] = (
-            ("coordinator", ()),
-            ("coordinator", ()),
-            ("dispatcher", ()),
-            ("taskmanager", ("--slots", "2")),
-        )
-        self.services = [
-            ServiceProcess(
-                f"{kind}-{port}", kind, folder / f"{kind}-{port}", port, cluster=self.file, options=options,
-                variables={"POLARS_MAX_THREADS": "1"},
-            )
-            for (kind, options), port in zip(kinds, ports, strict=True)
-        ]  # fmt: skip
+        task_manager = ("--slots", "2")
+        wanted = {"coordinator-1": (), "coordinator-2": (), "dispatcher": (), "taskmanager": task_manager}
+        super().__init__(folder, settings, wanted)
         self.prometheus = Prometheus(folder / "prometheus", self._config())
 
     def _config(self) -> Path:
@@ -149,7 +136,7 @@ class Cluster:
         jobs = [
             {
                 "job_name": f"penstock-{kind}",
-                "static_configs": [{"targets": [s.address for s in self.services if s.service == kind]}],
+                "static_configs": [{"targets": [s.address for s in self.services.values() if s.service == kind]}],
             }
             for kind in ("coordinator", "dispatcher", "taskmanager")
         ]
@@ -164,23 +151,16 @@ class Cluster:
 
     async def start(self) -> None:
         """Everything, ready."""
-        for service in self.services:
-            await service.spawn()
-        await asyncio.gather(*(service.wait_until_ready(90) for service in self.services))
+        await super().start()
         await self.prometheus.start()
 
     async def end(self) -> None:
         """Nothing is left."""
-        await asyncio.gather(*(server.stop() for server in [self.prometheus, *self.services]))
+        await asyncio.gather(self.prometheus.stop(), super().end())
 
     def submit(self, name: str) -> None:
         """A pipeline of the file, as a job."""
-        command = [sys.executable, "-m", "penstock.cli.main", "submit", "--cluster", self.file, name, "--detach"]
-        options = ["--checkpoint-interval", "1s"]
-        done = subprocess.run(
-            [*map(str, command), *options], cwd=self.folder, capture_output=True, text=True, check=False, timeout=120
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        self.run("submit", name, "--detach", "--checkpoint-interval", "1s")
 
 
 @pytest.fixture(scope="module")
@@ -197,14 +177,6 @@ def cluster(platform: Any, tmp_path_factory: pytest.TempPathFactory) -> Generato
             yield found
         finally:
             runner.run(found.end())
-
-
-def wait_for(condition: Callable[[], Any], what: Callable[[], Any], deadline_s: float = 120) -> None:
-    """Wait until it holds; `what` tells what is missing."""
-    end = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end, f"not within {deadline_s} s: {what()}"
-        time.sleep(0.5)
 
 
 def queries() -> list[str]:
@@ -234,9 +206,10 @@ def test_every_panel_shows_something(cluster: Cluster) -> None:
 
 
 def test_every_metric_is_scraped(cluster: Cluster) -> None:
-    """The catalogue names nothing that does not exist (runs on Spark aside, there are none here), and nothing exists
-    that it does not name."""
-    named = {metric.name for metric in CATALOGUE if not metric.name.startswith("penstock_run")}
+    """The catalogue names nothing that does not exist, runs on Spark and scaling aside, of which there is none here; and
+    nothing exists that it does not name."""
+    scaling = {metric.name for metric in (TASK_MANAGERS_WANTED, TASK_MANAGERS, SHORT_SLOTS, SCALING_FAILS)}
+    named = {metric.name for metric in CATALOGUE if not metric.name.startswith("penstock_run")} - scaling
     found: set[str] = set()
 
     def complete() -> bool:
@@ -266,7 +239,7 @@ def test_alerts_stand_on_what_exists_and_are_quiet(cluster: Cluster) -> None:
 def test_alerts_notice_a_task_manager_and_the_leaders_that_are_gone(cluster: Cluster) -> None:
     """Both jobs wait for slots then, and nobody is left to say so when the coordinators end too; all is well again
     when they are back."""
-    *coordinators, _, task_manager = cluster.services
+    *coordinators, _, task_manager = cluster.services.values()
     with asyncio.Runner() as runner:
         runner.run(task_manager.kill())
         wanted = {"PenstockSlotsMissing", "PenstockServiceDown"}

@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from tests.services import wait_for
 
 from penstock import savepoint
 from penstock.connectors.kafka_topics import TopicAdmin
 from penstock.settings import KafkaSettings
 
-from .test_cluster_commands import Cluster, wait_for
+from .test_cluster_commands import Cluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

@@ -9,16 +9,14 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.services import Services, rows_of, wait_for
 
 from penstock.platform.free_ports import HOST, free_port
-from penstock.platform.services import ServiceProcess
-from penstock.settings import settings_to_toml
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(280)]
 
@@ -62,66 +60,14 @@ p = Pipeline("counts")
 """
 
 
-class Cluster:
-    """The services of one test, and the commands that are typed at them."""
+class Cluster(Services):
+    """Coordinator, dispatcher and a task manager with three slots."""
 
     def __init__(self, folder: Path, settings: Any) -> None:
-        self.folder = folder
+        super().__init__(folder, settings, {"dispatcher": (), "coordinator": (), "taskmanager": ("--slots", "3")})
         self.out = folder / "out"
-        self.file = folder / "cluster.toml"
-        port = free_port()
-        self.file.write_text(
-            settings_to_toml(settings).replace(f'rest = "{settings.rest}"', f'rest = "http://{HOST}:{port}"')
-        )
-        taken = {port}
-        self.services: list[ServiceProcess] = [self._service("dispatcher", port)]
-        for name, options in (("coordinator", ()), ("taskmanager", ("--slots", "3"))):
-            other = free_port(taken)
-            taken.add(other)
-            self.services.append(self._service(name, other, *options))
         self.pipeline = folder / "counts.py"
         self.pipeline.write_text(PIPELINE)
-
-    def _service(self, name: str, port: int, *options: str) -> ServiceProcess:
-        return ServiceProcess(name, name, self.folder / name, port, cluster=self.file, options=options)
-
-    async def start(self) -> None:
-        for service in self.services:
-            await service.spawn()
-        await asyncio.gather(*(service.wait_until_ready(60) for service in self.services))
-
-    async def end(self) -> None:
-        await asyncio.gather(*(service.stop() for service in reversed(self.services)))
-
-    def start_command(self, *arguments: str | Path) -> subprocess.Popen[str]:
-        name, *rest = arguments
-        command = [sys.executable, "-m", "penstock.cli.main", name, "--cluster", self.file, *rest]
-        return subprocess.Popen(
-            list(map(str, command)), cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env={**os.environ, "POLARS_MAX_THREADS": "1", "COLUMNS": "200"},
-        )  # fmt: skip
-
-    def run(self, *arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-        """A command, to its end."""
-        process = self.start_command(*arguments)
-        try:
-            out, err = process.communicate(timeout=120)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            out, err = process.communicate()
-            pytest.fail(f"penstock {arguments} did not end:\n{out}\n{err}\n{self.logs()}")
-        assert process.returncode == code, f"{arguments}: {process.returncode}\n{out}\n{err}\n{self.logs()}"
-        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
-
-    def json(self, *arguments: str | Path) -> Any:
-        """What a command prints with --json."""
-        return json.loads(self.run(*arguments, "--json").stdout)
-
-    def logs(self) -> str:
-        """The last lines of every service."""
-        return "\n".join(
-            f"== {s.name}\n{s.log_file.read_text()[-3_000:]}" for s in self.services if s.log_file.exists()
-        )
 
     def submit(self, *arguments: str, rate: int = 100) -> str:
         """Submit detached; the job's id."""
@@ -137,42 +83,25 @@ class Cluster:
         assert found["state"] != "FAILED", f"{found['reason']}\n{self.logs()}"
         return found
 
-    def rows(self) -> list[dict[str, Any]]:
-        """All rows that a reader of the output folder sees."""
-        return [
-            json.loads(line) for path in sorted(self.out.glob("part-*.jsonl")) for line in path.read_text().splitlines()
-        ]
-
     def check(self) -> None:
         """Every window once, every row counted."""
-        rows = self.rows()
+        rows = rows_of(self.out)
         windows = [(row["key"], row["window_start"]) for row in rows]
         assert len(windows) == len(set(windows)) == 7 * ROWS // 100
         assert sum(row["n"] for row in rows) == ROWS
         assert sum(row["total"] for row in rows) == sum(range(ROWS))
 
 
-def wait_for(condition: Callable[[], Any], what: str, deadline_s: float = 90) -> None:
-    """Wait until it holds."""
-    end = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end, f"not within {deadline_s} s: {what}"
-        time.sleep(0.1)
-
-
-def run_async(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(work)
-
-
 @pytest.fixture
 def cluster(platform: Any, tmp_path: Path) -> Generator[Cluster]:
-    """Coordinator, dispatcher and a task manager with three slots."""
+    """One of its own for every test."""
     found = Cluster(tmp_path, platform.settings("commands"))
-    try:
-        run_async(found.start())
-        yield found
-    finally:
-        run_async(found.end())
+    with asyncio.Runner() as runner:
+        try:
+            runner.run(found.start())
+            yield found
+        finally:
+            runner.run(found.end())
 
 
 def test_a_job_is_operated_from_the_command_line(cluster: Cluster) -> None:
@@ -276,7 +205,7 @@ def test_collected_rows_come_to_whoever_follows(cluster: Cluster) -> None:
         "submit", gathering, "--param", "rate=4000", "--checkpoint-interval", "300ms", "--parallelism", "2", *RESTART
     )
     wait_for(lambda: any(job["last_checkpoint"] > 1 for job in cluster.json("jobs")), "checkpoints are complete")
-    [supervisor] = [service.pid for service in cluster.services if service.name == "taskmanager"]
+    supervisor = cluster.services["taskmanager"].pid
     workers = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
     assert len(workers) == 3
     for worker in workers:

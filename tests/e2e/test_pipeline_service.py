@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
-import subprocess
-import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from tests.services import Services, rows_of, wait_for
 
 from penstock.client.run_documents import RunDetail, RunSummary
-from penstock.platform.free_ports import HOST, free_port
+from penstock.platform.free_ports import HOST
 from penstock.platform.processes import ProcessId, marked
-from penstock.platform.services import ServiceProcess
-from penstock.settings import load_settings, settings_to_toml
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(500)]
 
@@ -77,57 +72,16 @@ QUICK = (
 )
 
 
-class Cluster:
-    """A dispatcher, a coordinator, a pipeline service, and the commands that are typed at them."""
+class Cluster(Services):
+    """A dispatcher, a coordinator and a pipeline service."""
 
     def __init__(self, folder: Path, settings: Any) -> None:
-        self.folder = folder
-        self.file = folder / "cluster.toml"
-        ports: list[int] = []
-        while len(ports) < 3:
-            ports.append(free_port(set(ports)))
-        self.file.write_text(
-            settings_to_toml(settings).replace(f'rest = "{settings.rest}"', f'rest = "http://{HOST}:{ports[0]}"')
-        )
         conf = [part for setting in QUICK for part in ("--conf", setting)]
-        options = {"pipeline": ("--master", "local[2]", *conf, "--dir", str(folder / "runs"))}
-        self.services = {
-            name: ServiceProcess(name, name, folder / name, port, cluster=self.file, options=options.get(name, ()))
-            for name, port in zip(("dispatcher", "coordinator", "pipeline"), ports, strict=True)
-        }
+        options = ("--master", "local[2]", *conf, "--dir", str(folder / "runs"))
+        super().__init__(folder, settings, {"dispatcher": (), "coordinator": (), "pipeline": options})
         self.service = self.services["pipeline"]
         self.pipeline = folder / "counts.py"
         self.pipeline.write_text(PIPELINE)
-
-    async def start(self) -> None:
-        for service in self.services.values():
-            await service.spawn()
-        await asyncio.gather(*(service.wait_until_ready(60) for service in self.services.values()))
-
-    async def end(self) -> None:
-        await asyncio.gather(*(service.stop() for service in self.services.values()))
-
-    def start_command(self, *arguments: str | Path) -> subprocess.Popen[str]:
-        name, *rest = arguments
-        command = [sys.executable, "-m", "penstock.cli.main", name, "--cluster", self.file, *rest]
-        return subprocess.Popen(
-            list(map(str, command)), cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env={**os.environ, "COLUMNS": "200"},
-        )  # fmt: skip
-
-    def finish(self, process: subprocess.Popen[str], code: int = 0) -> subprocess.CompletedProcess[str]:
-        """Wait for the end of a command."""
-        out, err = process.communicate(timeout=300)
-        assert process.returncode == code, f"{process.args}: {process.returncode}\n{out}\n{err}\n{self.logs()}"
-        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
-
-    def run(self, *arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-        """A command, to its end."""
-        return self.finish(self.start_command(*arguments), code)
-
-    def json(self, *arguments: str | Path) -> Any:
-        """What a command prints with --json."""
-        return json.loads(self.run(*arguments, "--json").stdout)
 
     def submit(self, run: str, *, rate: int = 20_000, limit: int = -1, out: str = "") -> tuple[str | Path, ...]:
         """The command line that submits a run of the pipeline, which writes to a folder of the run's name, or `out`."""
@@ -138,7 +92,7 @@ class Cluster:
     def summary(self, run: str) -> RunSummary | None:
         """A run in short, as REST says it; None if it is not there yet."""
         try:
-            with urllib.request.urlopen(f"{load_settings(self.file, {}).rest}/penstock/v1/runs/{run}") as answer:
+            with urllib.request.urlopen(f"{self.rest}/penstock/v1/runs/{run}") as answer:
                 return msgspec.json.decode(answer.read(), type=RunDetail).summary
         except urllib.error.HTTPError as error:
             if error.code != 404:
@@ -163,34 +117,12 @@ class Cluster:
         """Everything that runs for a run."""
         return marked(f"{self.service.folder}/pipeline/runs/{run}")
 
-    def rows(self, run: str) -> list[dict[str, Any]]:
-        """All rows that a reader of the output folder sees."""
-        return [
-            json.loads(line)
-            for path in sorted((self.folder / run).glob("part-*.jsonl"))
-            for line in path.read_text().splitlines()
-        ]
-
     def check(self, run: str) -> None:
         """Every window once, every row counted."""
-        rows = self.rows(run)
+        rows = rows_of(self.folder / run)
         assert len({(row["key"], row["window_start"]) for row in rows}) == len(rows) == 7 * ROWS // 100
         assert sum(row["n"] for row in rows) == ROWS
         assert sum(row["total"] for row in rows) == sum(range(ROWS))
-
-    def logs(self) -> str:
-        """The last lines of every service."""
-        return "\n".join(
-            f"== {s.name}\n{s.log_file.read_text()[-3_000:]}" for s in self.services.values() if s.log_file.exists()
-        )
-
-
-def wait_until(condition: Callable[[], Any], what: str, deadline_s: float = 150) -> None:
-    """Poll a condition; fail after the deadline."""
-    end = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end, f"not within {deadline_s} s: {what}"
-        time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")
@@ -211,12 +143,12 @@ def test_a_run_survives_the_death_of_its_service(cluster: Cluster) -> None:
     """
     nightly = (*cluster.submit("nightly", rate=500), "--to-savepoint", cluster.folder / "kept")
     following = cluster.start_command(*nightly)
-    wait_until(lambda: cluster.computes("nightly", 1), "Spark computes")
+    wait_for(lambda: cluster.computes("nightly", 1), "Spark computes")
     asyncio.run(cluster.service.crash())
     for process in cluster.processes("nightly"):
         os.kill(process.pid, signal.SIGKILL)
     asyncio.run(cluster.service.start())
-    wait_until(lambda: cluster.computes("nightly", 2), "the second attempt computes")
+    wait_for(lambda: cluster.computes("nightly", 2), "the second attempt computes")
     asyncio.run(cluster.service.crash())
     assert cluster.processes("nightly")
     asyncio.run(cluster.service.start())
@@ -229,7 +161,7 @@ def test_a_run_survives_the_death_of_its_service(cluster: Cluster) -> None:
     assert ended.attempts == 2
     again = cluster.run(*nightly).stderr
     assert again.rstrip().endswith("counts: finished")
-    assert len(cluster.rows("nightly")) == 7 * (ROWS // 100 - 1)
+    assert len(rows_of(cluster.folder / "nightly")) == 7 * (ROWS // 100 - 1)
     cluster.run(*cluster.submit("rest", out="nightly"), "--from-savepoint", cluster.folder / "kept")
     cluster.check("nightly")
     history = cluster.run("logs", "nightly").stdout
@@ -245,9 +177,9 @@ def test_cancelled_at_work_and_in_the_queue(cluster: Cluster, tmp_path: Path) ->
     """
     second = cluster.start_command("pipeline", "--http", f"{HOST}:0", "--dir", tmp_path)
     assert cluster.run(*cluster.submit("slow", rate=100), "--detach").stdout == "slow\n"
-    wait_until(lambda: cluster.computes("slow", 1), "Spark computes")
+    wait_for(lambda: cluster.computes("slow", 1), "Spark computes")
     cluster.run(*cluster.submit("next"), "--detach")
-    wait_until(lambda: cluster.waits("next"), "it waits")
+    wait_for(lambda: cluster.waits("next"), "it waits")
     listed = cluster.run("jobs").stdout
     assert "queued, number 1 in line" in listed
     assert "spark" in listed
@@ -257,8 +189,8 @@ def test_cancelled_at_work_and_in_the_queue(cluster: Cluster, tmp_path: Path) ->
     assert 'penstock_run_seconds{run="slow",pipeline="counts"}' in metrics
     assert "next: canceled, asked by a client before it began" in cluster.run("cancel", "next").stdout
     assert "slow: canceled, asked by a client; nothing of it is visible" in cluster.run("cancel", "slow").stdout
-    wait_until(lambda: not cluster.processes("slow"), "its processes are gone")
-    assert cluster.rows("slow") == []
+    wait_for(lambda: not cluster.processes("slow"), "its processes are gone")
+    assert rows_of(cluster.folder / "slow") == []
     assert "run counts (slow) has ended: CANCELED" in cluster.run("cancel", "slow", code=1).stderr
     refused = cluster.finish(second, 2).stderr
     assert f"process {cluster.service.pid} on" in refused
@@ -273,5 +205,5 @@ def test_an_error_in_the_user_s_code_is_shown_as_such(cluster: Cluster) -> None:
     assert "ZeroDivisionError" in failed
     assert "org.apache.spark" not in failed
     assert "ZeroDivisionError" in cluster.run("status", "broken").stdout
-    assert cluster.rows("broken") == []
+    assert rows_of(cluster.folder / "broken") == []
     assert {run["run"]: run["state"] for run in cluster.json("jobs", "--all")}["broken"] == "FAILED"
