@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -52,6 +53,8 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="penstock-soak-"))
     print(f"{options.rate:,} orders a second for {options.minutes:g} minutes; logs: {folder}", flush=True)
     problems = asyncio.run(_run(folder, options.rate, round(options.rate * options.minutes * 60)))
+    if not problems:
+        shutil.rmtree(folder)
     print("\n".join(problems) or "nothing lost, nothing doubled")
     return 1 if problems else 0
 
