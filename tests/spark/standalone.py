@@ -20,7 +20,7 @@ HOSTS = {"one": "127.0.0.1", "two": "127.0.0.2"}
 DEADLINE_S = 150
 
 
-def start(folder: Path, name: str, host: str, *arguments: str) -> subprocess.Popen[bytes]:
+def start(folder: Path, name: str, host: str, *arguments: str, memory: str = "256m") -> subprocess.Popen[bytes]:
     """A part of Spark, whose log is `<name>.log`."""
     import pyspark
 
@@ -28,7 +28,7 @@ def start(folder: Path, name: str, host: str, *arguments: str) -> subprocess.Pop
     environment = {
         **os.environ,
         "SPARK_LOCAL_IP": host,
-        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_MEMORY": memory,
         "SPARK_DAEMON_JAVA_OPTS": QUICK["spark.driver.extraJavaOptions"],
         "SPARK_WORKER_DIR": str(folder / name),
         "PYSPARK_PYTHON": sys.executable,
@@ -70,6 +70,20 @@ def cluster(folder: Path) -> Generator[str]:
         for name in HOSTS:
             wait_for(folder, name, "Successfully registered")
         yield f"spark://127.0.0.1:{port}"
+
+
+@contextmanager
+def connect_server(folder: Path) -> Generator[str]:
+    """The address of a Spark Connect server, when it answers."""
+    port = free_port()
+    conf = {**QUICK, "spark.connect.grpc.binding.address": "127.0.0.1", "spark.connect.grpc.binding.port": str(port)}
+    given = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
+    submit = ["org.apache.spark.deploy.SparkSubmit", "--master", "local[2,4]", *given]
+    server = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
+    with ExitStack() as stack:
+        stack.callback(end, start(folder, "connect", "127.0.0.1", *submit, *server, memory="600m"))
+        wait_for(folder, "connect", "Spark Connect server started")
+        yield f"sc://127.0.0.1:{port}"
 
 
 def penstock_run(master: str, file: Path, parameters: Mapping[str, str], conf: Mapping[str, str]) -> list[str]:

@@ -128,7 +128,7 @@ def carry_out(wanted: Wanted, console: Console, pipeline: Pipeline | None = None
             entered=progress.entered,
             options=wanted.options,
         )
-        _announce(console, session, run)
+        _announce(console, session, run, wanted.spark.remote)
         started = time.monotonic()
         with progress.shown():
             result = _execute(session, run)
@@ -179,8 +179,8 @@ def _interrupt(session: SparkSession, running: Future[SparkResult]) -> SparkResu
             return None
 
 
-def _announce(console: Console, session: SparkSession, run: SparkRun) -> None:
-    master = "Spark Connect" if is_remote(session) else session.sparkContext.master
+def _announce(console: Console, session: SparkSession, run: SparkRun, remote: str | None) -> None:
+    master = remote or session.sparkContext.master
     _say(console, f"{run.graph.name}: on Spark at {master}, parallelism {run.graph.parallelism}, run {run.run_id}")
     address = ui_address(session)
     if address:

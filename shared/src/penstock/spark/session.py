@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import socket
 import sys
+import urllib.parse
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,6 +24,10 @@ PLANNED_PARALLELISM: Final = 2
 """The least default, where no session says how many tasks run at a time."""
 _MAX_DEFAULT_PARALLELISM: Final = 240
 """No more subtasks than key groups, unless the user says otherwise for both."""
+
+_CONNECT_PORT: Final = 15_002
+"""Of a Spark Connect server whose address names none."""
+_CONNECT_S: Final = 10.0
 
 RUNTIME_SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
@@ -74,12 +80,14 @@ def open_session(name: str, settings: SparkSettings) -> SparkSession:
     """A session for a pipeline; the caller stops it.
 
     Raises:
-        UsageError: PySpark or Java is missing, or `master` and `remote` are both given.
-        ExternalError: Spark does not start.
+        UsageError: PySpark or Java is missing, `master` and `remote` are both given, or `remote` is no such address.
+        ExternalError: Spark does not start, or nobody answers at `remote`.
     """
     if settings.master and settings.remote:
         raise UsageError("--master starts Spark for this run, --remote uses a Spark Connect server: give one of them")
     check_installed(java=settings.remote is None)
+    if settings.remote:
+        _check_answers(settings.remote)
     # The workers must be this Python: the pipeline's modules and Penstock itself are installed here.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     if is_local(settings.master or DEFAULT_MASTER):
@@ -102,9 +110,25 @@ def open_session(name: str, settings: SparkSettings) -> SparkSession:
             warnings.simplefilter("ignore")  # PySpark's imports warn of the packages they look for
             return builder.getOrCreate()
     except ImportError as error:
-        raise UsageError(f"{where} needs a package that is missing: {error}; pip install 'pyspark[connect]'") from error
+        raise UsageError(f"{where} needs a package that is missing: {error}; pip install 'penstock[connect]'") from error
     except Exception as error:  # whatever the gateway to the JVM raises: there is no common class
         raise ExternalError(f"Spark at {where} cannot be reached or does not start: {_first_line(error)}") from error
+
+
+def _check_answers(remote: str) -> None:
+    """Spark's own client tries for many minutes without a word."""
+    wrong = UsageError(f"--remote {remote}: write sc://host:port, the address of a Spark Connect server")
+    try:
+        address = urllib.parse.urlsplit(remote)
+        host, port = address.hostname, address.port or _CONNECT_PORT
+    except ValueError as error:
+        raise wrong from error
+    if address.scheme != "sc" or host is None:
+        raise wrong
+    try:
+        socket.create_connection((host, port), _CONNECT_S).close()
+    except OSError as error:
+        raise ExternalError(f"no Spark Connect server answers at {host}:{port}: {error}") from error
 
 
 def is_local(master: str) -> bool:
