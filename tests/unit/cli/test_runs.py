@@ -103,7 +103,7 @@ def test_the_log_in_words(record: dict[str, Any], line: str) -> None:
     ("options", "message"),
     [
         (["--engine", "spark", "--restart", "none", "--per-job"], "--engine spark has no --per-job, --restart"),
-        (["--run-id", "x", "--conf", "a=b"], "--engine penstock has no --run-id, --conf"),
+        (["--run-id", "x", "--conf", "a=b", "--native", "off"], "--engine penstock has no --run-id, --conf, --native"),
         (
             ["--engine", "spark"],
             "files.Sink('out') is relative to this directory, which is not that of the pipeline service",

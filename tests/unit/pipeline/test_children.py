@@ -24,7 +24,7 @@ SETTINGS = ClusterSettings("test", redis=RedisSettings(Secret("redis://:hidden@1
 DEFAULTS = RunOptions(master="local[2]", conf={"spark.ui.enabled": "false", "spark.executor.memory": "1g"})
 SUBMITTED = Submitted(
     run="nightly", request="r1", name="flights", graph={}, artifact=Artifact("artifacts/a.zip", "a", "flights.py"),
-    options=RunOptions(parallelism=2, conf={"spark.executor.memory": "2g"}),
+    options=RunOptions(parallelism=2, conf={"spark.executor.memory": "2g"}, native=False),
 )  # fmt: skip
 WAITS = "import os, subprocess, sys, time; print('started', flush=True); {more}; time.sleep(600)"
 WITH_CHILD = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], process_group=0)"
@@ -153,6 +153,7 @@ def test_what_a_process_is_given(attempts: Attempts) -> None:
     spec = attempts.files.spec()
     assert spec.options.master == "local[2]"
     assert spec.options.conf == {"spark.ui.enabled": "false", "spark.executor.memory": "2g"}
+    assert not spec.options.native
     assert "hidden" in attempts.files.cluster.read_text()
     assert attempts.files.cluster.stat().st_mode & 0o077 == 0
     assert attempts.files.path.stat().st_mode & 0o077 == 0

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from penstock.cli.options import Commands, add_command, positive
+from penstock.cli.spark_options import add_native_option
 from penstock.errors import UsageError
 
 Command = Callable[[argparse.Namespace], int]
@@ -20,7 +21,7 @@ JOB = "its id, the first six or more digits of it, or its name if only one job h
 JOB_OR_RUN = f"{JOB}; or a run on Spark, likewise"
 
 
-_SPARK_ONLY: Final = ("run_id", "to_savepoint", "master", "conf")
+_SPARK_ONLY: Final = ("run_id", "to_savepoint", "master", "conf", "native")
 _JOBS_ONLY: Final = (
     "allow_non_restored", "allow_unpublished", "per_job", "at_least_once", "checkpoint_interval", "restart",
     "state_backend",
@@ -110,6 +111,7 @@ def _add_submit(commands: Commands) -> None:
     spark.add_argument("--to-savepoint", metavar="DIR", help="leave the state as a savepoint in this (absolute) folder")
     spark.add_argument("--master", metavar="URL", help="instead of the pipeline service's, if that allows it")
     spark.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="likewise, a setting of Spark")
+    add_native_option(spark)
 
     def submit(arguments: argparse.Namespace) -> int:
         check_options_of_engine(arguments, parser, _SPARK_ONLY if arguments.engine == "penstock" else _JOBS_ONLY)

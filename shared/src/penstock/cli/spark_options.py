@@ -32,7 +32,7 @@ def add_engine_option(parser: argparse.ArgumentParser) -> None:
     add_native_option(parser)
 
 
-def add_native_option(parser: argparse.ArgumentParser) -> None:
+def add_native_option(parser: argparse._ActionsContainer) -> None:
     """`--native`, of commands that run pipelines on Spark."""
     parser.add_argument(
         "--native",

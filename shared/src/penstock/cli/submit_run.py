@@ -60,6 +60,7 @@ def _options(arguments: argparse.Namespace) -> RunOptions:
         master=arguments.master or "",
         conf=parse_conf(arguments.conf),
         to_savepoint=to_savepoint,
+        native=arguments.native == "auto",
     )
 
 

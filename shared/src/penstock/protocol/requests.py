@@ -75,6 +75,8 @@ class RunOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The key of a manifest in the cluster's store, or a folder that the pipeline service reaches."""
     to_savepoint: str = ""
     """A folder that the pipeline service reaches."""
+    native: bool = True
+    """Whether Spark's own plan computes what is proven equal; if not, every stage replays the streaming operators."""
 
 
 class RunRequest(Request, frozen=True, kw_only=True):

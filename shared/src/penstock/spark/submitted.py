@@ -68,6 +68,7 @@ def _run(folder: AttemptFolder, spec: AttemptSpec, opened: ExitStack) -> RunOutc
             starting_point(options.from_savepoint, str(folder.cluster)) if options.from_savepoint else None,
             Path(options.to_savepoint) if options.to_savepoint else None,
             warn=lambda text: print_line(f"warning: {text}"),
+            native=options.native,
         ),
     )
     tracker.begins(run.graph.parallelism)
