@@ -110,7 +110,9 @@ def open_session(name: str, settings: SparkSettings) -> SparkSession:
             warnings.simplefilter("ignore")  # PySpark's imports warn of the packages they look for
             return builder.getOrCreate()
     except ImportError as error:
-        raise UsageError(f"{where} needs a package that is missing: {error}; pip install 'penstock[connect]'") from error
+        raise UsageError(
+            f"{where} needs a package that is missing: {error}; pip install 'penstock[connect]'"
+        ) from error
     except Exception as error:  # whatever the gateway to the JVM raises: there is no common class
         raise ExternalError(f"Spark at {where} cannot be reached or does not start: {_first_line(error)}") from error
 
