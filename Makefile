@@ -68,6 +68,7 @@ bench: setup ## Measure the data path beside Polars and DuckDB, from Kafka to Ka
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.kafka --if-there
 	$(BIN)/python -m benchmarks.spark --if-there
+	$(BIN)/python -m benchmarks.spark_kafka --if-there
 
 bench-kafka: platform ## Measure windows and filters from Kafka to Kafka, latency and idle cost
 	$(BIN)/python -m benchmarks.kafka

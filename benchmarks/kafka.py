@@ -64,7 +64,7 @@ def main() -> int:
         job = run_embedded(pipeline, json.loads(parameters), Path(directory), arguments.events)
         print(json.dumps(asyncio.run(job)))
         return 0
-    if arguments.if_there and (missing := _missing()):
+    if arguments.if_there and (missing := missing_parts()):
         print(f"\nnot measured from Kafka to Kafka: {missing}")
         return 0
     print(f"load before: {os.getloadavg()[0]:.1f}; {machine()['processor']}, {os.cpu_count()} cores for everything")
@@ -80,7 +80,7 @@ def main() -> int:
     return 0 if all(result["equal"] for result in results) else 1
 
 
-def _missing() -> str:
+def missing_parts() -> str:
     """Why there can be no broker; empty if there can."""
     from penstock.errors import PenstockError
     from penstock.platform.parts import cached_parts

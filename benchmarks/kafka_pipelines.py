@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from penstock import Pipeline, col, count, param, tumbling
-from penstock.connectors import kafka
+from penstock.connectors import files, kafka
 
 
 @dataclass
@@ -37,3 +37,6 @@ w2 = Pipeline("w2")
     .select("key", "at", euros=col("price") * 0.908)
     .write(kafka.Sink(RESULTS))
 )
+
+decode = Pipeline("decode")
+(decode.read(events("json")).filter(col("price") == 7).write(files.Sink(param("out", "out"), format="parquet")))

@@ -50,8 +50,8 @@ CASES: Final = {
     "session": f"""
         SELECT auction, min("at") AS window_start, max("at") + INTERVAL '3 seconds' AS window_end, {_AGGREGATES} FROM (
             SELECT *, sum(is_new) OVER (PARTITION BY auction ORDER BY "at") AS number FROM (
-                SELECT *, ("at" - lag("at") OVER (PARTITION BY auction ORDER BY "at") > INTERVAL '3 seconds')::INT
-                          AS is_new FROM bids))
+                SELECT *, coalesce("at" - lag("at") OVER (PARTITION BY auction ORDER BY "at")
+                                   > INTERVAL '3 seconds', FALSE)::INT AS is_new FROM bids))
         GROUP BY auction, number""",
     "process": "SELECT auction, sum(price)::BIGINT AS total FROM bids GROUP BY auction",
 }
@@ -135,10 +135,10 @@ def _case(
     for name, run in systems.items():
         for _ in range(_RUNS):
             shutil.rmtree(place / "out" / case / name, ignore_errors=True)
-            started, before = time.perf_counter(), _processes()
+            started, before = time.perf_counter(), processes()
             run(case, place / "bids", place / "out" / case / name)
             seconds[name] = time.perf_counter() - started
-            cpu_seconds[name] = sum(ticks - before.get(pid, 0) for pid, ticks in _processes().items()) / _TICKS
+            cpu_seconds[name] = cpu_ticks(before, processes()) / _TICKS
     equal = _equal(connection, place / "out" / case, list(systems))
     print(f"\n{case}, {rows:,} rows; outputs {'equal' if equal else 'NOT EQUAL'}")
     print(f"  {'':<10} {'seconds':>8} {'rows/s':>12} {'CPU-s':>8} {'CPU-s, query = 1':>18}")
@@ -150,7 +150,12 @@ def _case(
     return {"name": case, "rows": rows, "seconds": seconds, "cpu_seconds": cpu_seconds, "equal": equal}
 
 
-def _processes() -> dict[int, int]:
+def cpu_ticks(before: dict[int, int], after: dict[int, int]) -> int:
+    """What was worked between two looks at `processes`."""
+    return sum(ticks - before.get(pid, 0) for pid, ticks in after.items())
+
+
+def processes() -> dict[int, int]:
     """Clock ticks that this process and all that it started have worked: the JVM, Spark's Python workers, ours.
 
     What has ended counts to the process that waited for it.
