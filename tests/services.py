@@ -19,22 +19,21 @@ from penstock.platform.services import ServiceProcess
 from penstock.settings import ClusterSettings, settings_to_toml
 
 READY_S: Final = 90.0
-COMMAND_S: Final = 300.0
 VARIABLES: Final = {"POLARS_MAX_THREADS": "1"}
 
 
 class Services:
     """Several services as processes, each with its folder and its log."""
 
+    command_s = 120.0
+    """How long a command may take."""
+
     def __init__(self, folder: Path, settings: ClusterSettings, wanted: Mapping[str, Sequence[str]]) -> None:
         """`wanted`: options by name; a name is that of a service, of several with a number: `coordinator-2`."""
         self.folder = folder
         self.file = folder / "cluster.toml"
         taken: set[int] = set()
-        ports: dict[str, int] = {}
-        for name in wanted:
-            ports[name] = free_port(taken)
-            taken.add(ports[name])
+        ports = {name: free_port(taken) for name in wanted}
         self.rest = f"http://{HOST}:{ports['dispatcher']}"
         self.file.write_text(settings_to_toml(settings).replace(f'rest = "{settings.rest}"', f'rest = "{self.rest}"'))
         self.services = {
@@ -77,7 +76,7 @@ class Services:
     def finish(self, process: subprocess.Popen[str], code: int = 0) -> subprocess.CompletedProcess[str]:
         """Wait for the end of a command, which must be with this exit code."""
         try:
-            out, err = process.communicate(timeout=COMMAND_S)
+            out, err = process.communicate(timeout=self.command_s)
         except subprocess.TimeoutExpired:
             process.kill()
             out, err = process.communicate()

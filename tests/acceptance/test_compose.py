@@ -11,10 +11,10 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from penstock.platform.free_ports import free_port
 
+from .committed import CommittedRows
 from .docker import STAND_INS, Compose, engine, run
 from .orders import PARTITIONS, expected, windows
 
@@ -39,8 +39,7 @@ class Demo:
             f"penstock-test-{secrets.token_hex(4)}",
             variables | {"DEMO_ROWS": str(ROWS), "DEMO_RATE": str(RATE), "PENSTOCK_VERSION": "test"},
         )
-        self._position: dict[int, int] = {}
-        self.rows: list[dict[str, Any]] = []
+        self.spent = CommittedRows(f"127.0.0.1:{ports['KAFKA_PORT']}", "spent", PARTITIONS)
 
     def get(self, path: str, port: str = "PENSTOCK_PORT") -> Any:
         """JSON from a port of the platform."""
@@ -56,34 +55,6 @@ class Demo:
             if run("docker", "inspect", "--format", form, self.compose.containers(service)[0]).strip() in addresses:
                 return service
         return None
-
-    def read(self) -> None:
-        """Add what has become visible in the result's topic."""
-        consumer = Consumer(
-            {
-                "bootstrap.servers": f"127.0.0.1:{self.ports['KAFKA_PORT']}",
-                "group.id": "test",
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-            }
-        )
-        try:
-            partitions = [
-                TopicPartition("spent", n, self._position.get(n, OFFSET_BEGINNING)) for n in range(PARTITIONS)
-            ]
-            consumer.assign(partitions)
-            open_ones = set(range(PARTITIONS))
-            end = time.monotonic() + 30
-            while open_ones and time.monotonic() < end:
-                for message in consumer.consume(1_000, 0.5):
-                    if message.error() is not None:
-                        open_ones.discard(message.partition())
-                        continue
-                    self._position[message.partition()] = message.offset() + 1
-                    self.rows.append(json.loads(message.value()))
-        finally:
-            consumer.close()
 
 
 @pytest.fixture(scope="module")
@@ -131,12 +102,12 @@ def test_the_demo_survives_its_containers(demo: Demo) -> None:
     want = expected(ROWS)
 
     def complete() -> bool:
-        demo.read()
-        return len(demo.rows) >= len(want)
+        demo.spent.read()
+        return len(demo.spent.rows) >= len(want)
 
     wait_for(complete, "all windows are in the topic", demo, 300)
-    demo.read()
-    assert windows(demo.rows) == want
+    demo.spent.read()
+    assert windows(demo.spent.rows) == want
     assert jobs()["orders"] == "RUNNING"
 
 

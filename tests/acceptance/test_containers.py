@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Generator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from tests.services import Services, wait_for
 
 from penstock.errors import ExternalError
-from penstock.platform.free_ports import HOST, free_port
-from penstock.platform.services import ServiceProcess
-from penstock.settings import FILE_VARIABLE, ClusterSettings, settings_to_toml
+from penstock.settings import FILE_VARIABLE, settings_to_toml
 from penstock.testing.containers import PenstockContainers
 
+from .committed import CommittedRows
 from .docker import ROOT, STAND_INS, engine, run
 
 pytestmark = pytest.mark.timeout(600)
@@ -131,65 +128,27 @@ def test_an_image_that_is_not_to_be_had_is_named(containers: PenstockContainers)
         _ = missing.redis
 
 
-class Services:
-    """A coordinator, a dispatcher and two task managers as processes of this machine."""
-
-    def __init__(self, folder: Path, settings: ClusterSettings) -> None:
-        self.folder = folder
-        self.file = folder / "cluster.toml"
-        taken: set[int] = set()
-        ports = [free_port(taken) for _ in range(4)]
-        rest = f"http://{HOST}:{ports[1]}"
-        self.file.write_text(settings_to_toml(settings).replace(f'rest = "{settings.rest}"', f'rest = "{rest}"'))
-        kinds = (
-            ("coordinator", ("--worker-timeout", "3s")),
-            ("dispatcher", ()),
-            ("taskmanager", ("--slots", "2")),
-            ("taskmanager", ("--slots", "2")),
-        )
-        self.all = [
-            ServiceProcess(
-                f"{kind}-{port}", kind, folder / f"{kind}-{port}", port, cluster=self.file, options=options,
-                variables={"POLARS_MAX_THREADS": "1"},
-            )
-            for (kind, options), port in zip(kinds, ports, strict=True)
-        ]  # fmt: skip
-
-    async def start(self) -> None:
-        """All of them, ready."""
-        for service in self.all:
-            await service.spawn()
-        await asyncio.gather(*(service.wait_until_ready(90) for service in self.all))
-
-    async def end(self) -> None:
-        """Nothing is left."""
-        await asyncio.gather(*(service.kill() for service in self.all))
-
-    def penstock(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start a command of a client."""
-        command = [sys.executable, "-m", "penstock.cli.main", *arguments, "--cluster", str(self.file)]
-        return subprocess.Popen(
-            command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )  # fmt: skip
-
-
 def test_a_cluster_works_on_them(containers: PenstockContainers, tmp_path: Path) -> None:
     """A job from its submission to its end; a task manager is killed meanwhile; every window is in the topic, once."""
     (tmp_path / "counts.py").write_text(PIPELINE)
-    services = Services(tmp_path, containers.settings("e2e"))
+    task_manager = ("--slots", "2")
+    wanted = {"coordinator": ("--worker-timeout", "3s"), "dispatcher": ()}
+    wanted |= {"taskmanager-1": task_manager, "taskmanager-2": task_manager}
+    services = Services(tmp_path, containers.settings("e2e"), wanted)
+    counts = CommittedRows(containers.kafka, "counts", 2)
     with asyncio.Runner() as runner:
         try:
             runner.run(services.start())
-            client = services.penstock("submit", "counts.py", "--parallelism", "2", "--checkpoint-interval", "500ms")
-            read = Topic(containers.kafka)
-            read.until(3 * KEYS)
-            runner.run(services.all[2].kill())
-            output, _ = client.communicate(timeout=120)
-            assert client.returncode == 0, output
+            client = services.start_command(
+                "submit", "counts.py", "--parallelism", "2", "--checkpoint-interval", "500ms"
+            )
+            read_until(counts, 3 * KEYS)
+            runner.run(services.services["taskmanager-1"].kill())
+            services.finish(client)
         finally:
             runner.run(services.end())
-    read.until(len(expected()))
-    assert sorted(read.rows) == expected()
+    read_until(counts, len(expected()))
+    assert sorted(map(_row, counts.rows)) == expected()
 
 
 def expected() -> list[tuple[int, str, int, int]]:
@@ -204,44 +163,14 @@ def expected() -> list[tuple[int, str, int, int]]:
     )
 
 
-class Topic:
-    """What is visible in the result's topic."""
+def read_until(topic: CommittedRows, rows: int) -> None:
+    """Read until there are so many rows at least, and to the end of what is there."""
 
-    def __init__(self, brokers: str) -> None:
-        self.rows: list[tuple[int, str, int, int]] = []
-        self._brokers = brokers
-        self._position = {0: OFFSET_BEGINNING, 1: OFFSET_BEGINNING}
+    def there() -> bool:
+        topic.read()
+        return len(topic.rows) >= rows
 
-    def until(self, rows: int, deadline_s: float = 120) -> None:
-        """Read until there are so many rows at least, and to the end of what is there."""
-        end = time.monotonic() + deadline_s
-        while True:
-            self._read()
-            if len(self.rows) >= rows:
-                return
-            assert time.monotonic() < end, f"{len(self.rows)} rows within {deadline_s} s; awaited: {rows}"
-            time.sleep(0.3)
-
-    def _read(self) -> None:
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self._brokers, "group.id": "test", "enable.auto.commit": False,
-                "isolation.level": "read_committed", "enable.partition.eof": True,
-            }
-        )  # fmt: skip
-        try:
-            consumer.assign([TopicPartition("counts", number, at) for number, at in self._position.items()])
-            open_ones = set(self._position)
-            end = time.monotonic() + 20
-            while open_ones and time.monotonic() < end:
-                for message in consumer.consume(1_000, 0.5):
-                    if message.error() is not None:
-                        open_ones.discard(message.partition())
-                        continue
-                    self._position[message.partition()] = message.offset() + 1
-                    self.rows.append(_row(json.loads(message.value())))
-        finally:
-            consumer.close()
+    wait_for(there, lambda: f"{rows} rows; there are {len(topic.rows)}")
 
 
 def _row(row: dict[str, Any]) -> tuple[int, str, int, int]:

@@ -75,6 +75,8 @@ QUICK = (
 class Cluster(Services):
     """A dispatcher, a coordinator and a pipeline service."""
 
+    command_s = 300.0
+
     def __init__(self, folder: Path, settings: Any) -> None:
         conf = [part for setting in QUICK for part in ("--conf", setting)]
         options = ("--master", "local[2]", *conf, "--dir", str(folder / "runs"))

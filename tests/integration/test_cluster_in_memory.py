@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import uuid
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
 
 from penstock import Pipeline, col, count, tumbling
-from penstock.adapters.memory import MemoryBlobs, MemoryLog, MemoryMetadata
-from penstock.adapters.system_clock import SystemClock
 from penstock.connectors import collecting, iterables
-from penstock.graph.jobgraph import build_job_graph, graph_from_json
+from penstock.connectors.base import Sink
+from penstock.graph.jobgraph import build_job_graph
 from penstock.graph.scaling import scalable_form
-from penstock.ports import NewRecord
 from penstock.protocol import joblog
 from penstock.protocol.checkpoints import CheckpointSettings
 from penstock.protocol.joblog import JobHistory, JobSettings, Savepoint
-from penstock.protocol.messages import encode
-from penstock.protocol.requests import Answer, AnyRequest, CancelJob, RescaleJob, StopJob, SubmitJob, TakeSavepoint
+from penstock.protocol.requests import Answer, CancelJob, RescaleJob, StopJob, SubmitJob, TakeSavepoint
 from penstock.protocol.restarts import FixedDelay
 from penstock.runtime import remains
 from penstock.runtime.catalog import JobCatalog
@@ -31,14 +27,11 @@ from penstock.runtime.coordinator import (
     CoordinatorService,
     CoordinatorTimeouts,
 )
-from penstock.runtime.job_store import JobStore
-from penstock.runtime.leadership import ControlPorts
-from penstock.runtime.subtask import Services
-from penstock.runtime.topics import REQUESTS, create_control_topics
-from penstock.runtime.worker import LoadedJob, WorkerService
+from penstock.testing.memory_cluster import MemoryCluster
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 ROWS = 6_000
+DEADLINE_S = 60
 TIMEOUTS = CoordinatorTimeouts(lease_ttl_ms=3_000, takeover_ms=700, worker_ms=1_500)
 
 
@@ -53,49 +46,26 @@ def events() -> Iterable[Event]:
     return (Event(n % 7, n, START + timedelta(seconds=n)) for n in range(ROWS))
 
 
-class Loader:
-    """Hands out the pipeline that the test declared."""
+class Cluster(MemoryCluster):
+    """One job on ports in memory."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-
-    bound_to = ""
-
-    async def load(self, deploy):
-        """The graph as the job log has it: it differs after a rescale."""
-        manifest = await self._cluster.store.manifest(deploy.restore) if deploy.restore else None
-        graph = graph_from_json((await self._cluster.history()).graph)
-        return LoadedJob(graph, self._cluster.pipeline.plan, manifest)
-
-
-@dataclass
-class Cluster:
-    """Ports shared by all services, and one job."""
-
-    rate: float | None = None
-    parallelism: int = 2
-    sink: collecting.Sink = field(default_factory=collecting.Sink)
-
-    def __post_init__(self) -> None:
-        self.clock = SystemClock()
-        self.log = MemoryLog()
-        self.blobs = MemoryBlobs()
-        self.store = JobStore(self.blobs, self.clock)
-        self.metadata = MemoryMetadata(self.clock)
+    def __init__(self, *, rate: float | None = None, parallelism: int = 2, sink: Sink | None = None) -> None:
+        """`sink`: the rows go there instead of being gathered for `check`."""
+        super().__init__(timeouts=TIMEOUTS, plan_of=lambda _: self.pipeline.plan)
         self.job = uuid.uuid4().hex
+        self.sink = collecting.Sink()
         self.pipeline = Pipeline("cluster")
         (
-            self.pipeline.read(iterables.Source(events, schema=Event, event_time="at", rate=self.rate))
+            self.pipeline.read(iterables.Source(events, schema=Event, event_time="at", rate=rate))
             .key_by("key")
             .window(tumbling("100s"))
             .agg(n=count(), total=col("value").sum())
-            .write(self.sink)
+            .write(sink or self.sink)
         )
-        self.graph = build_job_graph(self.pipeline.plan, self.parallelism)
-        self.tasks: list[asyncio.Task[None]] = []
-        self._names = itertools.count()
+        self.graph = build_job_graph(self.pipeline.plan, parallelism)
 
     async def submit(self) -> None:
+        """By the id that the test knows already; again, if it says so again."""
         settings = JobSettings(CheckpointSettings(interval_ms=50), FixedDelay(attempts=20, delay_ms=10))
         request = SubmitJob(
             request=self.job, job=self.job, name="cluster", graph=self.graph.to_json(),
@@ -103,42 +73,18 @@ class Cluster:
         )  # fmt: skip
         await self.request(request)
 
-    async def request(self, request: AnyRequest) -> None:
-        """As a dispatcher does it."""
-        await create_control_topics(self.log)
-        await self.log.append(REQUESTS, 0, [NewRecord(encode(request))])
-
     async def answer(self, request: str) -> Answer:
-        """The answer to a request."""
-        catalog = JobCatalog(self.blobs)
-        await until(lambda: catalog.answer_to(self.job, request), f"request {request} is answered")
-        found = await catalog.answer_to(self.job, request)
-        assert found is not None
-        return found
+        """The answer to a request about the job."""
+        return await super().answer(self.job, request, DEADLINE_S)
 
     async def candidate(self) -> tuple[CoordinatorService, asyncio.Future, asyncio.Task[None]]:
         """Start a coordinator that would lead the job."""
-        ports = ControlPorts(self.log, self.blobs, self.metadata, self.clock, lambda: uuid.uuid4().hex)
-        service = CoordinatorService(f"leader-{next(self._names)}", ports, TIMEOUTS)
-        return service, service.job_ended(self.job), self._start(service.run())
+        service = self.coordinator()
+        return service, service.job_ended(self.job), self.tasks[service.name]
 
-    def worker(self, slots: int = 1) -> asyncio.Task[None]:
-        """Start a worker process, as far as one process can."""
-        services = Services(self.log, self.blobs, self.clock)
-        return self._start(WorkerService(f"worker-{next(self._names)}", slots, services, Loader(self)).run())
-
-    def _start(self, service) -> asyncio.Task[None]:
-        task = asyncio.ensure_future(service)
-        self.tasks.append(task)
-        return task
-
-    async def history(self) -> JobHistory:
-        return await self.store.history(self.job)
-
-    async def stop(self) -> None:
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+    async def history(self, job: str = "") -> JobHistory:
+        """The log of the job, if no other is named."""
+        return await super().history(job or self.job)
 
     def check(self) -> None:
         """Every window once, every row counted."""
@@ -148,7 +94,7 @@ class Cluster:
         assert len(windows) == len(set(windows)) == 7 * ROWS // 100
 
 
-async def until(condition: Callable[[], object], what: str, deadline_s: float = 20) -> None:
+async def until(condition: Callable[[], object], what: str, deadline_s: float = DEADLINE_S) -> None:
     """Wait for a condition (perhaps a coroutine)."""
     async with asyncio.timeout(deadline_s):
         while True:
@@ -197,7 +143,7 @@ async def test_a_dead_worker_is_replaced_and_nothing_is_lost_or_doubled():
     await cluster.submit()
     try:
         _, ended, _ = await cluster.candidate()
-        first = cluster.worker()
+        first = cluster.tasks[cluster.worker().name]
         cluster.worker()
 
         async def checkpointed() -> bool:

@@ -298,14 +298,6 @@ async def test_the_at_least_once_writer_confirms_before_the_checkpoint(settings)
     assert all(record.partition == aiokafka.partitioner.murmur2(record.key) % 2**31 % 3 for record in found)
 
 
-class KafkaCluster(Cluster):
-    """Coordinators and workers in this process, the sink on a real broker."""
-
-    def __init__(self, target: Target, rate: float) -> None:
-        self.target = target
-        super().__init__(rate=rate, sink=target.sink)
-
-
 def check(records: list[aiokafka.ConsumerRecord]) -> None:
     """Every window once, every row counted."""
     rows = [json.loads(record.value) for record in records]
@@ -325,11 +317,11 @@ async def test_a_job_with_failing_workers_and_a_rescale_writes_every_row_once(se
     """Workers die again and again, the job gets wider: a consumer sees every window once."""
     kafka.use_cluster(settings, "sink-test")
     target = Target(settings, key="key")
-    cluster = KafkaCluster(target, rate=1_200)
+    cluster = Cluster(rate=1_200, sink=target.sink)
     await cluster.submit()
     try:
         _, ended, _ = await cluster.candidate()
-        workers = [cluster.worker() for _ in range(3)]
+        workers = [cluster.tasks[cluster.worker().name] for _ in range(3)]
 
         async def complete() -> int:
             record = (await cluster.history()).complete
@@ -342,7 +334,7 @@ async def test_a_job_with_failing_workers_and_a_rescale_writes_every_row_once(se
             seen = await complete()
             await until(lambda seen=seen: beyond(seen), "a checkpoint is complete")
             workers.pop(0).cancel()
-            workers.append(cluster.worker())
+            workers.append(cluster.tasks[cluster.worker().name])
         seen = await complete()
         await until(lambda: beyond(seen), "a checkpoint is complete after a restart")
         await cluster.request(RescaleJob(request="wider", job=cluster.job, parallelism=3))

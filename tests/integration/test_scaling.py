@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 
 from penstock.adapters.memory import MemoryScale
 from penstock.errors import ExternalError
@@ -12,13 +11,10 @@ from penstock.protocol.joblog import JobSettings
 from penstock.protocol.requests import SubmitJob
 from penstock.protocol.scaling import ScalingLimits
 from penstock.runtime.coordinator import CoordinatorService
-from penstock.runtime.leadership import ControlPorts
 from penstock.runtime.scaling import Scaling
-from penstock.runtime.subtask import Services
-from penstock.runtime.worker import WorkerService
 from penstock_coordinator.metrics import coordinator_samples
 
-from .test_cluster_in_memory import TIMEOUTS, Cluster, Loader, until
+from .test_cluster_in_memory import Cluster, until
 
 
 class Workload(MemoryScale):
@@ -36,12 +32,8 @@ class Workload(MemoryScale):
         """Start and end workers."""
         for number in range(wanted):
             if number not in self.running:
-                services = Services(self.cluster.log, self.cluster.blobs, self.cluster.clock)
-                name = f"tm-{number}"
-                service = WorkerService(
-                    f"{name}-{len(self.written)}", 1, services, Loader(self.cluster), host=f"{name} x"
-                )
-                self.running[number] = self.cluster._start(service.run())
+                worker = self.cluster.worker(host=f"tm-{number} x")
+                self.running[number] = self.cluster.tasks[worker.name]
         for number in [number for number in self.running if number >= wanted]:
             self.running.pop(number).cancel()
 
@@ -60,12 +52,9 @@ class Workload(MemoryScale):
 def coordinator(
     cluster: Cluster, workload: Workload, *, most: int, idle_ms: int = 500, settle_ms: int = 500
 ) -> CoordinatorService:
-    """A candidate that scales the workload; its task is the cluster's newest."""
+    """A candidate that scales the workload."""
     limits = ScalingLimits(slots=1, least=1, most=most, idle_ms=idle_ms, settle_ms=settle_ms)
-    ports = ControlPorts(cluster.log, cluster.blobs, cluster.metadata, cluster.clock, lambda: uuid.uuid4().hex)
-    service = CoordinatorService(uuid.uuid4().hex, ports, TIMEOUTS, scaling=Scaling(workload, limits))
-    cluster._start(service.run())
-    return service
+    return cluster.coordinator(scaling=Scaling(workload, limits))
 
 
 async def test_a_job_gets_the_workers_it_wants_and_gives_them_back():
@@ -113,15 +102,13 @@ async def test_a_new_leader_takes_nothing_away_that_is_used():
     workload = Workload(cluster, 1)
     await cluster.submit()
     try:
-        coordinator(cluster, workload, most=3)
-        leading = cluster.tasks[-1]
+        leading = coordinator(cluster, workload, most=3)
 
         async def checkpointed() -> bool:
             return (await cluster.history()).complete is not None
 
         await until(checkpointed, "a checkpoint is complete")
-        leading.cancel()
-        await asyncio.gather(leading, return_exceptions=True)
+        await cluster.end(leading.name)
         service = coordinator(cluster, workload, most=3, idle_ms=1, settle_ms=0)
         outcome = await asyncio.wait_for(service.job_ended(cluster.job), 60)
         assert outcome.state == "FINISHED", outcome.reason

@@ -28,6 +28,7 @@ from penstock.runtime.coordinator import CoordinatorService, CoordinatorTimeouts
 from penstock.runtime.job_store import JobStore
 from penstock.runtime.leadership import ControlPorts
 from penstock.runtime.observing import JobObserver
+from penstock.runtime.scaling import Scaling
 from penstock.runtime.subtask import Services, SubtaskSettings
 from penstock.runtime.topics import EVENTS, REQUESTS, create_control_topics
 from penstock.runtime.worker import LoadedJob, WorkerService, describe_error
@@ -89,20 +90,24 @@ class MemoryCluster:
     # -- services -------------------------------------------------------------------------------------------------------
 
     def coordinator(
-        self, *, address: str = "", observe: Callable[[str], JobObserver] | None = None
+        self,
+        *,
+        address: str = "",
+        observe: Callable[[str], JobObserver] | None = None,
+        scaling: Scaling | None = None,
     ) -> CoordinatorService:
         """Start a coordinator; one of them leads. `observe` gives every job that it masters somebody who looks on."""
         ports = ControlPorts(self.log, self.blobs, self.metadata, self.clock, self._new_id)
         name = f"leader-{next(self._names)}"
-        service = CoordinatorService(name, ports, self._timeouts, address=address, observe=observe)
+        service = CoordinatorService(name, ports, self._timeouts, address=address, observe=observe, scaling=scaling)
         self._start(service.name, service.run())
         return service
 
-    def worker(self, slots: int = 1) -> WorkerService:
+    def worker(self, slots: int = 1, *, host: str = "") -> WorkerService:
         """Start a worker process, as far as one process can."""
         services = Services(self.log, self.blobs, self.clock, self._data, collects=self._collects)
         name = f"worker-{next(self._names)}"
-        worker = WorkerService(name, slots, services, self, self._leader_silence_ms)
+        worker = WorkerService(name, slots, services, self, self._leader_silence_ms, host=host)
         self.workers[name] = worker
         self._start(name, worker.run())
         return worker
