@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import itertools
 import json
 import socketserver
 import threading
@@ -220,19 +221,20 @@ def test_a_commit_that_fails_fails_the_job_and_is_made_up_for(tmp_path: Path, mo
 
 
 def test_a_checkpoint_that_cannot_be_written_is_declined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """None is tolerated, so the job fails and says why; it goes on from the checkpoint before."""
-    upload, calls = snapshots.upload, iter(range(100))
+    """Three in a row are tolerated; with the fourth the job fails and says why, and goes on from the one before."""
+    upload, calls = snapshots.upload, itertools.count()
 
-    async def third_fails(*arguments: Any, **named: Any) -> Any:
-        if next(calls) == 2:
+    async def fails_from_the_third(*arguments: Any, **named: Any) -> Any:
+        if next(calls) >= 2:
             raise OSError(28, "No space left on device")
         return await upload(*arguments, **named)
 
-    monkeypatch.setattr("penstock.runtime.subtask.upload", third_fails)
+    monkeypatch.setattr("penstock.runtime.subtask.upload", fails_from_the_third)
     failed = run(copied(tmp_path / "out", SLOWLY), tmp_path / "state", settings(interval_ms=20))
     assert failed.state == "FAILED"
     assert "No space left on device" in failed.reason
-    assert "checkpoint 3" in failed.reason
+    assert "checkpoint 6" in failed.reason
+    monkeypatch.setattr("penstock.runtime.subtask.upload", upload)
     finish(copied(tmp_path / "out"), tmp_path / "state", resume=True)
     assert sorted(row["number"] for row in rows(tmp_path / "out")) == list(range(3_000))
 

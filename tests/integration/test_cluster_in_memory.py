@@ -3,108 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 
 import msgspec
-import pytest
+from tests.integration.one_job import Cluster, until
 
-from penstock import Pipeline, col, count, tumbling
-from penstock.connectors import collecting, iterables
-from penstock.connectors.base import Sink
-from penstock.graph.jobgraph import build_job_graph
-from penstock.graph.scaling import scalable_form
 from penstock.protocol import joblog
-from penstock.protocol.checkpoints import CheckpointSettings
-from penstock.protocol.joblog import JobHistory, JobSettings, Savepoint
-from penstock.protocol.requests import Answer, CancelJob, RescaleJob, StopJob, SubmitJob, TakeSavepoint
-from penstock.protocol.restarts import FixedDelay
+from penstock.protocol.joblog import Savepoint
+from penstock.protocol.requests import Answer, CancelJob, RescaleJob, StopJob, TakeSavepoint
 from penstock.runtime import remains
 from penstock.runtime.catalog import JobCatalog
-from penstock.runtime.coordinator import (
-    CoordinatorService,
-    CoordinatorTimeouts,
-)
-from penstock.testing.memory_cluster import MemoryCluster
-
-START = datetime(2026, 1, 1, tzinfo=UTC)
-ROWS = 6_000
-DEADLINE_S = 60
-TIMEOUTS = CoordinatorTimeouts(lease_ttl_ms=3_000, takeover_ms=700, worker_ms=1_500)
-
-
-@dataclass
-class Event:
-    key: int
-    value: int
-    at: datetime
-
-
-def events() -> Iterable[Event]:
-    return (Event(n % 7, n, START + timedelta(seconds=n)) for n in range(ROWS))
-
-
-class Cluster(MemoryCluster):
-    """One job on ports in memory."""
-
-    def __init__(self, *, rate: float | None = None, parallelism: int = 2, sink: Sink | None = None) -> None:
-        """`sink`: the rows go there instead of being gathered for `check`."""
-        super().__init__(timeouts=TIMEOUTS, plan_of=lambda _: self.pipeline.plan)
-        self.job = uuid.uuid4().hex
-        self.sink = collecting.Sink()
-        self.pipeline = Pipeline("cluster")
-        (
-            self.pipeline.read(iterables.Source(events, schema=Event, event_time="at", rate=rate))
-            .key_by("key")
-            .window(tumbling("100s"))
-            .agg(n=count(), total=col("value").sum())
-            .write(sink or self.sink)
-        )
-        self.graph = build_job_graph(self.pipeline.plan, parallelism)
-
-    async def submit(self) -> None:
-        """By the id that the test knows already; again, if it says so again."""
-        settings = JobSettings(CheckpointSettings(interval_ms=50), FixedDelay(attempts=20, delay_ms=10))
-        request = SubmitJob(
-            request=self.job, job=self.job, name="cluster", graph=self.graph.to_json(),
-            scalable=scalable_form(self.pipeline.plan).to_json(), settings=settings,
-        )  # fmt: skip
-        await self.request(request)
-
-    async def answer(self, request: str) -> Answer:
-        """The answer to a request about the job."""
-        return await super().answer(self.job, request, DEADLINE_S)
-
-    async def candidate(self) -> tuple[CoordinatorService, asyncio.Future, asyncio.Task[None]]:
-        """Start a coordinator that would lead the job."""
-        service = self.coordinator()
-        return service, service.job_ended(self.job), self.tasks[service.name]
-
-    async def history(self, job: str = "") -> JobHistory:
-        """The log of the job, if no other is named."""
-        return await super().history(job or self.job)
-
-    def check(self) -> None:
-        """Every window once, every row counted."""
-        assert sum(row["n"] for row in self.sink.rows) == ROWS
-        assert sum(row["total"] for row in self.sink.rows) == sum(range(ROWS))
-        windows = [(row["key"], row["window_start"]) for row in self.sink.rows]
-        assert len(windows) == len(set(windows)) == 7 * ROWS // 100
-
-
-async def until(condition: Callable[[], object], what: str, deadline_s: float = DEADLINE_S) -> None:
-    """Wait for a condition (perhaps a coroutine)."""
-    async with asyncio.timeout(deadline_s):
-        while True:
-            found = condition()
-            if asyncio.iscoroutine(found):
-                found = await found
-            if found:
-                return
-            await asyncio.sleep(0.01)
-    pytest.fail(what)
 
 
 async def test_a_job_runs_on_two_workers():
@@ -146,10 +53,7 @@ async def test_a_dead_worker_is_replaced_and_nothing_is_lost_or_doubled():
         first = cluster.tasks[cluster.worker().name]
         cluster.worker()
 
-        async def checkpointed() -> bool:
-            return (await cluster.history()).complete is not None
-
-        await until(checkpointed, "a checkpoint is complete")
+        await until(cluster.checkpointed, "a checkpoint is complete")
         first.cancel()
         cluster.worker()
         outcome = await asyncio.wait_for(ended, 60)
@@ -169,10 +73,7 @@ async def test_a_new_leader_adopts_what_runs():
         _, _, leading = await cluster.candidate()
         cluster.worker(slots=2)
 
-        async def checkpointed() -> bool:
-            return (await cluster.history()).complete is not None
-
-        await until(checkpointed, "a checkpoint is complete")
+        await until(cluster.checkpointed, "a checkpoint is complete")
         leading.cancel()
         await asyncio.gather(leading, return_exceptions=True)
         _, ended, _ = await cluster.candidate()
@@ -224,10 +125,7 @@ async def test_requests_are_carried_out_and_answered_once():
         for _ in range(3):
             cluster.worker()
 
-        async def checkpointed() -> bool:
-            return (await cluster.history()).complete is not None
-
-        await until(checkpointed, "a checkpoint is complete")
+        await until(cluster.checkpointed, "a checkpoint is complete")
         await cluster.request(TakeSavepoint(request="save", job=cluster.job))
         saved = await cluster.answer("save")
         assert saved.outcome == "completed", saved.reason
@@ -306,10 +204,7 @@ async def test_a_cancelled_job_leaves_nothing_behind():
         for _ in range(2):
             cluster.worker()
 
-        async def checkpointed() -> bool:
-            return (await cluster.history()).complete is not None
-
-        await until(checkpointed, "a checkpoint is complete")
+        await until(cluster.checkpointed, "a checkpoint is complete")
         await cluster.request(CancelJob(request="enough", job=cluster.job))
         assert (await cluster.answer("enough")).outcome == "completed"
         assert (await asyncio.wait_for(ended, 30)).state == "CANCELED"

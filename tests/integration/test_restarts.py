@@ -58,7 +58,7 @@ def test_a_source_at_its_end_makes_no_key_group_old(expected: dict[str, Result],
     case = next(case for case in CASES if case.name == "files")
     write_files(tmp_path / "in")
     planned = (Attempt(3, 20, 0, after_checkpoints=3), Attempt(1, 20, 0, after_checkpoints=2), Attempt(2, 20, 60, None))
-    stress = Stress(lambda out: case.declare(out, 3_000), tmp_path, "planned", planned=planned)
+    stress = Stress(lambda out: case.declare(out, 500), tmp_path, "planned", planned=planned)
     compare(case.result(stress.run()), expected["files"], stress.history)
     assert len(stress.history) == 3
 

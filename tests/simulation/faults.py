@@ -17,8 +17,9 @@ FAULTS: dict[str, Fault] = {}
 
 LEADER_STEPS = (
     "create epoch", "append epoch", "take over",
-    "write Leader", "write Begin", "write Complete", "write Savepoint", "write Terminated",
-    "recorded Leader", "recorded Begin", "recorded Complete", "recorded Savepoint", "recorded Terminated",
+    "write Leader", "write Begin", "write AttemptFailed", "write Complete", "write Savepoint", "write Terminated",
+    "recorded Leader", "recorded Begin", "recorded AttemptFailed", "recorded Complete", "recorded Savepoint",
+    "recorded Terminated",
     "announce Deploy", "announce BarrierMarker", "announce CheckpointCompleted", "announce FinishAttempt",
     "announce CancelAttempt", "store manifest",
 )  # fmt: skip

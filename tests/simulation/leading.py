@@ -62,9 +62,9 @@ class Coordinator(Node):
         """A client asks."""
         self.deliver(self._inbox.put, ("request", request))
 
-    def reopen(self) -> None:
-        """A client resumes a suspended job."""
-        self.deliver(self._inbox.put, ("reopen", None))
+    def reopen(self, parallelism: int) -> None:
+        """A client resumes a suspended job, perhaps with a changed graph."""
+        self.deliver(self._inbox.put, ("reopen", parallelism))
 
     def _crash(self, error: BaseException) -> None:
         """As in production an error nobody expects ends the process; only those of the outside are expected."""
@@ -102,7 +102,7 @@ class Coordinator(Node):
                 if master is self.master:
                     yield from self._feed(event)
             elif kind == "reopen" and self.epoch and self.master is not None:
-                yield from self._open_job()
+                yield from self._open_job(value)
 
     def _on_event(self, event: messages.AnyEvent) -> Work:
         coverage = self._world.coverage
@@ -226,12 +226,19 @@ class Coordinator(Node):
         self._world.announced(command)
         yield self._world.log.append(self, COMMANDS, 0, command)
 
-    def _open_job(self) -> Work:
+    def _open_job(self, wanted: int = 0) -> Work:
+        """`wanted`: the parallelism of a graph that is not the job log's; 0: as the log says."""
         name = self._world.job
         history, manifest = yield from self._load_history()
         scenario = self._world.scenario
-        topology = scenario.topology(history.graph["parallelism"])
-        self.master = JobMaster(name, history, topology, scenario.checkpoints, scenario.restarts, self.kernel.new_id)
+        parallelism = history.graph["parallelism"]
+        changed: job.ChangedGraph | None = None
+        if wanted not in (0, parallelism):
+            changed = job.ChangedGraph(scenario.topology(wanted), {"parallelism": wanted})
+        self.master = JobMaster(
+            name, history, scenario.topology(parallelism), scenario.checkpoints, scenario.restarts,
+            self.kernel.new_id, changed, resumable=scenario.resumable,
+        )  # fmt: skip
         self._writer = joblog.JobLogWriter(history)
         attempt = self.master.attempt
         statuses: dict[SubtaskId, tuple[str, TaskStatus]] = {

@@ -71,6 +71,8 @@ class Scenario:
     splits: dict[str, tuple[Row, ...]]
     checkpoints: CheckpointSettings
     restarts: RestartStrategy
+    resumable: bool
+    """Whether somebody goes on with the job when no restart is left, perhaps with a changed graph."""
     credit_bytes: int
     pace_ms: int
     concurrent_io: bool
@@ -162,6 +164,7 @@ def draw_scenario(seed: int, faults: tuple[str, ...]) -> Scenario:
             flavour=flavour,
         ),
         restarts=_restarts(draw),
+        resumable=random.Random(seed ^ 0x4E5).random() < 0.5,
         credit_bytes=draw.choice((30, 60, 10_000)),
         pace_ms=draw.choice((10, 30, 60)),
         concurrent_io=draw.random() < 0.3,

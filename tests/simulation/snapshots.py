@@ -138,7 +138,8 @@ class Snapshots:
                 case UploadDone():
                     task.put(subtask.Uploaded(command.checkpoint, command.nonce, snapshot))
                 case UploadGivenUp(reason=reason):
-                    task.put(subtask.UploadFailed(command.checkpoint, command.nonce, reason))
+                    away = task.world.blobs.down
+                    task.put(subtask.UploadFailed(command.checkpoint, command.nonce, reason, away))
 
     @staticmethod
     def _assemble(frozen: _Frozen, key: str) -> tuple[Handle | None, bytes]:

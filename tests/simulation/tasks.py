@@ -149,7 +149,10 @@ class Task:
         self.worker.task_ended(self)
 
     def _open(self) -> Work:
-        self.source.open()
+        alone = self.deploy.publishes_only and self.vertex != "w"
+        self._exhausted = alone
+        if not alone:
+            self.source.open()
         restore = self.deploy.restore
         manifest = (yield from self.snapshots.restore(restore)) if restore else None
         if self.vertex == "w":
@@ -162,7 +165,7 @@ class Task:
             self.publisher.start()
         else:
             self.running()
-        if self.vertex != "s":
+        if self.vertex != "s" and not alone:
             self.holds.hold("reader", self._offset)
             self._processes.append(self.worker.start(self._fetch(), self.fail))
         self._commit()

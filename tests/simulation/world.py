@@ -107,9 +107,7 @@ class World:
     def _final(self) -> None:
         terminated = self.invariants.terminated
         assert terminated is not None
-        published = terminated.state in ("FINISHED", "STOPPED") or (
-            terminated.state == "CANCELED" and "not fully published" not in terminated.reason
-        )
+        published = "not fully published" not in terminated.reason
         self.invariants.final_output(terminated.state, complete=published)
         if terminated.state == "FAILED" and isinstance(self.scenario.restarts, ExponentialDelay):
             raise Violation(f"I10: FAILED although restarts are unbounded: {terminated.reason}")
@@ -368,13 +366,15 @@ class World:
         """Ask whoever leads until there is an answer, as a dispatcher that repeats a request with its id."""
         if name in self._answers or self._ended_at is not None or tries > 60:
             return
-        topology = self.scenario.topology(request.parallelism) if request.kind == "rescale" else None
+        changed = None
+        if request.kind == "rescale":
+            topology = self.scenario.topology(request.parallelism)
+            changed = job.ChangedGraph(topology, {"parallelism": request.parallelism})
         requested = job.Requested(
             name,
             request.kind,
             drain=request.drain,
-            topology=topology,
-            graph={"parallelism": request.parallelism} if topology else None,
+            changed=changed,
             reason="asked",
         )
         for coordinator in self.coordinators:
@@ -396,13 +396,13 @@ class World:
     def job_ended(self, coordinator: Coordinator, command: job.JobEnded) -> None:
         """The leader says that the job has ended."""
         self.coverage.add(f"job ended {command.state}")
-        if command.state == "SUSPENDED":
+        if command.state == "SUSPENDED" or (command.state == "FAILED" and self.scenario.resumable):
             self.kernel.after(self.kernel.random.randint(50, 400), self._resume)
 
     def _resume(self) -> None:
         for coordinator in self.coordinators:
             if coordinator.alive and coordinator.master and coordinator.master.phase.name == "SUSPENDED":
-                coordinator.reopen()
+                coordinator.reopen(self.kernel.random.choice((0, 0, 1, 2, 3)))
 
     def led(self, coordinator: Coordinator) -> None:
         """A candidate leads."""

@@ -25,7 +25,7 @@ def _status(subtask: SubtaskId, state: TaskState = "running", published: int = 0
 
 def _begun() -> AttemptTasks:
     tasks = AttemptTasks()
-    assert tasks.begin(TOPOLOGY, {"b": 1, "a": 1})
+    assert tasks.begin(TOPOLOGY.slots, {"b": 1, "a": 1})
     return tasks
 
 
@@ -39,7 +39,7 @@ def test_slots_are_filled_in_order_of_the_workers() -> None:
 
 def test_too_few_slots_are_noticed() -> None:
     """An attempt that lost a slot while it began says so."""
-    assert not AttemptTasks().begin(TOPOLOGY, {"a": 1})
+    assert not AttemptTasks().begin(TOPOLOGY.slots, {"a": 1})
 
 
 def test_only_the_assigned_worker_is_heard() -> None:
@@ -47,9 +47,9 @@ def test_only_the_assigned_worker_is_heard() -> None:
     tasks = _begun()
     assert not tasks.heard("b", _status(SOURCE))
     assert tasks.heard("a", _status(SOURCE))
-    assert not tasks.all_run(TOPOLOGY)
+    assert not tasks.all_run(TOPOLOGY.subtasks)
     assert tasks.heard("b", _status(SINK))
-    assert tasks.all_run(TOPOLOGY)
+    assert tasks.all_run(TOPOLOGY.subtasks)
 
 
 def test_what_is_published_never_falls() -> None:
@@ -75,6 +75,6 @@ def test_a_running_attempt_is_taken_over_as_it_is() -> None:
     tasks = AttemptTasks()
     tasks.adopt({SOURCE: ("x", _status(SOURCE, "ended")), SINK: ("y", _status(SINK, published=2))})
     assert tasks.worker_of(SINK) == "y"
-    assert tasks.all_run(TOPOLOGY)
+    assert tasks.all_run(TOPOLOGY.subtasks)
     assert tasks.all_sources_ended(TOPOLOGY)
     assert tasks.all_published(TOPOLOGY, 2)

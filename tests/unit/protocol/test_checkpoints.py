@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from penstock.protocol.checkpoints import CheckpointBook, CheckpointSettings, PendingCheckpoint
+from penstock.protocol.checkpoints import RETRY_MS, CheckpointBook, CheckpointSettings, PendingCheckpoint
 from penstock.protocol.messages import Acknowledged, Declined, SubtaskId, SubtaskSnapshot
 
 SUBTASKS = (SubtaskId("s", 0), SubtaskId("k", 0))
@@ -95,6 +95,31 @@ def test_failures_in_a_row_are_counted():
     book.trigger("a", SUBTASKS, "periodic", 70)
     assert len(book.abort_all()) == 1
     assert not book.too_many_failures
+
+
+def test_a_store_that_is_away_costs_checkpoints_and_no_attempt():
+    """Another attempt could not write them either; nor does a savepoint that somebody asked for count."""
+    book = new_book(tolerable_failed=0)
+    pending = book.trigger("a", SUBTASKS, "periodic", 0)
+    declined = Declined(
+        job="j", attempt="a", checkpoint=pending.checkpoint, nonce=pending.nonce, subtask=SUBTASKS[0],
+        reason="503", unavailable=True,
+    )  # fmt: skip
+    assert book.declined(declined, 1) == [pending]
+    assert not book.too_many_failures
+    book.trigger("a", SUBTASKS, "savepoint", 2)
+    assert len(book.expired(60_000)) == 1
+    assert not book.too_many_failures
+
+
+def test_an_ending_tries_again_after_a_pause():
+    """A checkpoint that fails at once must not be triggered in a circle."""
+    book = new_book()
+    assert book.may_retry(0)
+    pending = book.trigger("a", SUBTASKS, "final", 0)
+    book.failed(pending, 5)
+    assert not book.may_retry(5 + RETRY_MS - 1)
+    assert book.may_retry(5 + RETRY_MS)
 
 
 def test_what_others_restore_from_is_exact():

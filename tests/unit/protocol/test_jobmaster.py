@@ -12,6 +12,7 @@ from penstock.protocol.jobevents import (
     Announce,
     Append,
     CaptureOffsets,
+    ChangedGraph,
     JobCommand,
     JobEvent,
     ManifestStored,
@@ -26,12 +27,14 @@ from penstock.protocol.jobevents import (
     TasksListed,
     Ticked,
     Topology,
+    WorkerGone,
 )
-from penstock.protocol.joblog import Begin, Complete, JobHistory, Savepoint, Submit, Terminated
-from penstock.protocol.jobmaster import JobMaster, Phase
+from penstock.protocol.joblog import AttemptFailed, Begin, Complete, JobHistory, Savepoint, Submit, Terminated
+from penstock.protocol.jobmaster import PUBLISH_AGAIN_MS, SLOTS_MS, JobMaster, Phase
 from penstock.protocol.messages import (
     Acknowledged,
     BarrierMarker,
+    CheckpointAborted,
     CheckpointCompleted,
     Deploy,
     SubtaskId,
@@ -47,13 +50,18 @@ TOPOLOGY = Topology((SOURCE,), frozenset({SOURCE}), frozenset({SOURCE}), {}, fro
 class Shell:
     """Carries out the commands of a master at once, as a store and a worker that never fail."""
 
-    def __init__(self, history: JobHistory | None = None, restarts: RestartStrategy | None = None) -> None:
+    def __init__(
+        self,
+        history: JobHistory | None = None,
+        restarts: RestartStrategy | None = None,
+        changed: ChangedGraph | None = None,
+    ) -> None:
         submit = Submit(seq=0, nonce="n", job="j", name="n", graph={})
         self.history = history or JobHistory.of([submit])
         ids = itertools.count(1)
         self.master = JobMaster(
             "j", self.history, TOPOLOGY, CheckpointSettings(interval_ms=100), restarts or FixedDelay(delay_ms=10),
-            lambda: f"{next(ids):032x}",
+            lambda: f"{next(ids):031x}{self.history.epoch}", changed,
         )  # fmt: skip
         self.commands: list[JobCommand] = []
         self.now = 0
@@ -206,3 +214,162 @@ def test_a_terminated_job_stays_terminated():
     heir.start(2)
     assert heir.master.phase is Phase.TERMINATED
     assert heir.announced(Deploy) == []
+
+
+WIDE = Topology(
+    tuple(SubtaskId("s", n) for n in range(9)), frozenset({SOURCE}), frozenset({SOURCE}), {}, frozenset(),
+    {SubtaskId("s", n): n for n in range(9)}, 9, 9,
+)  # fmt: skip
+
+
+def _with_a_complete(shell: Shell) -> None:
+    """A checkpoint is COMPLETE, and nothing of it published."""
+    shell.start()
+    shell.now += 100
+    shell.feed(Ticked())
+    shell.ack()
+
+
+def _later(shell: Shell, ms: int) -> None:
+    shell.now += ms
+    shell.feed(Ticked())
+
+
+def _outcomes(shell: Shell) -> list[str]:
+    return [c.outcome for c in shell.commands if isinstance(c, RequestDone)]
+
+
+def test_why_an_attempt_failed_stands_in_the_log():
+    """With place, worker and the user's frames: no leader that saw it may be left."""
+    shell = Shell()
+    shell.start()
+    status = TaskStatus("j", shell.master.attempt, SOURCE, "failed", error="ZeroDivisionError", frames="in f")
+    shell.feed(StatusReported("w", status))
+    (failed,) = [record for record in shell.history.records if isinstance(record, AttemptFailed)]
+    assert (failed.attempt_number, failed.subtask, failed.worker, failed.frames) == (1, "s[0]", "w", "in f")
+    assert failed.reason == "s[0]: ZeroDivisionError"
+
+
+def test_a_failed_job_publishes_what_is_complete_first():
+    """In an attempt of its sinks alone, on a single slot, which takes no checkpoint."""
+    shell = Shell(restarts=NoRestart())
+    _with_a_complete(shell)
+    shell.report("failed")
+    assert shell.history.terminated is None
+    begin = shell.history.begin
+    assert begin is not None
+    assert begin.publishes_only
+    assert shell.announced(Deploy)[-1].publishes_only
+    shell.report("running")
+    _later(shell, 1_000)
+    assert len(shell.announced(BarrierMarker)) == 1
+    shell.report("running", published=1)
+    assert shell.history.terminated is not None
+    assert (shell.history.terminated.state, shell.history.terminated.reason) == ("FAILED", "s[0]: failed")
+
+
+def test_publishing_alone_is_tried_again_until_its_deadline():
+    """No restart strategy is asked for it."""
+    shell = Shell(restarts=NoRestart())
+    _with_a_complete(shell)
+    shell.report("failed")
+    shell.report("failed")
+    assert shell.master.phase is Phase.RESTARTING
+    _later(shell, PUBLISH_AGAIN_MS)
+    assert shell.master.phase is Phase.RUNNING
+    _later(shell, 30_000)
+    assert shell.history.terminated is not None
+    assert "was not fully published" in shell.history.terminated.reason
+
+
+def test_a_job_without_slots_obeys_what_is_asked_of_it():
+    """Another parallelism, a savepoint, a stop: each from the newest COMPLETE, published by a single slot."""
+    for kind, outcome in (("rescale", "rescaled"), ("savepoint", "completed"), ("stop", "completed")):
+        shell = Shell()
+        _with_a_complete(shell)
+        shell.feed(Requested("r0", "rescale", changed=ChangedGraph(WIDE, {"parallelism": 9})))
+        shell.ack()
+        shell.report("running", published=2)
+        assert shell.master.phase is Phase.WAITING
+        narrow = ChangedGraph(TOPOLOGY, {"parallelism": 1}) if kind == "rescale" else None
+        shell.feed(Requested("r1", kind, changed=narrow))
+        _later(shell, SLOTS_MS)
+        _later(shell, 1)
+        assert outcome in _outcomes(shell), kind
+
+
+def test_a_cancelled_job_publishes_though_its_slots_are_gone():
+    """One slot is enough for its sinks."""
+    shell = Shell()
+    _with_a_complete(shell)
+    shell.feed(SlotsOffered({}), WorkerGone("w", "killed"))
+    _later(shell, 10)
+    assert shell.master.phase is Phase.WAITING
+    shell.feed(Requested("r", "cancel", reason="asked"), SlotsOffered({"v": 1}))
+    assert shell.master.publishes_only
+    shell.feed(StatusReported("v", TaskStatus("j", shell.master.attempt, SOURCE, "running", 1)))
+    assert shell.history.terminated is not None
+    assert (shell.history.terminated.state, shell.history.terminated.reason) == ("CANCELED", "asked")
+
+
+def test_a_changed_graph_begins_when_the_old_one_has_published():
+    """Who resumes a failed run with another pipeline must not lose what the former one had complete."""
+    shell = Shell()
+    _with_a_complete(shell)
+    heir = Shell(shell.history, changed=ChangedGraph(TOPOLOGY, {"parallelism": 2}))
+    heir.start(2)
+    begin = heir.history.begin
+    assert begin is not None
+    assert (begin.publishes_only, begin.generation, begin.graph) == (True, 0, None)
+    heir.report("running", published=1)
+    begin = heir.history.begin
+    assert begin is not None
+    assert (begin.publishes_only, begin.generation, begin.graph) == (False, 1, {"parallelism": 2})
+
+
+def test_a_changed_graph_begins_at_once_where_nothing_is_complete():
+    """There is nothing to publish."""
+    shell = Shell()
+    shell.start()
+    heir = Shell(shell.history, changed=ChangedGraph(TOPOLOGY, {"parallelism": 2}))
+    heir.start(2)
+    begin = heir.history.begin
+    assert begin is not None
+    assert (begin.publishes_only, begin.generation, begin.graph) == (False, 1, {"parallelism": 2})
+
+
+def test_a_job_whose_checkpoint_is_gone_can_be_cancelled():
+    """Nothing begins, everything else is refused."""
+    shell = Shell()
+    _with_a_complete(shell)
+    heir = Shell(shell.history)
+    heir.feed(Opened(2, {}, unreadable="its manifest is missing"), SlotsOffered({"w": 1}))
+    assert heir.announced(Deploy) == []
+    heir.feed(Requested("r", "savepoint"))
+    assert _outcomes(heir) == ["refused: the job cannot go on: its manifest is missing; cancel it"]
+    heir.feed(Requested("r2", "cancel", reason="asked"))
+    assert heir.history.terminated is not None
+    assert heir.history.terminated.state == "CANCELED"
+
+
+def test_a_savepoint_that_times_out_is_refused_and_restarts_nothing():
+    """Who asked hears it once; the attempt goes on."""
+    shell = Shell()
+    shell.start()
+    shell.feed(Requested("r", "savepoint"))
+    _later(shell, 600_000)
+    assert _outcomes(shell) == ["refused: its checkpoint 1 failed: timeout"]
+    assert shell.master.phase is Phase.RUNNING
+
+
+def test_a_leader_that_adopts_lets_paused_sources_go_on():
+    """They paused for a rescale or a suspension that nobody carries on; who asked for it asks again."""
+    for kind in ("rescale", "suspend"):
+        shell = Shell()
+        shell.start()
+        changed = ChangedGraph(WIDE, {"parallelism": 9}) if kind == "rescale" else None
+        shell.feed(Requested("r", kind, changed=changed))
+        shell.ack()
+        heir = Shell(shell.history)
+        heir.start(2, {SOURCE: ("w", TaskStatus("j", shell.master.attempt, SOURCE, "running"))})
+        assert [aborted.checkpoint for aborted in heir.announced(CheckpointAborted)] == [1], kind

@@ -240,3 +240,7 @@ class LogicalPlan:
     def node(self, node_id: str) -> Node:
         """The node with that id."""
         return next(node for node in self.nodes if node.id == node_id)
+
+    def by_operator(self, operator_id: str) -> Node | None:
+        """The node whose operator has this id, whatever else of the pipeline has changed; None if there is none."""
+        return next((node for node in self.nodes if node.operator_id == operator_id), None)

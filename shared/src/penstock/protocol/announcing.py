@@ -41,7 +41,7 @@ class Announcements:
         return Announce(Deploy(
             epoch=self.epoch, job=self.job, attempt=begin.attempt, attempt_number=begin.attempt_number,
             subtask=subtask, worker=worker, generation=begin.generation, restore=begin.restore,
-            start_offset=offsets[subtask.index] if offsets else 0,
+            start_offset=offsets[subtask.index] if offsets else 0, publishes_only=begin.publishes_only,
         ))  # fmt: skip
 
     def barrier(self, pending: PendingCheckpoint, flavour: Flavour, *, pause: bool) -> Announce:
@@ -58,11 +58,11 @@ class Announcements:
             nonce=record.checkpoint_nonce,
         ))  # fmt: skip
 
-    def aborted(self, checkpoint: int, nonce: str) -> Announce:
+    def aborted(self, checkpoint: int, nonce: str, reason: str = "") -> Announce:
         """A checkpoint of the newest attempt will not be COMPLETE."""
-        return Announce(
-            CheckpointAborted(epoch=self.epoch, job=self.job, attempt=self.attempt, checkpoint=checkpoint, nonce=nonce)
-        )
+        return Announce(CheckpointAborted(
+            epoch=self.epoch, job=self.job, attempt=self.attempt, checkpoint=checkpoint, nonce=nonce, reason=reason
+        ))  # fmt: skip
 
     def cancel(self, reason: str, *, final: bool = False) -> Announce:
         """The newest attempt is to stop at once; `final` if the job has ended."""

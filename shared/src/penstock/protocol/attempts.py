@@ -17,12 +17,12 @@ class AttemptTasks:
         self.published: dict[SubtaskId, int] = {}
         """The newest checkpoint whose output is visible, per sink."""
 
-    def begin(self, topology: Topology, workers: Mapping[str, int]) -> bool:
+    def begin(self, slots: Mapping[SubtaskId, int], workers: Mapping[str, int]) -> bool:
         """Fill the workers' slots in order: slot n of the job gets the n-th free slot. False if there are too few."""
         self.statuses.clear()
         self.published.clear()
-        free = [worker for worker, slots in sorted(workers.items()) for _ in range(slots)]
-        self._assignment = {subtask: free[slot] if slot < len(free) else "" for subtask, slot in topology.slots.items()}
+        free = [worker for worker, number in sorted(workers.items()) for _ in range(number)]
+        self._assignment = {subtask: free[slot] if slot < len(free) else "" for subtask, slot in slots.items()}
         return "" not in self._assignment.values()
 
     def adopt(self, running: Mapping[SubtaskId, tuple[str, TaskStatus]]) -> None:
@@ -61,11 +61,10 @@ class AttemptTasks:
                 return subtask
         return None
 
-    def all_run(self, topology: Topology) -> bool:
-        """Whether every subtask was heard to run."""
+    def all_run(self, subtasks: Iterable[SubtaskId]) -> bool:
+        """Whether every one of these was heard to run."""
         return all(
-            subtask in self.statuses and self.statuses[subtask].state in ("running", "ended")
-            for subtask in topology.subtasks
+            subtask in self.statuses and self.statuses[subtask].state in ("running", "ended") for subtask in subtasks
         )
 
     def all_sources_ended(self, topology: Topology) -> bool:

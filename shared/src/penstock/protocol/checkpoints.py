@@ -22,12 +22,17 @@ class CheckpointSettings(msgspec.Struct, frozen=True):
     min_pause_ms: int = 0
     timeout_ms: int = 600_000
     max_concurrent: int = 1
-    tolerable_failed: int = 0
+    tolerable_failed: int = 3
+    """How many periodic checkpoints may fail in a row; one more fails the attempt. Those that fail because the store is
+    away do not count: another attempt could not write them either."""
     flavour: Flavour = "aligned"
 
 
 Purpose = Literal["periodic", "final", "savepoint", "stop", "rescale", "suspend"]
 """Why a checkpoint was triggered: all but `periodic` belong to an ending."""
+
+RETRY_MS = 1_000
+"""How long after a failed checkpoint one of an ending is triggered again."""
 
 
 @dataclass(slots=True)
@@ -60,6 +65,7 @@ class CheckpointBook:
         self._last_trigger_ms: int | None = None
         self._last_end_ms: int | None = None
         self._failed_in_a_row = 0
+        self._failed_last = False
 
     @property
     def pending(self) -> list[PendingCheckpoint]:
@@ -83,6 +89,7 @@ class CheckpointBook:
         """A new attempt runs: nothing is pending, and the interval starts anew."""
         self._pending.clear()
         self._failed_in_a_row = 0
+        self._failed_last = False
         self._last_trigger_ms = now_ms
 
     def due(self, now_ms: int) -> bool:
@@ -92,6 +99,10 @@ class CheckpointBook:
         if self._last_trigger_ms is not None and now_ms - self._last_trigger_ms < self._settings.interval_ms:
             return False
         return self._last_end_ms is None or now_ms - self._last_end_ms >= self._settings.min_pause_ms
+
+    def may_retry(self, now_ms: int) -> bool:
+        """Whether an ending may trigger its checkpoint now: at once, but after a failure only after a pause."""
+        return not self._failed_last or self._last_end_ms is None or now_ms - self._last_end_ms >= RETRY_MS
 
     def trigger(
         self, attempt: str, subtasks: Iterable[SubtaskId], purpose: Purpose, now_ms: int, *, drain: bool = False
@@ -117,7 +128,7 @@ class CheckpointBook:
     def declined(self, message: Declined, now_ms: int) -> list[PendingCheckpoint]:
         """The checkpoint that a subtask could not take, if it was pending: it is aborted."""
         pending = self._pending.get((message.attempt, message.checkpoint, message.nonce))
-        return self._abort([pending] if pending else [], now_ms)
+        return self._abort([pending] if pending else [], now_ms, counts=not message.unavailable)
 
     def failed(self, pending: PendingCheckpoint, now_ms: int) -> list[PendingCheckpoint]:
         """All acks are in, but the checkpoint must not become COMPLETE: it is aborted."""
@@ -131,6 +142,7 @@ class CheckpointBook:
     def completed(self, checkpoint: int, now_ms: int) -> list[PendingCheckpoint]:
         """COMPLETE stands in the job log; returns the lower ones, which are aborted by it."""
         self._failed_in_a_row = 0
+        self._failed_last = False
         self._last_end_ms = now_ms
         done = [p for p in self.pending if p.checkpoint == checkpoint]
         lower = [p for p in self.pending if p.checkpoint < checkpoint]
@@ -144,10 +156,12 @@ class CheckpointBook:
         self._pending.clear()
         return pending
 
-    def _abort(self, aborted: list[PendingCheckpoint], now_ms: int) -> list[PendingCheckpoint]:
+    def _abort(self, aborted: list[PendingCheckpoint], now_ms: int, *, counts: bool = True) -> list[PendingCheckpoint]:
+        """What somebody asked for is refused when it fails, and no failure of the attempt (Flink's rule too)."""
         for pending in aborted:
             del self._pending[self._key(pending)]
-            self._failed_in_a_row += 1
+            self._failed_in_a_row += counts and pending.purpose in ("periodic", "final")
+            self._failed_last = True
             self._last_end_ms = now_ms
         return aborted
 

@@ -13,35 +13,65 @@ import msgspec
 
 from penstock.protocol.attempts import AttemptTasks
 from penstock.protocol.checkpoints import PendingCheckpoint, Purpose
-from penstock.protocol.jobevents import JobCommand, RequestDone, Requested, Topology
-from penstock.protocol.joblog import AnyRecord, Complete, JobHistory, Savepoint, Terminated
+from penstock.protocol.jobevents import ChangedGraph, JobCommand, RequestDone, Requested, Topology
+from penstock.protocol.joblog import AnyRecord, Complete, JobHistory, Savepoint, TerminalState, Terminated
 from penstock.protocol.phases import Phase
 
-CANCEL_DEADLINE_MS = 30_000
-"""How long a cancelled job may still publish what is complete."""
+PUBLISH_DEADLINE_MS = 30_000
+"""How long a cancelled or failed job may still publish what is complete."""
+
+_BUSY: dict[str, str] = {
+    "finish": "its input has ended, and its last checkpoint is being taken and published",
+    "savepoint": "a savepoint is being taken",
+    "stop": "it is being stopped",
+    "rescale": "it is being rescaled",
+    "suspend": "it is being suspended",
+    "cancel": "it is being cancelled",
+    "fail": "it has failed, and what is complete is being published",
+}
 
 
 @dataclass
 class Ending:
     """An ending or savepoint under way. Once `checkpoint` is set it is COMPLETE and only publishing is waited for."""
 
-    kind: Literal["finish", "savepoint", "stop", "rescale", "suspend", "cancel"]
+    kind: Literal["finish", "savepoint", "stop", "rescale", "suspend", "cancel", "fail"]
     request: str = ""
     drain: bool = False
     reason: str = ""
     checkpoint: int | None = None
+    """0: no checkpoint of the job is COMPLETE, so there is nothing to publish."""
     deadline_ms: int | None = None
-    requested: Requested | None = None
+    changed: ChangedGraph | None = None
+    """What a rescaled job, or one that goes on with a changed pipeline, runs then."""
+    publishes_alone: bool = False
+    """Whether the job cannot run for want of slots, so that only its sinks are started."""
 
     @property
     def purpose(self) -> Purpose:
         """Of the checkpoint that the ending takes."""
-        return "final" if self.kind == "finish" else "savepoint" if self.kind in ("savepoint", "cancel") else self.kind
+        match self.kind:
+            case "finish":
+                return "final"
+            case "savepoint" | "cancel" | "fail":
+                return "savepoint"
+            case kind:
+                return kind
 
     @property
     def pauses(self) -> bool:
         """Whether sources stop at its barrier."""
         return self.kind in ("stop", "rescale", "suspend")
+
+    @property
+    def needs_sinks_only(self) -> bool:
+        """Whether an attempt that begins now has nothing to do but to publish."""
+        return bool(self.checkpoint) and (self.kind != "savepoint" or self.publishes_alone)
+
+    @property
+    def terminal_state(self) -> TerminalState:
+        """How the job ends by an ending that has a deadline."""
+        return "FAILED" if self.kind == "fail" else "CANCELED"
 
 
 class Endings:
@@ -51,15 +81,27 @@ class Endings:
         self._history = history
         self._requests: set[str] = set()
         self.current: Ending | None = None
+        self._generation_published = False
+        """Whether the newest COMPLETE is of a generation that has published everything and is over."""
+
+    @property
+    def _newest(self) -> int:
+        """The newest COMPLETE of this job; 0 if there is none."""
+        return self._history.complete.checkpoint if self._history.complete is not None else 0
 
     # -- how one comes about --------------------------------------------------------------------------------------------
 
-    def opened(self) -> None:
-        """A stop whose checkpoint is COMPLETE goes on under a new leader; other endings are asked for again."""
+    def opened(self, changed: ChangedGraph | None) -> None:
+        """A stop whose checkpoint is COMPLETE goes on under a new leader; other endings are asked for again.
+
+        A pipeline that was changed begins as a rescaled one does: what is complete is published by the generation
+        that wrote it.
+        """
         complete = self._history.complete
-        if complete is None or complete.ending != "stop":
-            self.current = None
-        else:
+        self.current = None
+        if changed is not None:
+            self.current = Ending("rescale", changed=changed, checkpoint=self._newest)
+        elif complete is not None and complete.ending == "stop":
             self.current = Ending(
                 "stop", complete.request, reason=complete.reason, checkpoint=complete.checkpoint
             )  # fmt: skip
@@ -74,8 +116,11 @@ class Endings:
         if self.current is not None and self.current.kind == "finish" and self.current.checkpoint is None:
             self.current = None
 
-    def requested(self, request: Requested, phase: Phase, now_ms: int) -> list[JobCommand]:
-        """Somebody asks for an ending: it is under way now, or refused."""
+    def requested(self, request: Requested, phase: Phase, unreadable: str, now_ms: int) -> list[JobCommand]:
+        """Somebody asks for an ending: it is under way now, or refused.
+
+        `unreadable`: why the checkpoint to go on from cannot be read; only a cancellation helps then.
+        """
         under_way = self.current.request if self.current is not None else ""
         if request.request in self._requests or request.request == under_way:
             return []
@@ -85,21 +130,39 @@ class Endings:
         if done is not None and request.kind == "savepoint":
             return [RequestDone(request.request, "completed", done.restore)]
         self._requests.add(request.request)
+        if unreadable and request.kind != "cancel":
+            return [RequestDone(request.request, f"refused: the job cannot go on: {unreadable}; cancel it")]
         former = self.current
-        replaceable = former is None or (request.kind == "cancel" and former.kind != "cancel")
+        replaceable = former is None or (request.kind == "cancel" and former.kind not in ("cancel", "fail"))
         if not replaceable or phase is Phase.ENDING:
-            busy = former.kind if former else phase.value
-            return [RequestDone(request.request, f"refused: the job is busy with {busy}")]
+            busy = _BUSY[former.kind] if former else "its end is being recorded"
+            return [RequestDone(request.request, f"refused: the job is busy: {busy}")]
         self.current = self._ending_of(request, now_ms)
-        replaced = former.request if former else ""
-        return [RequestDone(replaced, f"refused: the job is busy with {request.kind}")] if replaced else []
+        return self._replaced(former, _BUSY[request.kind])
 
     def _ending_of(self, request: Requested, now_ms: int) -> Ending:
-        ending = Ending(request.kind, request.request, request.drain, request.reason, requested=request)
+        ending = Ending(request.kind, request.request, request.drain, request.reason, changed=request.changed)
         if request.kind == "cancel":
-            ending.checkpoint = self._history.highest_checkpoint
-            ending.deadline_ms = now_ms + CANCEL_DEADLINE_MS
+            ending.checkpoint = self._newest
+            ending.deadline_ms = now_ms + PUBLISH_DEADLINE_MS
         return ending
+
+    def fails(self, reason: str, now_ms: int) -> list[JobCommand]:
+        """No attempt follows: what is complete is published, then the job has failed."""
+        former = self.current
+        self.current = Ending(
+            "fail", reason=reason, checkpoint=self._newest, deadline_ms=now_ms + PUBLISH_DEADLINE_MS
+        )  # fmt: skip
+        return self._replaced(former, f"it has failed: {reason}")
+
+    @staticmethod
+    def _replaced(former: Ending | None, why: str) -> list[JobCommand]:
+        return [RequestDone(former.request, f"refused: {why}")] if former is not None and former.request else []
+
+    def generation_begins(self) -> None:
+        """The generation before has published all that is COMPLETE."""
+        self.current = None
+        self._generation_published = True
 
     # -- its checkpoint -------------------------------------------------------------------------------------------------
 
@@ -121,17 +184,54 @@ class Endings:
 
     def completed(self, checkpoint: int, purpose: Purpose) -> None:
         """COMPLETE stands in the job log. A cancelled job publishes whatever is complete."""
+        self._generation_published = False
         ending = self.current
         if ending is None:
             return
-        if ending.kind == "cancel" or (ending.checkpoint is None and purpose == ending.purpose):
+        if ending.kind in ("cancel", "fail") or (ending.checkpoint is None and purpose == ending.purpose):
             ending.checkpoint = checkpoint
+
+    def checkpoint_failed(self, pending: PendingCheckpoint, reason: str) -> list[JobCommand]:
+        """Its checkpoint came to nothing: who asked for it is told, and the job goes on.
+
+        The end of the input and an interruption are not asked for twice: they try again.
+        """
+        ending = self.current
+        if ending is None or ending.checkpoint is not None or ending.purpose != pending.purpose:
+            return []
+        if ending.kind in ("finish", "suspend"):
+            return []
+        self.current = None
+        return [RequestDone(ending.request, f"refused: its checkpoint {pending.checkpoint} failed: {reason}")]
+
+    def without_slots(self, missing: int) -> list[JobCommand]:
+        """The job cannot run, so no checkpoint can be taken: the newest COMPLETE serves, or the request is refused."""
+        ending = self.current
+        if ending is None or ending.checkpoint is not None or ending.kind == "finish":
+            return []
+        lack = f"{missing} slots are missing, so that the job does not run"
+        if ending.drain:
+            return self._refuse(f"{lack} and cannot be drained; stop it without --drain, or add task managers")
+        if not self._newest and ending.kind in ("savepoint", "stop"):
+            return self._refuse(f"{lack}, and no checkpoint is complete; cancel the job, or add task managers")
+        ending.checkpoint, ending.publishes_alone = self._newest, True
+        return []
+
+    def _refuse(self, why: str) -> list[JobCommand]:
+        ending = self.current
+        assert ending is not None
+        self.current = None
+        return [RequestDone(ending.request, f"refused: {why}")]
 
     def published(self, tasks: AttemptTasks, topology: Topology) -> bool:
         """Whether its checkpoint is COMPLETE and every sink has published it."""
         if self.current is None or self.current.checkpoint is None:
             return False
-        return tasks.all_published(topology, self.current.checkpoint)
+        return self._generation_published or tasks.all_published(topology, self.current.checkpoint)
+
+    def unpublished(self, tasks: AttemptTasks, topology: Topology) -> bool:
+        """Whether rows that the newest COMPLETE covers stand in an exchange and are not known to be published."""
+        return bool(self._newest) and not self._generation_published and tasks.unpublished(topology, self._newest)
 
     # -- how it is recorded ---------------------------------------------------------------------------------------------
 
@@ -149,19 +249,19 @@ class Endings:
         terminated = Terminated(state="STOPPED", reason=ending.reason)
         return [terminated] if ending.request in self._history.savepoints else [savepoint, terminated]
 
-    def cancel_is_over(self, phase: Phase, now_ms: int) -> bool:
-        """A cancelled job ends when there is nothing to publish, or at its deadline even if something is left."""
+    def is_over(self, tasks: AttemptTasks, topology: Topology, phase: Phase, now_ms: int) -> bool:
+        """A cancelled or failed job ends when all is published, or at its deadline even if something is left."""
         ending = self.current
-        if ending is None or ending.kind != "cancel":
+        if ending is None or ending.deadline_ms is None:
             return False
         if phase in (Phase.OPENING, Phase.BEGINNING, Phase.ENDING, Phase.TERMINATED):
             return False
-        return ending.checkpoint == 0 or (ending.deadline_ms is not None and now_ms >= ending.deadline_ms)
+        return self.published(tasks, topology) or not ending.checkpoint or now_ms >= ending.deadline_ms
 
-    def cancel_reason(self) -> str:
-        """Why the cancelled job ended, and what could not be published."""
+    def last_words(self, tasks: AttemptTasks, topology: Topology) -> str:
+        """Why the cancelled or failed job ended, and what could not be published."""
         ending = self.current
         assert ending is not None
-        if ending.checkpoint == 0:
+        if not ending.checkpoint or self.published(tasks, topology):
             return ending.reason
         return f"{ending.reason}; checkpoint {ending.checkpoint} was not fully published in time".lstrip("; ")

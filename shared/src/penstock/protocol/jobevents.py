@@ -36,6 +36,14 @@ class Topology:
         return max(self.slots.values(), default=-1) + 1
 
 
+@dataclass(frozen=True)
+class ChangedGraph:
+    """The graph that the next generation of a job runs, where it is not the one that the job log says."""
+
+    topology: Topology
+    graph: Mapping[str, Any]
+
+
 RequestKind = Literal["savepoint", "stop", "cancel", "rescale", "suspend"]
 
 
@@ -53,6 +61,8 @@ class Opened:
     """Every barrier marker of this job found in `commands`."""
     manifest: Manifest | None = None
     """The manifest of the checkpoint to restore, if there is one."""
+    unreadable: str = ""
+    """Why the checkpoint to restore cannot be read, if it cannot: no attempt begins until the job is opened again."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +135,7 @@ class Requested:
     request: str
     kind: RequestKind
     drain: bool = False
-    topology: Topology | None = None
-    graph: Mapping[str, Any] | None = None
+    changed: ChangedGraph | None = None
     reason: str = ""
 
 
@@ -176,9 +185,10 @@ class StoreManifest:
 
 @dataclass(frozen=True)
 class MissSlots:
-    """The job waits: so many slots are missing."""
+    """The job waits: of the slots that it wants so many are missing."""
 
     missing: int
+    wanted: int
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ TerminalState = Literal["FINISHED", "STOPPED", "CANCELED", "FAILED"]
 
 KEPT_COMPLETES: Final = 100
 """How many COMPLETEs stay in a compaction; only the newest is needed, the others are shown to people."""
+KEPT_FAILURES: Final = 100
+"""How many records of failed attempts stay in a compaction: none is needed, all are shown to people."""
 
 StateBackend = Literal["memory", "fs"]
 """Where snapshots of keyed state go: with the coordinator's metadata (for tests and small state), or to the store."""
@@ -98,6 +100,24 @@ class Begin(Record, frozen=True, kw_only=True):
     """The graph, where it differs from that of the record before (another parallelism, a changed pipeline)."""
     request: str = ""
     """The rescale that this attempt carries out."""
+    publishes_only: bool = False
+    """Whether only its sinks run: they make visible what the newest COMPLETE covers, and no row is read."""
+
+
+class AttemptFailed(Record, frozen=True, kw_only=True):
+    """Why an attempt was given up. Nothing depends on it: it tells people what nobody else may remember."""
+
+    attempt: str
+    attempt_number: int
+    reason: str
+    subtask: str = ""
+    """Where it failed, if that was in a subtask."""
+    worker: str = ""
+    """Which worker process it was that failed, or ran the subtask."""
+    frames: str = ""
+    """Where in the user's code, as in a traceback."""
+    failed_us: int = 0
+    """When, in microseconds since the epoch."""
 
 
 class Complete(Record, frozen=True, kw_only=True):
@@ -140,7 +160,7 @@ class Terminated(Record, frozen=True, kw_only=True):
     """Whether the newest COMPLETE covers rows that are not known to be published: their exchanges are kept."""
 
 
-AnyRecord = Submit | Leader | Begin | Complete | Savepoint | Terminated
+AnyRecord = Submit | Leader | Begin | AttemptFailed | Complete | Savepoint | Terminated
 
 
 class Compaction(msgspec.Struct, frozen=True):
@@ -263,22 +283,33 @@ class JobHistory:
 
     def compaction(self) -> Compaction:
         """What stands for all records so far."""
-        completes = [record.seq for record in self.records if isinstance(record, Complete)]
-        oldest = min(completes[-KEPT_COMPLETES:], default=0)
+        shown: dict[type[Record], int] = {
+            Complete: self._newest(Complete, KEPT_COMPLETES),
+            AttemptFailed: self._newest(AttemptFailed, KEPT_FAILURES),
+        }
         newest_leader = max((record.seq for record in self.records if isinstance(record, Leader)), default=-1)
         kept = (
             record
             for record in self.records
-            if not (isinstance(record, Complete) and record.seq < oldest)
+            if record.seq >= shown.get(type(record), 0)
             and not (isinstance(record, Leader) and record.seq != newest_leader)
         )
         return Compaction(self.next_seq - 1, tuple(kept), tuple(self.fences))
+
+    def _newest(self, kind: type[Record], number: int) -> int:
+        """The seq from which on the newest records of a kind stand."""
+        return min([record.seq for record in self.records if isinstance(record, kind)][-number:], default=0)
 
     def forget(self, compaction: Compaction) -> None:
         """Keep of the records up to its end only those of the compaction."""
         later = [record for record in self.records if record.seq > compaction.through]
         self.records = [*compaction.records, *later]
         self.compacted = compaction.through
+
+    @property
+    def failures(self) -> list[AttemptFailed]:
+        """The newest failed attempts, oldest first."""
+        return [record for record in self.records if isinstance(record, AttemptFailed)]
 
     @property
     def restore(self) -> Restore | None:
@@ -298,6 +329,8 @@ class JobHistory:
                 raise ProtocolError(f"job log: LEADER of epoch {record.epoch} after epoch {self.epoch}")
             case Begin() if record.attempt in self.attempts:
                 raise ProtocolError(f"job log: attempt {record.attempt} begins twice")
+            case AttemptFailed() if self.begin is None or record.attempt != self.begin.attempt:
+                raise ProtocolError(f"job log: attempt {record.attempt} failed, which is not newest")
             case Complete():
                 self._check_complete(record)
             case _:
@@ -349,6 +382,8 @@ class JobHistory:
                 self.terminated = record
             case Savepoint():
                 self.savepoints[record.request] = record
+            case AttemptFailed():
+                pass
 
 
 # -- writing ------------------------------------------------------------------------------------------------------------

@@ -6,12 +6,16 @@ checkpoint in `CheckpointBook`, what becomes of its manifest in `Completions`, w
 
     attempt:  offsets captured -> BEGIN recorded -> deployed -> all running
     ending:   barrier -> COMPLETE recorded -> every sink has published it -> record
+
+An ending whose checkpoint is COMPLETE needs no more than its sinks: if its attempt is lost, the next one *publishes
+only*. It runs the sinks alone, in as many slots as there are, reads no row and takes no checkpoint. So a job publishes
+what is complete before it has failed, when the slots for all of it are gone, and before a changed graph begins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, assert_never
+from collections.abc import Callable, Collection, Mapping
+from typing import assert_never
 
 from penstock.errors import ProtocolError
 from penstock.protocol.announcing import NEW_ATTEMPT, RESCALE, Announcements
@@ -23,6 +27,7 @@ from penstock.protocol.jobevents import (
     AckReceived,
     Append,
     CaptureOffsets,
+    ChangedGraph,
     JobCommand,
     JobEnded,
     JobEvent,
@@ -42,6 +47,7 @@ from penstock.protocol.jobevents import (
 )
 from penstock.protocol.joblog import (
     AnyRecord,
+    AttemptFailed,
     Begin,
     Complete,
     JobHistory,
@@ -55,6 +61,11 @@ from penstock.protocol.messages import Acknowledged, Declined, SubtaskId, TaskSt
 from penstock.protocol.phases import MOVES, Phase
 from penstock.protocol.restarts import RestartStrategy, restart_decider
 
+SLOTS_MS = 10_000
+"""How long slots may be missing until what was asked of the job is done without running it, or refused."""
+PUBLISH_AGAIN_MS = 1_000
+"""How long after a failure an attempt that a job needs to end begins again: no restart strategy is asked."""
+
 
 class JobMaster:
     """One job under one leader."""
@@ -67,13 +78,13 @@ class JobMaster:
         checkpoints: CheckpointSettings,
         restarts: RestartStrategy,
         new_id: Callable[[], str],
-        graph: Mapping[str, Any] | None = None,
+        changed: ChangedGraph | None = None,
         *,
         resumable: bool = False,
     ) -> None:
-        """`new_id` gives fresh ids of 32 hex digits.
+        """`topology` is that of the job log's graph; `new_id` gives fresh ids of 32 hex digits.
 
-        `graph` is given if it differs from the job log's: the next attempt begins with it, on exchanges of its own.
+        A `changed` graph begins once what is complete is published, on exchanges of its own.
         A `resumable` job that fails is not terminated: somebody goes on with it once the cause is removed.
         """
         self.job = job
@@ -84,20 +95,21 @@ class JobMaster:
         self._book = CheckpointBook(checkpoints, lambda: new_id()[:16])
         self._restarts = restart_decider(restarts)
         self._new_id = new_id
-        self._graph = graph
+        self._changed = changed
+        """What the next BEGIN starts instead of the job log's graph."""
         self._resumable = resumable
         self._announce = Announcements(job, history)
         self._tasks = AttemptTasks()
         self._completions = Completions(job)
         self._endings = Endings(history)
         self._generation = history.begin.generation if history.begin else 0
-        if history.begin is not None and graph is not None:
-            self._generation += 1
         self._opened: Opened | None = None
         self._workers: Mapping[str, int] = {}
         self._appending = 0
         self._restart_at_ms = 0
         self._begin_again = ""
+        """Why the running attempt is to be followed by another at once, if it is."""
+        self._missing_since_ms: int | None = None
         self._adopted = False
         self._rescale_request = ""
         """The rescale that the next BEGIN carries out."""
@@ -126,6 +138,25 @@ class JobMaster:
     def statuses(self) -> Mapping[SubtaskId, TaskStatus]:
         """What was last heard of each subtask of the newest attempt."""
         return self._tasks.statuses
+
+    @property
+    def publishes_only(self) -> bool:
+        """Whether the newest attempt runs nothing but the sinks."""
+        return self.history.begin is not None and self.history.begin.publishes_only
+
+    @property
+    def subtasks(self) -> Collection[SubtaskId]:
+        """The subtasks of the newest attempt."""
+        if not self.publishes_only:
+            return self.topology.subtasks
+        return [subtask for subtask in self.topology.subtasks if subtask in self.topology.sinks]
+
+    @property
+    def slots_needed(self) -> int:
+        """How many slots the newest attempt, or the one that is about to begin, cannot do without."""
+        ending = self._endings.current
+        alone = self.publishes_only if self.phase is Phase.RUNNING else ending is not None and ending.needs_sinks_only
+        return 1 if alone else self.topology.slot_count
 
     def handle(self, event: JobEvent, now_ms: int) -> list[JobCommand]:
         """Take an event; the commands are to be carried out in order."""
@@ -160,7 +191,7 @@ class JobMaster:
             case ManifestStored():
                 return self._on_manifest(event, now_ms)
             case Requested():
-                return self._endings.requested(event, self.phase, now_ms)
+                return self._endings.requested(event, self.phase, self._unreadable, now_ms)
             case Ticked():
                 return []
             case _:
@@ -185,12 +216,19 @@ class JobMaster:
     def _on_leader_recorded(self, now_ms: int) -> list[JobCommand]:
         opened = self._opened
         assert opened is not None
-        self._endings.opened()
+        begun = self.history.begin is not None
+        self._endings.opened(self._changed if begun else None)
         alive = {s for s, (_, status) in opened.statuses.items() if status.state in ("running", "ended")}
-        if self.history.begin is not None and alive == set(self.topology.subtasks) and self._graph is None:
+        if begun and alive == set(self.subtasks) and self._changed is None and not opened.unreadable:
             return self._adopt(opened, now_ms)
+        if self._changed is not None and not begun:
+            self.topology = self._changed.topology
         self._move(Phase.WAITING)
         return [self._announce.cancel(NEW_ATTEMPT)] if self.attempt else []
+
+    @property
+    def _unreadable(self) -> str:
+        return self._opened.unreadable if self._opened is not None else ""
 
     def _adopt(self, opened: Opened, now_ms: int) -> list[JobCommand]:
         """Take the running attempt over as it is: repeat the newest COMPLETE, abort what was pending."""
@@ -216,44 +254,66 @@ class JobMaster:
 
     def _progress(self, now_ms: int) -> list[JobCommand]:
         """What follows from the state alone, after every event."""
-        if not self._appending and self._endings.cancel_is_over(self.phase, now_ms):
-            return self._terminate("CANCELED", self._endings.cancel_reason())
+        ending = self._endings.current
+        if ending is not None and not self._appending and self._is_over(now_ms):
+            return self._terminate(ending.terminal_state, self._endings.last_words(self._tasks, self.topology))
         match self.phase:
             case Phase.WAITING:
-                return self._try_begin()
+                return self._try_begin(now_ms)
             case Phase.RESTARTING if now_ms >= self._restart_at_ms:
                 self._move(Phase.WAITING)
-                return self._try_begin()
+                return self._try_begin(now_ms)
             case Phase.RUNNING:
                 return self._while_running(now_ms)
             case _:
                 return []
 
-    def _try_begin(self) -> list[JobCommand]:
+    def _is_over(self, now_ms: int) -> bool:
+        """What cannot be read cannot be published either: then a cancelled job ends as it is."""
+        if self._unreadable:
+            ending = self._endings.current
+            return self.phase is Phase.WAITING and ending is not None and ending.kind == "cancel"
+        return self._endings.is_over(self._tasks, self.topology, self.phase, now_ms)
+
+    def _try_begin(self, now_ms: int) -> list[JobCommand]:
         """Begin an attempt if there are slots, but not while a record is on its way: it may be a COMPLETE."""
-        if self._appending:
+        if self._appending or self._unreadable:
             return []
         ending = self._endings.current
-        if ending is not None and ending.kind == "suspend" and ending.checkpoint is None:
+        if ending is not None and ending.kind == "suspend" and not ending.checkpoint:
             return self._suspend(ending)
-        missing = self.topology.slot_count - sum(self._workers.values())
+        if ending is not None and ending.kind == "rescale" and ending.checkpoint == 0:
+            return self._rescale(ending, now_ms)
+        if ending is not None and ending.needs_sinks_only and self._endings.published(self._tasks, self.topology):
+            return self._published_all(ending, now_ms)
+        missing = self.slots_needed - sum(self._workers.values())
         if missing > 0:
-            return [MissSlots(missing)]
+            return [*self._without_slots(missing, now_ms), MissSlots(missing, self.slots_needed)]
+        self._missing_since_ms = None
         self._move(Phase.CAPTURING)
         return [CaptureOffsets(self._generation, self.topology.exchanges)]
+
+    def _without_slots(self, missing: int, now_ms: int) -> list[JobCommand]:
+        if self._missing_since_ms is None:
+            self._missing_since_ms = now_ms
+        return self._endings.without_slots(missing) if now_ms - self._missing_since_ms >= SLOTS_MS else []
 
     def _on_offsets(self, event: OffsetsCaptured) -> list[JobCommand]:
         if self.phase is not Phase.CAPTURING or event.generation != self._generation:
             return []
         self._move(Phase.BEGINNING)
         former = self.history.begin.attempt_number if self.history.begin else 0
+        ending = self._endings.current
+        alone = ending is not None and ending.needs_sinks_only
+        changed = None if alone else self._changed
         begin = Begin(
             attempt=self._new_id(), attempt_number=former + 1, restore=self.history.restore,
             parallelism=self.topology.parallelism, generation=self._generation,
-            start_offsets=dict(event.offsets), graph=dict(self._graph) if self._graph is not None else None,
-            request=self._rescale_request,
+            start_offsets=dict(event.offsets), graph=dict(changed.graph) if changed is not None else None,
+            request="" if alone else self._rescale_request, publishes_only=alone,
         )  # fmt: skip
-        self._graph = None
+        if not alone:
+            self._changed = None
         return [Append(begin)]
 
     def _on_begin_recorded(self, begin: Begin, now_ms: int) -> list[JobCommand]:
@@ -262,13 +322,21 @@ class JobMaster:
         self._completions.attempt_begins()
         self._book.start_attempt(now_ms)
         self._endings.attempt_begins()
-        if not self._tasks.begin(self.topology, self._workers):
+        if not self._tasks.begin(self._slots_of(begin), self._workers):
             self._begin_again = "a slot was lost while the attempt began"
-        commands: list[JobCommand] = [self._deploy(begin, s) for s in self.topology.subtasks]
-        if self._rescale_request:
+        commands: list[JobCommand] = [self._deploy(begin, s) for s in self.subtasks]
+        if self._rescale_request and not begin.publishes_only:
             commands.append(RequestDone(self._rescale_request, "rescaled"))
             self._rescale_request = ""
         return commands
+
+    def _slots_of(self, begin: Begin) -> Mapping[SubtaskId, int]:
+        """Sinks that run alone share whatever slots there are."""
+        slots = self.topology.slots
+        if not begin.publishes_only:
+            return slots
+        available = max(1, sum(self._workers.values()))
+        return {subtask: slots[subtask] % available for subtask in self.subtasks}
 
     def _deploy(self, begin: Begin, subtask: SubtaskId) -> JobCommand:
         return self._announce.deploy(begin, subtask, self._tasks.worker_of(subtask))
@@ -280,7 +348,7 @@ class JobMaster:
         if not self._tasks.heard(event.worker, status):
             return []
         if status.state in ("failed", "canceled"):
-            return self._fail(f"{status.subtask}: {status.error or status.state}", now_ms)
+            return self._fail(f"{status.subtask}: {status.error or status.state}", now_ms, event.worker, status)
         return []
 
     def _on_listed(self, event: TasksListed, now_ms: int) -> list[JobCommand]:
@@ -291,24 +359,38 @@ class JobMaster:
         if subtask is not None:
             reason = f"{subtask}: worker {event.worker} no longer runs it"
             # what ran under another leader may have been ended by it: that is no failure
-            return self._restart(reason, now_ms, 0) if self._adopted else self._fail(reason, now_ms)
+            if self._adopted:
+                return [*self._restart(reason, now_ms, 0), self._failed(reason, event.worker)]
+            return self._fail(reason, now_ms, event.worker)
         return []
 
     def _on_worker_gone(self, event: WorkerGone, now_ms: int) -> list[JobCommand]:
         self._workers = {worker: slots for worker, slots in self._workers.items() if worker != event.worker}
         if self.phase is Phase.RUNNING and self._tasks.runs_on(event.worker):
-            return self._fail(f"worker {event.worker}: {event.reason}", now_ms)
+            return self._fail(f"worker {event.worker}: {event.reason}", now_ms, event.worker)
         return []
 
-    def _fail(self, reason: str, now_ms: int) -> list[JobCommand]:
-        """The attempt failed: stop it, and begin another one later or give up."""
+    def _fail(self, reason: str, now_ms: int, worker: str = "", status: TaskStatus | None = None) -> list[JobCommand]:
+        """The attempt failed: stop it, and begin another one later or give up, but not before all is published."""
+        failed = self._failed(reason, worker, status)
+        ending = self._endings.current
+        if ending is not None and ending.deadline_ms is not None:
+            return [*self._restart(reason, now_ms, PUBLISH_AGAIN_MS), failed]
         delay_ms = self._restarts.delay_ms(now_ms)
         if delay_ms is not None:
-            return self._restart(reason, now_ms, delay_ms)
+            return [*self._restart(reason, now_ms, delay_ms), failed]
         if self._resumable:
             self._move(Phase.SUSPENDED)
-            return [self._announce.cancel(reason), JobEnded("FAILED", reason)]
-        return [self._announce.cancel(reason), *self._terminate("FAILED", reason)]
+            return [self._announce.cancel(reason), failed, JobEnded("FAILED", reason)]
+        return [*self._restart(reason, now_ms, 0), failed, *self._endings.fails(reason, now_ms)]
+
+    def _failed(self, reason: str, worker: str = "", status: TaskStatus | None = None) -> Append:
+        begin = self.history.begin
+        assert begin is not None
+        return Append(AttemptFailed(
+            attempt=begin.attempt, attempt_number=begin.attempt_number, reason=reason, worker=worker,
+            subtask=str(status.subtask) if status is not None else "", frames=status.frames if status is not None else "",
+        ))  # fmt: skip
 
     def _restart(self, reason: str, now_ms: int, delay_ms: int) -> list[JobCommand]:
         """Stop the attempt; another one follows."""
@@ -322,11 +404,13 @@ class JobMaster:
     def _while_running(self, now_ms: int) -> list[JobCommand]:
         if self._begin_again:
             reason, self._begin_again = self._begin_again, ""
-            return self._restart(reason, now_ms, 0)
+            return [*self._restart(reason, now_ms, 0), self._failed(reason)]
+        if self.publishes_only:
+            return self._while_publishing(now_ms)
         commands = self._abort(self._book.expired(now_ms), "timeout", now_ms)
         if self.phase is not Phase.RUNNING:
             return commands
-        if not self._tasks.all_run(self.topology):
+        if not self._tasks.all_run(self.subtasks):
             return commands
         if self._tasks.all_sources_ended(self.topology):
             self._endings.sources_ended()
@@ -335,6 +419,15 @@ class JobMaster:
         if self._book.due(now_ms):
             commands += self._trigger("periodic", now_ms)
         return commands
+
+    def _while_publishing(self, now_ms: int) -> list[JobCommand]:
+        """Once all is published, or nobody waits for it any more, this attempt has nothing left to do."""
+        ending = self._endings.current
+        if ending is None or not ending.needs_sinks_only:
+            return self._restart(NEW_ATTEMPT, now_ms, 0)
+        if self._endings.published(self._tasks, self.topology) and not self._appending:
+            return self._published_all(ending, now_ms)
+        return []
 
     def _trigger(self, purpose: Purpose, now_ms: int, *, drain: bool = False, pause: bool = False) -> list[JobCommand]:
         pending = self._book.trigger(self.attempt, self.topology.subtasks, purpose, now_ms, drain=drain)
@@ -371,7 +464,8 @@ class JobMaster:
         commands: list[JobCommand] = []
         for pending in aborted:
             self._completions.aborted(pending.checkpoint)
-            commands.append(self._announce.aborted(pending.checkpoint, pending.nonce))
+            commands.append(self._announce.aborted(pending.checkpoint, pending.nonce, reason))
+            commands += self._endings.checkpoint_failed(pending, reason)
         if any(pending.drain for pending in aborted):
             return commands + self._fail(f"drain failed: {reason}", now_ms)
         if aborted and self._book.too_many_failures and self.phase is Phase.RUNNING:
@@ -382,23 +476,25 @@ class JobMaster:
 
     def _while_ending(self, ending: Ending, now_ms: int) -> list[JobCommand]:
         if self._endings.needs_checkpoint(self._book.pending):
+            if not self._book.may_retry(now_ms):
+                return []
             return self._trigger(ending.purpose, now_ms, drain=ending.drain, pause=ending.pauses)
         if self._endings.published(self._tasks, self.topology) and not self._appending:
-            return self._published_all(ending)
+            return self._published_all(ending, now_ms)
         return []
 
-    def _published_all(self, ending: Ending) -> list[JobCommand]:
+    def _published_all(self, ending: Ending, now_ms: int) -> list[JobCommand]:
         match ending.kind:
             case "finish":
                 return self._terminate("FINISHED", "")
-            case "cancel":
-                return self._terminate("CANCELED", ending.reason)
+            case "cancel" | "fail":
+                return self._terminate(ending.terminal_state, ending.reason)
             case "savepoint" | "stop":
                 return self._record_savepoint(ending)
             case "suspend":
                 return self._suspend(ending)
             case "rescale":
-                return self._rescale(ending)
+                return self._rescale(ending, now_ms)
 
     def _record_savepoint(self, ending: Ending) -> list[JobCommand]:
         records = self._endings.savepoint_records(ending)
@@ -412,26 +508,24 @@ class JobMaster:
             self._announce.finish(), RequestDone(ending.request, "suspended"), JobEnded("SUSPENDED", ending.reason)
         ]  # fmt: skip
 
-    def _rescale(self, ending: Ending) -> list[JobCommand]:
+    def _rescale(self, ending: Ending, now_ms: int) -> list[JobCommand]:
         """The old generation is fully published: a new one begins with other exchanges."""
-        request = ending.requested
-        assert request is not None
-        assert request.topology is not None
+        assert ending.changed is not None
         self._book.abort_all()
-        self.topology = request.topology
-        self._graph = request.graph
+        self._changed = ending.changed
+        self.topology = ending.changed.topology
         self._generation += 1
         self._completions.generation_begins()
-        self._endings.current = None
-        self._move(Phase.WAITING)
-        self._rescale_request = request.request
-        return [self._announce.cancel(RESCALE), *self._try_begin()]
+        self._endings.generation_begins()
+        self._rescale_request = ending.request
+        if self.phase is not Phase.WAITING:
+            self._move(Phase.WAITING)
+        return [self._announce.cancel(RESCALE), *self._try_begin(now_ms)]
 
     def _terminate(self, state: TerminalState, reason: str) -> list[JobCommand]:
         self._move(Phase.ENDING)
         self._book.abort_all()
-        complete = self.history.complete
-        unpublished = complete is not None and self._tasks.unpublished(self.topology, complete.checkpoint)
+        unpublished = self._endings.unpublished(self._tasks, self.topology)
         return [Append(Terminated(state=state, reason=reason, unpublished=unpublished))]
 
     def _on_record(self, record: AnyRecord, now_ms: int) -> list[JobCommand]:
@@ -446,7 +540,7 @@ class JobMaster:
                 return [RequestDone(record.request, "completed", record.restore)]
             case Terminated():
                 return self._on_terminated_recorded(record)
-            case Submit():
+            case Submit() | AttemptFailed():
                 return []
 
     def _on_terminated_recorded(self, record: Terminated) -> list[JobCommand]:

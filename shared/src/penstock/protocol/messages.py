@@ -68,6 +68,8 @@ class Deploy(Command, frozen=True, kw_only=True):
     restore: Restore | None
     start_offset: int
     """Where the subtask begins to read its exchange partition; 0 if it has none."""
+    publishes_only: bool = False
+    """Whether it only makes visible what the restored checkpoint covers."""
 
 
 class BarrierMarker(Command, frozen=True, kw_only=True):
@@ -102,6 +104,8 @@ class CheckpointAborted(Command, frozen=True, kw_only=True):
     attempt: str
     checkpoint: int
     nonce: str
+    reason: str = ""
+    """Why it failed; empty if a later one has replaced it, or nobody is left who wants it."""
 
 
 class CancelAttempt(Command, frozen=True, kw_only=True):
@@ -226,6 +230,8 @@ class Declined(Message, frozen=True, kw_only=True):
     nonce: str
     subtask: SubtaskId
     reason: str
+    unavailable: bool = False
+    """Whether a part of the world that the checkpoint needs was away: nothing that the job could have done better."""
 
 
 class TaskChanged(Message, frozen=True, kw_only=True):

@@ -57,6 +57,8 @@ class RescaleJob(Request, frozen=True, kw_only=True):
     """Go on at another parallelism."""
 
     parallelism: int
+    wait: bool = False
+    """Whether the job goes on as it is until there are slots enough; else it is refused while there are not."""
 
 
 AnyRequest = SubmitJob | CancelJob | StopJob | TakeSavepoint | RescaleJob

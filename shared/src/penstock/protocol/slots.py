@@ -149,7 +149,11 @@ class SlotPool:
 
     def missing(self, job: str) -> int:
         """How many slots would have to come before the job gets those it waits for."""
-        return max(0, self._wanted.get(job, 0) - sum(self.offer(job).values()) - sum(self._usable_by(job).values()))
+        return self.lacking(job, self._wanted.get(job, 0))
+
+    def lacking(self, job: str, slots: int) -> int:
+        """How many slots would have to come before the job could have so many in all."""
+        return max(0, slots - sum(self.offer(job).values()) - sum(self._usable_by(job).values()))
 
     @property
     def unmet(self) -> int:

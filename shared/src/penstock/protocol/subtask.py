@@ -71,11 +71,12 @@ class Uploaded:
 
 @dataclass(frozen=True, slots=True)
 class UploadFailed:
-    """The captured state could not be made durable."""
+    """The captured state could not be made durable; `unavailable`: because the store was away."""
 
     checkpoint: int
     nonce: str
     reason: str
+    unavailable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +332,7 @@ class SubtaskMachine:
             return []
         declined = Declined(
             job=self.job, attempt=self.attempt, checkpoint=event.checkpoint, nonce=event.nonce,
-            subtask=self.subtask, reason=event.reason,
+            subtask=self.subtask, reason=event.reason, unavailable=event.unavailable,
         )  # fmt: skip
         return [Send(declined)]
 

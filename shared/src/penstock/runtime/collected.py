@@ -8,6 +8,7 @@ program. The name of an object follows from its content: committed twice, it is 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote, unquote
@@ -15,6 +16,8 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from penstock.errors import UsageError
+from penstock.graph.jobgraph import JobVertex
+from penstock.graph.logical import LogicalPlan, Write
 from penstock.ports import Blobs
 from penstock.protocol.committing import StagedPart
 
@@ -54,6 +57,19 @@ class CollectedParts:
         digest = hashlib.sha256(data).hexdigest()[:32]
         name = f"{quote(part.operator, safe='')}/{part.checkpoint:010}-{digest}"
         await self.blobs.put(collected_prefix(self.job) + name, data)
+
+
+def collecting_sinks(
+    vertex: JobVertex, plan: LogicalPlan, job: str, blobs: Blobs
+) -> dict[str, Callable[[StagedPart], Awaitable[None]]]:
+    """The sink operators of a vertex whose rows another process wants, and how it gets them."""
+    parts = CollectedParts(job, blobs)
+    writes = [(o.id, plan.by_operator(o.id)) for o in vertex.operators if o.verb == "write"]
+    return {
+        operator: parts.put
+        for operator, node in writes
+        if node is not None and isinstance(node.operation, Write) and node.operation.sink.in_process
+    }
 
 
 def collected_prefix(job: str) -> str:

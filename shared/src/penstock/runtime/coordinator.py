@@ -160,7 +160,12 @@ class CoordinatorService:
         self._lead_command: Lead | None = None
         self._endings: dict[str, asyncio.Future[JobEnded]] = {}
         self._around = Surroundings(
-            self._slots_wanted, self._slots_kept, self._tasks_of, self._leadership.lost, self._closed
+            self._slots_wanted,
+            self._slots_kept,
+            self._slots_lacking,
+            self._tasks_of,
+            self._leadership.lost,
+            self._closed,
         )
 
     # -- life -----------------------------------------------------------------------------------------------------------
@@ -454,6 +459,10 @@ class CoordinatorService:
         if own and missing:
             self._start_task_managers(job, missing)
         return missing
+
+    def _slots_lacking(self, job: str, slots: int) -> int:
+        """How many slots are not to be had for a job; one with task managers of its own gets what it asks for."""
+        return 0 if self._jobs[job].settings.per_job else self._slots.lacking(job, slots)
 
     def _start_task_managers(self, job: str, slots: int) -> None:
         """Once; and again if they have not come by a deadline, or are gone."""

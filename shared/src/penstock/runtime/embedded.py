@@ -30,10 +30,11 @@ from penstock.graph.logical import LogicalPlan, Read, Write
 from penstock.observability.logs import LogFormat, configure_logging
 from penstock.ports import BlobNotFoundError
 from penstock.protocol.checkpoints import CheckpointSettings
-from penstock.protocol.jobevents import JobEnded, Requested
+from penstock.protocol.jobevents import ChangedGraph, JobEnded, Requested
 from penstock.protocol.joblog import JobHistory, JobSettings, Submit
 from penstock.protocol.messages import Deploy, Restore
 from penstock.protocol.restarts import NoRestart, RestartStrategy
+from penstock.runtime.artifacts import graph_of
 from penstock.runtime.catalog import JobCatalog
 from penstock.runtime.coordinator import (
     CoordinatorService,
@@ -123,7 +124,10 @@ class _Loader:
 
     async def load(self, deploy: Deploy) -> LoadedJob:
         manifest = await self._store.manifest(deploy.restore) if deploy.restore else None
-        return LoadedJob(self._graph, self._plan, manifest)
+        graph = self._graph
+        if deploy.publishes_only:  # of the pipeline as it was when it wrote what is to be published
+            graph = graph_of(await self._store.history(deploy.job), deploy.attempt)
+        return LoadedJob(graph, self._plan, manifest)
 
 
 class EmbeddedJob:
@@ -284,7 +288,10 @@ class EmbeddedJob:
 
     def _describe(self, history: JobHistory) -> JobSpec:
         """The job as this run has it: another parallelism or a compatible change begins with the next attempt."""
-        changed = fingerprint(graph_from_json(history.graph)) != fingerprint(self.graph)
+        before = graph_from_json(history.graph)
+        changed: ChangedGraph | None = None
+        if fingerprint(before) != fingerprint(self.graph):
+            changed = ChangedGraph(ExecutionGraph(self.graph).topology(), self.graph.to_json())
         settings = JobSettings(
             CheckpointSettings(
                 interval_ms=self._settings.checkpoint_interval_ms,
@@ -293,8 +300,7 @@ class EmbeddedJob:
             self._settings.restart,
             self._settings.data.state_backend,
         )
-        topology = ExecutionGraph(self.graph).topology()
-        return JobSpec(topology, settings, self.graph.to_json() if changed else None, resumable=True)
+        return JobSpec(ExecutionGraph(before).topology(), settings, changed, resumable=True)
 
     # -- services -------------------------------------------------------------------------------------------------------
 

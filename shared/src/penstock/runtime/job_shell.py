@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, assert_never
 
+import msgspec
 import structlog
 
 from penstock.errors import CorruptDataError, PipelineError
@@ -23,6 +24,7 @@ from penstock.protocol.jobevents import (
     Announce,
     Append,
     CaptureOffsets,
+    ChangedGraph,
     JobCommand,
     JobEnded,
     JobEvent,
@@ -32,11 +34,13 @@ from penstock.protocol.jobevents import (
     RecordStored,
     RequestDone,
     Requested,
+    SlotsOffered,
     StoreManifest,
     Ticked,
     Topology,
 )
 from penstock.protocol.joblog import (
+    AttemptFailed,
     Begin,
     Complete,
     CreateRecord,
@@ -85,9 +89,10 @@ class JobSpec:
     """What a leader needs to know of a job to be its master."""
 
     topology: Topology
+    """Of the graph that the job log says."""
     settings: JobSettings
-    changed_graph: Mapping[str, Any] | None = None
-    """The graph, where it is not the one that the job log says."""
+    changed: ChangedGraph | None = None
+    """What the job is to run, where it is not what the job log says."""
     resumable: bool = False
     """Whether a failed job can be gone on with: its last record is not written then."""
 
@@ -105,6 +110,7 @@ class Surroundings:
         self,
         slots_wanted: Callable[[str, int], int],
         slots_kept: Callable[[str, frozenset[str], int], None],
+        slots_lacking: Callable[[str, int], int],
         tasks_of: Callable[[str], Mapping[SubtaskId, tuple[str, TaskStatus]]],
         stepped_down: Callable[[str], None],
         closed: Callable[[str], None],
@@ -113,12 +119,14 @@ class Surroundings:
         Args:
             slots_wanted: the job needs so many slots in all; returns how many the cluster lacks.
             slots_kept: an attempt begins on these workers, with so many slots in all, and needs no others.
+            slots_lacking: how many slots would have to come before the job could have so many in all.
             tasks_of: all subtasks that workers report of the job, of whatever attempt, with their worker.
             stepped_down: the job log says that another leader acts.
             closed: the job has ended and nothing is left to do.
         """
         self.slots_wanted = slots_wanted
         self.slots_kept = slots_kept
+        self.slots_lacking = slots_lacking
         self.tasks_of = tasks_of
         self.stepped_down = stepped_down
         self.closed = closed
@@ -147,6 +155,13 @@ class JobShell:
         self._around = around
         self._observers = observers
         self._describe = describe
+        self._unreadable = ""
+        """Why the checkpoint to go on from cannot be read."""
+        self._look_again_ms = 0
+        self._offered = SlotsOffered({})
+        """The newest offer."""
+        self._waiting: Requested | None = None
+        """Another parallelism that waits for slots."""
         self._remains = JobRemains(job, ports, self._store, clean_sinks)
         self._events: asyncio.Queue[JobEvent] = asyncio.Queue()
         self._asked: dict[str, str] = {}
@@ -193,11 +208,16 @@ class JobShell:
             await self._answer_late(request)
             return
         try:
-            self.tell(self._requested(request))
+            requested = self._requested(request)
+            waits = isinstance(request, RescaleJob) and self._waits_for_slots(request, requested)
         except PipelineError as error:
             await self._answer(request.request, kind, "refused", str(error))
             return
         self._asked[request.request] = kind
+        if waits:
+            await self._wait_for_slots(requested)
+        else:
+            self.tell(requested)
 
     def is_asked(self, request: str) -> bool:
         """Whether the request waits for its answer."""
@@ -216,25 +236,71 @@ class JobShell:
                 if submit is None or submit.scalable is None:
                     raise PipelineError("this job was submitted without the form of its graph that can be rescaled")
                 graph = scaled(graph_from_json(submit.scalable), request.parallelism)
-                topology = ExecutionGraph(graph).topology()
-                return Requested(request.request, "rescale", topology=topology, graph=graph.to_json())
+                changed = ChangedGraph(ExecutionGraph(graph).topology(), graph.to_json())
+                return Requested(request.request, "rescale", changed=changed)
             case _:
                 assert_never(request)
+
+    # -- slots for another parallelism ----------------------------------------------------------------------------------
+
+    def _waits_for_slots(self, request: RescaleJob, requested: Requested) -> bool:
+        """Whether the job goes on as it is for now.
+
+        Raises:
+            PipelineError: the slots are not there, and the request does not wait. Nothing has been stopped yet.
+        """
+        lacking = self._lacking(requested)
+        if lacking and not request.wait:
+            raise PipelineError(
+                f"parallelism {request.parallelism} needs {lacking} more slots than the cluster has for this job; add "
+                "task managers first, or let it wait for them (--wait): the job goes on as it is until they are there"
+            )
+        return lacking > 0
+
+    def _lacking(self, requested: Requested) -> int:
+        assert requested.changed is not None
+        return self._around.slots_lacking(self.job, requested.changed.topology.slot_count)
+
+    async def _wait_for_slots(self, requested: Requested) -> None:
+        """The newest such request counts."""
+        former, self._waiting = self._waiting, requested
+        if former is not None:
+            await self._request_done(RequestDone(former.request, "refused: another parallelism was asked for"))
+
+    def _look_for_slots(self) -> None:
+        """Let the request that waits be carried out once there are slots for it."""
+        waiting = self._waiting
+        if waiting is None or self.phase is not Phase.RUNNING:
+            return
+        if self._lacking(waiting):
+            assert waiting.changed is not None
+            self._around.slots_wanted(self.job, waiting.changed.topology.slot_count)
+        else:
+            self._waiting = None
+            self.tell(waiting)
 
     # -- life -----------------------------------------------------------------------------------------------------------
 
     async def load(self) -> None:
         """Read the job's log."""
         self.history = await self._store.history(self.job)
+        self.progress.failures = [failure.reason for failure in self.history.failures]
 
     async def run(self, epoch: int, markers: tuple[BarrierMarker, ...]) -> None:
         """Open the job and be its master until it has ended; another leader's act, or cancellation, ends it too."""
         try:
             async with asyncio.TaskGroup() as group:
                 deleting = group.create_task(self._delete_replaced())
-                await self._open(epoch, tuple(marker for marker in markers if marker.job == self.job))
+                own = tuple(marker for marker in markers if marker.job == self.job)
+                await self._open(epoch, own)
                 while not self.ended.done():
-                    await self._feed(await self._events.get())
+                    event = await self._events.get()
+                    if self._unreadable and await self._readable_again():
+                        await self._open(epoch, own)
+                    await self._feed(event)
+                    if isinstance(event, SlotsOffered):
+                        self._offered = event
+                    self._look_for_slots()
                 deleting.cancel()
             await self._after(self.ended.result())
         except asyncio.CancelledError:
@@ -249,13 +315,13 @@ class JobShell:
                 observer.closed(self._ports.clock.now_us())
 
     async def _open(self, epoch: int, markers: tuple[BarrierMarker, ...]) -> None:
-        manifest = await self._restored()
+        manifest, self._unreadable = await self._restored()
         history = self.history
         spec = self._describe(history)
         self._writer = JobLogWriter(history)
         self._master = JobMaster(
             self.job, history, spec.topology, spec.settings.checkpoints, spec.settings.restart,
-            self._ports.new_id, spec.changed_graph, resumable=spec.resumable,
+            self._ports.new_id, spec.changed, resumable=spec.resumable,
         )  # fmt: skip
         if manifest is not None:
             self.progress.restored = manifest.checkpoint
@@ -263,12 +329,14 @@ class JobShell:
             await self._ports.log.create_topic(credits_topic(self.job), 1, compacted=True)
         attempt = self._master.attempt
         statuses = {s: found for s, found in self._around.tasks_of(self.job).items() if found[1].attempt == attempt}
-        await self._feed(Opened(epoch, statuses, markers, manifest))
+        await self._feed(Opened(epoch, statuses, markers, manifest, self._unreadable))
+        if self._offered.workers:
+            await self._feed(self._offered)
         if history.terminated is not None and not self.ended.done():
             self.ended.set_result(JobEnded(history.terminated.state, history.terminated.reason))
 
-    async def _restored(self) -> Manifest | None:
-        """The manifest of the newest COMPLETE.
+    async def _restored(self) -> tuple[Manifest | None, str]:
+        """The manifest of the newest COMPLETE, or why it cannot be read.
 
         A former leader may complete a newer one, and delete this, until our first record stands in the log: then the
         log is read again. One that stays unreadable is nothing to go on without.
@@ -276,17 +344,30 @@ class JobShell:
         while True:
             restore = self.history.restore
             if restore is None or self.history.terminated is not None:
-                return None
+                return None, ""
             try:
-                return await self._store.manifest(restore)
+                return await self._store.manifest(restore), ""
             except CorruptDataError as error:
                 known = self.history.next_seq
                 await self.load()
                 if self.history.next_seq == known:
-                    _log.error("a job cannot be opened", job=self.job[:8], error=str(error))
+                    _log.error("a job cannot go on", job=self.job[:8], error=str(error))
                     if str(error) not in self.progress.failures:
                         self.progress.failed(str(error))
-                    await self._ports.clock.sleep_ms(UNREADABLE_PAUSE_MS)
+                    self._look_again_ms = self._ports.clock.monotonic_ms() + UNREADABLE_PAUSE_MS
+                    return None, str(error)
+
+    async def _readable_again(self) -> bool:
+        """Whether somebody has put the missing manifest back; looked at now and then."""
+        now_ms, restore = self._ports.clock.monotonic_ms(), self.history.restore
+        if now_ms < self._look_again_ms or restore is None:
+            return False
+        self._look_again_ms = now_ms + UNREADABLE_PAUSE_MS
+        try:
+            await self._store.manifest(restore)
+        except CorruptDataError:
+            return False
+        return True
 
     async def _feed(self, event: JobEvent) -> None:
         """Hand an event to the master and carry out everything that follows from it."""
@@ -307,7 +388,7 @@ class JobShell:
                 events.extend(await self._carry_out(master, command))
             if isinstance(current, RecordStored) and isinstance(current.record, Begin):
                 begin = current.record
-                self._around.slots_kept(self.job, master.workers, master.topology.slot_count)
+                self._around.slots_kept(self.job, master.workers, master.slots_needed)
                 _log.info(
                     "attempt begins", job=self.job[:8], number=begin.attempt_number, parallelism=begin.parallelism
                 )
@@ -316,7 +397,10 @@ class JobShell:
         match command:
             case Append():
                 assert self._writer is not None
-                return await self._write(self._writer.append(command.record, self._ports.new_id()))
+                record = command.record
+                if isinstance(record, AttemptFailed):
+                    record = msgspec.structs.replace(record, failed_us=self._ports.clock.now_us())
+                return await self._write(self._writer.append(record, self._ports.new_id()))
             case Announce():
                 await self._ports.log.append(COMMANDS, 0, [NewRecord(encode(command.command))])
                 return []
@@ -325,7 +409,7 @@ class JobShell:
             case StoreManifest():
                 return [await self._store.put_manifest(command)]
             case MissSlots():
-                self.progress.missing_slots = self._around.slots_wanted(self.job, master.topology.slot_count)
+                self.progress.missing_slots = self._around.slots_wanted(self.job, command.wanted)
                 return []
             case RequestDone():
                 await self._request_done(command)

@@ -6,11 +6,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from penstock.protocol.announcing import NEW_ATTEMPT, RESCALE
 from penstock.protocol.jobevents import Announce, Append, JobCommand, JobEnded, JobEvent, ManifestStored, StatusReported
-from penstock.protocol.joblog import Begin, Complete
+from penstock.protocol.joblog import AttemptFailed, Begin, Complete
 from penstock.protocol.jobmaster import JobMaster
-from penstock.protocol.messages import BarrierMarker, CancelAttempt, CheckpointAborted, SubtaskId, TaskStatus
+from penstock.protocol.messages import BarrierMarker, CheckpointAborted, SubtaskId, TaskStatus
 
 SHOWN: Final = 100
 """How many checkpoints and failures are remembered."""
@@ -27,6 +26,8 @@ class CheckpointProgress:
     size_bytes: int = 0
     sync_us: int = 0
     """The longest time a subtask stood still."""
+    reason: str = ""
+    """Why it was aborted."""
 
     @property
     def duration_us(self) -> int | None:
@@ -75,14 +76,15 @@ class JobProgress:
                 self.checkpoints[checkpoint] = CheckpointProgress(checkpoint, now_us)
                 while len(self.checkpoints) > SHOWN:
                     del self.checkpoints[min(self.checkpoints)]
-            case Announce(command=CheckpointAborted(checkpoint=checkpoint)) if checkpoint in self.checkpoints:
+            case Announce(command=CheckpointAborted(checkpoint=checkpoint) as said) if checkpoint in self.checkpoints:
                 self.checkpoints[checkpoint].state = "aborted"
+                self.checkpoints[checkpoint].reason = said.reason
                 self.totals["aborted"] += 1
             case Append(record=Complete(checkpoint=checkpoint)) if checkpoint in self.checkpoints:
                 self.checkpoints[checkpoint].state = "complete"
                 self.checkpoints[checkpoint].completed_us = now_us
                 self.totals["complete"] += 1
-            case Announce(command=CancelAttempt(reason=reason)) if reason not in (RESCALE, NEW_ATTEMPT):
+            case Append(record=AttemptFailed(reason=reason)):
                 self.failed(reason)
             case Append(record=Begin(attempt_number=number)):
                 self.attempt_number = number

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 import structlog
 
 from penstock.connectors.base import PublishContext, PublishedSink, SinkPublisher
-from penstock.errors import ExternalError
+from penstock.errors import ExternalError, PipelineError
 from penstock.graph.executiongraph import ExecutionGraph, exchange_topic
 from penstock.graph.jobgraph import JobGraph
 from penstock.graph.logical import LogicalPlan, Write
@@ -127,9 +127,10 @@ class PublishingRunner:
 
     def _publisher(self, plan: LogicalPlan) -> SinkPublisher:
         operator = self._vertex.operators[0]
-        operation = plan.node(operator.node).operation
-        assert isinstance(operation, Write)
-        assert isinstance(operation.sink, PublishedSink)
+        node = plan.by_operator(operator.id)
+        operation = node.operation if node is not None else None
+        if not isinstance(operation, Write) or not isinstance(operation.sink, PublishedSink):
+            raise PipelineError(f"the pipeline has no sink {operator.id!r}, whose exchange has rows to publish")
         context = PublishContext(
             self.deploy.job,
             operator.id,

@@ -7,17 +7,17 @@ are never called concurrently. CPU work happens in `_handle`; awaits only wait f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from penstock.connectors.base import PublishedSink, ReadContext, SinkEncoder, SinkWriter, WriteContext
+from penstock.errors import ExternalError
 from penstock.graph.executiongraph import ExecutionGraph
 from penstock.graph.jobgraph import DEAD_LETTERS_TAG, ENCODE, JobGraph
 from penstock.graph.logical import LogicalPlan, Read, Write
 from penstock.ports import Blobs, Clock, Log
 from penstock.protocol.channels import AdvanceWatermark, BecomeIdle, Deliver
-from penstock.protocol.committing import StagedPart
 from penstock.protocol.joblog import StateBackend
 from penstock.protocol.manifests import Manifest, blob_prefix
 from penstock.protocol.messages import Acknowledged, AnyEvent, Declined, Deploy, TaskState, TaskStatus
@@ -47,7 +47,7 @@ from penstock.protocol.subtask import (
 )
 from penstock.runtime.beginnings import BeginningsStore
 from penstock.runtime.chain import Chain, build_chain
-from penstock.runtime.collected import CollectedParts
+from penstock.runtime.collected import collecting_sinks
 from penstock.runtime.committer import STAGED, Committer, decode_staged
 from penstock.runtime.exchange import Coalescer, ExchangeWriter, decode_payload, frame_schema
 from penstock.runtime.exchange_io import CreditReport, FrameSender, PartitionReader
@@ -262,18 +262,12 @@ class SubtaskRunner:
         )
         staged = [part for state in restored.values() if state for part in decode_staged(state.lists.get(STAGED, ()))]
         checkpoint = self.deploy.restore.checkpoint if self.deploy.restore else 0
-        committer = Committer(writers, staged, checkpoint, self._published_changed, self._collected())
+        collected = collecting_sinks(self._vertex, self._plan, self.deploy.job, self._services.blobs)
+        elsewhere = collected if self._services.collects else {}
+        committer = Committer(writers, staged, checkpoint, self._published_changed, elsewhere)
         if self._vertex.is_source:
             self._source = await self._open_source(chain, restored)
         return chain, committer
-
-    def _collected(self) -> dict[str, Callable[[StagedPart], Awaitable[None]]]:
-        """The sinks whose rows another process wants, and how it gets them."""
-        if not self._services.collects:
-            return {}
-        parts = CollectedParts(self.deploy.job, self._services.blobs)
-        writes = [(o.id, self._plan.node(o.node).operation) for o in self._vertex.operators if o.verb == "write"]
-        return {name: parts.put for name, write in writes if isinstance(write, Write) and write.sink.in_process}
 
     async def _encoders(self) -> dict[str, SinkEncoder]:
         encoders: dict[str, SinkEncoder] = {}
@@ -505,7 +499,9 @@ class SubtaskRunner:
                 frozen, prefix, self._services.blobs, self._services.settings.state_backend, self._micros
             )
         except Exception as error:  # a checkpoint that cannot be written is declined, whatever the reason
-            self.inbox.put(UploadFailed(command.checkpoint, command.nonce, f"{type(error).__name__}: {error}"))
+            away = isinstance(error, ExternalError) and error.retryable
+            reason = f"{type(error).__name__}: {error}"
+            self.inbox.put(UploadFailed(command.checkpoint, command.nonce, reason, away))
             return
         assert self._committer is not None
         self._committer.persisted(frozen.persist)

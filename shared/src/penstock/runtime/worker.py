@@ -35,6 +35,7 @@ from penstock.protocol.messages import (
 )
 from penstock.protocol.subtask import AbortRead, CompletionRead, FinishRead, MarkerRead
 from penstock.protocol.worker import LEADER_SILENCE_MS, HandToTasks, StartTask, StopTasks, WorkerCommand, WorkerMachine
+from penstock.runtime.committing import CommittingRunner
 from penstock.runtime.exchange_io import CreditReport
 from penstock.runtime.inbox import Inbox
 from penstock.runtime.patience import PatientLog
@@ -101,7 +102,7 @@ class _Task:
     deploy: Deploy
     inbox: Inbox
     task: asyncio.Task[None] | None = None
-    runner: SubtaskRunner | PublishingRunner | None = None
+    runner: SubtaskRunner | PublishingRunner | CommittingRunner | None = None
     failed: str = ""
     frames: str = ""
     canceled: bool = False
@@ -222,8 +223,7 @@ class WorkerService:
             services = self._services
             if job.state_backend is not None:
                 services = replace(services, settings=replace(services.settings, state_backend=job.state_backend))
-            runner = PublishingRunner if job.graph.vertex(task.deploy.subtask.vertex).publishes else SubtaskRunner
-            task.runner = runner(
+            task.runner = _runner_of(task.deploy, job.graph)(
                 task.deploy, job.graph, job.plan, job.manifest, services, task.inbox, self._send, self._changed
             )
             await task.runner.run()
@@ -309,6 +309,13 @@ class WorkerService:
             while not self._events.empty():
                 batch.append(self._events.get_nowait())
             await self._sender.send(batch)
+
+
+def _runner_of(deploy: Deploy, graph: JobGraph) -> type[SubtaskRunner | PublishingRunner | CommittingRunner]:
+    """What runs a subtask of this attempt."""
+    if graph.vertex(deploy.subtask.vertex).publishes:
+        return PublishingRunner
+    return CommittingRunner if deploy.publishes_only else SubtaskRunner
 
 
 def resident_bytes(pid: int | None = None) -> int:

@@ -1,0 +1,177 @@
+"""What is asked of a job whose slots, checkpoints or store are gone is done or refused, and no row is lost over it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.integration.one_job import Cluster, until
+
+from penstock.errors import ExternalError
+from penstock.protocol.joblog import AttemptFailed, Begin
+from penstock.protocol.requests import CancelJob, RescaleJob, StopJob, TakeSavepoint
+from penstock.protocol.restarts import NoRestart
+
+
+async def test_a_parallelism_that_has_no_slots_is_refused_before_anything_stops():
+    """The job goes on as it is; with `wait` it is carried out once there are slots, under another leader too."""
+    cluster = Cluster(rate=1_500)
+    await cluster.submit()
+    try:
+        _, _, leading = await cluster.candidate()
+        cluster.worker(slots=2)
+        await until(cluster.checkpointed, "a checkpoint is complete")
+        await cluster.request(RescaleJob(request="wide", job=cluster.job, parallelism=100))
+        assert "98 more slots" in (await cluster.answer("wide")).reason
+        await cluster.request(RescaleJob(request="wait", job=cluster.job, parallelism=3, wait=True))
+        await cluster.request(TakeSavepoint(request="save", job=cluster.job))
+        assert (await cluster.answer("save")).outcome == "completed"
+        assert await _begins(cluster) == 1
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+        _, ended, _ = await cluster.candidate()
+        cluster.worker()
+        answer = await cluster.answer("wait")
+        assert answer.outcome == "completed", answer.reason
+        assert (await cluster.history()).graph["parallelism"] == 3
+        assert (await asyncio.wait_for(ended, 60)).state == "FINISHED"
+    finally:
+        await cluster.stop()
+    cluster.check()
+
+
+async def test_of_two_that_wait_for_slots_the_newest_counts():
+    """Who asked for the other one is told."""
+    cluster = Cluster(rate=1_000)
+    await cluster.submit()
+    try:
+        await cluster.candidate()
+        cluster.worker(slots=2)
+        await until(cluster.checkpointed, "a checkpoint is complete")
+        await cluster.request(RescaleJob(request="first", job=cluster.job, parallelism=50, wait=True))
+        await cluster.request(RescaleJob(request="second", job=cluster.job, parallelism=60, wait=True))
+        assert "another parallelism was asked for" in (await cluster.answer("first")).reason
+        await cluster.request(CancelJob(request="cancel", job=cluster.job))
+        assert (await cluster.answer("cancel")).outcome == "completed"
+        assert "the job ended before" in (await cluster.answer("second")).reason
+    finally:
+        await cluster.stop()
+
+
+async def test_a_job_that_fails_publishes_what_is_complete_first():
+    """Nothing goes on from it, so nobody else would."""
+    cluster = Cluster(rate=2_000)
+    await cluster.submit(NoRestart())
+    try:
+        _, ended, _ = await cluster.candidate()
+        first = cluster.worker(slots=2)
+        await until(lambda: cluster.sink.rows, "a window is visible")
+        cluster.tasks[first.name].cancel()
+        cluster.worker()
+        outcome = await asyncio.wait_for(ended, 60)
+        assert outcome.state == "FAILED"
+        assert "not fully published" not in outcome.reason
+        history = await cluster.history()
+        assert [record.publishes_only for record in history.records if isinstance(record, Begin)] == [False, True]
+        (failed,) = [record for record in history.records if isinstance(record, AttemptFailed)]
+        assert (failed.worker, failed.attempt_number) == (first.name, 1)
+        assert failed.failed_us > 0
+    finally:
+        await cluster.stop()
+
+
+async def test_a_stopped_job_needs_one_slot_to_publish():
+    """The slots for all of it do not come back: its savepoint is the newest checkpoint, published by its sinks alone."""
+    cluster = Cluster(rate=2_000, parallelism=3)
+    await cluster.submit()
+    try:
+        _, ended, _ = await cluster.candidate()
+        first = cluster.worker(slots=3)
+        await until(cluster.checkpointed, "a checkpoint is complete")
+        cluster.tasks[first.name].cancel()
+        cluster.worker()
+        await cluster.request(StopJob(request="stop", job=cluster.job))
+        stopped = await cluster.answer("stop")
+        assert stopped.outcome == "completed", stopped.reason
+        assert stopped.savepoint is not None
+        assert (await asyncio.wait_for(ended, 60)).state == "STOPPED"
+    finally:
+        await cluster.stop()
+
+
+async def test_a_job_whose_checkpoint_is_gone_is_cancelled():
+    """It cannot go on, and says why; what else is asked of it is refused."""
+    cluster = Cluster(rate=2_000)
+    await cluster.submit()
+    try:
+        _, _, leading = await cluster.candidate()
+        cluster.worker(slots=2)
+        await until(cluster.checkpointed, "a checkpoint is complete")
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+        complete = (await cluster.history()).complete
+        assert complete is not None
+        await cluster.blobs.delete(complete.manifest)
+        _, ended, _ = await cluster.candidate()
+        await cluster.request(TakeSavepoint(request="save", job=cluster.job))
+        assert "cancel it" in (await cluster.answer("save")).reason
+        await cluster.request(CancelJob(request="cancel", job=cluster.job))
+        assert (await cluster.answer("cancel")).outcome == "completed"
+        assert (await asyncio.wait_for(ended, 60)).state == "CANCELED"
+    finally:
+        await cluster.stop()
+
+
+async def test_a_manifest_that_is_put_back_is_gone_on_from(monkeypatch: pytest.MonkeyPatch):
+    """Whoever restores the store from a backup need not restart anything."""
+    monkeypatch.setattr("penstock.runtime.job_shell.UNREADABLE_PAUSE_MS", 50)
+    cluster = Cluster(rate=2_000)
+    await cluster.submit()
+    try:
+        _, _, leading = await cluster.candidate()
+        cluster.worker(slots=2)
+        await until(cluster.checkpointed, "a checkpoint is complete")
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+        complete = (await cluster.history()).complete
+        assert complete is not None
+        data = await cluster.blobs.get(complete.manifest)
+        await cluster.blobs.delete(complete.manifest)
+        service, ended, _ = await cluster.candidate()
+        await until(lambda: service.progress(cluster.job).failures, "the leader says what is missing")
+        await cluster.blobs.put(complete.manifest, data)
+        assert (await asyncio.wait_for(ended, 60)).state == "FINISHED"
+    finally:
+        await cluster.stop()
+    cluster.check()
+
+
+async def test_a_store_that_is_away_costs_checkpoints_and_no_attempt(monkeypatch: pytest.MonkeyPatch):
+    """Uploads fail one after the other, more than are tolerated; the job goes on, and is exact."""
+    cluster = Cluster(rate=1_500)
+    await cluster.submit()
+    try:
+        service, ended, _ = await cluster.candidate()
+        cluster.worker(slots=2)
+        await until(cluster.checkpointed, "a checkpoint is complete")
+        put = cluster.blobs.put
+
+        async def away(key: str, data: bytes) -> None:
+            if "/checkpoints/" in key and not key.endswith("manifest.json"):
+                raise ExternalError("503")
+            await put(key, data)
+
+        monkeypatch.setattr(cluster.blobs, "put", away)
+        await until(lambda: service.progress(cluster.job).totals["aborted"] > 5, "checkpoints fail")
+        shown = service.progress(cluster.job).checkpoints.values()
+        assert any("503" in checkpoint.reason for checkpoint in shown)
+        monkeypatch.setattr(cluster.blobs, "put", put)
+        assert (await asyncio.wait_for(ended, 60)).state == "FINISHED"
+        assert await _begins(cluster) == 1
+    finally:
+        await cluster.stop()
+    cluster.check()
+
+
+async def _begins(cluster: Cluster) -> int:
+    return sum(isinstance(record, Begin) for record in (await cluster.history()).records)
