@@ -17,6 +17,7 @@ from penstock.graph.jobgraph import build_job_graph
 from penstock.graph.scaling import scalable_form
 from penstock.protocol.checkpoints import CheckpointSettings
 from penstock.protocol.joblog import JobHistory, JobSettings
+from penstock.protocol.messages import Restore
 from penstock.protocol.requests import Answer, SubmitJob
 from penstock.protocol.restarts import FixedDelay, RestartStrategy
 from penstock.runtime.coordinator import CoordinatorService, CoordinatorTimeouts
@@ -47,6 +48,7 @@ class Cluster(MemoryCluster):
         """`sink`: the rows go there instead of being gathered for `check`."""
         super().__init__(timeouts=TIMEOUTS, plan_of=lambda _: self.pipeline.plan)
         self.job = uuid.uuid4().hex
+        self.coordinators: list[CoordinatorService] = []
         self.sink = collecting.Sink()
         self.pipeline = Pipeline("cluster")
         (
@@ -58,12 +60,14 @@ class Cluster(MemoryCluster):
         )
         self.graph = build_job_graph(self.pipeline.plan, parallelism)
 
-    async def submit(self, restart: RestartStrategy = RESTARTS) -> None:
-        """By the id that the test knows already; again, if it says so again."""
+    async def submit(self, restart: RestartStrategy = RESTARTS, restored_from: Restore | None = None) -> None:
+        """By the id that the test knows already; again, if it says so again. `restored_from`: a job of its own."""
+        self.job = uuid.uuid4().hex if restored_from is not None else self.job
         settings = JobSettings(CheckpointSettings(interval_ms=50), restart)
         request = SubmitJob(
             request=self.job, job=self.job, name="cluster", graph=self.graph.to_json(),
             scalable=scalable_form(self.pipeline.plan).to_json(), settings=settings,
+            restored_from=restored_from,
         )  # fmt: skip
         await self.request(request)
 
@@ -74,6 +78,7 @@ class Cluster(MemoryCluster):
     async def candidate(self) -> tuple[CoordinatorService, asyncio.Future, asyncio.Task[None]]:
         """Start a coordinator that would lead the job."""
         service = self.coordinator()
+        self.coordinators.append(service)
         return service, service.job_ended(self.job), self.tasks[service.name]
 
     async def checkpointed(self) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.integration.one_job import Cluster, until
+from tests.integration.one_job import ROWS, Cluster, until
+from tests.integration.published import Destination, Sink
 
 from penstock.errors import ExternalError
-from penstock.protocol.joblog import AttemptFailed, Begin
+from penstock.protocol.joblog import Begin
+from penstock.protocol.messages import Restore
 from penstock.protocol.requests import CancelJob, RescaleJob, StopJob, TakeSavepoint
 from penstock.protocol.restarts import NoRestart
 
@@ -58,26 +60,37 @@ async def test_of_two_that_wait_for_slots_the_newest_counts():
         await cluster.stop()
 
 
-async def test_a_job_that_fails_publishes_what_is_complete_first():
-    """Nothing goes on from it, so nobody else would."""
-    cluster = Cluster(rate=2_000)
+async def test_another_job_starts_from_what_a_failed_one_has_left():
+    """Before it has failed its sinks publish what is complete, so nothing is lost by it and nothing doubled."""
+    destination = Destination()
+    cluster = Cluster(rate=2_000, sink=Sink(destination))
     await cluster.submit(NoRestart())
     try:
         _, ended, _ = await cluster.candidate()
         first = cluster.worker(slots=2)
-        await until(lambda: cluster.sink.rows, "a window is visible")
+        await until(lambda: destination.rows, "a window is visible")
+        destination.refuses_rows = True
+        complete = (await cluster.history()).highest_checkpoint
+        await until(lambda: _is_above(cluster, complete), "a checkpoint is complete whose rows are not published")
         cluster.tasks[first.name].cancel()
-        cluster.worker()
-        outcome = await asyncio.wait_for(ended, 60)
-        assert outcome.state == "FAILED"
-        assert "not fully published" not in outcome.reason
+        cluster.worker(slots=2)
+        destination.refuses_rows = False
+        assert (await asyncio.wait_for(ended, 60)).state == "FAILED"
         history = await cluster.history()
         assert [record.publishes_only for record in history.records if isinstance(record, Begin)] == [False, True]
-        (failed,) = [record for record in history.records if isinstance(record, AttemptFailed)]
-        assert (failed.worker, failed.attempt_number) == (first.name, 1)
-        assert failed.failed_us > 0
+        (failed,) = history.failures
+        assert (failed.worker, failed.attempt_number, failed.failed_us > 0) == (first.name, 1, True)
+        retained = history.retained
+        assert retained is not None
+        restore = Restore(retained.checkpoint, retained.manifest, retained.sha256)
+        await cluster.submit(restored_from=restore)
+        outcome = await asyncio.wait_for(cluster.coordinators[0].job_ended(cluster.job), 60)
+        assert outcome.state == "FINISHED", outcome.reason
     finally:
         await cluster.stop()
+    assert sum(row["n"] for row in destination.rows) == ROWS
+    windows = [(row["key"], row["window_start"]) for row in destination.rows]
+    assert len(windows) == len(set(windows))
 
 
 async def test_a_stopped_job_needs_one_slot_to_publish():
@@ -171,6 +184,10 @@ async def test_a_store_that_is_away_costs_checkpoints_and_no_attempt(monkeypatch
     finally:
         await cluster.stop()
     cluster.check()
+
+
+async def _is_above(cluster: Cluster, checkpoint: int) -> bool:
+    return (await cluster.history()).highest_checkpoint > checkpoint
 
 
 async def _begins(cluster: Cluster) -> int:

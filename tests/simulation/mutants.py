@@ -154,10 +154,12 @@ _ALL = (
         "self._endings.sources_ended()", 'return commands + self._terminate("FINISHED", "")',
     ),))),
     _mutant(14, "savepoint_done_before_published", Patch(Endings, "published", ((
-        "return tasks.", 'return self.current.kind == "savepoint" or tasks.',
+        "return self._generation_published or tasks.",
+        'return self.current.kind == "savepoint" or tasks.',
     ),))),
     _mutant(15, "rescale_begins_before_published", Patch(Endings, "published", ((
-        "return tasks.", 'return self.current.kind == "rescale" or tasks.',
+        "return self._generation_published or tasks.",
+        'return self.current.kind == "rescale" or tasks.',
     ),))),
     _mutant(16, "epoch_from_metadata_only", Patch(LeaderMachine, "_mint", ((
         "return [CreateEpoch(epoch)]", "return self._on_epoch_created(epoch)",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock.errors import CorruptDataError, ProtocolError
@@ -148,3 +150,22 @@ def test_answers_to_no_question_are_errors(answer: str):
         getattr(JobLogWriter(history()), answer)()
     with pytest.raises(ProtocolError, match="no question"):
         JobLogWriter(history()).read_back(None)
+
+
+@pytest.mark.parametrize(
+    ("state", "unpublished", "left", "published"),
+    [("FAILED", False, True, True), ("FAILED", True, True, False), ("CANCELED", True, True, False),
+     ("CANCELED", False, False, False), ("FINISHED", False, False, False)],
+)  # fmt: skip
+def test_what_an_ended_job_leaves_can_be_started_from(
+    state: Any, unpublished: bool, left: bool, published: bool
+) -> None:
+    """A failed job's checkpoint, and whatever could not be published; without loss only if all is visible."""
+    begin = Begin(attempt="a", attempt_number=1, restore=None, parallelism=1, generation=0, start_offsets={}, seq=1)
+    complete = Complete(
+        checkpoint=1, checkpoint_nonce="c", attempt="a", parent=-1, manifest="m", sha256="s", seq=2
+    )  # fmt: skip
+    ended = Terminated(state=state, unpublished=unpublished, seq=3)
+    history = JobHistory.of([Submit(job="j", name="n", graph={}, seq=0), begin, complete, ended])
+    assert (history.retained is not None) is left
+    assert history.is_published("m") is published

@@ -245,7 +245,7 @@ def log_of(found: Found) -> JobLog:
 
 
 def savepoints_of(job: str, history: JobHistory) -> list[Savepoint]:
-    """The savepoints of a job, oldest first; and of one that failed, the checkpoint that is left."""
+    """The savepoints of a job, oldest first; and the checkpoint that a failed or cancelled one has left."""
     submit = history.submit
     if submit is None:
         return []
@@ -254,9 +254,9 @@ def savepoints_of(job: str, history: JobHistory) -> list[Savepoint]:
         for record in history.records
         if isinstance(record, SavepointRecord) and record.published
     ]
-    complete, terminated = history.complete, history.terminated
-    if terminated is not None and terminated.state == "FAILED" and complete is not None:
-        number, manifest, digest = complete.checkpoint, complete.manifest, complete.sha256
+    retained = history.retained
+    if retained is not None:
+        number, manifest, digest = retained.checkpoint, retained.manifest, retained.sha256
         if all(savepoint.checkpoint != number for savepoint in found):
             found.append(Savepoint(job, submit.name, number, manifest, digest, "", "checkpoint"))
     return found

@@ -272,11 +272,13 @@ class PenstockRoutes:
                 400, f"restored_from: {restore.manifest} is a checkpoint of a job that goes on; take a savepoint of it"
             )
         if savepoint.kind == "checkpoint" and covers_rows(manifest) and not submission.allow_unpublished:
-            raise RestError(
-                400,
-                f"restored_from: the sinks of the failed job have not published all of checkpoint {restore.checkpoint}, "
-                "so a job that starts there would lose rows; --allow-unpublished accepts that",
-            )
+            history = await self._cluster.history(job)
+            if not history.is_published(restore.manifest):
+                raise RestError(
+                    400,
+                    f"restored_from: the sinks of the ended job have not published all of checkpoint "
+                    f"{restore.checkpoint}, so a job that starts there would lose rows; --allow-unpublished accepts that",
+                )
 
     # -- asking ---------------------------------------------------------------------------------------------------------
 

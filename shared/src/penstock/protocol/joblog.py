@@ -312,6 +312,21 @@ class JobHistory:
         return [record for record in self.records if isinstance(record, AttemptFailed)]
 
     @property
+    def retained(self) -> Complete | None:
+        """The checkpoint that an ended job leaves behind, if it does: whoever wants starts another job from it."""
+        terminated = self.terminated
+        if terminated is None or not (terminated.state == "FAILED" or terminated.unpublished):
+            return None
+        return self.complete
+
+    def is_published(self, manifest: str) -> bool:
+        """Whether everything that this checkpoint covers is known to be visible, so that a job may start from it."""
+        if any(savepoint.published and savepoint.manifest == manifest for savepoint in self.savepoints.values()):
+            return True
+        retained, terminated = self.retained, self.terminated
+        return retained is not None and retained.manifest == manifest and not (terminated and terminated.unpublished)
+
+    @property
     def restore(self) -> Restore | None:
         """The checkpoint that a new attempt starts from."""
         if self.complete is not None:

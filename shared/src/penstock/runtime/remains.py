@@ -96,11 +96,10 @@ class JobRemains:
         self._cleaned = begin.generation
 
     async def _delete_checkpoints(self, history: JobHistory) -> None:
-        """Savepoints stay, and of a failed job the newest checkpoint: somebody may go on from it."""
+        """Savepoints stay, and the checkpoint that somebody may go on from."""
         kept = _savepoints(history)
-        terminated = history.terminated
-        if terminated is not None and (terminated.state == "FAILED" or terminated.unpublished):
-            kept.add(history.highest_checkpoint)
+        if history.retained is not None:
+            kept.add(history.retained.checkpoint)
         for key in await self._ports.blobs.list(checkpoints_prefix(self._job)):
             if checkpoint_of(key) not in kept:
                 await self._ports.blobs.delete(key)

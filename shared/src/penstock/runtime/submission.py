@@ -49,8 +49,7 @@ async def _check_published(restore: Restore, manifest: Manifest, blobs: Blobs, c
     if not covers_rows(manifest):
         return
     history = await JobStore(blobs, clock).history(manifest.job)
-    published = (s for s in history.savepoints.values() if s.published and s.manifest == restore.manifest)
-    if next(published, None) is None:
+    if not history.is_published(restore.manifest):
         raise IncompatibleStateError(
             f"checkpoint {manifest.checkpoint} of job {manifest.job[:8]} is no savepoint: rows that it covers may wait "
             "in its job's exchanges, and a job restored from it would never publish them; restore a savepoint, or accept "
