@@ -105,7 +105,7 @@ class Snapshots:
             name = f"{checkpoint}-{task.deploy.attempt[:8]}-{task.deploy.subtask}"
             task.world.folder.staged[name] = written
             self.staged.prepared([StagedPart("op", checkpoint, name)])
-        lists = {"staged": tuple(msgspec.json.encode(part) for part in self.staged.listed())}
+        lists = {"staged": tuple(msgspec.json.encode(part) for part in self.staged.listed(checkpoint))}
         unions = {"splits": task.source.snapshot()}
         above = watermarks_above(operator.restored_watermarks, operator.watermark)
         self._frozen[checkpoint] = _Frozen(operator.snapshot(), lists, unions, operator.watermark, above, position)

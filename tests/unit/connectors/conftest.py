@@ -86,7 +86,7 @@ def time() -> ManualTime:
 def write_context() -> Callable[..., WriteContext]:
     """Contexts for writers."""
 
-    def make(operator: str = "sink", subtask: int = 0, attempt: str = "a" * 32) -> WriteContext:
-        return WriteContext(operator, subtask, attempt, 1, lambda: 0)
+    def make(operator: str = "sink", subtask: int = 0, attempt: str = "a" * 32, number: int = 1) -> WriteContext:
+        return WriteContext(operator, subtask, attempt, number, lambda: 0)
 
     return make

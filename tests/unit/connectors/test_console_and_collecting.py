@@ -68,12 +68,12 @@ def test_collecting_other_subtasks_and_discarded_parts(write_context: Callable[.
         writer.write(frame(98))
         writer.close()
     assert [row["i"] for row in into[1:]] == [1, 2, 11, 12]
-    sink.begin()
+    sink.begin()()
     assert len(into) == 5, "a list of the user is not cleared"
     own = collecting.Sink()
     writer = own.open(SCHEMA, write_context())
     for _ in range(2):
-        own.begin()
+        own.begin()()
         writer.write(frame(1))
         writer.commit(writer.prepare(1).committables[0])
     assert len(own.rows) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.connectors import files
+from penstock.connectors import file_writing, files
+from penstock.connectors.base import LostPartError, WriteContext
 from penstock.errors import PipelineError
 from penstock.types import (
     BINARY,
@@ -79,6 +81,9 @@ async def test_rows_become_visible_with_the_commit(
     [later] = writer.prepare(8).committables
     writer.commit(later)
     assert await rows_in(folder, read_split) == frame(1, 2, 3, 4).to_dicts()
+    for part in (committable, later):
+        writer.forget(part)
+        writer.forget(part)
     assert list((folder / ".staging").iterdir()) == []
 
 
@@ -111,7 +116,6 @@ def test_discard_and_close(tmp_path: Path, write_context: Callable[..., Any]) ->
     [committable] = writer.prepare(1).committables
     writer.discard(committable)
     writer.discard(committable)
-    writer.commit(committable)
     writer.write(frame(2))
     writer.close()
     assert visible(tmp_path) == []
@@ -127,16 +131,156 @@ def test_recovery_keeps_what_is_needed(tmp_path: Path, write_context: Callable[.
             writer = sink.open(SIMPLE, write_context(operator, subtask))
             writer.write(frame(subtask))
             committables += writer.prepare(1).committables
-    sink.recover([committables[1]], "a")
+    sink.recover([committables[1]], "a")()
     staged = {path.name for path in (tmp_path / ".staging").iterdir()}
     assert staged == {part["staged"] for part in committables[1:]}
-    sink.recover(committables[1:5], "ns/é")
-    sink.recover([committables[2]], "a--b")
+    sink.recover(committables[1:5], "ns/é")()
+    sink.recover([committables[2]], "a--b")()
     sink.open(SIMPLE, write_context("a", 1, "b" * 32)).commit(committables[1])
     assert len(visible(tmp_path)) == 1
-    sink.recover([])
+    sink.recover([])()
     assert list((tmp_path / ".staging").iterdir()) == []
-    files.Sink(tmp_path / "never").recover([])
+    files.Sink(tmp_path / "never").recover([])()
+
+
+def stage(sink: files.Sink, context: WriteContext, checkpoint: int = 1) -> Any:
+    """One part of a writer; returns its committable."""
+    writer = sink.open(SIMPLE, context)
+    writer.write(frame(context.attempt_number))
+    [committable] = writer.prepare(checkpoint).committables
+    return committable
+
+
+def test_nothing_of_a_newer_attempt_is_removed(tmp_path: Path, write_context: Callable[..., Any]) -> None:
+    """An attempt that was thought dead removes what older ones staged, not its own parts, none with a higher number."""
+    sink = files.Sink(tmp_path)
+    _, own, newer = (stage(sink, write_context(attempt=str(n) * 32, number=n)) for n in (9, 10, 11))
+    legacy = tmp_path / ".staging" / f"sink--0-{'7' * 32}-1.jsonl"
+    legacy.write_text("{}")
+    proof = tmp_path / ".staging" / newer["proof"]
+    proof.touch()
+    sink.recover([], "sink", "10" * 32, 10)()
+    assert not legacy.exists()
+    left = {path.name for path in (tmp_path / ".staging").iterdir()}
+    assert left == {own["staged"], newer["staged"], proof.name}
+
+
+def test_what_comes_after_the_search_is_not_removed(tmp_path: Path, write_context: Callable[..., Any]) -> None:
+    """A removal knows names: what is staged or made visible between search and removal stays, whoever wrote it."""
+    sink = files.Sink(tmp_path, existing="replace")
+    (tmp_path / "part-old.jsonl").write_text("{}")
+    removals = [sink.begin(), sink.recover([], "sink", "b" * 32)]
+    staged, committed = (stage(sink, write_context(attempt=each * 32)) for each in "cd")
+    sink.open(SIMPLE, write_context(attempt="d" * 32)).commit(committed)
+    for remove in removals:
+        remove()
+        remove()
+    assert [path.name for path in visible(tmp_path)] == [committed["visible"]]
+    assert {path.name for path in (tmp_path / ".staging").iterdir()} == {staged["staged"], committed["proof"]}
+
+
+def test_a_part_that_is_gone_without_a_proof_of_its_commit_is_an_error(
+    tmp_path: Path, write_context: Callable[..., Any]
+) -> None:
+    """Its rows are lost. The proof stays for whoever commits again, and goes when no checkpoint lists the part."""
+    sink = files.Sink(tmp_path)
+    lost, kept = (stage(sink, write_context(subtask=subtask)) for subtask in (0, 1))
+    (tmp_path / ".staging" / lost["staged"]).unlink()
+    writer = sink.open(SIMPLE, write_context(attempt="b" * 32, number=2))
+    with pytest.raises(LostPartError, match=r"sink--0-attempt1-a+-1\.jsonl is gone, and nothing says"):
+        writer.commit(lost)
+    writer.commit(kept)
+    visible(tmp_path)[0].unlink()
+    sink.recover([kept], "sink", "b" * 32, 2)()
+    writer.commit(kept)
+    sink.recover([], "sink", "b" * 32, 2)()
+    assert list((tmp_path / ".staging").iterdir()) == []
+    with pytest.raises(LostPartError):
+        writer.commit(kept)
+    assert visible(tmp_path) == []
+
+
+def test_parts_of_a_version_without_proofs_are_committed(tmp_path: Path, write_context: Callable[..., Any]) -> None:
+    """A manifest of the version before names them without number and proof; where one is gone it is visible."""
+    writer = files.Sink(tmp_path).open(SIMPLE, write_context())
+    name = f"sink--0-{'7' * 32}-1.jsonl"
+    (tmp_path / ".staging" / name).write_text("{}")
+    committable = {"staged": name, "visible": "part-00000007-sink-0-77777777.jsonl"}
+    files.Sink(tmp_path).recover([committable], "sink", "b" * 32, 2)()
+    writer.commit(committable)
+    assert [path.name for path in visible(tmp_path)] == [committable["visible"]]
+    visible(tmp_path)[0].unlink()
+    writer.commit(committable)
+    assert visible(tmp_path) == []
+
+
+class Disk:
+    """What a power loss leaves: names and contents as they were at the last sync of their folder and file."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._synced: dict[Path, Any] = {}
+        self._descriptors: dict[int, Path] = {}
+        self._folder = folder
+        self._open = os.open
+        monkeypatch.setattr(file_writing.os, "open", self._opened)
+        monkeypatch.setattr(file_writing.os, "fsync", self._sync)
+
+    def _opened(self, path: Path, flags: int, mode: int = 0o777) -> int:
+        descriptor = self._open(path, flags, mode)
+        self._descriptors[descriptor] = Path(path)
+        return descriptor
+
+    def _sync(self, descriptor: int) -> None:
+        path = self._descriptors[descriptor]
+        self._synced[path] = frozenset(os.listdir(path)) if path.is_dir() else path.read_bytes()
+
+    def names(self, folder: Path) -> frozenset[str]:
+        """What stands in a folder after a power loss."""
+        return self._synced.get(folder, frozenset())
+
+    def content(self, path: Path) -> bytes | None:
+        """What a file holds after a power loss."""
+        return self._synced.get(path)
+
+
+def test_what_was_committed_survives_a_power_loss(
+    tmp_path: Path, write_context: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The staged file before the checkpoint, the proof before the rename, the rename before the commit returns."""
+    disk, staging = Disk(tmp_path, monkeypatch), tmp_path / ".staging"
+    writer = files.Sink(tmp_path).open(SIMPLE, write_context())
+    writer.write(frame(1))
+    prepared = writer.prepare(1)
+    [committable] = prepared.committables
+    prepared.persist()
+    staged = staging / committable["staged"]
+    assert disk.content(staged) == staged.read_bytes() != b""
+    assert disk.names(staging) == {staged.name}
+    rename, before = os.rename, list[frozenset[str]]()
+
+    def renamed(source: Path, target: Path) -> None:
+        before.append(disk.names(staging))
+        rename(source, target)
+
+    monkeypatch.setattr(file_writing.os, "rename", renamed)
+    writer.commit(committable)
+    assert before == [{staged.name, committable["proof"]}]
+    assert committable["visible"] in disk.names(tmp_path)
+    assert disk.names(staging) == {committable["proof"]}
+
+
+def test_a_commit_that_is_repeated_after_a_kill_is_durable(
+    tmp_path: Path, write_context: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who renamed the file was killed before it synced: whoever finds it renamed syncs."""
+    sink, staging = files.Sink(tmp_path), tmp_path / ".staging"
+    committable = stage(sink, write_context())
+    (staging / committable["proof"]).touch()
+    (staging / committable["staged"]).rename(tmp_path / committable["visible"])
+    disk = Disk(tmp_path, monkeypatch)
+    sink.open(SIMPLE, write_context(attempt="b" * 32, number=2)).commit(committable)
+    assert committable["visible"] in disk.names(tmp_path)
+    assert disk.names(staging) == {committable["proof"]}
 
 
 def test_rows_that_files_cannot_hold(tmp_path: Path) -> None:
@@ -231,9 +375,9 @@ def test_a_new_job_may_replace_what_earlier_ones_left(tmp_path: Path) -> None:
     """`existing="replace"` removes visible files when a job begins, `append` leaves them."""
     (tmp_path / "part-old.jsonl").write_text("{}")
     (tmp_path / "notes.txt").write_text("not ours")
-    files.Sink(tmp_path).begin()
+    files.Sink(tmp_path).begin()()
     assert (tmp_path / "part-old.jsonl").exists()
-    files.Sink(tmp_path, existing="replace").begin()
+    files.Sink(tmp_path, existing="replace").begin()()
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
     with pytest.raises(PipelineError, match="'append' or 'replace'"):
         files.Sink(tmp_path, existing="overwrite")  # pyright: ignore[reportArgumentType] (the point of the test)

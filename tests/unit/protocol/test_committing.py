@@ -24,10 +24,10 @@ def test_parts_are_listed_until_they_are_visible():
     parts = StagedParts((), 0)
     parts.prepared([part(1)])
     parts.completed(1)
-    assert parts.listed() == [part(1)]
+    assert parts.listed(2) == [part(1)]
     assert parts.published == 0
     parts.committed(part(1))
-    assert parts.listed() == []
+    assert parts.listed(3) == []
     assert parts.published == 1
 
 
@@ -37,6 +37,23 @@ def test_restored_parts_are_committed_at_once():
     assert parts.to_commit() == [part(3)]
     assert parts.published == 0
     assert StagedParts((), 3).published == 3
+
+
+def test_the_proof_of_a_commit_goes_with_the_first_complete_that_does_not_list_the_part():
+    """A snapshot that was taken before the commit lists it; an aborted one proves nothing."""
+    parts = StagedParts((), 0)
+    parts.prepared([part(1)])
+    parts.completed(1)
+    assert parts.listed(2) == [part(1)]
+    parts.committed(part(1))
+    parts.completed(2)
+    assert parts.to_forget() == []
+    assert parts.listed(3) == []
+    assert parts.listed(4) == []
+    assert parts.to_forget() == []
+    parts.completed(4)
+    assert parts.to_forget() == [part(1)]
+    assert parts.to_forget() == []
 
 
 def test_a_checkpoint_without_parts_is_published_when_it_is_complete():

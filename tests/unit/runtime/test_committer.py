@@ -59,6 +59,29 @@ async def test_nothing_is_visible_before_complete():
         running.cancel()
 
 
+async def test_the_proof_of_a_commit_is_forgotten_when_no_checkpoint_lists_the_part():
+    """That is: once a snapshot without it is COMPLETE."""
+
+    class Proving(Writer):
+        forgotten: list[object]
+
+        def forget(self, committable) -> None:
+            self.forgotten.append(committable)
+
+    writer = Proving()
+    writer.forgotten = []
+    committer = Committer({"sink": writer}, [], 0, lambda: None)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(committer.run())
+        for checkpoint in (1, 2, 3):
+            committer.prepare(checkpoint)
+            committer.completed(checkpoint)
+            await until(lambda: committer.published == checkpoint)  # noqa: B023 (called at once)
+            await until(lambda: len(writer.forgotten) == checkpoint - 1)  # noqa: B023
+        running.cancel()
+    assert writer.forgotten == ["part 1", "part 2"]
+
+
 async def test_restored_parts_are_committed_at_once():
     """What a COMPLETE manifest lists is made visible before anything else; only then is it published."""
     writer = Writer()

@@ -249,6 +249,9 @@ class SinkWriter(Protocol):
         """Make a staged part visible. Idempotent, by anyone, also after it was committed *and consumed*.
 
         Called in a background thread, never concurrently with itself.
+
+        Raises:
+            LostPartError: the part is gone, and nothing proves that it was committed.
         """
         ...
 
@@ -270,6 +273,32 @@ class Prepared:
 
     committables: Sequence[Any] = ()
     persist: Callable[[], None] | None = None
+
+
+@runtime_checkable
+class ForgetsCommits(Protocol):
+    """A writer that keeps a proof of every commit."""
+
+    def forget(self, committable: Any) -> None:
+        """The part is committed, and no checkpoint that may be restored lists it: its proof may go. Idempotent.
+
+        Called in a background thread, never concurrently with itself or `commit`.
+        """
+        ...
+
+
+class LostPartError(ExternalError):
+    """What was staged for a completed checkpoint is gone, and it was not committed: its rows would be missing."""
+
+    retryable = False
+
+
+Removal = Callable[[], None]
+"""Removes what was found before, by name, and nothing else. Blocks; whatever is gone already is no error."""
+
+
+def remove_nothing() -> None:
+    """The removal where nothing is to be removed."""
 
 
 class Sink(ABC):
@@ -296,15 +325,29 @@ class Sink(ABC):
         `recover` was told are not needed.
         """
 
-    def begin(self) -> None:
-        """Called once when a job starts anew (not when it is resumed), by one process, before `recover`."""
+    def begin(self) -> Removal:
+        """Called when a job starts anew (not when it is resumed), before `recover`: find what it does not keep.
 
-    def recover(self, needed: Sequence[Any], operator: str | None = None, attempt: str = "") -> None:
-        """Called once per start of a job, by one process, before writers open: remove staged parts not in `needed`.
-
-        `operator` limits that to the parts of one sink operator, because several may share a destination; parts of
-        `attempt` are left alone, because its other writers may be open already.
+        As in `recover`, nothing is removed before the removal is called.
         """
+        return remove_nothing
+
+    def recover(
+        self, needed: Sequence[Any], operator: str | None = None, attempt: str = "", attempt_number: int | None = None
+    ) -> Removal:
+        """Called when an attempt starts: find staged parts that are not in `needed`.
+
+        The caller proves that the attempt is still the newest one after this has returned and before it calls the
+        removal: a part of a newer attempt, or a row of it, cannot be among what was found before. So a thread of a dead
+        attempt may go on whenever it likes.
+
+        Args:
+            needed: committables that stay, and the proofs of their commits.
+            operator: limits that to the parts of one sink operator, because several may share a destination.
+            attempt: its own parts stay, because its other writers may be open already.
+            attempt_number: parts of attempts with a higher number stay; None if there is no other attempt at all.
+        """
+        return remove_nothing
 
     @abstractmethod
     def describe(self) -> Mapping[str, Any]:

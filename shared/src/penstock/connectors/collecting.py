@@ -54,11 +54,16 @@ class Sink(base.Sink):
         """See `Sink.open`."""
         return _Writer(self, schema, context)
 
-    def begin(self) -> None:
+    def begin(self) -> base.Removal:
         """A new job starts: forget what an earlier run of the same pipeline object collected (not a list given)."""
-        if self._owned:
-            self.collected.rows.clear()
-        self._committed.clear()
+        rows, committed = list(self.collected.rows) if self._owned else [], set(self._committed)
+
+        def forget() -> None:
+            if self._committed == committed:
+                del self.collected.rows[: len(rows)]
+                self._committed.clear()
+
+        return forget
 
     def commit_once(self, key: tuple[str, int, int], frame: pl.DataFrame) -> None:
         """Append the rows of one operator, subtask and checkpoint unless they are there."""

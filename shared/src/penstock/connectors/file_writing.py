@@ -1,25 +1,30 @@
 """The writer of file sinks: rows go to a staged file, a checkpoint closes it, its completion renames it.
 
-    <folder>/.staging/<operator>--<subtask>-<attempt>-<n>.<format>
+    <folder>/.staging/<operator>--<subtask>-attempt<number>-<attempt>-<n>.<format>
+    <folder>/.staging/<name of the staged file>.committed
     <folder>/part-<checkpoint>-<operator>-<subtask>-<attempt>.<format>
 
 The order of names is the order of time, so that of the updates of a key the last one counts: between two checkpoints a
 key belongs to one subtask, later perhaps to another.
 
-A commit is one rename. Once it has happened the staged file is gone, so a repeated commit finds nothing to do, even if
-somebody has consumed the visible file since: it never appears twice.
+A commit is one rename, and its proof is an empty file that stands beside the staged one, durably, before that is
+renamed. Nobody removes a staged file that a complete checkpoint lists, so where there is a proof and no staged file the
+rename has happened: a repeated commit has only to make it durable, even if somebody has consumed the visible file since,
+which never appears twice. Where there is neither, rows are lost, and the commit fails. A proof goes when no checkpoint
+lists the file any more.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+import re
 import urllib.parse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from penstock.connectors.base import Prepared, WriteContext
+from penstock.connectors.base import LostPartError, Prepared, Removal, WriteContext
 from penstock.connectors.encoding import encode_csv, encode_jsonl
 from penstock.connectors.formats import Format
 from penstock.errors import ExternalError
@@ -29,6 +34,9 @@ if TYPE_CHECKING:
     import polars as pl
 
 STAGING: Final = ".staging"
+PROOF: Final = ".committed"
+"""Ends the name of the file that proves a commit."""
+_NUMBER: Final = re.compile(r"\d+-attempt(\d+)-")
 _GROUP_ROWS: Final = 100_000
 """Rows of a row group (record batch) of columnar formats, at least, the last one aside."""
 
@@ -78,7 +86,8 @@ class FileWriter:
     def _staged_name(self) -> str:
         self._number += 1
         context = self._context
-        return f"{_quoted(context.operator)}--{context.subtask}-{context.attempt}-{self._number}.{self._extension}"
+        owner = f"{_quoted(context.operator)}--{context.subtask}-attempt{context.attempt_number}-{context.attempt}"
+        return f"{owner}-{self._number}.{self._extension}"
 
     def prepare(self, checkpoint: int) -> Prepared:
         """See `SinkWriter.prepare`. Without rows there is no file."""
@@ -93,24 +102,46 @@ class FileWriter:
         context = self._context
         operator, attempt = _quoted(context.operator), context.attempt[:8]
         visible = f"part-{checkpoint:08d}-{operator}-{context.subtask}-{attempt}.{self._extension}"
-        return Prepared([{"staged": path.name, "visible": visible}], lambda: _persist(path))
+        committable = {"staged": path.name, "visible": visible, "proof": path.name + PROOF}
+        return Prepared([committable], lambda: _persist(path))
 
     def commit(self, committable: Any) -> None:
         """See `SinkWriter.commit`."""
         staged, visible = self._folder / STAGING / committable["staged"], self._folder / committable["visible"]
+        proof = self._proof(committable)
         try:
+            if proof is not None and staged.exists():
+                proof.touch()
+                _persist(proof)
             os.rename(staged, visible)
         except FileNotFoundError:
-            return  # committed before
+            if proof is not None and not proof.exists():
+                raise LostPartError(
+                    f"{staged} is gone, and nothing says that it became {visible.name}: the rows of a completed "
+                    "checkpoint are lost; if they were taken away on purpose, create the empty file "
+                    f"{proof.name} there"
+                ) from None
         except OSError as error:
             raise ExternalError(f"cannot rename {staged} to {visible}: {error}") from error
         # Only now may the checkpoint's list of staged files forget it: a power loss must not bring it back to staging.
+        # Also where it was renamed before: whoever did that may have been killed before it synced.
         _fsync(self._folder)
         _fsync(self._folder / STAGING)
 
+    def _proof(self, committable: Any) -> Path | None:
+        """None for a part that a version of Penstock staged which kept no proofs: where it is gone, it is visible."""
+        name = committable.get("proof")
+        return None if name is None else self._folder / STAGING / name
+
+    def forget(self, committable: Any) -> None:
+        """See `ForgetsCommits.forget`."""
+        proof = self._proof(committable)
+        if proof is not None:
+            _unlink(proof)
+
     def discard(self, committable: Any) -> None:
         """See `SinkWriter.discard`."""
-        (self._folder / STAGING / committable["staged"]).unlink(missing_ok=True)
+        _unlink(self._folder / STAGING / committable["staged"])
 
     def close(self) -> None:
         """See `SinkWriter.close`."""
@@ -120,21 +151,42 @@ class FileWriter:
             self._file = self._path = None
 
 
-def remove_staged(folder: Path, needed: Sequence[Any], operator: str | None, attempt: str) -> None:
-    """Remove the staged files (of one operator) that no committable in `needed` names, but for those of `attempt`."""
+def leftovers(
+    folder: Path, needed: Sequence[Any], operator: str | None, attempt: str, attempt_number: int | None
+) -> list[Path]:
+    """The staged files and proofs (of one operator) that `Sink.recover` is to remove."""
     keep = {committable["staged"] for committable in needed}
-    for path in (folder / STAGING).glob("*"):
-        owner, _, rest = path.name.rpartition("--")
-        if attempt and f"-{attempt}-" in rest:
-            continue
-        if path.name not in keep and (operator is None or owner == _quoted(operator)):
-            path.unlink(missing_ok=True)
+    return [
+        path
+        for path in (folder / STAGING).glob("*")
+        if path.name.removesuffix(PROOF) not in keep and _is_older(path.name, operator, attempt, attempt_number)
+    ]
 
 
-def remove_visible(folder: Path) -> None:
-    """Remove the visible files of earlier jobs."""
-    for path in folder.glob("part-*"):
-        path.unlink(missing_ok=True)
+def _is_older(name: str, operator: str | None, attempt: str, attempt_number: int | None) -> bool:
+    """Whether a file in the staging folder is of that operator, and of an attempt before this one."""
+    owner, _, rest = name.rpartition("--")
+    if operator is not None and owner != _quoted(operator):
+        return False
+    if attempt and f"-{attempt}-" in rest:
+        return False
+    number = _NUMBER.match(rest)
+    return attempt_number is None or number is None or int(number[1]) <= attempt_number
+
+
+def visible_files(folder: Path) -> list[Path]:
+    """The visible files of earlier jobs."""
+    return list(folder.glob("part-*"))
+
+
+def removal(paths: Iterable[Path]) -> Removal:
+    """Removes these files."""
+
+    def remove() -> None:
+        for path in paths:
+            _unlink(path)
+
+    return remove
 
 
 def staged_file(path: Path, schema: Schema, kind: Format, delimiter: str, null: str) -> StagedFile:
@@ -202,6 +254,13 @@ class _ColumnarFile:
 
 def _quoted(operator: str) -> str:
     return urllib.parse.quote(operator, safe="")
+
+
+def _unlink(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise ExternalError(f"cannot remove {path}: {error}") from error
 
 
 def _persist(path: Path) -> None:

@@ -289,18 +289,21 @@ class Sink(base.Sink):
             lambda path: staged_file(path, schema, self.format, self.delimiter, self.null),
         )
 
-    def begin(self) -> None:
+    def begin(self) -> base.Removal:
         """See `Sink.begin`."""
-        if self.existing == "replace":
-            from penstock.connectors.file_writing import remove_visible
+        if self.existing == "append":
+            return base.remove_nothing
+        from penstock.connectors.file_writing import removal, visible_files
 
-            remove_visible(Path(self.folder))
+        return removal(visible_files(Path(self.folder)))
 
-    def recover(self, needed: Sequence[Any], operator: str | None = None, attempt: str = "") -> None:
+    def recover(
+        self, needed: Sequence[Any], operator: str | None = None, attempt: str = "", attempt_number: int | None = None
+    ) -> base.Removal:
         """See `Sink.recover`."""
-        from penstock.connectors.file_writing import remove_staged
+        from penstock.connectors.file_writing import leftovers, removal
 
-        remove_staged(Path(self.folder), needed, operator, attempt)
+        return removal(leftovers(Path(self.folder), needed, operator, attempt, attempt_number))
 
     def describe(self) -> Mapping[str, Any]:
         """See `Sink.describe`."""

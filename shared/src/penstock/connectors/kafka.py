@@ -173,9 +173,10 @@ class Sink(base.PublishedSink):
         """How to reach its Kafka, from this process."""
         return resolve(self.brokers, self.security)
 
-    def begin(self) -> None:
+    def begin(self) -> base.Removal:
         """See `Sink.begin`: a missing topic is found out before anything runs."""
         self._prepared(self.settings)
+        return base.remove_nothing
 
     def _prepared(self, settings: KafkaSettings) -> tuple[int, int]:
         """Number of partitions, and the largest record that the topic takes."""

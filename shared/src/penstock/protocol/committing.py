@@ -2,6 +2,9 @@
 
 A staged part belongs to the first COMPLETE at or above its checkpoint (a part of an aborted checkpoint becomes visible
 with the next one: the state has moved past its rows). It is listed in every snapshot until it is known to be visible.
+
+The sink keeps a proof of the commit as long as a checkpoint that may be restored lists the part: until a snapshot that
+was taken after the commit, and so does not list it, is COMPLETE.
 """
 
 from __future__ import annotations
@@ -28,6 +31,10 @@ class StagedParts:
         self._parts = list(restored)
         self._complete = restored_checkpoint
         self._published = 0 if self._parts else restored_checkpoint
+        self._visible: list[StagedPart] = []
+        """Committed since the last snapshot."""
+        self._unlisted: list[tuple[int, StagedPart]] = []
+        """Committed before the snapshot of that checkpoint."""
 
     @property
     def published(self) -> int:
@@ -38,8 +45,10 @@ class StagedParts:
         """Parts were staged for a checkpoint."""
         self._parts.extend(parts)
 
-    def listed(self) -> list[StagedPart]:
-        """What the snapshot being taken must list."""
+    def listed(self, checkpoint: int) -> list[StagedPart]:
+        """What the snapshot of `checkpoint`, being taken now, must list."""
+        self._unlisted += [(checkpoint, part) for part in self._visible]
+        self._visible = []
         return list(self._parts)
 
     def completed(self, checkpoint: int) -> None:
@@ -54,7 +63,14 @@ class StagedParts:
     def committed(self, part: StagedPart) -> None:
         """The part is visible."""
         self._parts.remove(part)
+        self._visible.append(part)
         self._advance()
+
+    def to_forget(self) -> list[StagedPart]:
+        """The committed parts that nothing lists any more; each is named once."""
+        found = [part for checkpoint, part in self._unlisted if checkpoint <= self._complete]
+        self._unlisted = [(checkpoint, part) for checkpoint, part in self._unlisted if checkpoint > self._complete]
+        return found
 
     def _advance(self) -> None:
         if not self.to_commit():

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from penstock.connectors.base import SinkWriter
+from penstock.connectors.base import ForgetsCommits, SinkWriter
 from penstock.protocol.committing import StagedPart, StagedParts
 
 STAGED = "staged"
@@ -50,7 +50,7 @@ class Committer:
             if prepared.persist is not None:
                 self._unpersisted.append(prepared.persist)
         listed: dict[str, list[bytes]] = {operator: [] for operator in self._writers}
-        for part in self._parts.listed():
+        for part in self._parts.listed(checkpoint):
             listed[part.operator].append(msgspec.json.encode(part))
         return listed, list(self._unpersisted)
 
@@ -75,6 +75,14 @@ class Committer:
                     await asyncio.to_thread(self._writers[part.operator].commit, part.committable)
                 self._parts.committed(part)
             self._changed()
+            if forgotten := self._parts.to_forget():
+                await asyncio.to_thread(self._forget, forgotten)
+
+    def _forget(self, parts: Sequence[StagedPart]) -> None:
+        for part in parts:
+            writer = self._writers[part.operator]
+            if isinstance(writer, ForgetsCommits):
+                writer.forget(part.committable)
 
 
 def decode_staged(entries: Sequence[bytes]) -> list[StagedPart]:

@@ -277,11 +277,11 @@ class EmbeddedJob:
         return await self._submit(restore)
 
     async def _recover_sinks(self, history: JobHistory | None) -> None:
-        """Let every sink remove staged parts that no complete checkpoint names."""
+        """Let every sink remove staged parts that no complete checkpoint names. Nobody else runs: see `claimed`."""
         restore = history.restore if history is not None else None
         needed = staged_parts(await self._store.manifest(restore) if restore is not None else None)
         for operator, sink in self._sinks():
-            await asyncio.to_thread(sink.recover, needed.get(operator, []), operator)
+            await asyncio.to_thread(await asyncio.to_thread(sink.recover, needed.get(operator, []), operator))
 
     def _sinks(self) -> list[tuple[str, Sink]]:
         return [(node.operator_id, node.operation.sink) for node in self._plan if isinstance(node.operation, Write)]

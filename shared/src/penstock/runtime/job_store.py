@@ -17,9 +17,11 @@ from penstock.ports import BlobExistsError, BlobNotFoundError, Blobs, Clock
 from penstock.protocol.jobevents import ManifestStored, StoreManifest
 from penstock.protocol.joblog import (
     AnyRecord,
+    Begin,
     Compaction,
     JobHistory,
     LogKeys,
+    Terminated,
     compaction_key,
     decode_compaction,
     decode_record,
@@ -80,6 +82,26 @@ class JobStore:
             del self._known[next(iter(self._known))]
         keys = [found.records[seq] for seq in sorted(found.records) if seq > found.through]
         return JobHistory.of(await asyncio.gather(*map(read, keys)), compaction)
+
+    async def turn(self, job: str) -> Begin | Terminated | None:
+        """Whose turn it is at this moment: the newest BEGIN, or the end. Reads the log from its end."""
+        for _ in range(READ_AGAIN):
+            with contextlib.suppress(BlobNotFoundError):  # compacted meanwhile
+                return await self._turn(job)
+        raise CorruptDataError(f"job log: an object that stands in the list of {log_prefix(job)} cannot be found")
+
+    async def _turn(self, job: str) -> Begin | Terminated | None:
+        found = LogKeys.of(await self._blobs.list(log_prefix(job)))
+        for seq in sorted((seq for seq in found.records if seq > found.through), reverse=True):
+            key = found.records[seq]
+            record = decode_record(await self._blobs.get(key), key)
+            if isinstance(record, Begin | Terminated):
+                return record
+        if not found.compactions:
+            return None
+        key = found.compactions[found.through]
+        compacted = decode_compaction(await self._blobs.get(key), key).records
+        return next((record for record in reversed(compacted) if isinstance(record, Begin | Terminated)), None)
 
     async def compacted(self, job: str) -> int:
         """Up to where the newest compaction goes, -1 if there is none."""

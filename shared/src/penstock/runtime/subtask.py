@@ -52,8 +52,9 @@ from penstock.runtime.committer import STAGED, Committer, decode_staged
 from penstock.runtime.exchange import Coalescer, ExchangeWriter, decode_payload, frame_schema
 from penstock.runtime.exchange_io import CreditReport, FrameSender, PartitionReader
 from penstock.runtime.inbox import Inbox
+from penstock.runtime.job_store import JobStore
 from penstock.runtime.operator import OperatorMetrics, OperatorSnapshot, RestoredState
-from penstock.runtime.sinks import prepare_sink
+from penstock.runtime.sinks import are_visible, prepare_sink
 from penstock.runtime.snapshots import FrozenSubtask, restore_operator, upload
 from penstock.runtime.sources import SourceDriver
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
@@ -244,8 +245,9 @@ class SubtaskRunner:
             writers[operator] = write.sink.open(self._sink_schema(operator), self._write_context(operator))
             return writers[operator]
 
+        store = JobStore(self._services.blobs, self._services.clock)
         for operator in self._vertex.operators:
-            await prepare_sink(operator.id, operator.node, self._plan, self.deploy, self._manifest)
+            await prepare_sink(operator.id, operator.node, self._plan, self.deploy, self._manifest, store)
         chain = build_chain(
             self._vertex,
             self._plan,
@@ -261,6 +263,8 @@ class SubtaskRunner:
             ],
         )
         staged = [part for state in restored.values() if state for part in decode_staged(state.lists.get(STAGED, ()))]
+        if staged and self._manifest is not None and await are_visible(self._manifest, self.deploy, store):
+            staged = []
         checkpoint = self.deploy.restore.checkpoint if self.deploy.restore else 0
         collected = collecting_sinks(self._vertex, self._plan, self.deploy.job, self._services.blobs)
         elsewhere = collected if self._services.collects else {}

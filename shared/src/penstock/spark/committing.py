@@ -154,7 +154,7 @@ def sinks_of(plan: LogicalPlan) -> dict[str, Write]:
 def prepare_sinks(sinks: Mapping[str, Write], manifests: RunManifests, *, anew: bool) -> None:
     """Before anything is computed: make room if a run starts `anew`, and remove what executions that died had staged."""
     for write in sinks.values() if anew else ():
-        write.sink.begin()
+        write.sink.begin()()
     clean_sinks(sinks, manifests)
 
 
@@ -163,7 +163,7 @@ def clean_sinks(sinks: Mapping[str, Write], manifests: RunManifests) -> None:
     needed = manifests.needed()
     for operator, write in sinks.items():
         if not publishes(write.sink):
-            write.sink.recover(needed.get(operator, ()), operator)
+            write.sink.recover(needed.get(operator, ()), operator)()
     files = {part["file"] for parts in needed.values() for part in parts if "file" in part}
     remove_staged(manifests.staged_folder, files)
 
