@@ -120,7 +120,7 @@ async def test_an_open_transaction_of_a_dead_publisher_is_aborted(settings):
     await producer.begin_transaction()
     await producer.send_and_wait(target.topic, b"999")
     exchange.rows(FIRST, range(40, 45))
-    newer = Interval(FIRST, covered.end, exchange.barrier(FIRST), 2)
+    newer = Interval(FIRST, covered.end, exchange.barrier(FIRST, 2), 2)
     second = Run(target.publisher(), exchange, 2, [covered, newer], restored=2, clock=SystemClock())
     await second.until(lambda: second.published == 2)
     with pytest.raises(aiokafka.errors.ProducerFenced):
@@ -153,11 +153,11 @@ async def test_a_zombie_leaves(settings):
     second = Run(target.publisher(), exchange, 2, [covered], restored=1, clock=SystemClock())
     await second.until(lambda: second.published == 1)
     exchange.rows(FIRST, range(900, 905))
-    zombie.loop.covered([covered, Interval(FIRST, covered.end, exchange.barrier(FIRST), 2)])
+    zombie.loop.covered([covered, Interval(FIRST, covered.end, exchange.barrier(FIRST, 2), 2)])
     await zombie.until(lambda: zombie.loop.machine.phase is PublisherPhase.EXITED)
     start = len(exchange.frames)
     exchange.rows(SECOND, range(40, 50))
-    second.loop.covered([Interval(SECOND, start, exchange.barrier(SECOND), 2)])
+    second.loop.covered([Interval(SECOND, start, exchange.barrier(SECOND, 2), 2)])
     await second.until(lambda: second.published == 2)
     await zombie.stop()
     await second.stop()
@@ -192,7 +192,7 @@ async def test_a_broker_that_is_killed_delays_and_changes_nothing(three_brokers)
     start = 0
     for checkpoint in range(1, 41):
         exchange.rows(FIRST, range(10 * checkpoint, 10 * checkpoint + 10))
-        intervals.append(Interval(FIRST, start, start := exchange.barrier(FIRST), checkpoint))
+        intervals.append(Interval(FIRST, start, start := exchange.barrier(FIRST, checkpoint), checkpoint))
     run.loop.covered(intervals)
     # Not a broker that is alone: see "A single broker" in docs/kafka.md.
     for checkpoint, node in zip((5, 20), three_brokers.kafka.nodes, strict=False):

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import get_args
 
-from tests.simulation.faults import FAULTS
+from tests.simulation.faults import DAMAGES, FAULTS
 
 from penstock.protocol import jobevents, joblog, leader, messages, phases, publishing, subtask, worker
 
 EXCEPTIONS: dict[str, str] = {
-    "publisher command FailJob": "a mark that is missing or too far on cannot come about while the invariants hold",
     "leader event TimePassed": "counted where it is handed in, by the leader command AskForLease",
 }
 
 
 def required() -> set[str]:
     """The names as the simulated shells report them."""
-    names = {f"fault {name}" for name in FAULTS}
+    names = {f"fault {name}" for name in (*FAULTS, *DAMAGES)} | {"end damaged log"}
     names |= {f"job move {a.name} {b.name}" for a, after in phases.MOVES.items() for b in after}
     names |= {f"leader phase {phase.name}" for phase in leader.LeaderPhase}
     names |= {f"publisher phase {phase.name}" for phase in publishing.PublisherPhase}

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 Fault = Callable[["World"], None]
 FAULTS: dict[str, Fault] = {}
+DAMAGES: dict[str, Fault] = {}
+"""What nothing survives: the log loses what it had confirmed and COMPLETE covers. It must be found out."""
 
 LEADER_STEPS = (
     "create epoch", "append epoch", "take over",
@@ -217,6 +219,34 @@ def _damage(kind: str) -> Fault:
     return inject
 
 
+def _loses_covered_frames(kind: str) -> Fault:
+    """A publisher hears of a COMPLETE, and before it publishes a frame, the barrier, or all from a frame on is gone."""
+
+    def inject(world: World) -> None:
+        def act(node: object) -> None:
+            found = world.unpublished_frames()
+            if not found:
+                world.trap("covered", act)
+                return
+            partition, offsets = world.kernel.random.choice(found)
+            offset = offsets[-1] if kind == "barrier" else world.kernel.random.choice(offsets)
+            world.kernel.note("log", f"loses {kind} at {offset}")
+            world.log_damaged = world.damaged = True
+            if kind == "tail":
+                partition.truncate(offset)
+            else:
+                partition.lose(offset)
+            if world.kernel.random.random() < 0.5:
+                world.fail_some_task()
+
+        world.trap("covered", act)
+
+    return inject
+
+
+for _kind in ("frame", "barrier", "tail"):
+    DAMAGES[f"publisher_log_loses {_kind} at covered"] = _loses_covered_frames(_kind)
+
 FAULTS["frame_duplicated"] = _damage("duplicate")
 FAULTS["frame_missing"] = _damage("gap")
 
@@ -260,9 +290,10 @@ def commands_trimmed(world: World) -> None:
     def act(node: object) -> None:
         def trim() -> None:
             partition = world.log.partition(COMMANDS, 0)
-            if not any(isinstance(c, BarrierMarker) and c.pause for c in partition.values):
+            markers = [c for c in partition.values if isinstance(c, BarrierMarker)]  # none if the log is slow
+            if markers and not any(marker.pause for marker in markers):
                 partition.trimmed = partition.end
-                world.trimmed_marker = next(c for c in reversed(partition.values) if isinstance(c, BarrierMarker))
+                world.trimmed_marker = markers[-1]
                 world.kill_coordinator(node)
                 if world.kernel.random.random() < 0.7:
                     world.stop_node(world.some_worker(), world.kernel.random.randint(1400, 2600))

@@ -38,6 +38,8 @@ class Invariants:
         self._numbers: dict[int, int] = {}
         self._windows: Counter[tuple[int, int]] = Counter()
         self._ids: Counter[int] = Counter()
+        self._landed: dict[tuple[str, int], list[tuple[int, Frame]]] = {}
+        """The rows of sinks' exchanges as they were confirmed, whatever the log has lost since."""
         self._last_seq: dict[tuple[str, int, str, Any], int] = {}
         self._intervals: dict[tuple[int, int], set[Interval]] = {}
         self._parts: set[str] = set()
@@ -130,7 +132,7 @@ class Invariants:
 
     def froze(self, task: Task, checkpoint: int, delivered: dict[Any, int]) -> None:
         """I7: an aligned snapshot reflects exactly the rows before the barrier on every channel."""
-        if task.vertex == "s" or not self._world.scenario.exact:
+        if task.vertex == "s" or not self._world.scenario.exact or self._world.log_damaged:
             return
         partition = self._world.log.partition(task.topic, task.index)
         for channel in self._world.scenario.channels(task.deploy.subtask, task.parallelism):
@@ -170,8 +172,10 @@ class Invariants:
         data = self._world.blobs.objects.get(handle.key)
         return data is not None and hashlib.sha256(data).hexdigest() == handle.sha256
 
-    def frame_landed(self, topic: str, partition: int, frame: Frame) -> None:
+    def frame_landed(self, topic: str, partition: int, frame: Frame, offset: int) -> None:
         """I6: dense as it was sent."""
+        if topic.startswith("w") and frame.kind is FrameKind.DATA:
+            self._landed.setdefault((topic, partition), []).append((offset, frame))
         key = (topic, partition, frame.attempt, frame.channel)
         if frame.seq != self._last_seq.get(key, -1) + 1:
             raise Violation(f"I6: {topic}/{partition} {frame.channel}: {frame.seq} follows {self._last_seq.get(key)}")
@@ -201,6 +205,17 @@ class Invariants:
             ):
                 raise Violation(f"I3: {name}: offset {offset} of attempt {frame.attempt[:8]} is covered by no COMPLETE")
             self._visible_rows(rows, ordered=True)
+        self._nothing_passed_over(name.split("/")[0], generation, index, before.position, mark.position)
+
+    def _nothing_passed_over(self, topic: str, generation: int, index: int, before: int, position: int) -> None:
+        """I11: of an interval that lies below the mark every row is visible."""
+        for interval in self._intervals.get((generation, index), ()):
+            if not before < interval.end <= position:
+                continue
+            for offset, frame in self._landed.get((topic, index), ()):
+                covered = frame.attempt == interval.attempt and interval.start <= offset < interval.end
+                if covered and (topic, index, offset) not in self._published:
+                    raise Violation(f"I11: {topic}/{index}: the mark passed {interval}, offset {offset} is not visible")
 
     def part_visible(self, name: str, rows: Sequence[Output]) -> None:
         """I3 for files."""

@@ -214,5 +214,11 @@ _ALL = (
     _mutant(27, "manifest_omits_unpublished_intervals", Patch(manifests, "open_intervals", ((
         "[interval for interval in earlier if interval.checkpoint > visible]", "[]",
     ),), also=(completing,))),
+    _mutant(28, "gap_published", Patch(PublisherMachine, "_on_frames", ((
+        "if frame.seq != last_seq + 1:", "if False:",
+    ),))),
+    _mutant(29, "interval_without_its_barrier_published", Patch(PublisherMachine, "_on_frames", ((
+        "if interval.end <= position and not _ends_in_its_barrier(interval, counted):", "if False:",
+    ),))),
 )  # fmt: skip
 MUTANTS: dict[str, Mutant] = {mutant.name: mutant for mutant in _ALL}

@@ -35,6 +35,17 @@ class Partition:
         self.end += width
         return self.end
 
+    def lose(self, offset: int) -> None:
+        """A record that was confirmed is gone."""
+        index = self.offsets.index(offset)
+        del self.offsets[index], self.values[index]
+
+    def truncate(self, end: int) -> None:
+        """Everything from that offset on is gone, and what comes next takes its place."""
+        kept = bisect.bisect_left(self.offsets, end)
+        del self.offsets[kept:], self.values[kept:]
+        self.end = end
+
     def read(self, offset: int, most: int) -> list[tuple[int, int, Any]]:
         """(offset, next offset, value) from `offset` on."""
         if offset < self.trimmed or offset > self.end:

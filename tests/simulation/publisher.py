@@ -119,7 +119,7 @@ class Publisher:
                 task.world.kernel.note(str(task.deploy.subtask), f"publisher exits: {command.reason}")
                 self._world.publisher_exited(task)
             case p.FailJob():
-                raise Violation(f"I1: {task.deploy.subtask}: {command.reason}")
+                self._world.publisher_fails(task, command.reason)
 
     def _answer(self, then: Any) -> Any:
         """Hand the answer to this process, unless the task is gone."""
@@ -157,6 +157,9 @@ class Publisher:
         try:
             records = partition.read(command.start, 1_000)
         except OffsetOutOfRangeError as error:
+            if self._world.log_damaged:
+                self._handle(p.FramesGone(str(error)))
+                return
             if self._task.deploy.attempt == self._world.newest_attempt:
                 raise Violation(f"I12: the publisher reads what was trimmed: {error}") from error
             self._task.fail(error)
@@ -164,9 +167,15 @@ class Publisher:
         frames: list[Any] = []
         size, end = 0, command.start
         for offset, after, (frame, rows) in records:
-            if offset >= command.end or size >= command.max_bytes:
+            if size >= command.max_bytes:
+                break
+            if offset >= command.end:
+                end = command.end
                 break
             frames.append((offset, after, frame, (self._task.topic, self._task.index, offset, frame, rows), 0))
             size += 10 * len(rows)
             end = after
-        self._handle(p.FramesRead(frames, end))
+        if end > command.start:
+            self._handle(p.FramesRead(frames, end))
+        else:
+            self._handle(p.FramesGone(f"it ends at {partition.end}"))

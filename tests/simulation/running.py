@@ -6,7 +6,7 @@ import contextlib
 import traceback
 from dataclasses import dataclass, field
 
-from tests.simulation.faults import FAULTS
+from tests.simulation.faults import DAMAGES, FAULTS
 from tests.simulation.kernel import Violation
 from tests.simulation.scenario import draw_scenario
 from tests.simulation.world import World
@@ -35,7 +35,7 @@ def run_seed(seed: int, *, mutant: str = "", verbose: bool = False) -> Result:
 
 
 def _run(seed: int, mutant: str, verbose: bool) -> Result:
-    scenario = draw_scenario(seed, tuple(FAULTS))
+    scenario = draw_scenario(seed, tuple(FAULTS), tuple(DAMAGES))
     if verbose:
         print(scenario)
     world = World(scenario, verbose=verbose)

@@ -137,8 +137,8 @@ def key_group_of(key: int) -> int:
     return key * 7 % MAX_PARALLELISM
 
 
-def draw_scenario(seed: int, faults: tuple[str, ...]) -> Scenario:
-    """The scenario of a seed; `faults` are the names that may be drawn."""
+def draw_scenario(seed: int, faults: tuple[str, ...], damages: tuple[str, ...] = ()) -> Scenario:
+    """The scenario of a seed; `faults` are the names that may be drawn, `damages` those of which at most one is."""
     draw = random.Random(seed ^ 0x5EED)
     shape: Shape = draw.choice(("chain", "file", "file", "deep", "deep", "kafka", "kafka", "kafka", "deepkafka"))
     workers = draw.randint(2, 3)
@@ -178,6 +178,10 @@ def draw_scenario(seed: int, faults: tuple[str, ...]) -> Scenario:
         more = random.Random(seed ^ 0x10)
         splits = {name: rows + _more_rows(more, rows[-1]) for name, rows in scenario.splits.items()}
         scenario = replace(scenario, splits=splits, pace_ms=10)
+    damaging = random.Random(seed ^ 0xDA)
+    if damages and "w" in scenario.vertices and damaging.random() < 0.06:
+        damage = (damaging.randint(0, 1000), damaging.choice(damages))
+        scenario = replace(scenario, faults=tuple(sorted((*scenario.faults, damage))))
     return scenario
 
 

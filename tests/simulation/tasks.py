@@ -233,7 +233,7 @@ class Task:
             try:
                 records = yield self.world.log.read(self.topic, self.index, offset)
             except OffsetOutOfRangeError as error:
-                if self.deploy.attempt == self.world.newest_attempt:
+                if self.deploy.attempt == self.world.newest_attempt and not self.world.log_damaged:
                     raise Violation(f"I12: {self.deploy.subtask} reads what was trimmed: {error}") from error
                 raise
             for _, after, (frame, rows) in records:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.simulation.faults import FAULTS
+from tests.simulation.faults import DAMAGES, FAULTS
 from tests.simulation.invariants import Invariants
 from tests.simulation.kernel import Kernel, Node, Violation
 from tests.simulation.leading import EVENTS, Coordinator
-from tests.simulation.parts import Folder, SimulatedBlobs, SimulatedLog, SimulatedMetadata, SinkCluster
+from tests.simulation.parts import Folder, Partition, SimulatedBlobs, SimulatedLog, SimulatedMetadata, SinkCluster
 from tests.simulation.scenario import Request, Scenario
 from tests.simulation.tasks import Task
 from tests.simulation.working import Worker
@@ -51,6 +51,9 @@ class World:
         self.lost_event_type: type | None = None
         self.slow_commit_ms = 0
         self.damaged = False
+        self.log_damaged = False
+        """Whether the log has lost what COMPLETE covers: then the job may fail for that, and must before rows miss."""
+        self._found_out = False
         self.trimmed_marker: messages.BarrierMarker | None = None
         self._sent_acks: dict[str, list[messages.Acknowledged]] = {}
         self._traps: list[tuple[str, Callable[[Node], None], str]] = []
@@ -90,6 +93,9 @@ class World:
         cancels = any(request.kind == "cancel" for request in self.scenario.requests)
         limit = self.scenario.heal_ms + (CANCEL_PROGRESS_MS if cancels else PROGRESS_MS)
         while self.kernel.step():
+            if self._found_out:
+                self.coverage.add("end damaged log")
+                return
             if self._ended_at is not None and self._is_over(self.kernel.now - self._ended_at):
                 break
             if self.kernel.now > limit:
@@ -135,7 +141,7 @@ class World:
 
     def _landed(self, topic: str, partition: int, value: Any, offset: int) -> None:
         if isinstance(value, tuple) and isinstance(value[0], Frame):
-            self.invariants.frame_landed(topic, partition, value[0])
+            self.invariants.frame_landed(topic, partition, value[0], offset)
 
     def _created(self, key: str, data: bytes) -> None:
         if not key.startswith(joblog.log_prefix(self.job)):
@@ -192,6 +198,30 @@ class World:
 
     def _part_lost(self, name: str) -> None:
         raise Violation(f"I12: part {name} is to be made visible and is nowhere")
+
+    def unpublished_frames(self) -> list[tuple[Partition, list[int]]]:
+        """Partitions of the sink's exchange, and the offsets there of what is COMPLETE and not published."""
+        manifest = self.invariants.manifest
+        found: list[tuple[Partition, list[int]]] = []
+        for index, intervals in manifest.intervals.get("w", {}).items() if manifest else ():
+            topic = f"w.g{manifest.generation}"
+            mark, partition = self.cluster.marks.get(f"{topic}/{index}"), self.log.partition(topic, index)
+            position = mark.position if mark is not None else 0
+            offsets = [
+                offset
+                for offset, (frame, _) in zip(partition.offsets, partition.values, strict=True)
+                if any(i.attempt == frame.attempt and max(i.start, position) <= offset < i.end for i in intervals)
+            ]
+            if offsets:
+                found.append((partition, offsets))
+        return found
+
+    def publisher_fails(self, task: Task, reason: str) -> None:
+        """Publishing would lose or double rows; with an undamaged log that cannot be."""
+        if not self.log_damaged:
+            raise Violation(f"I1: {task.deploy.subtask}: {reason}")
+        self.kernel.note(str(task.deploy.subtask), reason)
+        self._found_out = True
 
     def publisher_exited(self, task: Task) -> None:
         """Only a publisher of an old attempt may leave."""
@@ -333,7 +363,7 @@ class World:
         self._injecting = name
         if " at " not in name:
             self.coverage.add(f"fault {name}")
-        FAULTS[name](self)
+        (FAULTS | DAMAGES)[name](self)
 
     def trap(self, step: str, act: Callable[[Node], None]) -> None:
         """Do something to the process that reaches this step next."""

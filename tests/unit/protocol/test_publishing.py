@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 
 from penstock.protocol.frames import Channel, Frame, FrameKind
@@ -17,6 +20,7 @@ from penstock.protocol.publishing import (
     Exit,
     FailJob,
     Fenced,
+    FramesGone,
     FramesRead,
     InitProducer,
     Mark,
@@ -33,8 +37,16 @@ from penstock.protocol.publishing import (
 OLD, NEW = "a" * 32, "b" * 32
 
 
-def frame(offset: int, attempt: str, seq: int, kind: FrameKind = FrameKind.DATA):
-    return (offset, offset + 1, Frame(kind, attempt, Channel(0, 0), seq, rows=1), f"row {offset}", 10)
+def frame(offset: int, attempt: str, seq: int, barrier: int = 0):
+    """A record of the exchange: rows, or the barrier of a checkpoint."""
+    kind = FrameKind.BARRIER if barrier else FrameKind.DATA
+    return (
+        offset,
+        offset + 1,
+        Frame(kind, attempt, Channel(0, 0), seq, rows=1, checkpoint=barrier),
+        f"row {offset}",
+        10,
+    )
 
 
 @pytest.fixture
@@ -58,7 +70,7 @@ def test_frames_of_an_interval_are_published_with_the_mark(publisher: PublisherM
     """Only data of the interval's attempt, and the position in the same transaction."""
     assert publisher.handle(Covered((Interval(NEW, 0, 4, 5),))) == [InitProducer()]
     assert read(publisher, Mark(0, 0, 2)) == [ReadFrames(0, 4, CHUNK_BYTES)]
-    frames = [frame(0, OLD, 0), frame(1, NEW, 0), frame(2, NEW, 1), frame(3, NEW, 2, FrameKind.BARRIER)]
+    frames = [frame(0, OLD, 0), frame(1, NEW, 0), frame(2, NEW, 1), frame(3, NEW, 2, barrier=5)]
     mark = Mark(4, 5, 2, last_attempt=NEW, last_seq=2)
     assert publisher.handle(FramesRead(frames, 4)) == [CommitTransaction(("row 1", "row 2"), mark)]
     assert publisher.handle(Committed()) == [ReportPublished(5)]
@@ -69,13 +81,13 @@ def test_what_several_checkpoints_cover_is_published_at_once(publisher: Publishe
     intervals = (Interval(NEW, 0, 2, 5), Interval(NEW, 2, 4, 6), Interval(NEW, 5, 7, 7), Interval(OLD, 7, 9, 8))
     publisher.handle(Covered(intervals))
     assert read(publisher, Mark(0, 0, 2)) == [ReadFrames(0, 4, CHUNK_BYTES)]
-    frames = [frame(0, NEW, 0), frame(1, NEW, 1, FrameKind.BARRIER), frame(2, NEW, 2)]
+    frames = [frame(0, NEW, 0), frame(1, NEW, 1, barrier=5), frame(2, NEW, 2)]
     mark = Mark(3, 5, 2, last_attempt=NEW, last_seq=2)
     assert publisher.handle(FramesRead(frames, 3)) == [CommitTransaction(("row 0", "row 2"), mark)]
     assert publisher.handle(Committed()) == [ReportPublished(5), InitProducer()]
     assert read(publisher, mark) == [ReadFrames(3, 4, CHUNK_BYTES)]
     mark = Mark(4, 6, 2, last_attempt=NEW, last_seq=3)
-    assert publisher.handle(FramesRead([frame(3, NEW, 3)], 4)) == [CommitTransaction(("row 3",), mark)]
+    assert publisher.handle(FramesRead([frame(3, NEW, 3, barrier=6)], 4)) == [CommitTransaction((), mark)]
     assert publisher.handle(Committed()) == [ReportPublished(6), InitProducer()]
     assert read(publisher, mark) == [ReadFrames(5, 7, CHUNK_BYTES)]
 
@@ -84,7 +96,7 @@ def test_every_chunk_begins_with_a_fresh_producer_and_the_mark_read_back(publish
     """A commit whose answer was lost is found in the mark and not repeated."""
     publisher.handle(Covered((Interval(NEW, 0, 2, 5),)))
     read(publisher, Mark(0, 0, 2))
-    publisher.handle(FramesRead([frame(0, NEW, 0), frame(1, NEW, 1)], 2))
+    publisher.handle(FramesRead([frame(0, NEW, 0), frame(1, NEW, 1, barrier=5)], 2))
     [back_off] = publisher.handle(Doubtful("no answer"))
     assert isinstance(back_off, BackOff)
     assert publisher.handle(BackedOff()) == [InitProducer()]
@@ -94,11 +106,73 @@ def test_every_chunk_begins_with_a_fresh_producer_and_the_mark_read_back(publish
 
 def test_a_repeated_frame_is_published_once(publisher: PublisherMachine):
     """Within a chunk and across chunks."""
-    publisher.handle(Covered((Interval(NEW, 0, 5, 5),)))
+    publisher.handle(Covered((Interval(NEW, 0, 7, 5),)))
     read(publisher, Mark(2, 0, 2, last_attempt=NEW, last_seq=1))
-    frames = [frame(2, NEW, 1), frame(3, NEW, 2), frame(4, NEW, 2)]
-    [commit] = publisher.handle(FramesRead(frames, 5))
+    frames = [frame(2, NEW, 1), frame(3, NEW, 2), frame(4, NEW, 2), frame(5, NEW, 3, barrier=5), frame(6, NEW, 2)]
+    [commit] = publisher.handle(FramesRead(frames, 7))
     assert commit.refs == ("row 3",)
+
+
+LOST = [
+    pytest.param([frame(0, NEW, 1)], 1, "behind frame -1 .* follows 1 at 0", id="the first frame"),
+    pytest.param(
+        [frame(0, NEW, 0), frame(1, NEW, 1), frame(2, NEW, 5)], 3, "behind frame 1 .* 5 at 2", id="in the middle"
+    ),
+    pytest.param(
+        [frame(0, NEW, 0), frame(1, NEW, 1, barrier=4), frame(2, NEW, 3)], 3, "behind frame 1 .* 3 at 2", id="a barrier"
+    ),
+    pytest.param([frame(n, NEW, n) for n in range(4)], 4, "the barrier of checkpoint 5 before 4", id="the end"),
+    pytest.param(
+        [frame(0, NEW, 0), frame(1, NEW, 1), frame(2, OLD, 2), frame(3, OLD, 3, barrier=5)],
+        4,
+        "the barrier of checkpoint 5 before 4",
+        id="the end, and another attempt wrote there",
+    ),
+    pytest.param([frame(3, NEW, 0, barrier=4)], 4, "the barrier of checkpoint 5 before 4", id="another barrier"),
+    pytest.param([], 4, "the barrier of checkpoint 5 before 4", id="everything"),
+]
+
+
+@pytest.mark.parametrize(("frames", "end", "what"), LOST)
+def test_frames_that_are_missing_fail_the_job(publisher: PublisherMachine, frames: list[Any], end: int, what: str):
+    """A damaged log never publishes what is left of it: the frames of an attempt are dense, an interval ends in its
+    barrier."""
+    publisher.handle(Covered((Interval(NEW, 0, 4, 5), Interval(NEW, 4, 6, 6))))
+    read(publisher, Mark(0, 0, 2))
+    [command] = publisher.handle(FramesRead(frames, end))
+    assert isinstance(command, FailJob)
+    assert re.search(f"exchange of this sink: the log has lost .*{what}", command.reason)
+    assert "Checkpoints 5 to 6 cover offsets 0 to 6" in command.reason
+
+
+def test_a_gap_between_two_chunks_fails_the_job(publisher: PublisherMachine):
+    """The mark says where the chunk before ended; what another attempt had published before says nothing."""
+    publisher.handle(Covered((Interval(NEW, 0, 9, 5),)))
+    read(publisher, Mark(3, 0, 2, last_attempt=NEW, last_seq=2))
+    [command] = publisher.handle(FramesRead([frame(3, NEW, 4)], 4))
+    assert isinstance(command, FailJob)
+
+
+def test_an_attempt_begins_with_its_first_frame_whatever_another_one_has_published(publisher: PublisherMachine):
+    """And where only a mark that was made by hand knows how far it is, the first frame says from where it goes on."""
+    publisher.handle(Covered((Interval(NEW, 4, 9, 5),)))
+    read(publisher, Mark(4, 3, 2, last_attempt=OLD, last_seq=7))
+    [commit] = publisher.handle(FramesRead([frame(3, OLD, 8), frame(4, NEW, 0)], 5))
+    assert commit.mark == Mark(5, 3, 2, last_attempt=NEW, last_seq=0)
+    publisher.handle(Doubtful("no answer"))
+    publisher.handle(BackedOff())
+    read(publisher, Mark(6, 0, 2))
+    [commit] = publisher.handle(FramesRead([frame(6, NEW, 2), frame(7, NEW, 3)], 8))
+    assert commit.refs == ("row 6", "row 7")
+
+
+def test_a_log_that_was_truncated_fails_the_job(publisher: PublisherMachine):
+    """What it ends before is gone."""
+    publisher.handle(Covered((Interval(NEW, 0, 9, 5),)))
+    read(publisher, Mark(0, 0, 2))
+    [command] = publisher.handle(FramesGone("it ends at 6"))
+    assert isinstance(command, FailJob)
+    assert "lost frames that were confirmed: it ends at 6." in command.reason
 
 
 def test_fencing_backs_off_for_longer_and_longer(publisher: PublisherMachine):
@@ -183,8 +257,8 @@ def test_a_manifest_that_was_read_late_is_ignored(publisher: PublisherMachine):
     """The newest one says all that the earlier ones said."""
     publisher.handle(Covered((Interval(NEW, 0, 2, 5), Interval(NEW, 2, 4, 6))))
     publisher.handle(Covered((Interval(NEW, 0, 2, 5),)))
-    read(publisher, Mark(2, 5, 2))
-    [commit] = publisher.handle(FramesRead([frame(2, NEW, 2), frame(3, NEW, 3)], 4))
+    read(publisher, Mark(2, 5, 2, last_attempt=NEW, last_seq=1))
+    [commit] = publisher.handle(FramesRead([frame(2, NEW, 2), frame(3, NEW, 3, barrier=6)], 4))
     assert commit.mark.position == 4
 
 

@@ -49,14 +49,16 @@ class Exchange:
         """Append a DATA frame whose values are these numbers."""
         self._add(attempt, FrameKind.DATA, pl.DataFrame({"value": [str(n).encode() for n in numbers]}))
 
-    def barrier(self, attempt: str) -> int:
-        """Append a BARRIER; returns the offset behind it."""
-        self._add(attempt, FrameKind.BARRIER, pl.DataFrame({"value": []}, schema={"value": pl.Binary}))
+    def barrier(self, attempt: str, checkpoint: int = 1) -> int:
+        """Append the BARRIER of a checkpoint; returns the offset behind it."""
+        nothing = pl.DataFrame({"value": []}, schema={"value": pl.Binary})
+        self._add(attempt, FrameKind.BARRIER, nothing, checkpoint)
         return len(self.frames)
 
-    def _add(self, attempt: str, kind: FrameKind, frame: pl.DataFrame) -> None:
+    def _add(self, attempt: str, kind: FrameKind, frame: pl.DataFrame, checkpoint: int = 0) -> None:
         seq = self._seqs[attempt] = self._seqs.get(attempt, -1) + 1
-        self.frames.append((Frame(kind, attempt, Channel(0, 0), seq, rows=frame.height), frame))
+        header = Frame(kind, attempt, Channel(0, 0), seq, rows=frame.height, checkpoint=checkpoint)
+        self.frames.append((header, frame))
 
     async def read(self, command: ReadFrames) -> FramesRead:
         """As a publisher reads it, two frames at a time."""

@@ -35,7 +35,7 @@ async def test_every_row_once_whatever_answer_is_lost(seed: int):
     exchange.rows(FIRST, range(910, 920))
     exchange.rows(SECOND, range(13, 20))
     exchange.rows(SECOND, range(20, 30))
-    second.loop.covered([covered, Interval(SECOND, start, exchange.barrier(SECOND), 2)])
+    second.loop.covered([covered, Interval(SECOND, start, exchange.barrier(SECOND, 2), 2)])
     await second.until(lambda: second.published == 2)
     await first.until(lambda: first.loop.machine.phase in (PublisherPhase.EXITED, PublisherPhase.WAITING))
     await first.stop()

@@ -3,6 +3,10 @@
 One `PublisherMachine` per partition of a sink. Whoever runs it, on whatever attempt, publishes the same frames: the
 position (the *mark*) lives in the sink's own cluster, is committed with the records, and is read back after every
 InitProducerId and before anything is published. What may be published is said by the intervals of COMPLETE manifests.
+
+The log may have lost what it had confirmed. So the frames of an attempt must follow on one another without a gap, from
+its first one, or from the last one that the mark names; and an interval must end in the barrier of its checkpoint, behind
+which its end was taken. Where that is not so, rows that are complete are gone: the job fails and says which.
 """
 
 from __future__ import annotations
@@ -77,6 +81,13 @@ class FramesRead:
 
 
 @dataclass(frozen=True, slots=True)
+class FramesGone:
+    """The log does not hold what was asked for, and never will: it was truncated or trimmed."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Committed:
     """The transaction is committed for certain."""
 
@@ -104,7 +115,7 @@ class MarkAged:
 
 
 PublisherEvent = (
-    Covered | ProducerReady | MarkRead | FramesRead | Committed | Doubtful | Fenced | BackedOff | MarkAged
+    Covered | ProducerReady | MarkRead | FramesRead | FramesGone | Committed | Doubtful | Fenced | BackedOff | MarkAged
 )  # fmt: skip
 
 # -- commands -----------------------------------------------------------------------------------------------------------
@@ -122,7 +133,10 @@ class ReadMark:
 
 @dataclass(frozen=True, slots=True)
 class ReadFrames:
-    """Read the exchange at `start <= offset < end`, at most about `max_bytes`; `FramesRead` or `Doubtful` follows."""
+    """Read the exchange at `start <= offset < end`, at most about `max_bytes`.
+
+    `FramesRead`, `FramesGone` or `Doubtful` follows.
+    """
 
     start: int
     end: int
@@ -179,6 +193,7 @@ class PublisherMachine:
         *,
         restored: int = 0,
         first_position: int | None = None,
+        exchange: str = "the exchange of this sink",
     ) -> None:
         """The loop of one attempt.
 
@@ -190,6 +205,7 @@ class PublisherMachine:
             first_position: where the mark begins if there is none. Given only if nothing of this generation can have
                 been published: the attempt restores nothing, or a checkpoint of another job or generation. Otherwise a
                 missing mark fails the job.
+            exchange: what the partition is called in messages.
         """
         self.phase = PublisherPhase.WAITING
         self._attempt_number = attempt_number
@@ -204,6 +220,7 @@ class PublisherMachine:
         self._reported = 0
         self._restored = restored
         self._first_position = first_position
+        self._exchange = exchange
         self._aged = False
         """Whether the mark is to be committed again although nothing is published."""
         self._covered_end = first_position or 0
@@ -233,6 +250,8 @@ class PublisherMachine:
                 return self._on_mark(event.mark)
             case FramesRead():
                 return self._on_frames(event)
+            case FramesGone():
+                return self._damaged(event.reason)
             case Committed():
                 return self._on_committed()
             case Doubtful() | Fenced():
@@ -317,17 +336,49 @@ class PublisherMachine:
         run = self._run()
         attempt = run[0].attempt
         refs: list[Any] = []
+        counted: list[tuple[int, Frame]] = []
         position = event.end
-        last_seq = mark.last_seq if mark.last_attempt == attempt else -1
-        for _, _, frame, ref, _ in event.frames:
+        last_seq = self._last_seq(mark, run[0], event.frames)
+        for offset, _, frame, ref, _ in event.frames:
             if frame.attempt != attempt or frame.seq <= last_seq:
                 continue
+            if frame.seq != last_seq + 1:
+                return self._damaged(
+                    f"behind frame {last_seq} of attempt {attempt[:8]} follows {frame.seq} at {offset}"
+                )
             last_seq = frame.seq
+            counted.append((offset, frame))
             if frame.kind is FrameKind.DATA:
                 refs.append(ref)
+        for interval in run:
+            if interval.end <= position and not _ends_in_its_barrier(interval, counted):
+                return self._damaged(
+                    f"the barrier of checkpoint {interval.checkpoint} before {interval.end} is missing"
+                )
         checkpoint = max([mark.checkpoint, *(interval.checkpoint for interval in run if interval.end <= position)])
         return self._commit(
             tuple(refs), Mark(position, checkpoint, self._attempt_number, last_attempt=attempt, last_seq=last_seq)
+        )
+
+    @staticmethod
+    def _last_seq(mark: Mark, first: Interval, frames: Sequence[tuple[int, int, Frame, Any, int]]) -> int:
+        """Behind which frame of its attempt `first` goes on; -1 at its beginning.
+
+        Intervals are published in their order, so where the mark names another attempt, nothing of this one is. Only a
+        mark that was made by hand names none although something is published: then the first frame says.
+        """
+        if mark.last_attempt == first.attempt:
+            return mark.last_seq
+        if not mark.last_attempt and (mark.checkpoint or mark.position > first.start):
+            return next((frame.seq - 1 for _, _, frame, _, _ in frames if frame.attempt == first.attempt), -1)
+        return -1
+
+    def _damaged(self, what: str) -> list[PublisherCommand]:
+        run = self._run()
+        return self._fail(
+            f"{self._exchange}: the log has lost frames that were confirmed: {what}. Checkpoints {run[0].checkpoint} to "
+            f"{run[-1].checkpoint} cover offsets {run[0].start} to {run[-1].end}, and what of that is not published "
+            "cannot be published as it was; repair the log, or accept the loss and start the job anew from a savepoint"
         )
 
     def _commit(self, refs: tuple[Any, ...], mark: Mark) -> list[PublisherCommand]:
@@ -366,3 +417,12 @@ class PublisherMachine:
     def _fail(self, reason: str) -> list[PublisherCommand]:
         self.phase = PublisherPhase.EXITED
         return [FailJob(reason)]
+
+
+def _ends_in_its_barrier(interval: Interval, counted: Sequence[tuple[int, Frame]]) -> bool:
+    """Whether the last frame of it, among those that count, is what its end was taken behind.
+
+    That one is read together with the end, whatever chunk of the interval that is.
+    """
+    last = next((frame for offset, frame in reversed(counted) if offset < interval.end), None)
+    return last is not None and last.kind is FrameKind.BARRIER and last.checkpoint == interval.checkpoint

@@ -29,6 +29,7 @@ from penstock.protocol.publishing import (
     Exit,
     FailJob,
     Fenced,
+    FramesGone,
     FramesRead,
     InitProducer,
     Mark,
@@ -65,7 +66,7 @@ class PublishingError(PenstockError):
 class PublishHooks:
     """What the owner of a loop does when something happens."""
 
-    read: Callable[[ReadFrames], Awaitable[FramesRead]]
+    read: Callable[[ReadFrames], Awaitable[FramesRead | FramesGone]]
     """Read frames of the exchange; raises `ExternalError`."""
     decode: Callable[[Any], pl.DataFrame]
     """The rows of a frame by its reference."""

@@ -19,13 +19,13 @@ from penstock.errors import ExternalError, PipelineError
 from penstock.graph.executiongraph import ExecutionGraph, exchange_topic
 from penstock.graph.jobgraph import JobGraph
 from penstock.graph.logical import LogicalPlan, Write
-from penstock.ports import BlobNotFoundError
+from penstock.ports import BlobNotFoundError, OffsetOutOfRangeError
 from penstock.protocol.channels import AdvanceWatermark, BecomeIdle, Deliver
 from penstock.protocol.frames import decode_frame
 from penstock.protocol.manifests import Interval, Manifest, decode_manifest, manifest_key
 from penstock.protocol.messages import AnyEvent, Deploy, SubtaskSnapshot, TaskState, TaskStatus
 from penstock.protocol.outputs import OutputLedger
-from penstock.protocol.publishing import FramesRead, Mark, PublisherMachine, ReadFrames
+from penstock.protocol.publishing import FramesGone, FramesRead, Mark, PublisherMachine, ReadFrames
 from penstock.protocol.sinkcredit import SinkCredit
 from penstock.protocol.subtask import (
     BarrierSent,
@@ -90,6 +90,7 @@ class PublishingRunner:
         self._send_event = send_event
         self._status_changed = status_changed
         self._vertex = graph.vertex(deploy.subtask.vertex)
+        self._topic = exchange_topic(deploy.job, self._vertex.id, deploy.generation)
         self._schema = frame_schema(self._vertex.inputs[0])
         self._metrics = OperatorMetrics()
         self._watermark = MIN_WATERMARK
@@ -114,6 +115,7 @@ class PublishingRunner:
             jitter,
             restored=deploy.restore.checkpoint if deploy.restore else 0,
             first_position=deploy.start_offset if restored is None else None,
+            exchange=f"{self._topic}[{deploy.subtask.index}]",
         )
         hooks = PublishHooks(self._read, self._decode, self._committed, self._published_up_to)
         self._loop = PublishLoop(machine, self._publisher(plan), services.clock, hooks)
@@ -264,22 +266,32 @@ class PublishingRunner:
         self._credit.covered(max(interval.end for interval in intervals))
         self._loop.covered(intervals)
 
-    async def _read(self, command: ReadFrames) -> FramesRead:
+    async def _read(self, command: ReadFrames) -> FramesRead | FramesGone:
         """Frames of the asked range, from memory or from the log."""
         kept = self._kept.read(command)
         if kept is not None:
             return kept
-        topic, partition = exchange_topic(self.deploy.job, self._vertex.id, self.deploy.generation), self.deploy.subtask
+        try:
+            return await self._read_log(command)
+        except OffsetOutOfRangeError as error:
+            return FramesGone(str(error))
+
+    async def _read_log(self, command: ReadFrames) -> FramesRead | FramesGone:
+        topic, index, log = self._topic, self.deploy.subtask.index, self._services.log
         frames: list[tuple[int, int, Any, Any, int]] = []
         position, size = command.start, 0
         while position < command.end and size < command.max_bytes:
-            records = await self._services.log.read(
-                topic, partition.index, position, max_bytes=command.max_bytes, timeout_s=1.0
-            )
+            records = await log.read(topic, index, position, max_bytes=command.max_bytes, timeout_s=1.0)
             if not records:
-                raise ExternalError(f"{topic}[{partition.index}]: nothing at {position}, before {command.end}")
+                _, end = await log.offsets(topic, index)
+                if end < command.end:
+                    return FramesGone(f"it ends at {end}")
+                raise ExternalError(f"{topic}[{index}]: nothing at {position}, before {command.end}")
             for record in records:
-                if record.offset >= command.end or size >= command.max_bytes:
+                if size >= command.max_bytes:
+                    break
+                if record.offset >= command.end:  # what should stand before it is gone; the machine sees that
+                    position = command.end
                     break
                 frame, payload = decode_frame(record.value)
                 frames.append((record.offset, record.next_offset, frame, payload, len(payload)))

@@ -143,12 +143,13 @@ class _Partition:
         async with free:
             known = self._note.exists()
             first = None if known else 0
-            machine = PublisherMachine(_ATTEMPT, random.randrange, CHUNK_BYTES, first_position=first)
+            where = f"what was staged for {self._staged.operator}[{self._partition}]"
+            machine = PublisherMachine(_ATTEMPT, random.randrange, CHUNK_BYTES, first_position=first, exchange=where)
             publisher = _Guarded(self._staged.sink.publisher(self._staged.context(self._partition)), self._staged)
             hooks = PublishHooks(self._read, _frame_itself, self._committed, self._published)
             loop = PublishLoop(machine, publisher, SystemClock(), hooks)
             async with asyncio.TaskGroup() as group:
-                interval = Interval(self._staged.identity, 0, self._batches, _CHECKPOINT)
+                interval = Interval(self._staged.identity, 0, self._batches + 1, _CHECKPOINT)
                 running = group.create_task(loop.run([interval]))
                 await self._visible.wait()
                 running.cancel()
@@ -157,7 +158,7 @@ class _Partition:
         return await asyncio.to_thread(self._read_batches, command)
 
     def _read_batches(self, command: ReadFrames) -> FramesRead:
-        """Batches from the mark on, as many as go into one transaction."""
+        """Batches from the mark on, as many as go into one transaction; behind the last one the barrier."""
         frames: list[tuple[int, int, Frame, Any, int]] = []
         position = command.start
         left = command.max_bytes
@@ -168,6 +169,10 @@ class _Partition:
             header = Frame(FrameKind.DATA, self._staged.identity, channel, seq=number, rows=rows.height)
             frames.append((number, number + 1, header, rows, size))
             position, left = number + 1, left - size
+        if position == self._batches:
+            end = Frame(FrameKind.BARRIER, self._staged.identity, channel, seq=position, checkpoint=_CHECKPOINT)
+            frames.append((position, position + 1, end, None, 0))
+            position += 1
         return FramesRead(frames, position)
 
     def _committed(self, mark: Mark, rows: int) -> None:
