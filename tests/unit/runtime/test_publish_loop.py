@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.runtime.publishing_parts import Exchange, FakeCluster, FakePublisher, Run
+from tests.unit.runtime.publishing_parts import Exchange, FakeCluster, FakePublisher, NoWait, Run
 
+from penstock.adapters.memory import MemoryLog
 from penstock.connectors.base import PublishedMark
 from penstock.errors import CorruptDataError, PipelineError
+from penstock.ports import NewRecord
 from penstock.protocol.frames import Channel, Frame, FrameKind
 from penstock.protocol.manifests import Interval
-from penstock.protocol.publishing import Mark, PublisherPhase, ReadFrames
-from penstock.runtime.publish_loop import PublishingError, ScannedFrames, decode_mark, encode_mark
+from penstock.protocol.publishing import FramesGone, FramesRead, Mark, PublisherPhase, ReadFrames
+from penstock.runtime.publish_loop import (
+    PATIENCE_MS,
+    PublishingError,
+    ScannedFrames,
+    decode_mark,
+    encode_mark,
+    read_frames,
+)
 
 FIRST, SECOND = "a" * 32, "b" * 32
 
@@ -94,6 +103,55 @@ async def test_patience_ends():
     run = Run(FakePublisher(FakeCluster(trouble=1.0)), Exchange(), 1)
     with pytest.raises(PublishingError, match="nothing could be published for 300 s"):
         await run.until(lambda: False)
+
+
+async def test_patience_is_renewed_by_every_commit():
+    """Doubts that each end in a commit never add up, however long the publisher lives."""
+    cluster, exchange, clock = FakeCluster(), Exchange(), NoWait()
+    run = Run(FakePublisher(cluster), exchange, 1, clock=clock)
+    await run.until(lambda: run.marks)
+    intervals, start = list[Interval](), 0
+    for checkpoint in range(1, 5):
+        answers = iter([True])  # InitProducerId fails once
+        cluster.hesitates = lambda answers=answers: next(answers, False)
+        exchange.rows(FIRST, [checkpoint])
+        intervals.append(Interval(FIRST, start, start := exchange.barrier(FIRST, checkpoint), checkpoint))
+        await clock.sleep_ms(PATIENCE_MS - 60_000)
+        run.loop.covered(intervals)
+        await run.until(lambda: run.published == checkpoint)  # noqa: B023 (awaited here)
+    await run.stop()
+    assert numbers(cluster) == [1, 2, 3, 4]
+
+
+async def exchange_log(count: int) -> tuple[MemoryLog, list[int]]:
+    """A log with so many frames; the offsets before each of them, and behind the last."""
+    log = MemoryLog()
+    await log.create_topic("x", 1)
+    for n in range(count):
+        await log.append("x", 0, [NewRecord(_frame(n).encode(b"rows"))])
+    records = await log.read("x", 0, 0)
+    return log, [record.offset for record in records] + [records[-1].next_offset]
+
+
+async def test_frames_are_read_up_to_the_end_or_the_limit():
+    """Whole frames, at least one."""
+    log, at = await exchange_log(5)
+    found = await read_frames(log, "x", 0, ReadFrames(at[1], at[4], 1_000))
+    assert isinstance(found, FramesRead)
+    assert ([frame[2].seq for frame in found.frames], found.end) == ([1, 2, 3], at[4])
+    limited = await read_frames(log, "x", 0, ReadFrames(at[1], at[4], 1))
+    assert isinstance(limited, FramesRead)
+    assert [frame[2].seq for frame in limited.frames] == [1]
+
+
+async def test_a_log_that_ends_too_early_or_begins_too_late_has_lost_frames():
+    """It does not help to ask again, and what is left is not handed out."""
+    log, at = await exchange_log(3)
+    _, end = await log.offsets("x", 0)
+    assert await read_frames(log, "x", 0, ReadFrames(at[1], end + 2, 1_000)) == FramesGone(f"it ends at {end}")
+    assert isinstance(await read_frames(log, "x", 0, ReadFrames(end + 1, end + 2, 1_000)), FramesGone)
+    await log.trim("x", 0, at[2])
+    assert isinstance(await read_frames(log, "x", 0, ReadFrames(at[1], at[3], 1_000)), FramesGone)
 
 
 def test_a_mark_survives_the_way_through_the_cluster():

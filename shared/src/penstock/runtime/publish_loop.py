@@ -17,7 +17,8 @@ import structlog
 
 from penstock.connectors.base import ProducerFencedError, PublishedMark, SinkPublisher
 from penstock.errors import CorruptDataError, ExternalError, PenstockError
-from penstock.ports import Clock
+from penstock.ports import Clock, Log, OffsetOutOfRangeError
+from penstock.protocol.frames import decode_frame
 from penstock.protocol.manifests import Interval
 from penstock.protocol.publishing import (
     BackedOff,
@@ -203,6 +204,36 @@ class PublishLoop:
                 f"nothing could be published for {PATIENCE_MS // 1_000} s; the last reason: {error}"
             ) from error
         _log.warning("publishing: no certain answer, trying again", reason=str(error))
+
+
+async def read_frames(log: Log, topic: str, partition: int, command: ReadFrames) -> FramesRead | FramesGone:
+    """Read frames of an exchange as the command says.
+
+    Raises:
+        ExternalError: the log cannot be reached, or does not show yet what it has confirmed.
+    """
+    frames: list[tuple[int, int, Any, Any, int]] = []
+    position, size = command.start, 0
+    while position < command.end and size < command.max_bytes:
+        try:
+            records = await log.read(topic, partition, position, max_bytes=command.max_bytes, timeout_s=1.0)
+        except OffsetOutOfRangeError as error:
+            return FramesGone(str(error))
+        if not records:
+            _, end = await log.offsets(topic, partition)
+            if end < command.end:
+                return FramesGone(f"it ends at {end}")
+            raise ExternalError(f"{topic}[{partition}]: nothing at {position}, before {command.end}")
+        for record in records:
+            if size >= command.max_bytes:
+                break
+            if record.offset >= command.end:  # what should stand before it is gone; the machine sees that
+                position = command.end
+                break
+            frame, payload = decode_frame(record.value)
+            frames.append((record.offset, record.next_offset, frame, payload, len(payload)))
+            position, size = record.next_offset, size + len(payload)
+    return FramesRead(frames, position)
 
 
 def encode_mark(mark: Mark) -> PublishedMark:

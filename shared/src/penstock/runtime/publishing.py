@@ -19,9 +19,8 @@ from penstock.errors import ExternalError, PipelineError
 from penstock.graph.executiongraph import ExecutionGraph, exchange_topic
 from penstock.graph.jobgraph import JobGraph
 from penstock.graph.logical import LogicalPlan, Write
-from penstock.ports import BlobNotFoundError, OffsetOutOfRangeError
+from penstock.ports import BlobNotFoundError
 from penstock.protocol.channels import AdvanceWatermark, BecomeIdle, Deliver
-from penstock.protocol.frames import decode_frame
 from penstock.protocol.manifests import Interval, Manifest, decode_manifest, manifest_key
 from penstock.protocol.messages import AnyEvent, Deploy, SubtaskSnapshot, TaskState, TaskStatus
 from penstock.protocol.outputs import OutputLedger
@@ -50,7 +49,7 @@ from penstock.runtime.exchange import decode_payload, frame_schema
 from penstock.runtime.exchange_io import CreditReport, PartitionReader
 from penstock.runtime.inbox import Inbox
 from penstock.runtime.operator import OperatorMetrics
-from penstock.runtime.publish_loop import PublishHooks, PublishLoop, ScannedFrames
+from penstock.runtime.publish_loop import PublishHooks, PublishLoop, ScannedFrames, read_frames
 from penstock.runtime.subtask import Services, TimeUse
 from penstock.times import MIN_WATERMARK
 
@@ -271,35 +270,7 @@ class PublishingRunner:
         kept = self._kept.read(command)
         if kept is not None:
             return kept
-        try:
-            return await self._read_log(command)
-        except OffsetOutOfRangeError as error:
-            return FramesGone(str(error))
-
-    async def _read_log(self, command: ReadFrames) -> FramesRead | FramesGone:
-        topic, index, log = self._topic, self.deploy.subtask.index, self._services.log
-        frames: list[tuple[int, int, Any, Any, int]] = []
-        position, size = command.start, 0
-        while position < command.end and size < command.max_bytes:
-            records = await log.read(topic, index, position, max_bytes=command.max_bytes, timeout_s=1.0)
-            if not records:
-                _, end = await log.offsets(topic, index)
-                if end < command.end:
-                    return FramesGone(f"it ends at {end}")
-                raise ExternalError(f"{topic}[{index}]: nothing at {position}, before {command.end}")
-            for record in records:
-                if size >= command.max_bytes:
-                    break
-                if record.offset >= command.end:  # what should stand before it is gone; the machine sees that
-                    position = command.end
-                    break
-                frame, payload = decode_frame(record.value)
-                frames.append((record.offset, record.next_offset, frame, payload, len(payload)))
-                position, size = record.next_offset, size + len(payload)
-            else:
-                continue
-            break
-        return FramesRead(frames, position)
+        return await read_frames(self._services.log, self._topic, self.deploy.subtask.index, command)
 
     def _decode(self, ref: Any) -> pl.DataFrame:
         return decode_payload(ref, self._schema)
