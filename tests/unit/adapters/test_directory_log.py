@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.adapters import directory_log
+from penstock.adapters import directory_log, directory_partition
 from penstock.adapters.directory_log import DirectoryLog
 from penstock.adapters.directory_records import HEADER_BYTES
 from penstock.adapters.directory_state import PartitionState
@@ -225,6 +227,70 @@ async def test_power_loss_may_not_take_what_was_synced(tmp_path: Path) -> None:
     log = DirectoryLog(tmp_path)
     with pytest.raises(CorruptDataError, match="had been synced"):
         await log.offsets("t", 0)
+    await log.close()
+
+
+class Fsyncs:
+    """What the log has fsynced; some calls fail, or wait."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.done: list[Path] = []
+        self.fails_at = -1
+        self.wait: Callable[[], object] = lambda: None
+        self.calls = 0
+        self._fsync = directory_log.fsync_path
+        for module in (directory_log, directory_partition):
+            monkeypatch.setattr(module, "fsync_path", self._called)
+
+    def _called(self, path: Path) -> None:
+        self.wait()
+        self.calls += 1
+        if self.calls - 1 == self.fails_at:
+            raise OSError("the disk does not answer")
+        self._fsync(path)
+        self.done.append(path)
+
+
+@pytest.mark.parametrize("fails_at", range(8))
+async def test_what_a_sync_failed_on_is_synced_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int
+) -> None:
+    """Folders and partitions alike, those that were not reached, too."""
+    fsyncs, synced = Fsyncs(monkeypatch), list[set[Path]]()
+    for name, failing in (("whole", -1), ("failing", fails_at)):
+        log = DirectoryLog(tmp_path / name)
+        await log.create_topic("t", 2)
+        for partition in (0, 1):
+            await log.append("t", partition, [NewRecord(b"a")])
+        fsyncs.done, fsyncs.fails_at, fsyncs.calls = [], failing, 0
+        if failing < 0:
+            await log.sync()
+        else:
+            with pytest.raises(ExternalError, match="does not answer"):
+                await log.sync()
+            await log.sync()
+        synced.append({path.relative_to(tmp_path / name) for path in fsyncs.done})
+        await log.close()
+    assert synced[0] == synced[1]
+    assert len(synced[0]) > 4
+
+
+async def test_a_sync_waits_for_one_that_is_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was confirmed before the call may be in the hands of the other one, which may also fail."""
+    fsyncs, go_on = Fsyncs(monkeypatch), threading.Event()
+    log = DirectoryLog(tmp_path)
+    await log.create_topic("t", 1)
+    await log.append("t", 0, [NewRecord(b"a")])
+    fsyncs.done, fsyncs.wait, fsyncs.fails_at, fsyncs.calls = [], lambda: go_on.wait(30), 0, 0
+    first, second = asyncio.create_task(log.sync()), asyncio.create_task(log.sync())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not second.done()
+    go_on.set()
+    with pytest.raises(ExternalError, match="does not answer"):
+        await first
+    await second
+    assert segment(tmp_path) in fsyncs.done
     await log.close()
 
 

@@ -88,6 +88,7 @@ class DirectoryLog:
         self._partitions: OrderedDict[tuple[str, int], _Partition] = OrderedDict()
         self._dirty: set[tuple[str, int]] = set()
         self._dirty_folders: set[Path] = {self._root}
+        self._syncing = asyncio.Lock()
         self._waiting: set[_Partition] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -326,15 +327,18 @@ class DirectoryLog:
         """See `Log.sync`; what this instance appended and the topics it made."""
         if not self._durable:
             return
-        dirty, self._dirty = self._dirty, set()
-        folders, self._dirty_folders = self._dirty_folders, set()
-        try:
-            await in_thread(lambda: _sync_folders(folders))
-            await asyncio.gather(*(self._sync_partition(topic, partition) for topic, partition in dirty))
-        except BaseException:
-            self._dirty |= dirty
-            self._dirty_folders |= folders
-            raise
+        async with (
+            self._syncing
+        ):  # what was appended before this call may be in the hands of another one, which may fail
+            dirty, self._dirty = self._dirty, set()
+            folders, self._dirty_folders = self._dirty_folders, set()
+            try:
+                await in_thread(lambda: _sync_folders(folders))
+                await asyncio.gather(*(self._sync_partition(topic, partition) for topic, partition in dirty))
+            except BaseException:
+                self._dirty |= dirty
+                self._dirty_folders |= folders
+                raise
 
     async def _sync_partition(self, topic: str, partition: int) -> None:
         with suppress(TopicNotFoundError), self._using(topic, partition) as found:
