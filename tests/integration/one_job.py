@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from penstock import Pipeline, col, count, tumbling
+from penstock.adapters.memory import MemoryLog
 from penstock.connectors import collecting, iterables
 from penstock.connectors.base import Sink
 from penstock.graph.jobgraph import build_job_graph
@@ -44,9 +45,16 @@ def events() -> Iterable[Event]:
 class Cluster(MemoryCluster):
     """One job on ports in memory."""
 
-    def __init__(self, *, rate: float | None = None, parallelism: int = 2, sink: Sink | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        rate: float | None = None,
+        parallelism: int = 2,
+        sink: Sink | None = None,
+        log: MemoryLog | None = None,
+    ) -> None:
         """`sink`: the rows go there instead of being gathered for `check`."""
-        super().__init__(timeouts=TIMEOUTS, plan_of=lambda _: self.pipeline.plan)
+        super().__init__(timeouts=TIMEOUTS, plan_of=lambda _: self.pipeline.plan, log=log)
         self.job = uuid.uuid4().hex
         self.coordinators: list[CoordinatorService] = []
         self.sink = collecting.Sink()

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import msgspec
 from tests.integration.one_job import Cluster, until
 
+from penstock.adapters.memory import MemoryLog
+from penstock.ports import NewRecord
 from penstock.protocol import joblog
 from penstock.protocol.joblog import Savepoint
+from penstock.protocol.messages import Acknowledged, decode_event
 from penstock.protocol.requests import Answer, CancelJob, RescaleJob, StopJob, TakeSavepoint
 from penstock.runtime import remains
 from penstock.runtime.catalog import JobCatalog
+from penstock.runtime.topics import EVENTS
 
 
 async def test_a_job_runs_on_two_workers():
@@ -27,6 +32,46 @@ async def test_a_job_runs_on_two_workers():
     finally:
         await cluster.stop()
     cluster.check()
+
+
+class SlowSync(MemoryLog):
+    """A log that takes its time for `sync`: longer than whatever a subtask said before needs to reach the leader."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.synced = 0
+        self.acked = 0
+        self.early = 0
+        """Acks that came before so many calls of `sync` had returned."""
+        self._events = 0
+
+    async def append(self, topic: str, partition: int, records: Sequence[NewRecord]) -> int:
+        if topic == EVENTS:
+            self._events += 1
+            self.acked += sum(isinstance(decode_event(record.value), Acknowledged) for record in records)
+            self.early += self.acked > self.synced
+        return await super().append(topic, partition, records)
+
+    async def sync(self) -> None:
+        heartbeats = self._events + 2
+        await until(lambda: self._events >= heartbeats, "the worker says how it is")
+        self.synced += 1
+
+
+async def test_no_checkpoint_is_acknowledged_before_the_log_is_synced():
+    """The frames that an ack speaks of must survive a power loss before anybody relies on it."""
+    log = SlowSync()
+    cluster = Cluster(log=log)
+    await cluster.submit()
+    try:
+        _, ended, _ = await cluster.candidate()
+        cluster.worker(2)
+        outcome = await asyncio.wait_for(ended, 60)
+        assert outcome.state == "FINISHED", outcome.reason
+    finally:
+        await cluster.stop()
+    assert log.acked
+    assert not log.early
 
 
 async def test_a_job_waits_for_slots_and_says_how_many_are_missing():

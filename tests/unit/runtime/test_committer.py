@@ -113,6 +113,24 @@ async def test_what_could_not_be_made_durable_is_tried_with_the_next_checkpoint(
     assert len(third) == 1
 
 
+async def test_overlapping_uploads_forget_only_what_they_made_durable():
+    """The upload of one checkpoint ends while that of the next is under way, which may yet fail."""
+
+    class Durable(Writer):
+        def prepare(self, checkpoint: int) -> Prepared:
+            return Prepared([f"part {checkpoint}"], persist=lambda: made.append(checkpoint))
+
+    made: list[int] = []
+    committer = Committer({"sink": Durable()}, [], 0, lambda: None)
+    _, first = committer.prepare(1)
+    committer.prepare(2)
+    committer.persisted(first)
+    _, third = committer.prepare(3)
+    for persist in third:
+        persist()
+    assert made == [2, 3]
+
+
 async def test_parts_of_some_sinks_are_committed_elsewhere():
     """Not by their writer; those of other sinks are."""
     here, there, gathered = Writer(), Writer(), list[StagedPart]()

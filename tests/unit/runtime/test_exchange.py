@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 
 import polars as pl
@@ -9,12 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.adapters.memory import MemoryLog
 from penstock.batches import EVENT_TIME
+from penstock.graph.executiongraph import exchange_topic
 from penstock.graph.jobgraph import JobEdge, Link
-from penstock.protocol.frames import MAX_ROWS, Frame, FrameKind
+from penstock.ports import NewRecord
+from penstock.protocol.frames import MAX_ROWS, Channel, Frame, FrameKind
 from penstock.protocol.keygroups import subtask_of
+from penstock.protocol.messages import Deploy, SubtaskId
 from penstock.protocol.outputs import OutputId, OutputLedger
 from penstock.runtime.exchange import Coalescer, ExchangeWriter, decode_payload, encode_payload, frame_schema
+from penstock.runtime.exchange_io import FrameSender
 from penstock.state.hashing import key_groups
 from penstock.types import (
     BINARY,
@@ -35,6 +42,7 @@ from penstock.types import (
 
 SCHEMA = Schema((Field("key", INT64), Field("n", INT64)))
 MAX_PARALLELISM = 240
+ATTEMPT = "ab" * 16
 
 
 def edge(schema: Schema = SCHEMA, keys: tuple[str, ...] = ("key",), event_time: bool = True) -> JobEdge:
@@ -194,3 +202,51 @@ def test_a_barrier_goes_to_every_partition(partitions):
     assert [(output.partition, frame.checkpoint) for output, frame, _ in sent.frames] == [
         (partition, 7) for partition in range(partitions)
     ]
+
+
+class HeldLog(MemoryLog):
+    """A log that confirms an append only when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[tuple[int, asyncio.Event]] = []
+
+    async def append(self, topic: str, partition: int, records: Sequence[NewRecord]) -> int:
+        end, confirm = await super().append(topic, partition, records), asyncio.Event()
+        self.held.append((partition, confirm))
+        await confirm.wait()
+        return end
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition; fail after a deadline."""
+    async with asyncio.timeout(30):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0)
+
+
+async def test_a_frame_is_confirmed_only_when_its_append_returns():
+    """What stands in the log is not confirmed yet, and each partition is confirmed by its own append."""
+    log, confirmed = HeldLog(), list[tuple[int, int]]()
+    await log.create_topic(exchange_topic("j", "k", 0), 2)
+    deploy = Deploy(
+        epoch=1, job="j", attempt=ATTEMPT, attempt_number=1, subtask=SubtaskId("s", 0), worker="w", generation=0,
+        restore=None, start_offset=0,
+    )  # fmt: skip
+    sender = FrameSender(deploy, log, lambda event: confirmed.append((event.output.partition, event.seq)))
+    for seq in (0, 1):
+        sender.enqueue(OutputId("k", 0, 0), Frame(FrameKind.DATA, ATTEMPT, Channel(0, 0), seq), b"rows")
+    sender.enqueue(OutputId("k", 0, 1), Frame(FrameKind.DATA, ATTEMPT, Channel(0, 0), 0), b"rows")
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(sender.run())
+        await until(lambda: len(log.held) == 2)
+        assert confirmed == []
+        dict(log.held)[0].set()
+        await until(lambda: bool(confirmed))
+        assert confirmed == [(0, 0), (0, 1)]
+        dict(log.held)[1].set()
+        await until(lambda: len(confirmed) == 3)
+        running.cancel()
+    assert confirmed[2:] == [(1, 0)]
