@@ -381,3 +381,26 @@ def test_a_new_job_may_replace_what_earlier_ones_left(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
     with pytest.raises(PipelineError, match="'append' or 'replace'"):
         files.Sink(tmp_path, existing="overwrite")  # pyright: ignore[reportArgumentType] (the point of the test)
+
+
+@pytest.mark.parametrize(
+    ("path", "what"),
+    [
+        ("s3://bucket/out", "mount the store"),
+        (Path("s3://bucket/out"), "mount the store"),
+        ("HDFS://node/x", "mount the store"),
+        ("https://example.org/rows.jsonl", "mount the store"),
+        ("file:///tmp/out", "write it without the scheme"),
+    ],
+)
+def test_a_url_is_refused_where_it_is_declared(path: Any, what: str) -> None:
+    """Never a local folder that is called like a scheme: nothing would ever arrive in the bucket."""
+    for declare in (files.Sink, lambda place: files.Source(place, schema=SIMPLE)):
+        with pytest.raises(PipelineError, match=rf"is a URL, and only local files .*{what}"):
+            declare(path)
+
+
+def test_paths_that_look_like_urls_and_are_none(tmp_path: Path) -> None:
+    """A drive, a time in a name, a folder that is really called so."""
+    for path in ("C:/out", "2026-01-01T00:00:00/out", "./s3:/out", tmp_path / "a:" / "b"):
+        assert files.Sink(path).folder == str(path)

@@ -6,6 +6,7 @@ This module is the declaration; `file_reading` and `file_writing` do the work wh
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _HEAD_BYTES = 1 << 20
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -37,7 +39,7 @@ class Source(base.Source[T], Generic[T]):
 
     Args:
         path: a file, a folder (all files in it and below, sorted; names that begin with a dot or an underscore are left
-            out) or a pattern with `*`, `?`, `[...]`, `**`. Relative to the current directory.
+            out) or a pattern with `*`, `?`, `[...]`, `**`. Relative to the current directory; URLs are refused.
         schema: dataclass, msgspec.Struct or pyarrow.Schema of the rows; Parquet and Arrow files can do without.
         format: `jsonl`, `csv`, `parquet`, `arrow`; by the file's extension if not given. Text may be compressed with
             gzip (`.gz`): such a file is read again from its beginning after a restart, up to the position.
@@ -90,7 +92,7 @@ class Source(base.Source[T], Generic[T]):
         what = "files.Source"
         freeze(
             self,
-            path=os.fspath(path),
+            path=_checked_path(path, what),
             format=None if format is None else checked_format(format, what),
             timezone=timezone,
             rate=checked_rate(rate, what),
@@ -233,7 +235,7 @@ class Sink(base.Sink):
     every update is written: of the rows of one key (and window) the last one in the order of file names counts.
 
     Args:
-        folder: is created if need be. Relative to the current directory.
+        folder: is created if need be. Relative to the current directory; a local one, URLs are refused.
         existing: what a job that starts anew does with the `part-*` files of earlier jobs: `append` leaves them beside
             its own, `replace` removes them. A job that is resumed never removes anything visible.
         format: `jsonl`, `csv`, `parquet` or `arrow`. JSON has no NaN and no infinity: they are written as null.
@@ -259,7 +261,7 @@ class Sink(base.Sink):
         what = "files.Sink"
         freeze(
             self,
-            folder=os.fspath(folder),
+            folder=_checked_path(folder, what),
             format=checked_format(format, what),
             existing=_checked_existing(existing, what),
             delimiter=_checked_delimiter(delimiter, what),
@@ -308,6 +310,21 @@ class Sink(base.Sink):
     def describe(self) -> Mapping[str, Any]:
         """See `Sink.describe`."""
         return {"folder": self.folder, "format": self.format, "existing": self.existing}
+
+
+def _checked_path(path: str | os.PathLike[str], what: str) -> str:
+    """A local path; `Path` makes one slash of the two of a URL."""
+    text = os.fspath(path)
+    scheme = _SCHEME.match(text)
+    if scheme is None:
+        return text
+    local = (
+        "write it without the scheme" if scheme[1].lower() == "file" else "mount the store and name the mounted folder"
+    )
+    raise PipelineError(
+        f"{what}: {text!r} is a URL, and only local files and folders are served (nothing would go to {scheme[1]}): "
+        f"{local}; for a local folder that is really called {scheme[1] + ':'!r} write './{text}'"
+    )
 
 
 def _checked_batch(batch_rows: int | None, what: str) -> int | None:
