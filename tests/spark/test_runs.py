@@ -105,8 +105,58 @@ def test_a_run_id_of_another_pipeline_is_refused(spark, tmp_path):
     """What that run staged is for sinks that this pipeline does not have."""
     (tmp_path / "marker").touch()
     run(spark, SPARK_CASES_FILE, tmp_path, parameters("fails-once", tmp_path), "one")
-    with pytest.raises(UsageError, match="give a new run another id"):
+    with pytest.raises(UsageError, match=r"of the pipeline .failing., this is .keyed.*Give a new run another id"):
         run(spark, SPARK_CASES_FILE, tmp_path, parameters("gaps", tmp_path), "one")
+
+
+def test_a_run_id_given_again_with_other_parameters_is_refused(spark, tmp_path):
+    """Not even the folder that it names would have the results of that run. The first run can still be given again."""
+    chosen = parameters("fails-once", tmp_path)
+    (tmp_path / "marker").touch()
+    run(spark, SPARK_CASES_FILE, tmp_path, chosen, "one")
+    other = {**chosen, "out": str(tmp_path / "other")}
+    with pytest.raises(
+        UsageError, match=r"--run-id one: that run has its results.*--param out differs; .* had folder="
+    ):
+        run(spark, SPARK_CASES_FILE, tmp_path, other, "one")
+    assert not (tmp_path / "other").exists()
+    assert chosen["marker"] not in (tmp_path / "runs" / "one.json").read_text(), "values may be secrets"
+    assert not run(spark, SPARK_CASES_FILE, tmp_path, chosen, "one").computed
+
+
+MENDED = """
+from dataclasses import dataclass
+from penstock import Pipeline, param
+from penstock.connectors import files
+
+@dataclass
+class Row:
+    number: int
+
+def same(row: Row) -> Row:
+    return row
+
+p = Pipeline("mended")
+p.read(files.Source(param("rows", ""), schema=Row)).map(same).write(files.Sink(param("out", "")))
+"""
+
+
+def test_until_it_is_decided_a_run_may_have_its_code_mended_but_no_other_inputs(spark, tmp_path, monkeypatch):
+    """Its splits were fixed when it began, those of other sources are others. Once decided, its code is fixed, too."""
+    file, chosen = tmp_path / "mended.py", {"rows": "rows.jsonl", "out": str(tmp_path / "out")}
+    monkeypatch.chdir(tmp_path)
+    for name in ("rows.jsonl", "others.jsonl"):
+        (tmp_path / name).write_text('{"number":1}\n')
+    file.write_text(MENDED.replace("return row", "raise ValueError"))
+    with pytest.raises(UserCodeError):
+        run(spark, file, tmp_path, chosen, "one")
+    file.write_text(MENDED)
+    with pytest.raises(UsageError, match=r"had path='rows.jsonl', it has 'others.jsonl'"):
+        run(spark, file, tmp_path, {**chosen, "rows": "others.jsonl"}, "one")
+    assert run(spark, file, tmp_path, chosen, "one").computed
+    file.write_text(MENDED + "\n")
+    with pytest.raises(UsageError, match=r"code: mended\.py differs\. Give a new run another id"):
+        run(spark, file, tmp_path, chosen, "one")
 
 
 def test_an_error_in_user_code_shows_the_users_frames(spark, tmp_path):

@@ -52,10 +52,10 @@ def graph(name: str = "flights") -> dict[str, Any]:
     return build_job_graph(pipeline.plan, 1).to_json()
 
 
-def sources() -> bytes:
+def sources(text: str = "p = 1") -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr(zipfile.ZipInfo("flights.py"), "p = 1\n")  # without a time: always the same bytes
+        archive.writestr(zipfile.ZipInfo("flights.py"), text + "\n")  # without a time: always the same bytes
     return buffer.getvalue()
 
 
@@ -133,6 +133,28 @@ async def test_a_run_from_submission_to_its_end(rest: Rest) -> None:
         again = await rest.client.submit_run(submission("nightly-2026-11-21"), sources())
         assert again.request == requested.request
         assert [run.state for run in (await rest.client.runs()).runs][1] == "FINISHED"
+
+
+async def test_a_run_id_submitted_again_with_something_else_is_refused(rest: Rest) -> None:
+    """While the run waits, is at work or has finished: its results are others. One that failed is taken up again."""
+    async with rest.service():
+        first = submission("nightly")
+        requested = await rest.client.submit_run(first, sources())
+        await rest.small.state("nightly", "RUNNING")
+        assert (await rest.client.submit_run(first, sources())).request == requested.request
+        parameters = ArtifactDescription("flights.py", parameters={"day": "2026-11-22"})
+        other = msgspec.structs.replace(submission("nightly", to_savepoint="out"), artifact=parameters)
+        with pytest.raises(
+            RefusedError, match=r"'nightly' is RUNNING, .* else: --param day, --to-savepoint. Its results"
+        ):
+            await rest.client.submit_run(other, sources())
+        with pytest.raises(RefusedError, match=r"else: the pipeline's code\."):
+            await rest.client.submit_run(first, sources("p = 2"))
+        rest.small.children.change("nightly", alive=False, outcome=RunOutcome("FAILED", "no luck", ""))
+        await rest.state("nightly", "FAILED")
+        rest.small.children.sources = sources("p = 2")
+        await rest.client.submit_run(other, sources("p = 2"))
+        await rest.small.state("nightly", "RUNNING")
 
 
 async def test_cancelled_and_failed(rest: Rest) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
@@ -133,6 +135,7 @@ class RunRoutes:
         _check_options(submission.options, await self._runs.serving_view())
         history = await self._runs.history(run)
         if _is_executed_once(history):
+            _check_same(run, history, submission, await asyncio.to_thread(lambda: hashlib.sha256(sources).hexdigest()))
             return sent(Requested(run, history.submitted.request), 202)
         key, digest = await self._cluster.store_sources(sources)
         described = submission.artifact
@@ -162,6 +165,28 @@ class RunRoutes:
 def _is_executed_once(history: RunHistory) -> bool:
     """Whether a run is there that is not executed again."""
     return bool(history.records) and history.state not in ("FAILED", "CANCELED")
+
+
+def _check_same(run: str, history: RunHistory, submission: RunSubmission, digest: str) -> None:
+    """What is submitted again by the id of a run that is not executed again must be what that run executes."""
+    before, now = history.submitted, submission.artifact
+    then = before.artifact.parameters
+    names = sorted(name for name in then.keys() | now.parameters.keys() if then.get(name) != now.parameters.get(name))
+    differing = [f"--param {name}" for name in names]
+    if (before.artifact.sha256, before.artifact.target) != (digest, now.target):
+        differing.append("the pipeline's code")
+    options = (
+        f"--{name.replace('_', '-')}"
+        for name in ("from_savepoint", "to_savepoint")
+        if getattr(before.options, name) != getattr(submission.options, name)
+    )
+    differing += options
+    if differing:
+        raise RestError(
+            409,
+            f"run: {run!r} is {history.state}, and was submitted with something else: {', '.join(differing)}. Its "
+            "results are not those of what is asked for now; give a new run another id",
+        )
 
 
 def _check_options(options: RunOptions, view: PipelineView) -> None:

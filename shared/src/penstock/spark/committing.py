@@ -24,6 +24,7 @@ from penstock.connectors.base import Sink, WriteContext
 from penstock.errors import CorruptDataError, ExternalError, UsageError
 from penstock.graph.logical import LogicalPlan, Write
 from penstock.runtime.runs import is_run_id
+from penstock.spark.binding import Binding
 from penstock.spark.publishing import StagedSink, forget, publish
 from penstock.spark.savepoints import KeptState
 from penstock.spark.staging import STAGED, StagedPart, check_shared, publishes, remove_staged
@@ -39,6 +40,8 @@ class RunManifest(msgspec.Struct, frozen=True):
     counts: dict[str, dict[str, int]]
     kept: KeptState | None = None
     """The savepoint that it leaves."""
+    binding: Binding | None = None
+    """What it was computed from; None in manifests of a version of Penstock that did not put that down."""
 
 
 class RunManifests:

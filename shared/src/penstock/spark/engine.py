@@ -15,9 +15,10 @@ from penstock.adapters.directory_claim import claimed
 from penstock.connectors.base import WriteContext
 from penstock.errors import ExternalError, UsageError, nearest
 from penstock.graph.jobgraph import JobGraph, JobVertex, build_job_graph
-from penstock.graph.logical import LogicalPlan
+from penstock.graph.logical import LogicalPlan, Read
 from penstock.spark.archives import archive_of
-from penstock.spark.code import pack_code
+from penstock.spark.binding import Binding, binding_of, check_same, described
+from penstock.spark.code import PipelineCode, pack_code
 from penstock.spark.committing import (
     RunManifest,
     RunManifests,
@@ -160,6 +161,7 @@ class SparkRun:
         """Compute, commit; or only commit if the run was computed before.
 
         Raises:
+            UsageError: the run id is that of a run of something else; names what differs.
             PenstockError: what the pipeline or the user's code raised in a task, that Spark failed, or that another run
                 of the pipeline is at work in this folder, whose staged parts must not be taken for leftovers.
         """
@@ -167,26 +169,30 @@ class SparkRun:
             return self._execute()
 
     def _execute(self) -> SparkResult:
-        self._beginnings.find(self.run_id, self._asked)
+        code = pack_code(self._target, self._parameters)
+        binding = binding_of(self.run_id, code, self._plan)
         manifest = self._manifests.find(self.run_id)
         computed = manifest is None
+        if manifest is not None and manifest.binding is not None:
+            check_same(self.run_id, manifest.binding, binding)
+        asked = self._asked(code)
+        self._beginnings.find(self.run_id, asked)
         if manifest is None:
-            manifest = self._compute()
+            manifest = self._compute(code, binding, asked)
         commit(manifest, self._plan, self._manifests)
         if manifest.kept is not None:
             seal(manifest.kept)
         return SparkResult(self.run_id, manifest.counts, computed)
 
-    def _compute(self) -> RunManifest:
+    def _compute(self, code: PipelineCode, binding: Binding, asked: Asked) -> RunManifest:
         from penstock.spark.lowering import Lowering
 
         options, execution = self.options, execution_name(self.run_id)
         if options.target is not None:
             check_free(options.target, execution)
-        beginning = self._begin()
+        beginning = self._begin(asked)
         for name, value in RUNTIME_SETTINGS.items():
             self._session.conf.set(name, value)
-        code = pack_code(self._target, self._parameters)
         prepare_sinks(sinks_of(self._plan), self._manifests, anew=options.start is None)
         state = RunState(self.graph, options.start, options.target, options.warn)
         staging = str(self._manifests.staged_folder)
@@ -202,9 +208,8 @@ class SparkRun:
                 raise ExternalError(f"Spark failed: {_first_lines(error)}") from error
             raise known from None
         self._print_rows(reports)
-        manifest = RunManifest(
-            self.run_id, self._plan.name, staged_parts(reports), counts_of(reports), self._kept(state, reports)
-        )
+        staged, counts, kept = staged_parts(reports), counts_of(reports), self._kept(state, reports)
+        manifest = RunManifest(self.run_id, self._plan.name, staged, counts, kept, binding)
         check_staged(manifest, self._plan, self._manifests)
         if manifest.kept is not None:
             check_written(manifest.kept)
@@ -214,23 +219,23 @@ class SparkRun:
         target = self.options.target
         return KeptState(str(target.absolute()), state.manifest(self.run_id, reports)) if target is not None else None
 
-    @property
-    def _asked(self) -> Asked:
+    def _asked(self, code: PipelineCode) -> Asked:
         options = self.options
         return Asked(
             restored=options.start.name if options.start is not None else "",
             target=str(options.target.absolute()) if options.target is not None else "",
             archives=options.archives,
             until_now=options.target is not None,
+            sources=described(self._plan, Read, code.folder),
         )
 
-    def _begin(self) -> RunBeginning:
+    def _begin(self, asked: Asked) -> RunBeginning:
         """What the run reads: as an execution before this one found it, or as it is now."""
-        if self._beginnings.find(self.run_id, self._asked) is None:
+        if self._beginnings.find(self.run_id, asked) is None:
             former = self.options.start.splits() if self.options.start is not None else {}
-            beginning = find_beginning(self.graph, self._plan, self._asked, former)
+            beginning = find_beginning(self.graph, self._plan, asked, former)
             self._beginnings.fix(self.run_id, beginning)
-        found = self._beginnings.find(self.run_id, self._asked)
+        found = self._beginnings.find(self.run_id, asked)
         assert found is not None
         return found
 

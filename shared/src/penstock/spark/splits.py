@@ -21,6 +21,7 @@ from penstock.graph.jobgraph import JobGraph
 from penstock.graph.logical import LogicalPlan, Read
 from penstock.runtime.sources import SplitEntry
 from penstock.spark.archives import archive_of
+from penstock.spark.binding import differing_settings
 from penstock.spark.committing import create_once
 
 
@@ -49,6 +50,8 @@ class RunBeginning(msgspec.Struct, frozen=True):
     """Folder of the savepoint it leaves; empty if it leaves none."""
     archives: dict[str, str] = {}
     """Source operator to the files that are read before it."""
+    sources: dict[str, dict[str, Any]] = {}
+    """Source operator to its settings; empty where a version of Penstock began that did not put them down."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,8 @@ class Asked:
     """Source operator to the files that are read before it."""
     until_now: bool = False
     """Whether splits without an end are read up to what is there now."""
+    sources: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    """Source operator to its settings."""
 
 
 def find_beginning(
@@ -74,7 +79,8 @@ def find_beginning(
         archive = asked.archives.get(operator, "")
         splits[operator] = (*_archived(source, archive), *_found(source, entries, asked.until_now))
         carried[operator] = tuple(entry for entry in entries.values() if entry.finished)
-    return RunBeginning(splits, carried, asked.restored, asked.target, dict(asked.archives))
+    sources = {operator: dict(settings) for operator, settings in asked.sources.items()}
+    return RunBeginning(splits, carried, asked.restored, asked.target, dict(asked.archives), sources)
 
 
 def sources_of(graph: JobGraph, plan: LogicalPlan) -> dict[str, Source[Any]]:
@@ -116,7 +122,7 @@ class RunBeginnings:
         """How a run began, if it did.
 
         Raises:
-            UsageError: it began from another savepoint or other files, or was to leave its own elsewhere.
+            UsageError: it began from another savepoint or other sources, or was to leave its own elsewhere.
         """
         path = self._path(run)
         try:
@@ -135,6 +141,12 @@ class RunBeginnings:
                     f"--run-id {run}: that run {what} {before or 'none'}, this one is to use {now or 'none'}; give a new "
                     "run another id"
                 )
+        other = list(differing_settings(found.sources, asked.sources)) if found.sources else []
+        if other:
+            raise UsageError(
+                f"--run-id {run}: that run reads what it found when it began, and is to read something else now: "
+                f"{'; '.join(other)}. Give a new run another id"
+            )
         return found
 
     def fix(self, run: str, beginning: RunBeginning) -> None:
