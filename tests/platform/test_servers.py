@@ -16,9 +16,15 @@ import pytest
 import redis.asyncio
 import redis.exceptions
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from obstore.store import S3Store
 
+from penstock.adapters.kafka_log import KafkaLog
+from penstock.connectors.kafka_mark_records import TOPIC_SETTINGS
+from penstock.connectors.kafka_topics import TopicAdmin
+from penstock.kafka_clients import confluent_options
 from penstock.platform.doctor import examine
+from penstock.platform.doctor_kafka import check_kafka
 from penstock.platform.errors import ServerStartError
 from penstock.platform.parts import cached_parts
 from penstock.platform.servers import Servers
@@ -89,7 +95,7 @@ async def test_the_doctor_finds_the_platform_well(platform: Any) -> None:
     settings = platform.settings("doctor")
     findings = await examine(settings)
     assert [finding for finding in findings if not finding.ok] == []
-    assert len(findings) == 16
+    assert len(findings) == 17
     assert [item for chunk in store(settings).list(f"{settings.name}/") for item in chunk] == []
 
 
@@ -184,12 +190,40 @@ async def test_a_port_that_is_taken_is_shown(own_platform: Servers) -> None:
     assert own_platform.kafka.is_running
 
 
+async def check_copies(settings: ClusterSettings) -> None:
+    """Own topics and marks have three copies without being told, and the doctor sees where they have not."""
+    unsaid = replace(settings.kafka, replication=0)
+    for kafka, topic in ((unsaid, "three"), (replace(unsaid, replication=1), "one")):
+        log = KafkaLog(kafka, settings.name)
+        await log.create_topic(topic, 1)
+        await log.close()
+        admin = TopicAdmin(kafka, "test")
+        await asyncio.to_thread(admin.create, f"penstock.{settings.name}.{topic}.marks", 1, TOPIC_SETTINGS)
+    client = AdminClient(confluent_options(unsaid, "test"))
+    for name in ("three", "three.marks"):
+        resource = ConfigResource(ResourceType.TOPIC, f"penstock.{settings.name}.{name}")
+        found = await asyncio.to_thread(client.describe_configs([resource])[resource].result, 20)
+        assert found["min.insync.replicas"].value == "2"
+        assert found["unclean.leader.election.enable"].value == "false"
+    findings = {finding.check: finding for finding in await check_kafka(replace(settings, kafka=unsaid))}
+    few = f"penstock.{settings.name}.one (1), penstock.{settings.name}.one.marks (1)"
+    assert findings["copies of topics"].detail == f"topics with fewer than 3 copies: {few}"
+    assert findings["create a topic"].detail == "replicated 3 times"
+    log = KafkaLog(unsaid, settings.name)
+    for name in ("one", "one.marks"):
+        await log.delete_topic(name)
+    await log.close()
+    findings = {finding.check: finding for finding in await check_kafka(replace(settings, kafka=unsaid))}
+    assert findings["copies of topics"].detail == "3 of each topic, brokers: 3"
+
+
 async def test_three_brokers_outlive_one(three_brokers: Servers) -> None:
     """Records replicated three times are written and read while one broker is dead, and it comes back."""
     settings = three_brokers.settings()
     assert settings.kafka.replication == 3
     await create_topic(settings, "replicated")
     await produce(settings, "replicated", b"one")
+    await check_copies(settings)
     await three_brokers.kafka.nodes[0].kill()
     await asyncio.wait_for(produce(settings, "replicated", b"two"), 60)
     assert await asyncio.wait_for(consume(settings, "replicated", 2), 60) == [b"one", b"two"]

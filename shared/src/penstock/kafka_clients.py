@@ -24,6 +24,15 @@ START_GRACE_S: Final = 2.0
 """How long whoever gives up the start of an aiokafka client waits for it."""
 
 
+def durable_topic(copies: int) -> dict[str, str]:
+    """Settings of a topic that must not lose a confirmed record to the loss of one broker, or the last of two copies.
+
+    A record is confirmed by all copies but one at least, and only one that has it can become the leader. Defaults of the
+    brokers may be others.
+    """
+    return {"min.insync.replicas": str(max(1, copies - 1)), "unclean.leader.election.enable": "false"}
+
+
 def aiokafka_options(settings: KafkaSettings, client_id: str) -> dict[str, Any]:
     """Keyword arguments for aiokafka's producers, consumers, admin and plain clients.
 

@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_type_hints
+from typing import Any, Final, Literal, TypeVar, get_type_hints
 
 import msgspec
 
@@ -41,6 +41,14 @@ _NONE = Secret()
 _LOCAL_REDIS = Secret("redis://127.0.0.1:6379/0")
 
 
+_MOST_COPIES: Final = 3
+
+
+def possible_copies(brokers: int) -> int:
+    """How many copies of a topic so many brokers hold, unless it is said: of more than three a write gets only slower."""
+    return max(1, min(_MOST_COPIES, brokers))
+
+
 @dataclass(frozen=True)
 class KafkaSettings:
     """How to reach Kafka. The names of security settings are Kafka's own."""
@@ -55,8 +63,12 @@ class KafkaSettings:
     ssl_certfile: str = ""
     ssl_keyfile: str = ""
     ssl_keypassword: Secret = _NONE
-    replication: int = 1
-    """Replication factor of the topics that Penstock creates; with three brokers set 3: min.insync.replicas is then 2."""
+    replication: int = 0
+    """Copies of the topics that Penstock creates; 0: as many as there are brokers, up to 3. See `copies`."""
+
+    def copies(self, brokers: int) -> int:
+        """How many copies a topic gets that is created where there are so many brokers."""
+        return self.replication or possible_copies(brokers)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ import pytest
 from penstock.errors import ExternalError
 from penstock.platform import doctor
 from penstock.platform.doctor import CheckFailedError, Checks, Finding, skew_finding
-from penstock.platform.doctor_kafka import broker_problems
+from penstock.platform.doctor_kafka import broker_problems, copy_problems
+from penstock.settings import KafkaSettings
 
 FIT: dict[str, str | None] = {
     "transaction.max.timeout.ms": "900000",
@@ -95,3 +96,23 @@ def test_a_setting_that_loses_data_is_named(name: str, value: str, message: str)
     (problem,) = broker_problems({**FIT, name: value}, 3)
     assert name in problem
     assert message in problem
+
+
+@pytest.mark.parametrize(("brokers", "copies"), [(1, 1), (2, 2), (3, 3), (7, 3)])
+def test_as_many_copies_as_there_are_brokers_up_to_three_are_fit(brokers: int, copies: int) -> None:
+    """By themselves, or because it is said."""
+    assert KafkaSettings().copies(brokers) == copies
+    assert KafkaSettings(replication=5).copies(brokers) == 5
+    for settings in (KafkaSettings(), KafkaSettings(replication=copies)):
+        assert copy_problems(settings, brokers, {"penstock.local.commands": copies}) == []
+
+
+def test_fewer_copies_than_the_brokers_allow_are_found() -> None:
+    """In the settings, and of topics that were made when there were fewer brokers."""
+    [problem] = copy_problems(KafkaSettings(replication=1), 3, {})
+    assert "kafka.replication is 1, brokers: 3" in problem
+    [problem] = copy_problems(
+        KafkaSettings(), 3, {f"penstock.local.{n}": 1 for n in range(9)} | {"penstock.local.x": 3}
+    )
+    assert problem.startswith("topics with fewer than 3 copies: penstock.local.0 (1), penstock.local.1 (1), ")
+    assert problem.endswith(" and 4 more")

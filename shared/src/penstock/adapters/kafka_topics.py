@@ -13,6 +13,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from penstock.adapters.kafka_connection import ANSWER_TIMEOUT_MS, RECOVERY_TIMEOUT_S, KafkaConnection
 from penstock.errors import ExternalError
+from penstock.kafka_clients import durable_topic
 
 LARGEST_BATCH_BYTES: Final = 8 << 20
 _TOPIC_RESOURCE: Final = 2
@@ -26,11 +27,12 @@ class KafkaTopics:
 
     async def create(self, topic: str, partitions: int, *, compacted: bool, retention_ms: int | None) -> None:
         """See `Log.create_topic`; returns when every broker knows a leader of every partition."""
-        replication = self._connection.settings.replication
-        configs = list(_configs(replication, compacted, retention_ms).items())
-        request = (topic, partitions, replication, [], configs)
 
         async def create() -> bool:
+            client = await self._connection.connected()
+            copies = self._connection.settings.copies(len(client.cluster.brokers()))
+            configs = list(_configs(copies, compacted, retention_ms).items())
+            request = (topic, partitions, copies, [], configs)
             answer = await self._connection.ask_any(CreateTopicsRequest([request], ANSWER_TIMEOUT_MS, False))  # pyright: ignore[reportArgumentType]
             ((_, code, *message),) = answer.topic_errors
             if code and code != errors.TopicAlreadyExistsError.errno:
@@ -96,7 +98,7 @@ class KafkaTopics:
             await asyncio.sleep(0.01)
 
 
-def _configs(replication: int, compacted: bool, retention_ms: int | None) -> dict[str, str]:
+def _configs(copies: int, compacted: bool, retention_ms: int | None) -> dict[str, str]:
     """What the protocol asks of a topic (see protocol.md, Logs). Records are never lost to a default of the broker."""
     return {
         # `delete` beside `compact`: a topic that is only compacted refuses to be trimmed.
@@ -107,6 +109,5 @@ def _configs(replication: int, compacted: bool, retention_ms: int | None) -> dic
         "segment.bytes": str((64 if retention_ms is None and not compacted else 16) << 20),
         "message.timestamp.type": "LogAppendTime",
         "max.message.bytes": str(LARGEST_BATCH_BYTES),
-        "min.insync.replicas": str(max(1, replication - 1)),
-        "unclean.leader.election.enable": "false",
+        **durable_topic(copies),
     }

@@ -16,7 +16,7 @@ from confluent_kafka.admin import (
 )
 
 from penstock.errors import ExternalError, PipelineError
-from penstock.kafka_clients import confluent_options
+from penstock.kafka_clients import confluent_options, durable_topic
 from penstock.settings import KafkaSettings
 
 TIMEOUT_S: Final = 20.0
@@ -72,15 +72,23 @@ class TopicAdmin:
         )
 
     def create(self, topic: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
-        """Create a topic; nothing happens if it is there."""
-        wanted = NewTopic(
-            topic,
-            num_partitions=partitions,
-            replication_factor=self._settings.replication,
-            config=dict(config or {}),
-        )
+        """Create a topic; nothing happens if it is there.
+
+        `config` is that of a topic of Penstock's own, which then keeps what it has confirmed; one of the user is as the
+        brokers make it.
+        """
+        copies = self._settings.copies(self._brokers())
+        own = {} if config is None else {**config, **durable_topic(copies)}
+        wanted = NewTopic(topic, num_partitions=partitions, replication_factor=copies, config=own)
         creating = self._client.create_topics([wanted], operation_timeout=TIMEOUT_S)
         self._result(f"creating topic {topic!r}", creating[topic], (KafkaError.TOPIC_ALREADY_EXISTS,))
+
+    def _brokers(self) -> int:
+        """How many there are."""
+        try:
+            return len(self._client.list_topics(timeout=TIMEOUT_S).brokers)
+        except KafkaException as error:
+            raise self._error("counting the brokers", error) from error
 
     def max_message_bytes(self, topic: str) -> int:
         """The largest batch that the topic takes; waits a while for a topic that not all brokers know of yet."""

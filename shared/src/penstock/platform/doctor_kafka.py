@@ -24,10 +24,12 @@ from confluent_kafka.admin import (
 
 from penstock.kafka_clients import aiokafka_options, confluent_options
 from penstock.platform.doctor import CheckFailedError, Checks, Finding, skew_finding
-from penstock.settings import ClusterSettings
+from penstock.settings import ClusterSettings, KafkaSettings, possible_copies
 
 _ANSWER_S: Final = 10
 _PAUSE_S: Final = 0.05
+_SHOWN: Final = 5
+"""Topics that are named; the others are counted."""
 
 # What each request must be able to do, by the version that brought it.
 _NEEDED: Final = {
@@ -48,6 +50,12 @@ async def check_kafka(settings: ClusterSettings) -> list[Finding]:
         return checks.findings
     await checks.run("requests", probe.requests(), "use Kafka 2.5 or newer")
     await checks.run("settings of the brokers", probe.broker_settings(), "change them in server.properties or by alter")
+    await checks.run(
+        "copies of topics",
+        probe.copies(),
+        "leave the setting kafka.replication out; topics that are there get more copies by kafka-reassign-partitions.sh, "
+        "and min.insync.replicas=2 by kafka-configs.sh",
+    )
     created = await checks.run(
         "create a topic",
         probe.create_topic(),
@@ -114,13 +122,25 @@ class _Probe:
         future = self._admin.describe_configs([resource], request_timeout=_ANSWER_S)[resource]
         entries = await asyncio.to_thread(future.result, _ANSWER_S)
         values = {name: entry.value for name, entry in entries.items()}
-        if problems := broker_problems(values, self._settings.kafka.replication):
+        if problems := broker_problems(values, self._settings.kafka.copies(len(self._brokers))):
             raise CheckFailedError("; ".join(problems))
         automatic = values.get("auto.create.topics.enable") == "true"
         return "fit" + ("; auto.create.topics.enable hides mistyped topics, better false" if automatic else "")
 
+    async def copies(self) -> str:
+        found = await asyncio.to_thread(self._admin.list_topics, timeout=_ANSWER_S)
+        own = {
+            name: min(len(partition.replicas) for partition in topic.partitions.values())
+            for name, topic in found.topics.items()
+            if name.startswith(f"penstock.{self._settings.name}.") and topic.partitions
+        }
+        brokers = len(self._brokers)
+        if problems := copy_problems(self._settings.kafka, brokers, own):
+            raise CheckFailedError("; ".join(problems))
+        return f"{self._settings.kafka.copies(brokers)} of each topic, brokers: {brokers}"
+
     async def create_topic(self) -> str:
-        replication = self._settings.kafka.replication
+        replication = self._settings.kafka.copies(len(self._brokers))
         if replication > len(self._brokers):
             raise CheckFailedError(f"the setting kafka.replication is {replication}, brokers: {len(self._brokers)}")
         admin = AIOKafkaAdminClient(**self._options)
@@ -221,6 +241,23 @@ class _Probe:
     @property
     def _options(self) -> dict[str, Any]:
         return {**aiokafka_options(self._settings.kafka, "penstock-doctor"), "request_timeout_ms": _ANSWER_S * 1_000}
+
+
+def copy_problems(settings: KafkaSettings, brokers: int, topics: Mapping[str, int]) -> list[str]:
+    """Where fewer copies are kept than the brokers allow; `topics` are Penstock's own, with the copies they have."""
+    possible = possible_copies(brokers)
+    problems: list[str] = []
+    if settings.copies(brokers) < possible:
+        problems.append(
+            f"the setting kafka.replication is {settings.replication}, brokers: {brokers}: a lost broker takes jobs, or "
+            f"rows of theirs, with it; {possible} copies are possible"
+        )
+    few = sorted(name for name, copies in topics.items() if copies < possible)
+    if few:
+        shown = ", ".join(f"{name} ({topics[name]})" for name in few[:_SHOWN])
+        rest = f" and {len(few) - _SHOWN} more" if len(few) > _SHOWN else ""
+        problems.append(f"topics with fewer than {possible} copies: {shown}{rest}")
+    return problems
 
 
 def broker_problems(values: Mapping[str, str | None], replication: int) -> list[str]:
