@@ -102,7 +102,7 @@ class KafkaLog:
 
     async def _raise_out_of_range(self, topic: str, partition: int, offset: int, error: Exception) -> None:
         start, end = await self._offsets(topic, partition)
-        if offset == end:
+        if start <= offset <= end:
             return  # a new leader that had not caught up with what is confirmed; it has now
         raise OffsetOutOfRangeError(
             f"{topic}/{partition}: offset {offset} is outside of what is kept, {start} to {end}"
