@@ -155,7 +155,7 @@ def test_until_it_is_decided_a_run_may_have_its_code_mended_but_no_other_inputs(
         run(spark, file, tmp_path, {**chosen, "rows": "others.jsonl"}, "one")
     assert run(spark, file, tmp_path, chosen, "one").computed
     file.write_text(MENDED + "\n")
-    with pytest.raises(UsageError, match=r"code: mended\.py differs\. Give a new run another id"):
+    with pytest.raises(UsageError, match=r"mended\.py has changed\. Give a new run another id"):
         run(spark, file, tmp_path, chosen, "one")
 
 

@@ -29,8 +29,10 @@ class Binding(msgspec.Struct, frozen=True):
     pipeline: str
     parameters: dict[str, str]
     """Name to a digest of its value."""
+    target: str
+    """The pipeline's file, and its name there."""
     code: dict[str, str]
-    """File of the pipeline to its digest."""
+    """That file, and others beside it that the process has imported, to their digests."""
     sinks: dict[str, dict[str, Any]]
     """Operator id to its settings."""
 
@@ -40,7 +42,7 @@ def binding_of(run: str, code: PipelineCode, plan: LogicalPlan) -> Binding:
     parameters = {name: _digest(f"{run}\0{name}\0{value}".encode()) for name, value in code.artifact.parameters.items()}
     with zipfile.ZipFile(io.BytesIO(code.data)) as archive:
         files = {name: _digest(archive.read(name)) for name in archive.namelist()}
-    return Binding(plan.name, parameters, files, described(plan, Write, code.folder))
+    return Binding(plan.name, parameters, code.artifact.target, files, described(plan, Write, code.folder))
 
 
 def described(plan: LogicalPlan, kind: type[Operation], folder: str) -> dict[str, dict[str, Any]]:
@@ -73,10 +75,16 @@ def check_same(run: str, before: Binding, now: Binding) -> None:
 def _differences(before: Binding, now: Binding) -> Iterator[str]:
     if before.pipeline != now.pipeline:
         yield f"it was of the pipeline {before.pipeline!r}, this is {now.pipeline!r}"
-    for what, then, today in (("--param", before.parameters, now.parameters), ("code:", before.code, now.code)):
-        for name in sorted(then.keys() | today.keys()):
-            if then.get(name) != today.get(name):
-                yield f"{what} {name} {_how(name, then, today)}"
+    for name in sorted(before.parameters.keys() | now.parameters.keys()):
+        if before.parameters.get(name) != now.parameters.get(name):
+            yield f"--param {name} {_how(name, before.parameters, now.parameters)}"
+    if before.target != now.target:
+        yield f"it was computed by {before.target}, this is {now.target}"
+    # What only one of them has imported may be anything that the process did besides; whatever the pipeline imports anew
+    # is named in a file that both have.
+    for name in sorted(before.code.keys() & now.code.keys()):
+        if before.code[name] != now.code[name]:
+            yield f"{name} has changed"
     yield from differing_settings(before.sinks, now.sinks)
 
 
