@@ -7,6 +7,7 @@ import pytest
 from small_cluster import ROWS, SmallCluster, small_cluster, until
 
 from penstock.client import NoAnswerError, RefusedError
+from penstock.protocol.joblog import Submit, encode_record, log_key
 from penstock.protocol.messages import encode
 from penstock.runtime.views import ClusterView
 
@@ -92,6 +93,36 @@ async def test_missing_slots_are_said() -> None:
             return bool(found) and found[0].missing_slots == 1
 
         await until(waits, "one slot is missing")
+
+
+async def test_jobs_of_another_version_are_listed_with_the_reason() -> None:
+    """Neither a graph nor a log that cannot be read hides the other jobs; the status and both renderings say so."""
+    strange, unreadable = "d" * 32, "e" * 32
+    async with small_cluster() as cluster:
+        submit = Submit(seq=0, nonce="n", job=strange, name="strange", graph={"version": 99, "parallelism": 4})
+        await cluster.blobs.put(log_key(strange, 0), encode_record(submit))
+        await cluster.blobs.put(log_key(unreadable, 0), b"{}")
+        for job in (strange, unreadable):
+            await cluster.blobs.put(f"active/{job}", b"")
+        await cluster.services.end(next(iter(cluster.services.tasks)))
+        cluster.services.coordinator()
+        job = await cluster.submit()
+        await cluster.checkpointed(job)
+
+        async def all_shown() -> bool:
+            found = {one.job: one for one in (await cluster.client.jobs()).jobs}
+            return {strange, unreadable, job} <= found.keys() and found[strange].live and found[job].live
+
+        await until(all_shown, "all jobs are listed")
+        listed = {one.job: one for one in (await cluster.client.jobs()).jobs}
+        for one in (strange, unreadable):
+            assert listed[one].state == "UNOPENED"
+            assert "cannot look after the job" in listed[one].reason
+        detail = await cluster.client.job(strange)
+        assert (detail.summary.state, detail.vertices) == ("UNOPENED", ())
+        assert "cannot look after the job" in detail.failures[-1]
+        flink = (await cluster.http.get("/jobs/overview")).json()["jobs"]
+        assert {one["jid"]: one["state"] for one in flink}[strange] == "INITIALIZING"
 
 
 async def test_a_submission_sent_twice_is_one_job() -> None:

@@ -154,11 +154,14 @@ class Cluster:
         return history
 
     async def histories(self, jobs: Iterable[str]) -> dict[str, JobHistory]:
-        """The logs of several jobs."""
+        """The logs of several jobs; empty for one that cannot be read."""
         found: dict[str, JobHistory] = {}
 
         async def read(job: str) -> None:
-            found[job] = await self.history(job)
+            try:
+                found[job] = await self.history(job)
+            except CorruptDataError:  # the leader says what is wrong with it
+                found[job] = JobHistory()
 
         await each(list(jobs), read)
         return found

@@ -37,8 +37,8 @@ def hex_id(text: str) -> str:
 
 
 def flink_state(state: str) -> str:
-    """Flink has no state of its own for a job that was stopped with a savepoint."""
-    return "FINISHED" if state == "STOPPED" else state
+    """Flink has no state of its own for a job that was stopped with a savepoint, nor for one that has no master."""
+    return {"STOPPED": "FINISHED", "UNOPENED": "INITIALIZING"}.get(state, state)
 
 
 def config(offset_ms: int, zone: str) -> dict[str, Any]:

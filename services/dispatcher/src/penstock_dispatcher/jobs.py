@@ -21,7 +21,7 @@ from penstock.client.documents import (
     VertexView,
 )
 from penstock.errors import CorruptDataError, nearest
-from penstock.graph.jobgraph import JobGraph, graph_from_json
+from penstock.graph.jobgraph import JobGraph, JobVertex, graph_from_json
 from penstock.protocol.joblog import Begin, Complete, JobHistory, Submit
 from penstock.protocol.joblog import Savepoint as SavepointRecord
 from penstock.runtime.catalog import FinishedJob
@@ -56,6 +56,14 @@ class Found:
     def graph(self) -> JobGraph:
         """Its newest graph."""
         return graph_from_json(self.history.graph)
+
+    @property
+    def vertices(self) -> tuple[JobVertex, ...]:
+        """Those of its newest graph; none if another version of Penstock wrote that."""
+        try:
+            return tuple(self.graph.vertices)
+        except msgspec.ValidationError:
+            return ()
 
     @property
     def state(self) -> JobState:
@@ -143,11 +151,9 @@ class Jobs:
         active = await self._cluster.active()
         histories = await self._cluster.histories(active)
         ended = {job.job: job for job in await self._cluster.finished()}
-        running = [
-            summary_of(Found(job, histories[job], _view_of(view, job)))
-            for job in active
-            if job not in ended and histories[job].submit is not None
-        ]
+        found = [Found(job, histories[job], _view_of(view, job)) for job in active if job not in ended]
+        running = [summary_of(job) for job in found if job.history.submit is not None]
+        running += [summary_of_unreadable(job.view) for job in found if job.history.submit is None and job.view]
         summaries = [
             *sorted(running, key=lambda job: -job.submitted_us),
             *sorted(map(summary_of_finished, ended.values()), key=lambda job: -job.submitted_us),
@@ -160,20 +166,27 @@ def summary_of(found: Found) -> JobSummary:
     submit, view, history, finished = found.submit, found.view, found.history, found.finished
     tasks = [task for vertex in view.vertices for task in vertex.tasks] if view is not None else []
     terminated = history.terminated
+    wrong = view.failures[-1] if view is not None and view.state == "UNOPENED" else ""
     return JobSummary(
         job=found.job,
         name=submit.name,
         state=found.state,
-        parallelism=view.parallelism if view is not None else found.graph.parallelism,
+        parallelism=int(history.graph.get("parallelism", 1)),
         submitted_us=submit.submitted_us,
         ended_us=finished.ended_us if finished is not None else None,
-        reason=terminated.reason if terminated is not None else "",
+        reason=terminated.reason if terminated is not None else wrong,
         running_tasks=sum(task.state in _RUNNING for task in tasks) if terminated is None else 0,
-        tasks=sum(vertex.parallelism for vertex in found.graph.vertices),
+        tasks=sum(vertex.parallelism for vertex in found.vertices),
         missing_slots=view.missing_slots if view is not None and terminated is None else 0,
         last_checkpoint=history.highest_checkpoint,
         live=view is not None,
     )
+
+
+def summary_of_unreadable(view: JobView) -> JobSummary:
+    """A job whose log cannot be read: there is nothing but what the leader says."""
+    reason = view.failures[-1] if view.failures else ""
+    return JobSummary(view.job, view.name, view.state, view.parallelism, view.submitted_us, reason=reason, live=True)
 
 
 def summary_of_finished(job: FinishedJob) -> JobSummary:
@@ -190,11 +203,11 @@ def detail_of(found: Found) -> JobDetail:
     view, history = found.view, found.history
     begins = sum(isinstance(record, Begin) for record in history.records)
     restored = history.begin.restore if history.begin is not None else history.submit and history.submit.restored_from
-    if view is not None:
+    if view is not None and view.state != "UNOPENED":
         vertices, checkpoints, failures = view.vertices, view.checkpoints, view.failures
     else:
-        vertices = tuple(VertexView(v.id, v.name, v.parallelism, ()) for v in found.graph.vertices)
-        checkpoints, failures = (), ()
+        vertices = tuple(VertexView(v.id, v.name, v.parallelism, ()) for v in found.vertices)
+        checkpoints, failures = (), view.failures if view is not None else ()
     return JobDetail(
         summary=summary_of(found),
         attempts=max(begins, view.attempts if view is not None else 0),

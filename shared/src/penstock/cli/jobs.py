@@ -47,6 +47,9 @@ def jobs_command(arguments: argparse.Namespace) -> int:
     ] + [run_row(run) for run in shown_runs]  # fmt: skip
     columns = ("job", "name", "engine", "state", "parallelism", "submitted", "lasted")
     print_table(columns, rows, right=("parallelism", "lasted"))
+    for job in jobs:
+        if job.state == "UNOPENED":
+            print(f"{job.job[:8]}: {job.reason}")
     return 0
 
 

@@ -126,6 +126,21 @@ def decode_request(data: bytes) -> AnyRequest | AnyRunRequest:
         raise CorruptDataError(f"requests: a record that this program does not read: {error}") from error
 
 
+def sender_of(data: bytes) -> Request | None:
+    """Who asks, where no more than that can be read of a record; None if not even that can, or a run is meant."""
+    try:
+        head = msgspec.json.decode(data, type=_Head)
+    except (msgspec.ValidationError, msgspec.DecodeError):
+        return None
+    return None if head.type.endswith("Run") else Request(request=head.request, job=head.job, issued_us=0)
+
+
+class _Head(msgspec.Struct):
+    request: str
+    job: str
+    type: str = ""
+
+
 def answer_key(job: str, request: str) -> str:
     """The object that holds the answer."""
     return f"jobs/{job}/answers/{request}"

@@ -8,7 +8,7 @@ the `SlotPool`, and what workers and clients say (`events`, `requests`). A leade
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final, assert_never
 
@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from penstock.errors import CorruptDataError, ExternalError, PenstockError
-from penstock.ports import NewRecord, OffsetOutOfRangeError
+from penstock.ports import LogRecord, NewRecord, OffsetOutOfRangeError
 from penstock.protocol.jobevents import (
     AckReceived,
     JobEnded,
@@ -31,6 +31,7 @@ from penstock.protocol.joblog import JobHistory
 from penstock.protocol.leader import LEASE_TTL_MS, Lead
 from penstock.protocol.messages import (
     Acknowledged,
+    BarrierMarker,
     Declined,
     Heartbeat,
     LeaderTick,
@@ -40,19 +41,20 @@ from penstock.protocol.messages import (
     decode_event,
     encode,
 )
-from penstock.protocol.requests import AnyRequest, CancelJob, RunRequest, SubmitJob, decode_request
+from penstock.protocol.requests import AnyRequest, CancelJob, Request, RunRequest, SubmitJob, decode_request, sender_of
 from penstock.protocol.slots import SlotPool
-from penstock.runtime.catalog import JobCatalog
+from penstock.runtime.catalog import ACTIVE, JobCatalog
 from penstock.runtime.job_shell import JobShell, JobSpec, Surroundings, late_answer, spec_of
 from penstock.runtime.job_store import JobStore
 from penstock.runtime.leadership import TICK_MS, ControlPorts, Leadership
 from penstock.runtime.observing import JobObserver
-from penstock.runtime.patience import PatientBlobs, PatientLog
+from penstock.runtime.patience import PatientBlobs, PatientLog, insist
 from penstock.runtime.progress import SHOWN, JobProgress
 from penstock.runtime.remains import CleanSinks
 from penstock.runtime.scaling import Scaling, TaskManagerScaler
 from penstock.runtime.submission import refusal, refuse
 from penstock.runtime.topics import COMMANDS, EVENTS, REQUESTS, create_control_topics
+from penstock.runtime.unopened import UnopenedJobs
 from penstock.runtime.views import ClusterView, view_of_cluster
 from penstock.runtime.worker import HEARTBEAT_MS
 
@@ -157,6 +159,9 @@ class CoordinatorService:
         """Of ended jobs too, the newest ones."""
         self._leading: asyncio.Task[None] | None = None
         self._shells: dict[str, asyncio.Task[None]] = {}
+        self._unopened = UnopenedJobs()
+        self._waiting: dict[int, AnyRequest] = {}
+        """Requests without an answer, by their offset."""
         self._lead_command: Lead | None = None
         self._endings: dict[str, asyncio.Future[JobEnded]] = {}
         self._around = Surroundings(
@@ -222,6 +227,8 @@ class CoordinatorService:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._shells.clear()
         self._jobs.clear()
+        self._unopened.clear()
+        self._waiting.clear()
         self._leading = None
         self._scaler = None
         self._slots = SlotPool()
@@ -233,7 +240,7 @@ class CoordinatorService:
             for name, worker in self._workers.items():
                 self._heard_slots(name, worker)
             for job in await self._catalog.active():
-                await self._open(job, command)
+                await self._open(job, command, command.markers)
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._tick_jobs())
                 group.create_task(self._tick_workers(command))
@@ -248,25 +255,63 @@ class CoordinatorService:
             _log.exception("the leader cannot go on")
             self._leadership.lost(f"{type(error).__name__}: {error}")
 
-    async def _open(self, job: str, command: Lead) -> None:
+    async def _open(self, job: str, command: Lead, markers: Collection[BarrierMarker]) -> None:
+        """Become the master of a job. One that cannot be opened is tried again, and holds up nobody."""
         if job in self._jobs:
             return
-        observers = [self._observe(job)] if self._observe is not None else []
-        shell = JobShell(job, self._patient, self._around, self._describe, self._clean_sinks, observers)
         try:
-            await shell.load()
-        except CorruptDataError as error:
+            shell, used = await self._loaded(job)
+        except Exception as error:
             _log.error("a job cannot be opened", job=job[:8], error=str(error))
+            self._open_later(job, command, error, markers)
             return
         self._jobs[job] = shell
+        former = self._unopened.opened(job)
+        if former is not None:
+            shell.progress.failed(former.reason)
         self._progress.pop(job, None)
         self._progress[job] = shell.progress
         while len(self._progress) > SHOWN:
             del self._progress[next(iter(self._progress))]
-        attempt = shell.history.begin.attempt if shell.history.begin else ""
-        self._slots.adopt(job, self._slots_used(shell, attempt))
-        self._shells[job] = asyncio.create_task(shell.run(command.epoch, command.markers))
+        self._slots.adopt(job, used)
+        self._shells[job] = asyncio.create_task(self._look_after(shell, command, markers))
         shell.tell(SlotsOffered(self._slots.offer(job)))
+
+    async def _loaded(self, job: str) -> tuple[JobShell, dict[str, int]]:
+        """What will be the master of a job, and the slots of each worker that its running attempt occupies."""
+        observers = [self._observe(job)] if self._observe is not None else []
+        shell = JobShell(job, self._patient, self._around, self._describe, self._clean_sinks, observers)
+        await shell.load()
+        if shell.history.submit is None:
+            raise CorruptDataError(f"{ACTIVE}{job}: the store names a job that it has no log of; delete this object")
+        attempt = shell.history.begin.attempt if shell.history.begin else ""
+        return shell, self._slots_used(shell, attempt)
+
+    async def _look_after(self, shell: JobShell, command: Lead, markers: Collection[BarrierMarker]) -> None:
+        """Until the job has ended. What nobody expected ends this master, not the job: it is opened again."""
+        began_ms = self._ports.clock.monotonic_ms()
+        try:
+            await shell.run(command.epoch, tuple(markers))
+        except Exception as error:
+            _log.exception("the master of a job failed; it is opened again", job=shell.job[:8])
+            del self._jobs[shell.job]
+            lived_ms = self._ports.clock.monotonic_ms() - began_ms
+            self._open_later(shell.job, command, error, shell.markers, lived_ms)
+
+    def _open_later(
+        self, job: str, command: Lead, error: Exception, markers: Collection[BarrierMarker], lived_ms: int = 0
+    ) -> None:
+        unopened = self._unopened.failed(job, error, markers, lived_ms)
+        self._progress.setdefault(job, JobProgress(job)).failed(unopened.reason)
+
+        async def again() -> None:
+            await self._ports.clock.sleep_ms(unopened.pause_ms)
+            await self._open(job, command, unopened.markers)
+            if job in self._jobs:
+                for request in [request for request in self._waiting.values() if request.job == job]:
+                    await self._served(request, command)
+
+        self._shells[job] = asyncio.create_task(again())
 
     def _slots_used(self, shell: JobShell, attempt: str) -> dict[str, int]:
         """How many slots of each worker the running attempt occupies."""
@@ -293,20 +338,13 @@ class CoordinatorService:
     async def _serve_requests(self, command: Lead) -> None:
         log = self._patient.log
         position = noted = await self._first_request()
-        waiting: dict[int, AnyRequest] = {}
         while True:
             for record in await log.read(REQUESTS, 0, position, timeout_s=1.0):
-                try:
-                    request = decode_request(record.value)
-                    if not isinstance(request, RunRequest):
-                        waiting[record.offset] = request
-                        await self._serve(request, command)
-                except CorruptDataError as error:
-                    _log.error("a request cannot be read", offset=record.offset, error=str(error))
+                await self._read_request(record, command)
                 position = record.next_offset
             # Whoever leads next asks again for what was not answered: until then nothing but this log knows of it.
-            waiting = {offset: request for offset, request in waiting.items() if self._is_asked(request)}
-            handled = min(waiting, default=position)
+            self._waiting = {offset: request for offset, request in self._waiting.items() if self._is_asked(request)}
+            handled = min(self._waiting, default=position)
             if handled != noted:
                 try:
                     await self._ports.metadata.put(REQUESTS_READ, str(handled).encode())
@@ -314,9 +352,37 @@ class CoordinatorService:
                 except ExternalError as error:
                     _log.warning("cannot note which requests are handled", error=str(error))
 
+    async def _read_request(self, record: LogRecord, command: Lead) -> None:
+        try:
+            request = decode_request(record.value)
+        except CorruptDataError as error:
+            _log.error("a request cannot be read", offset=record.offset, error=str(error))
+            asked = sender_of(record.value)
+            if asked is not None:
+                await self._refuse(asked, f"the cluster's coordinator, of another version perhaps, says: {error}")
+            return
+        if isinstance(request, RunRequest):
+            return
+        self._waiting[record.offset] = request
+        await self._served(request, command)
+
+    async def _served(self, request: AnyRequest, command: Lead) -> None:
+        """Serve a request. One that nobody expected costs its own answer, not the leader."""
+        try:
+            await insist(f"serve {type(request).__name__}", self._ports.clock, lambda: self._serve(request, command))
+        except Exception as error:
+            _log.exception("a request cannot be carried out", job=request.job[:8], request=request.request)
+            await self._refuse(request, f"{type(error).__name__}: {error}")
+
+    async def _refuse(self, request: Request, reason: str) -> None:
+        try:
+            await refuse(request, reason, self._catalog, self._ports.clock)
+        except Exception as error:  # its ids are none that a key can be made of
+            _log.error("a request cannot be answered", error=str(error))
+
     def _is_asked(self, request: AnyRequest) -> bool:
         shell = self._jobs.get(request.job)
-        return shell is not None and shell.is_asked(request.request)
+        return self._unopened.get(request.job) is not None or (shell is not None and shell.is_asked(request.request))
 
     async def _first_request(self) -> int:
         start, end = await self._patient.log.offsets(REQUESTS, 0)
@@ -329,8 +395,14 @@ class CoordinatorService:
 
     async def _serve(self, request: AnyRequest, command: Lead) -> None:
         _log.info("request", kind=type(request).__name__, job=request.job[:8])
-        shell = self._jobs.get(request.job)
-        if shell is None and isinstance(request, SubmitJob):
+        shell, unopened = self._jobs.get(request.job), self._unopened.get(request.job)
+        if unopened is not None:
+            if not isinstance(request, SubmitJob):
+                reason = f"{unopened.reason}; it is tried again and again: ask again when it runs"
+                await refuse(request, reason, self._catalog, self._ports.clock)
+        elif shell is None and isinstance(request, SubmitJob):
+            if await self._catalog.answer_to(request.job, request.request) is not None:
+                return  # refused before: what was said stays true
             reason = NO_STARTER if request.settings.per_job and self._starter is None else ""
             reason = reason or await refusal(request, self._patient.blobs, self._ports.clock)
             if reason:
@@ -338,7 +410,7 @@ class CoordinatorService:
                 return
             await self._catalog.submit(request, self._ports.new_id())
             if request.job in await self._catalog.active():
-                await self._open(request.job, command)
+                await self._open(request.job, command, command.markers)
         elif shell is None:
             await self._answer_ended(request)
         else:
@@ -367,10 +439,17 @@ class CoordinatorService:
                 continue
             for record in records:
                 position = record.next_offset
-                self._on_event(decode_event(record.value), clock.monotonic_ms())
+                self._read_event(record, clock.monotonic_ms())
             if self.epoch and position - trimmed >= EVENTS_KEPT_BYTES:
                 trimmed = position
                 await log.trim(EVENTS, 0, position)
+
+    def _read_event(self, record: LogRecord, now_ms: int) -> None:
+        """One that this program does not read is passed over: the next heartbeat heals what it said."""
+        try:
+            self._on_event(decode_event(record.value), now_ms)
+        except Exception:
+            _log.exception("an event cannot be read", offset=record.offset)
 
     def _on_event(self, event: Heartbeat | Acknowledged | Declined | TaskChanged, now_ms: int) -> None:
         match event:
@@ -488,6 +567,7 @@ class CoordinatorService:
     def _closed(self, job: str) -> None:
         self._slots.release(job)
         self._started.pop(job, None)
+        self._unopened.closed(job)
         self._offer()
         shell = self._jobs.pop(job)
         self._shells.pop(job, None)
@@ -502,6 +582,7 @@ class CoordinatorService:
         view = view_of_cluster(
             self.name, self._address, self.epoch, self._ports.clock.now_us(), self._jobs, self._workers, self._slots
         )
+        view = msgspec.structs.replace(view, jobs=view.jobs + self._unopened.views())
         return view if self._scaler is None else msgspec.structs.replace(view, scaling=self._scaler.view())
 
     async def _show(self) -> None:

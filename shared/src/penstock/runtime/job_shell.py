@@ -76,6 +76,8 @@ from penstock.runtime.remains import CleanSinks, JobRemains
 from penstock.runtime.topics import COMMANDS
 
 UNREADABLE_PAUSE_MS: Final = 5_000
+MARKERS_KEPT: Final = 1_000
+"""More than can be pending at a time: whoever opens the job again has to know their numbers."""
 TASKS_END_MS: Final = 30_000
 """How long the remains of a job wait for subtasks that do not say that they have ended."""
 
@@ -166,6 +168,8 @@ class JobShell:
         self._events: asyncio.Queue[JobEvent] = asyncio.Queue()
         self._asked: dict[str, str] = {}
         """Requests that are not answered: id to kind."""
+        self.markers: deque[BarrierMarker] = deque(maxlen=MARKERS_KEPT)
+        """The newest that stand in `commands`, those of former leaders too."""
         self._retire: asyncio.Queue[int] = asyncio.Queue()
         self._master: JobMaster | None = None
         self._writer: JobLogWriter | None = None
@@ -287,29 +291,25 @@ class JobShell:
         self.progress.failures = [failure.reason for failure in self.history.failures]
 
     async def run(self, epoch: int, markers: tuple[BarrierMarker, ...]) -> None:
-        """Open the job and be its master until it has ended; another leader's act, or cancellation, ends it too."""
+        """Open the job and be its master until it has ended; another leader's act, or cancellation, ends it too.
+
+        What nobody expected is raised: the coordinator opens the job again.
+        """
+        self.markers.extend(marker for marker in markers if marker.job == self.job)
         try:
             async with asyncio.TaskGroup() as group:
                 deleting = group.create_task(self._delete_replaced())
-                own = tuple(marker for marker in markers if marker.job == self.job)
-                await self._open(epoch, own)
+                await self._open(epoch, tuple(self.markers))
                 while not self.ended.done():
                     event = await self._events.get()
                     if self._unreadable and await self._readable_again():
-                        await self._open(epoch, own)
+                        await self._open(epoch, tuple(self.markers))
                     await self._feed(event)
                     if isinstance(event, SlotsOffered):
                         self._offered = event
                     self._look_for_slots()
                 deleting.cancel()
             await self._after(self.ended.result())
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:
-            _log.exception("the master of a job failed; the job is not looked after any more", job=self.job[:8])
-            self.progress.failed(f"coordinator: {type(error).__name__}: {error}")
-            if not self.ended.done():
-                self.ended.set_exception(error)
         finally:
             for observer in self._observers:
                 observer.closed(self._ports.clock.now_us())
@@ -402,6 +402,8 @@ class JobShell:
                     record = msgspec.structs.replace(record, failed_us=self._ports.clock.now_us())
                 return await self._write(self._writer.append(record, self._ports.new_id()))
             case Announce():
+                if isinstance(command.command, BarrierMarker):
+                    self.markers.append(command.command)
                 await self._ports.log.append(COMMANDS, 0, [NewRecord(encode(command.command))])
                 return []
             case CaptureOffsets():

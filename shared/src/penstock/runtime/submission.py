@@ -10,7 +10,7 @@ from penstock.graph.jobgraph import FORMAT_VERSION, JobGraph, graph_from_json
 from penstock.ports import Blobs, Clock
 from penstock.protocol.manifests import Manifest, covers_rows
 from penstock.protocol.messages import Restore
-from penstock.protocol.requests import Answer, AnyRequest, SubmitJob
+from penstock.protocol.requests import Answer, Request, SubmitJob
 from penstock.runtime.catalog import JobCatalog
 from penstock.runtime.job_store import JobStore
 
@@ -37,7 +37,7 @@ async def refusal(request: SubmitJob, blobs: Blobs, clock: Clock) -> str:
     return ""
 
 
-async def refuse(request: AnyRequest, reason: str, catalog: JobCatalog, clock: Clock) -> None:
+async def refuse(request: Request, reason: str, catalog: JobCatalog, clock: Clock) -> None:
     """Leave the answer, unless there is one already: a request that is read again changes nothing."""
     if await catalog.answer_to(request.job, request.request) is None:
         kind = type(request).__name__

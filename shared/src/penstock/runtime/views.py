@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from penstock.runtime.coordinator import Worker
     from penstock.runtime.job_shell import JobShell
 
-JobState = Literal["CREATED", "RUNNING", "RESTARTING", "FINISHED", "STOPPED", "CANCELED", "FAILED", "SUSPENDED"]
+JobState = Literal[
+    "CREATED", "RUNNING", "RESTARTING", "FINISHED", "STOPPED", "CANCELED", "FAILED", "SUSPENDED", "UNOPENED"
+]
+"""`UNOPENED`: the leader cannot look after it for now; `failures` says why."""
 
 _STATES: dict[Phase, JobState] = {
     Phase.OPENING: "CREATED",
@@ -136,13 +139,29 @@ def view_of_cluster(
         slots.total,
         slots.free,
         tuple(_worker_view(name, worker, slots) for name, worker in sorted(workers.items())),
-        tuple(view_of_job(shell, workers) for _, shell in sorted(jobs.items())),
+        tuple(_view_or_reason(shell, workers) for _, shell in sorted(jobs.items())),
     )
 
 
 def _worker_view(name: str, worker: Worker, slots: SlotPool) -> WorkerView:
     beat = worker.heartbeat
     return WorkerView(name, beat.host, beat.slots, slots.used(name), len(worker.tasks), beat.memory_bytes)
+
+
+def _view_or_reason(shell: JobShell, workers: Mapping[str, Worker]) -> JobView:
+    """What cannot be shown of one job must not hide the others."""
+    try:
+        return view_of_job(shell, workers)
+    except Exception as error:
+        return unopened_view(shell.job, f"the job cannot be shown: {type(error).__name__}: {error}")
+
+
+def unopened_view(job: str, reason: str) -> JobView:
+    """A job of which the leader knows no more than what is wrong with it: its log says the rest."""
+    return JobView(
+        job=job, name="", state="UNOPENED", parallelism=0, submitted_us=0, attempts=0, missing_slots=0, restored=None,
+        last_checkpoint=0, vertices=(), checkpoints=(), failures=(reason,),
+    )  # fmt: skip
 
 
 def view_of_job(shell: JobShell, workers: Mapping[str, Worker]) -> JobView:

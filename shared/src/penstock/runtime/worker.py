@@ -335,4 +335,5 @@ def _first(error: BaseException) -> BaseException:
 
 def describe_error(error: BaseException) -> str:
     """One line: our own errors speak for themselves, others are named."""
+    error = _first(error)
     return str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
