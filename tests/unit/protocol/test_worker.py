@@ -14,6 +14,7 @@ from penstock.protocol.messages import (
     FinishAttempt,
     LeaderTick,
     SubtaskId,
+    decode_command,
 )
 from penstock.protocol.worker import HandToTasks, StartTask, StopTasks, WorkerMachine
 
@@ -48,12 +49,29 @@ def test_commands_of_deposed_leaders_are_dropped(worker: WorkerMachine):
     assert worker.command_read(deploy(epoch=3), 0) != []
 
 
+def test_a_command_that_is_not_read_says_its_epoch(worker: WorkerMachine):
+    """A newer leader may command what this program does not know; one that says no epoch at all is passed over."""
+    for odd in (b'{"type":"Dance","epoch":4}', b'{"type":"Deploy","epoch":4}', b"\xff", b"[]"):
+        assert worker.command_read(decode_command(odd), 0) == []
+    assert worker.command_read(deploy(epoch=3), 0) == []
+    assert worker.command_read(deploy(epoch=4), 0) != []
+
+
+def test_a_late_deploy_of_an_older_attempt_changes_nothing(worker: WorkerMachine):
+    """An append that was tried again may be written long after a newer attempt was deployed."""
+    worker.command_read(msgspec.structs.replace(deploy("b"), attempt_number=2), 0)
+    for late in (deploy("a"), deploy("a", worker="other")):
+        assert worker.command_read(late, 0) == []
+    assert worker.command_read(msgspec.structs.replace(deploy("b", index=1), attempt_number=2), 0) != []
+
+
 def test_a_newer_attempt_ends_the_older_one(worker: WorkerMachine):
     """Even if the new one is deployed to other workers only."""
     worker.command_read(deploy("a"), 0)
-    [stop] = worker.command_read(deploy("b", worker="other"), 0)
+    newer = msgspec.structs.replace(deploy("b", worker="other"), attempt_number=2)
+    [stop] = worker.command_read(newer, 0)
     assert (stop.attempt, type(stop)) == ("a", StopTasks)
-    assert worker.command_read(deploy("b", worker="other", index=1), 0) == []
+    assert worker.command_read(msgspec.structs.replace(newer, subtask=SubtaskId("s", 1)), 0) == []
 
 
 def test_checkpoints_and_endings_go_to_the_tasks(worker: WorkerMachine):

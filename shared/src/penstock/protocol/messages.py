@@ -124,9 +124,13 @@ class FinishAttempt(Command, frozen=True, kw_only=True):
     attempt: str
 
 
+class UnknownCommand(Command, frozen=True, kw_only=True):
+    """A record that this program does not read, such as a newer leader's: only its epoch counts, 0 if it says none."""
+
+
 AnyCommand = (
     EpochStarted | LeaderTick | Deploy | BarrierMarker | CheckpointCompleted | CheckpointAborted
-    | CancelAttempt | FinishAttempt
+    | CancelAttempt | FinishAttempt | UnknownCommand
 )  # fmt: skip
 
 
@@ -243,8 +247,14 @@ class TaskChanged(Message, frozen=True, kw_only=True):
 
 AnyEvent = Heartbeat | Acknowledged | Declined | TaskChanged
 
+
+class _OfEpoch(msgspec.Struct):
+    epoch: int
+
+
 _ENCODER = msgspec.json.Encoder()
 _COMMANDS: msgspec.json.Decoder[AnyCommand] = msgspec.json.Decoder(AnyCommand)
+_EPOCHS: msgspec.json.Decoder[_OfEpoch] = msgspec.json.Decoder(_OfEpoch)
 _EVENTS: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
 
 
@@ -254,10 +264,20 @@ def encode(message: Message | msgspec.Struct) -> bytes:
 
 
 def decode_command(data: bytes) -> AnyCommand:
-    """The inverse of `encode` for commands; raises `msgspec.ValidationError`."""
-    return _COMMANDS.decode(data)
+    """The inverse of `encode` for commands; what is none that this program knows is an `UnknownCommand`."""
+    try:
+        return _COMMANDS.decode(data)
+    except (msgspec.ValidationError, msgspec.DecodeError):
+        return UnknownCommand(epoch=_epoch_of(data))
+
+
+def _epoch_of(data: bytes) -> int:
+    try:
+        return _EPOCHS.decode(data).epoch
+    except (msgspec.ValidationError, msgspec.DecodeError):
+        return 0
 
 
 def decode_event(data: bytes) -> AnyEvent:
-    """The inverse of `encode` for events; raises `msgspec.ValidationError`."""
+    """The inverse of `encode` for events; raises `msgspec.ValidationError` or `msgspec.DecodeError`."""
     return _EVENTS.decode(data)

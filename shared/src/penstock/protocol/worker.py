@@ -16,6 +16,7 @@ from penstock.protocol.messages import (
     FinishAttempt,
     LeaderTick,
     SubtaskId,
+    UnknownCommand,
 )
 
 LEADER_SILENCE_MS = 60_000
@@ -63,6 +64,8 @@ class WorkerMachine:
         self._started: set[tuple[str, str, SubtaskId]] = set()
         self._live: dict[str, set[str]] = {}
         """Attempts per job that have tasks here."""
+        self._newest: dict[str, int] = {}
+        """The number of each job's newest attempt that was deployed anywhere."""
 
     def command_read(self, command: AnyCommand, now_ms: int) -> list[WorkerCommand]:
         """The next record of `commands`."""
@@ -71,7 +74,7 @@ class WorkerMachine:
         self.highest_epoch = command.epoch
         self._leader_seen_ms = now_ms
         match command:
-            case EpochStarted() | LeaderTick():
+            case EpochStarted() | LeaderTick() | UnknownCommand():
                 return []
             case Deploy():
                 return self._on_deploy(command)
@@ -98,7 +101,10 @@ class WorkerMachine:
         return [*silent]
 
     def _on_deploy(self, deploy: Deploy) -> list[WorkerCommand]:
-        """Another instance's deploy is not for us; a newer attempt ends the older ones of its job."""
+        """Another instance's deploy is not for us; a newer attempt ends the older ones of its job, an older one nothing."""
+        if deploy.attempt_number < self._newest.get(deploy.job, 0):
+            return []
+        self._newest[deploy.job] = deploy.attempt_number
         attempts = self._live.get(deploy.job, set())
         commands: list[WorkerCommand] = [
             StopTasks(deploy.job, attempt, "a newer attempt is deployed")
