@@ -12,9 +12,9 @@ from penstock.adapters.memory import MemoryLog
 from penstock.ports import NewRecord
 from penstock.protocol import joblog
 from penstock.protocol.joblog import Savepoint
-from penstock.protocol.messages import Acknowledged, decode_event
+from penstock.protocol.messages import Acknowledged, BarrierMarker, decode_event
 from penstock.protocol.requests import Answer, CancelJob, RescaleJob, StopJob, TakeSavepoint
-from penstock.runtime import remains
+from penstock.runtime import coordinator, remains
 from penstock.runtime.catalog import JobCatalog
 from penstock.runtime.topics import EVENTS
 
@@ -156,6 +156,46 @@ async def test_a_new_leader_goes_on_from_a_compacted_log(monkeypatch):
         assert len(history.fences) == 3, "SUBMIT and two leaders"
         keys = await cluster.blobs.list(joblog.log_prefix(cluster.job))
         assert len(keys) < history.next_seq
+    finally:
+        await cluster.stop()
+    cluster.check()
+
+
+async def test_commands_are_kept_for_a_while_only(monkeypatch):
+    """Trimmed while the leader leads, but never past a marker whose number no record says; the next leader adopts."""
+    monkeypatch.setattr(coordinator, "COMMANDS_KEPT_MS", 200)
+    monkeypatch.setattr(coordinator, "LEADER_TICK_MS", 20)
+    cluster = Cluster(rate=2_000)
+    await cluster.submit()
+    try:
+        service, _, leading = await cluster.candidate()
+        cluster.worker(slots=2)
+
+        async def start() -> int:
+            return (await cluster.log.offsets("commands", 0))[0]
+
+        await until(start, "old commands are gone")
+        (shell,) = service.shells
+        shell.markers.append(BarrierMarker(epoch=1, job=cluster.job, attempt="a", checkpoint=10**6, nonce="n"))
+        later_ms = cluster.clock.monotonic_ms() + 1_000
+        assert shell.marked_before(later_ms)
+        assert not shell.marked_before(0)
+        shell.markers.pop()
+        monkeypatch.setattr(shell, "marked_before", lambda _: True)
+        held, ends = await start(), [(await cluster.log.offsets("commands", 0))[1]]
+
+        async def many_more() -> bool:
+            ends.append((await cluster.log.offsets("commands", 0))[1])
+            return ends[-1] - ends[0] > 20_000
+
+        await until(many_more, "much more is commanded")
+        assert await start() == held
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+        _, ended, _ = await cluster.candidate()
+        outcome = await asyncio.wait_for(ended, 60)
+        assert outcome.state == "FINISHED", outcome.reason
+        assert [type(record).__name__ for record in (await cluster.history()).records].count("Begin") == 1
     finally:
         await cluster.stop()
     cluster.check()

@@ -96,6 +96,14 @@ def test_a_cancelled_attempt_is_stopped_at_once(worker: WorkerMachine):
     assert worker.time_passed(1_000) == []
 
 
+def test_the_end_of_a_job_stops_all_its_attempts(worker: WorkerMachine):
+    """The cancellation of an older one was void if its leader had been deposed, and no newer one was deployed then."""
+    worker.command_read(deploy("a"), 0)
+    final = CancelAttempt(epoch=1, job="j", attempt="b", final=True)
+    assert worker.command_read(final, 0) == [StopTasks("j", "", "", final=True)]
+    assert worker.time_passed(1_000) == []
+
+
 def test_without_a_leader_the_tasks_are_stopped(worker: WorkerMachine):
     """Nobody watches them; a tick of the leader starts the time anew."""
     worker.command_read(deploy(), 0)

@@ -87,8 +87,10 @@ class WorkerMachine:
                 self._forget(command.job, command.attempt)
                 return [HandToTasks(command)]
             case CancelAttempt():
-                self._forget(command.job, command.attempt)
-                return [StopTasks(command.job, command.attempt, command.reason, command.final)]
+                # The end of a job ends what a leader that was deposed meanwhile could not cancel any more, too.
+                attempt = "" if command.final else command.attempt
+                self._forget(command.job, attempt)
+                return [StopTasks(command.job, attempt, command.reason, command.final)]
             case _:
                 assert_never(command)
 
@@ -101,7 +103,7 @@ class WorkerMachine:
         return [*silent]
 
     def _on_deploy(self, deploy: Deploy) -> list[WorkerCommand]:
-        """Another instance's deploy is not for us; a newer attempt ends the older ones of its job, an older one nothing."""
+        """Another instance's deploy is not for us; a newer attempt ends older ones of its job, a late one nothing."""
         if deploy.attempt_number < self._newest.get(deploy.job, 0):
             return []
         self._newest[deploy.job] = deploy.attempt_number
@@ -125,5 +127,5 @@ class WorkerMachine:
         attempts = self._live.get(job)
         if attempts is not None:
             attempts.discard(attempt)
-            if not attempts:
+            if not attempts or not attempt:
                 del self._live[job]

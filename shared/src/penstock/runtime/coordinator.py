@@ -8,6 +8,7 @@ the `SlotPool`, and what workers and clients say (`events`, `requests`). A leade
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final, assert_never
@@ -64,6 +65,9 @@ TaskManagerStarter = Callable[[str, int], None]
 START_MS: Final = 60_000
 """How long task managers that were started for a job may take to come."""
 LEADER_TICK_MS: Final = 1_000
+COMMANDS_KEPT_MS: Final = 600_000
+"""Commands are kept for so long, or a new leader would read a day of them. Task managers that are further behind have
+been given up by then: longer than any of their workers may be stuck."""
 VIEW_MS: Final = 500
 VIEW: Final = "view"
 """Key of the newest `ClusterView` in the metadata store: what dispatchers show."""
@@ -329,9 +333,20 @@ class CoordinatorService:
             await self._ports.clock.sleep_ms(TICK_MS)
 
     async def _tick_workers(self, command: Lead) -> None:
+        log, clock = self._patient.log, self._ports.clock
+        ends: deque[tuple[int, int]] = deque()
         while True:
-            await self._patient.log.append(COMMANDS, 0, [NewRecord(encode(LeaderTick(epoch=command.epoch)))])
-            await self._ports.clock.sleep_ms(LEADER_TICK_MS)
+            end = await log.append(COMMANDS, 0, [NewRecord(encode(LeaderTick(epoch=command.epoch)))])
+            now_ms = clock.monotonic_ms()
+            if not ends or now_ms - ends[-1][0] >= COMMANDS_KEPT_MS // 10:
+                ends.append((now_ms, end))
+            while ends and now_ms - ends[0][0] >= COMMANDS_KEPT_MS and not self._next_leader_needs(ends[0][0]):
+                await log.trim(COMMANDS, 0, ends.popleft()[1])
+            await clock.sleep_ms(LEADER_TICK_MS)
+
+    def _next_leader_needs(self, before_ms: int) -> bool:
+        """Whether `commands` up to that time hold a marker whose number nothing else tells: it may be pending."""
+        return len(self._unopened) > 0 or any(shell.marked_before(before_ms) for shell in self._jobs.values())
 
     # -- requests -------------------------------------------------------------------------------------------------------
 

@@ -170,6 +170,8 @@ class JobShell:
         """Requests that are not answered: id to kind."""
         self.markers: deque[BarrierMarker] = deque(maxlen=MARKERS_KEPT)
         """The newest that stand in `commands`, those of former leaders too."""
+        self._marked_ms = 0
+        """When the newest of them was announced; 0 if a former leader did it."""
         self._retire: asyncio.Queue[int] = asyncio.Queue()
         self._master: JobMaster | None = None
         self._writer: JobLogWriter | None = None
@@ -222,6 +224,11 @@ class JobShell:
             await self._wait_for_slots(requested)
         else:
             self.tell(requested)
+
+    def marked_before(self, monotonic_ms: int) -> bool:
+        """Whether the newest marker is as old as that, and not COMPLETE: no other record says its number."""
+        newest = max((marker.checkpoint for marker in self.markers), default=0)
+        return newest > self.history.highest_checkpoint and self._marked_ms <= monotonic_ms
 
     def is_asked(self, request: str) -> bool:
         """Whether the request waits for its answer."""
@@ -404,6 +411,7 @@ class JobShell:
             case Announce():
                 if isinstance(command.command, BarrierMarker):
                     self.markers.append(command.command)
+                    self._marked_ms = self._ports.clock.monotonic_ms()
                 await self._ports.log.append(COMMANDS, 0, [NewRecord(encode(command.command))])
                 return []
             case CaptureOffsets():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
 
@@ -23,6 +24,7 @@ from penstock.protocol.leader import (
     Lead,
     LeaderCommand,
     LeaderMachine,
+    LeaderPhase,
     LeaseAnswered,
     ListEpochs,
     StopLeading,
@@ -35,6 +37,8 @@ from penstock.runtime.topics import COMMANDS
 LEASE: Final = "leader"
 TICK_MS: Final = 50
 UNCERTAIN_PAUSE_MS: Final = 200
+READ_BYTES: Final = 1 << 20
+"""Of `commands` at a time: the event loop is held up for no longer than decoding that takes."""
 
 _log = structlog.get_logger("penstock.coordinator")
 
@@ -69,6 +73,13 @@ class Leadership:
         self._leads = leads
         self._stops = stops
         self._lost: str | None = None
+        self._pending: deque[LeaderCommand] = deque()
+        self._wake = asyncio.Event()
+
+    @property
+    def epoch(self) -> int:
+        """The newest epoch that it has tried to begin."""
+        return self._machine.epoch
 
     def lost(self, reason: str) -> None:
         """The job log says that another leader acts."""
@@ -76,44 +87,72 @@ class Leadership:
 
     async def run(self) -> None:
         """Compete, and hold what was won; ends by cancellation and then gives the lease back."""
-        clock = self._ports.clock
         try:
-            while True:
-                if self._lost is not None:
-                    reason, self._lost = self._lost, None
-                    await self._carry_out(self._machine.lost(reason))
-                await self._carry_out(self._machine.handle(TimePassed(), clock.monotonic_ms()))
-                await clock.sleep_ms(TICK_MS)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._keep_lease())
+                group.create_task(self._carry_out())
         finally:
             try:
                 await self._ports.metadata.release(LEASE, self._name.encode())
             except ExternalError as error:
                 _log.warning("the lease could not be given back; it expires", error=str(error))
 
-    async def _carry_out(self, commands: list[LeaderCommand]) -> None:
-        pending = deque(commands)
-        while pending:
-            command = pending.popleft()
-            try:
-                pending.extend(await self._obey(command))
-            except ExternalError as error:
-                _log.warning("not elected yet", step=type(command).__name__, error=str(error))
-                await self._ports.clock.sleep_ms(UNCERTAIN_PAUSE_MS)
-                if isinstance(command, AskForLease):  # asked again when its time has come
-                    continue
-                pending.extend(self._machine.handle(TimePassed(), self._ports.clock.monotonic_ms()))
-                if not any(isinstance(later, StopLeading) for later in pending):
-                    pending.append(command)
+    async def _keep_lease(self) -> None:
+        """Ask for the lease, renew it, give up in time; it waits for nothing that is done under the lease."""
+        clock = self._ports.clock
+        while True:
+            if self._lost is not None:
+                reason, self._lost = self._lost, None
+                self._order(self._machine.lost(reason))
+            for command in self._machine.handle(TimePassed(), clock.monotonic_ms()):
+                if isinstance(command, AskForLease):
+                    await self._ask_for_lease(command)
+                else:
+                    self._order([command])
+            await clock.sleep_ms(TICK_MS)
+
+    async def _ask_for_lease(self, command: AskForLease) -> None:
+        """Once; without an answer in time it is asked again when its time has come."""
+        ports, machine = self._ports, self._machine
+        asked_ms = ports.clock.monotonic_ms()
+        ask = ports.metadata.renew if command.renew else ports.metadata.acquire
+        try:
+            async with asyncio.timeout(machine.lease_ttl_ms / 3_000):
+                held = await ask(LEASE, self._name.encode(), machine.lease_ttl_ms)
+        except (ExternalError, TimeoutError) as error:
+            _log.warning("no answer about the lease", error=str(error) or "not in time")
+            return
+        self._order(machine.handle(LeaseAnswered(held, asked_ms), ports.clock.monotonic_ms()))
+
+    def _order(self, commands: Sequence[LeaderCommand]) -> None:
+        """Have these carried out behind what is under way; the end of leadership makes what waits void."""
+        for command in commands:
+            if isinstance(command, StopLeading):
+                self._pending.clear()
+            self._pending.append(command)
+        self._wake.set()
+
+    async def _carry_out(self) -> None:
+        while True:
+            while self._pending:
+                command = self._pending.popleft()
+                try:
+                    self._order(await self._obey(command))
+                except ExternalError as error:
+                    _log.warning("not elected yet", step=type(command).__name__, error=str(error))
+                    await self._ports.clock.sleep_ms(UNCERTAIN_PAUSE_MS)
+                    if not any(isinstance(later, StopLeading) for later in self._pending):
+                        self._pending.appendleft(command)
+            self._wake.clear()
+            await self._wake.wait()
 
     async def _obey(self, command: LeaderCommand) -> list[LeaderCommand]:
         ports, machine = self._ports, self._machine
         now_ms = ports.clock.monotonic_ms
         match command:
             case AskForLease():
-                asked_ms = now_ms()
-                ask = ports.metadata.renew if command.renew else ports.metadata.acquire
-                held = await ask(LEASE, self._name.encode(), machine.lease_ttl_ms)
-                return machine.handle(LeaseAnswered(held, asked_ms), now_ms())
+                await self._ask_for_lease(command)
+                return []
             case ListEpochs():
                 keys = await ports.blobs.list("leaders/")
                 highest = int(keys[-1].rsplit("/", 1)[1]) if keys else 0
@@ -156,13 +195,14 @@ class Leadership:
         return EpochUnknown(epoch)
 
     async def _read_commands(self) -> list[LeaderCommand]:
-        """Everything kept in `commands` up to the end as it is now."""
-        log = self._ports.log
+        """Everything kept in `commands` up to the end as it is now, unless leadership is lost meanwhile."""
+        log, machine = self._ports.log, self._machine
         position, end = await log.offsets(COMMANDS, 0)
         result: list[LeaderCommand] = []
-        while position < end:
-            for record in await log.read(COMMANDS, 0, position, timeout_s=1.0):
+        while position < end and machine.phase is LeaderPhase.FENCING:
+            for record in await log.read(COMMANDS, 0, position, max_bytes=READ_BYTES, timeout_s=1.0):
                 position = record.next_offset
                 command = CommandRead(decode_command(record.value))
-                result += self._machine.handle(command, self._ports.clock.monotonic_ms())
+                result += machine.handle(command, self._ports.clock.monotonic_ms())
+            await self._ports.clock.sleep_ms(0)  # the lease is renewed meanwhile
         return result
