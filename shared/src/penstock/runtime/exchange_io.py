@@ -20,6 +20,8 @@ from penstock.protocol.outputs import OutputId
 from penstock.protocol.subtask import FrameConfirmed, FrameRead
 from penstock.protocol.trimming import PartitionHolds
 
+CREDIT_REPEAT_S: Final = 10.0
+"""The newest report is repeated so often while nothing else is to be said: what got lost holds up nobody for longer."""
 FETCH_BYTES: Final = 8 << 20
 """How much of its partition a subtask reads ahead."""
 
@@ -173,16 +175,27 @@ class PartitionReader:
                 await self._log.trim(self._topic, self._deploy.subtask.index, before)
 
     async def report_credit(self) -> None:
-        """Tell producers what was processed, not more often than it matters to them."""
+        """Tell producers what was processed, not more often than it matters to them, but now and then in any case."""
         topic, subtask = credits_topic(self._deploy.job), self._deploy.subtask
         key = f"{self._deploy.attempt}/{subtask.vertex}/{subtask.index}".encode()
         while True:
-            await self._credit_wake.wait()
-            self._credit_wake.clear()
+            heard = await self._credit_changed()
             processed = self._processed()
-            if all(size - self._reported.get(c, 0) < self._credit_threshold for c, size in processed.items()):
+            if heard and all(size - self._reported.get(c, 0) < self._credit_threshold for c, size in processed.items()):
+                continue
+            if not any(processed.values()):
                 continue
             self._reported = dict(processed)
             channels = tuple((channel.input, channel.producer, size) for channel, size in processed.items())
             report = CreditReport(self._deploy.attempt, subtask.vertex, subtask.index, channels)
             await self._log.append(topic, 0, [NewRecord(msgspec.json.encode(report), key)])
+
+    async def _credit_changed(self) -> bool:
+        """Whether something was processed since the last time; False after a while in which nothing was."""
+        try:
+            async with asyncio.timeout(CREDIT_REPEAT_S):
+                await self._credit_wake.wait()
+        except TimeoutError:
+            return False
+        self._credit_wake.clear()
+        return True

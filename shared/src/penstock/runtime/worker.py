@@ -17,7 +17,7 @@ from penstock.graph.executiongraph import credits_topic
 from penstock.graph.jobgraph import JobGraph
 from penstock.graph.logical import LogicalPlan
 from penstock.observability.user_frames import user_frames
-from penstock.ports import Clock, Log, NewRecord, TopicNotFoundError
+from penstock.ports import Clock, Log, LogRecord, NewRecord, TopicNotFoundError
 from penstock.protocol.joblog import StateBackend
 from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import (
@@ -46,6 +46,8 @@ from penstock.runtime.topics import COMMANDS, EVENTS
 HEARTBEAT_MS = 500
 UNUSED_MS = 60_000
 """A process that is bound to a job and has had nothing to do for so long makes room for another."""
+ATTEMPTS_KEPT = 3
+"""Of so many attempts of a job are credit reports kept: a new one's may come before it is deployed here."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 _log = structlog.get_logger("penstock.worker")
@@ -106,6 +108,7 @@ class _Task:
     failed: str = ""
     frames: str = ""
     canceled: bool = False
+    finished: bool = False
 
     @property
     def status(self) -> TaskStatus:
@@ -149,6 +152,8 @@ class WorkerService:
         self._tasks: dict[tuple[str, str, str], _Task] = {}
         self._events: asyncio.Queue[AnyEvent] = asyncio.Queue(maxsize=100_000)
         self._credit_readers: dict[str, asyncio.Task[None]] = {}
+        self._credits: dict[str, dict[str, dict[tuple[str, int], CreditReport]]] = {}
+        """Job to its newest attempts to the newest report of each consumer, for subtasks that are not running yet."""
 
     async def run(self) -> None:
         """Fix the position in `commands`, register, then serve.
@@ -213,6 +218,8 @@ class WorkerService:
         key = (deploy.job, deploy.attempt, str(deploy.subtask))
         task = self._tasks[key] = _Task(deploy, Inbox())
         task.task = group.create_task(self._run_task(key, task))
+        # Not within the task: one that is cancelled before its first step runs no line.
+        task.task.add_done_callback(lambda _: self._ended(key, task))
         if deploy.job not in self._credit_readers:
             self._credit_readers[deploy.job] = group.create_task(self._read_credits(deploy.job))
 
@@ -226,10 +233,12 @@ class WorkerService:
             task.runner = _runner_of(task.deploy, job.graph)(
                 task.deploy, job.graph, job.plan, job.manifest, services, task.inbox, self._send, self._changed
             )
+            for report in self._credits.get(key[0], {}).get(key[1], {}).values():
+                task.runner.credit(report)
             await task.runner.run()
+            task.finished = True
             log.debug("subtask finished")
         except asyncio.CancelledError:
-            task.canceled = True
             log.debug("subtask canceled")
         except BaseException as raised:
             error = _first(raised)
@@ -239,9 +248,13 @@ class WorkerService:
             task.frames = user_frames(error.__cause__ or error)
             self.failures.append(error)
             log.warning("subtask failed", error=task.failed)
+
+    def _ended(self, key: tuple[str, str, str], task: _Task) -> None:
+        """However it ended; a failed subtask stays listed until its attempt is stopped."""
+        task.canceled = not (task.failed or task.finished)
         self._changed(task.status)
-        if not task.failed:
-            self._tasks.pop(key, None)
+        if not task.failed and self._tasks.get(key) is task:
+            del self._tasks[key]
 
     def _stop(self, job: str, attempt: str, reason: str) -> None:
         for key, task in list(self._tasks.items()):
@@ -270,21 +283,30 @@ class WorkerService:
                     assert_never(command)
 
     async def _read_credits(self, job: str) -> None:
-        """Hand every credit report of a job to its subtasks here, until the job has ended and its topics are deleted."""
+        """Hand every credit report of a job to its subtasks here, until the job has ended and its topics are deleted.
+
+        From the start of the topic: consumers on other workers may report before anything is read here.
+        """
         topic = credits_topic(job)
-        _, position = await self._services.log.offsets(topic, 0)
-        while True:
-            try:
-                records = await self._services.log.read(topic, 0, position, timeout_s=1.0)
-            except TopicNotFoundError:
-                del self._credit_readers[job]
-                return
-            for record in records:
-                position = record.next_offset
-                report = msgspec.json.decode(record.value, type=CreditReport)
-                for key, task in self._tasks.items():
-                    if key[0] == job and task.runner is not None:
-                        task.runner.credit(report)
+        try:
+            position, _ = await self._services.log.offsets(topic, 0)
+            while True:
+                for record in await self._services.log.read(topic, 0, position, timeout_s=1.0):
+                    position = record.next_offset
+                    self._credit(job, record)
+        except TopicNotFoundError:
+            del self._credit_readers[job]
+            self._credits.pop(job, None)
+
+    def _credit(self, job: str, record: LogRecord) -> None:
+        report = msgspec.json.decode(record.value, type=CreditReport)
+        attempts = self._credits.setdefault(job, {})
+        attempts.setdefault(report.attempt, {})[report.vertex, report.partition] = report
+        if len(attempts) > ATTEMPTS_KEPT:
+            del attempts[next(iter(attempts))]
+        for key, task in self._tasks.items():
+            if key[:2] == (job, report.attempt) and task.runner is not None:
+                task.runner.credit(report)
 
     # -- events ---------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,156 @@
+"""A worker process: which subtasks it lists, what becomes of those that end, and what they hear of credit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.adapters.memory import MemoryBlobs, MemoryLog
+from penstock.adapters.system_clock import SystemClock
+from penstock.graph.executiongraph import credits_topic
+from penstock.ports import NewRecord
+from penstock.protocol.messages import CancelAttempt, Deploy, SubtaskId, TaskChanged, TaskStatus, decode_event, encode
+from penstock.runtime import worker as worker_module
+from penstock.runtime.exchange_io import CreditReport
+from penstock.runtime.subtask import Services
+from penstock.runtime.topics import COMMANDS, EVENTS, create_control_topics
+from penstock.runtime.worker import WorkerService
+
+JOB = "j" * 32
+
+
+class Loader:
+    """Loads when it is allowed to."""
+
+    bound_to = ""
+
+    def __init__(self) -> None:
+        self.allowed = asyncio.Event()
+        self.asked = 0
+
+    async def load(self, deploy: Deploy) -> Any:
+        self.asked += 1
+        await self.allowed.wait()
+        vertex = SimpleNamespace(publishes=False)
+        return SimpleNamespace(
+            graph=SimpleNamespace(vertex=lambda _: vertex), plan=None, manifest=None, state_backend=None
+        )
+
+
+class Runner:
+    """A subtask that runs until it is cancelled, and remembers what it was told."""
+
+    def __init__(self, deploy: Deploy, *_: object) -> None:
+        self.status = TaskStatus(deploy.job, deploy.attempt, deploy.subtask, "running")
+        self.credits: list[CreditReport] = []
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+    def credit(self, report: CreditReport) -> None:
+        self.credits.append(report)
+
+
+def deploy(worker: WorkerService, index: int = 0, attempt: str = "a") -> Deploy:
+    return Deploy(
+        epoch=1, job=JOB, attempt=attempt, attempt_number=1, subtask=SubtaskId("v", index), worker=worker.name,
+        generation=0, restore=None, start_offset=0,
+    )  # fmt: skip
+
+
+@asynccontextmanager
+async def serving(log: MemoryLog, loader: Loader) -> AsyncIterator[WorkerService]:
+    """A worker at work."""
+    await create_control_topics(log)
+    worker = WorkerService("w", 1, Services(log, MemoryBlobs(), SystemClock()), loader)
+    task = asyncio.create_task(worker.run())
+    await until(lambda: asyncio.sleep(0, worker._events.empty()), "it has registered")
+    try:
+        yield worker
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def until(condition: Callable[[], Any], what: str) -> None:
+    """Wait for a condition, perhaps a coroutine."""
+    try:
+        async with asyncio.timeout(20):
+            while True:
+                found = condition()
+                if await found if asyncio.iscoroutine(found) else found:
+                    return
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        raise AssertionError(what) from None
+
+
+async def changes(log: MemoryLog) -> list[TaskStatus]:
+    """What subtasks were reported to have become."""
+    events = [decode_event(record.value) for record in await log.read(EVENTS, 0, 0)]
+    return [event.status for event in events if isinstance(event, TaskChanged)]
+
+
+@pytest.fixture
+def runners(monkeypatch: pytest.MonkeyPatch) -> list[Runner]:
+    """All subtasks that were started."""
+    made: list[Runner] = []
+
+    def make(*arguments: Any) -> Runner:
+        made.append(Runner(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(worker_module, "SubtaskRunner", make)
+    return made
+
+
+async def test_a_subtask_that_is_cancelled_before_its_first_step_leaves_its_slot():
+    """Deploy and Cancel read at once: nothing stays listed, and the leader hears of the end."""
+    log = MemoryLog()
+    async with serving(log, Loader()) as worker:
+        cancel = CancelAttempt(epoch=1, job=JOB, attempt="a")
+        await log.append(COMMANDS, 0, [NewRecord(encode(command)) for command in (deploy(worker), cancel)])
+
+        async def told() -> bool:
+            return [status.state for status in await changes(log)] == ["canceled"]
+
+        await until(told, "its end is told")
+        assert worker.statuses() == []
+
+
+@pytest.mark.parametrize("deployed", ["before", "after"])
+async def test_credit_reported_before_a_subtask_runs_is_not_lost(runners: list[Runner], deployed: str):
+    """Whether the report comes before the deploy is read, or while the subtask is being loaded."""
+    log, loader = MemoryLog(), Loader()
+    topic = credits_topic(JOB)
+    await log.create_topic(topic, 1, compacted=True)
+    report = CreditReport("a", "consumer", 0, ((0, 0, 1_000),))
+    record = NewRecord(msgspec.json.encode(report), b"a/consumer/0")
+    async with serving(log, loader) as worker:
+        if deployed == "after":
+            await log.append(topic, 0, [record])
+        await log.append(COMMANDS, 0, [NewRecord(encode(deploy(worker)))])
+        await until(lambda: loader.asked, "the subtask is being loaded")
+        if deployed == "before":
+            await log.append(topic, 0, [record])
+            await until(lambda: worker._credits, "the report is read")
+        loader.allowed.set()
+        await until(lambda: runners and runners[0].credits, "it hears of it")
+        assert runners[0].credits[0] == report
+
+
+async def test_a_worker_survives_the_end_of_a_job_that_it_has_just_begun(runners: list[Runner]):
+    """The job's topics are gone when credit is to be read: nothing else is touched."""
+    log, loader = MemoryLog(), Loader()
+    loader.allowed.set()
+    async with serving(log, loader) as worker:
+        await log.append(COMMANDS, 0, [NewRecord(encode(deploy(worker)))])
+        await until(lambda: runners, "it runs")
+        await until(lambda: not worker._credit_readers, "there is nothing to read")
+        assert [status.state for status in worker.statuses()] == ["running"]
