@@ -14,7 +14,7 @@ from penstock.protocol import joblog
 from penstock.protocol.joblog import Savepoint
 from penstock.protocol.messages import Acknowledged, BarrierMarker, decode_event
 from penstock.protocol.requests import Answer, CancelJob, RescaleJob, StopJob, TakeSavepoint
-from penstock.runtime import coordinator, remains
+from penstock.runtime import coordinator, remains, snapshots
 from penstock.runtime.catalog import JobCatalog
 from penstock.runtime.topics import EVENTS
 
@@ -108,6 +108,13 @@ async def test_a_dead_worker_is_replaced_and_nothing_is_lost_or_doubled():
     finally:
         await cluster.stop()
     cluster.check()
+
+
+async def test_state_beside_the_manifest_survives_restarts_and_leaders(monkeypatch):
+    """The same with splits and staged rows in objects of their own, as if there were very many."""
+    monkeypatch.setattr(snapshots, "MAX_BESIDE_BYTES", 0)
+    await test_a_dead_worker_is_replaced_and_nothing_is_lost_or_doubled()
+    await test_requests_are_carried_out_and_answered_once()
 
 
 async def test_a_new_leader_adopts_what_runs():

@@ -9,13 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.adapters.memory import MemoryBlobs
+from penstock.adapters.system_clock import SystemClock
+from penstock.client.exporting import export_savepoint
 from penstock.errors import CorruptDataError, UsageError
+from penstock.protocol.incremental import named_objects
+from penstock.protocol.jobevents import StoreManifest
 from penstock.protocol.keygroups import KeyGroupRange, key_group_range
 from penstock.protocol.manifests import Manifest
-from penstock.protocol.messages import SubtaskSnapshot
+from penstock.protocol.messages import Restore, SubtaskSnapshot
 from penstock.runtime import snapshots
+from penstock.runtime.job_store import JobStore
 from penstock.runtime.operator import OperatorSnapshot, RestoredState
 from penstock.runtime.snapshots import FrozenSubtask, restore_operator, upload
+from penstock.savepoint.folder import read_folder
 
 GROUPS = 12
 
@@ -79,6 +85,41 @@ async def test_watermarks_come_back_per_key_group():
     (state,) = await restored(blobs, await taken(blobs, 2, watermark=lambda index: 100 + index), 1)
     assert state.watermarks == {group: 100 if group < 6 else 101 for group in range(12)}
     assert state.uniform_watermark() is None
+
+
+async def test_large_state_beside_keys_stands_in_objects(monkeypatch, tmp_path):
+    """An ack stays small however many splits there are; restores and exports find everything in its place."""
+    blobs, small = MemoryBlobs(), await taken(MemoryBlobs(), 2)
+    monkeypatch.setattr(snapshots, "MAX_BESIDE_BYTES", 3)
+    manifest = await taken(blobs, 2)
+    for snapshot in manifest.subtasks["v0"].values():
+        handles = snapshot.operators["op"]
+        assert (handles.lists, handles.unions) == ({}, {})
+        assert handles.beside is not None
+        assert handles.beside.key in named_objects(manifest)
+    sizes = [snapshot.size_bytes for snapshot in manifest.subtasks["v0"].values()]
+    assert sizes == [snapshot.size_bytes for snapshot in small.subtasks["v0"].values()]
+    store = JobStore(blobs, SystemClock())
+    stored = await store.put_manifest(StoreManifest(manifest, "n", "c/manifest.json"))
+    restore = Restore(1, stored.key, stored.sha256)
+    whole = await store.manifest(restore)
+    assert named_objects(whole) == named_objects(manifest)
+    for former, state in enumerate(await restored(blobs, whole, 2)):
+        assert (await restored(blobs, small, 2))[former].lists == state.lists
+        assert sorted(state.unions["union"]) == [b"u0", b"u1"]
+    await export_savepoint(blobs, restore, tmp_path / "out")
+    exported, _ = read_folder(tmp_path / "out")
+    operators = [snapshot.operators["op"] for snapshot in exported.subtasks["v0"].values()]
+    assert [operator.beside for operator in operators] == [None, None]
+    assert [operator.unions for operator in operators] == [{"union": (b"u0",)}, {"union": (b"u1",)}]
+    beside = manifest.subtasks["v0"][1].operators["op"].beside
+    assert beside is not None
+    await blobs.put(beside.key, b"{}")
+    with pytest.raises(CorruptDataError, match=r"c/1-op\.lists is not what was written"):
+        await store.manifest(restore)
+    await blobs.delete(beside.key)
+    with pytest.raises(CorruptDataError, match=r"c/1-op\.lists is missing"):
+        await store.manifest(restore)
 
 
 async def test_damage_is_named_and_never_passed_over():

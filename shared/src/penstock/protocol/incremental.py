@@ -39,11 +39,12 @@ class IncrementalHandles:
 def named_objects(manifest: Manifest) -> frozenset[str]:
     """The keys of all state objects that a checkpoint consists of."""
     return frozenset(
-        handles.keyed.key
+        handle.key
         for subtasks in manifest.subtasks.values()
         for snapshot in subtasks.values()
         for handles in snapshot.operators.values()
-        if handles.keyed is not None
+        for handle in (handles.keyed, handles.beside)
+        if handle is not None
     )
 
 

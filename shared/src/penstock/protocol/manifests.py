@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from penstock.errors import CorruptDataError
-from penstock.protocol.messages import SubtaskId, SubtaskSnapshot
+from penstock.protocol.messages import BesideKeys, Handle, OperatorHandles, SubtaskId, SubtaskSnapshot
 
 FORMAT_VERSION = 1
 
@@ -70,6 +70,36 @@ def decode_manifest(data: bytes, key: str) -> Manifest:
         return msgspec.json.decode(data, type=Manifest)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
         raise CorruptDataError(f"{key}: no readable manifest: {error}") from error
+
+
+def objects_beside(manifest: Manifest) -> list[Handle]:
+    """The objects that hold what was too large to stand in the manifest."""
+    return [
+        handles.beside
+        for subtasks in manifest.subtasks.values()
+        for snapshot in subtasks.values()
+        for handles in snapshot.operators.values()
+        if handles.beside is not None
+    ]
+
+
+def with_beside(manifest: Manifest, found: Mapping[str, BesideKeys]) -> Manifest:
+    """The manifest with what these objects hold, by key, in its places."""
+
+    def filled(handles: OperatorHandles) -> OperatorHandles:
+        part = found.get(handles.beside.key) if handles.beside is not None else None
+        if part is None:
+            return handles
+        return msgspec.structs.replace(handles, lists=part.lists, unions=part.unions, broadcast=part.broadcast)
+
+    subtasks = {
+        vertex: {
+            index: msgspec.structs.replace(snapshot, operators={o: filled(h) for o, h in snapshot.operators.items()})
+            for index, snapshot in snapshots.items()
+        }
+        for vertex, snapshots in manifest.subtasks.items()
+    }
+    return msgspec.structs.replace(manifest, subtasks=subtasks)
 
 
 class _Versioned(msgspec.Struct):

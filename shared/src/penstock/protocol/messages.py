@@ -184,6 +184,14 @@ class Handle(msgspec.Struct, frozen=True):
     """The bytes themselves, where the state backend keeps snapshots with the coordinator's metadata; no object then."""
 
 
+class BesideKeys(msgspec.Struct, frozen=True):
+    """What an operator of a subtask keeps besides its keyed state."""
+
+    lists: dict[str, tuple[bytes, ...]] = {}
+    unions: dict[str, tuple[bytes, ...]] = {}
+    broadcast: dict[str, bytes] = {}
+
+
 class OperatorHandles(msgspec.Struct, frozen=True):
     """What one operator of one subtask put into a checkpoint."""
 
@@ -191,6 +199,9 @@ class OperatorHandles(msgspec.Struct, frozen=True):
     lists: dict[str, tuple[bytes, ...]] = {}
     unions: dict[str, tuple[bytes, ...]] = {}
     broadcast: dict[str, bytes] = {}
+    beside: Handle | None = None
+    """Where lists, unions and broadcast stand if they are too large for a message: in an object of their own, a
+    `BesideKeys`. Whoever reads the manifest (`JobStore.manifest`) finds them in their places too."""
     ahead: dict[int, int] = {}
     """Key groups whose event time this operator has not reached again since its restore. Per operator: the operators of
     a chain may have come from different vertices, whose watermarks say nothing about each other."""

@@ -29,8 +29,8 @@ from penstock.protocol.joblog import (
     log_key,
     log_prefix,
 )
-from penstock.protocol.manifests import Manifest, decode_manifest, encode_manifest
-from penstock.protocol.messages import Restore
+from penstock.protocol.manifests import Manifest, decode_manifest, encode_manifest, objects_beside, with_beside
+from penstock.protocol.messages import BesideKeys, Handle, Restore
 
 UNCERTAIN_PAUSE_MS: Final = 200
 """How long to wait before an uncertain write is repeated."""
@@ -151,7 +151,34 @@ class JobStore:
             raise CorruptDataError(
                 f"checkpoint {restore.checkpoint}: {restore.manifest} is not what was written (checksum)"
             )
-        return decode_manifest(data, restore.manifest)
+        return await self.whole(decode_manifest(data, restore.manifest))
+
+    async def whole(self, manifest: Manifest) -> Manifest:
+        """The manifest with what stands in objects beside it, because it was large.
+
+        Raises:
+            CorruptDataError: such an object is missing or not what was written.
+        """
+        handles = {handle.key: handle for handle in objects_beside(manifest)}
+        some = asyncio.Semaphore(READS)
+
+        async def read(handle: Handle) -> BesideKeys:
+            async with some:
+                return await self._beside(handle)
+
+        found = dict(zip(handles, await asyncio.gather(*map(read, handles.values())), strict=True))
+        return with_beside(manifest, found) if found else manifest
+
+    async def _beside(self, handle: Handle) -> BesideKeys:
+        try:
+            data = await self._blobs.get(handle.key)
+        except BlobNotFoundError as error:
+            raise CorruptDataError(
+                f"snapshot object {handle.key} is missing; restore an older savepoint explicitly"
+            ) from error
+        if hashlib.sha256(data).hexdigest() != handle.sha256:
+            raise CorruptDataError(f"snapshot object {handle.key} is not what was written (its checksum differs)")
+        return msgspec.json.decode(data, type=BesideKeys)
 
     async def put_manifest(self, command: StoreManifest) -> ManifestStored:
         """Write a manifest; the identical bytes again until that is certain."""

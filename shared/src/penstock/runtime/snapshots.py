@@ -3,7 +3,7 @@
 Operators' keyed state of one checkpoint is one object per operator and subtask, with an index of its key groups in the
 manifest, so that a restore at another parallelism only picks key groups (it reads and checks whole objects, because the
 checksum is the object's) and never rewrites anything. Small operator state
-(splits, staged parts, lists) stands in the manifest itself.
+(splits, staged parts, lists) stands in the manifest itself, larger one in an object of its own.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from penstock.ports import BlobNotFoundError, Blobs
 from penstock.protocol.joblog import StateBackend
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifests import Manifest
-from penstock.protocol.messages import Handle, OperatorHandles, SubtaskSnapshot
+from penstock.protocol.messages import BesideKeys, Handle, OperatorHandles, SubtaskSnapshot
 from penstock.protocol.restoring import key_group_watermarks
 from penstock.protocol.uploading import Put, UploadDone, UploadGivenUp, UploadMachine
 from penstock.runtime.operator import KeyedPart, OperatorSnapshot, RestoredState
 
 MAX_INLINE_BYTES: Final = 5 << 20
 """As Flink's JobManagerCheckpointStorage."""
+MAX_BESIDE_BYTES: Final = 256 << 10
+"""How much of an operator's lists, unions and broadcast state an ack may hold: every publisher reads the manifest."""
 
 
 @dataclass
@@ -63,16 +65,19 @@ async def upload(
         if snapshot.keyed is not None:
             handle = await _upload_keyed(snapshot.keyed, f"{prefix}{safe_name(operator)}.state", blobs, backend)
             total += handle.size_bytes if handle else 0
-        operators[operator] = OperatorHandles(
-            keyed=handle,
+        beside = BesideKeys(
             lists={name: tuple(entries) for name, entries in snapshot.lists.items()},
             unions={name: tuple(entries) for name, entries in snapshot.unions.items()},
             broadcast=dict(snapshot.broadcast),
-            ahead=frozen.ahead.get(operator, {}),
         )
-        total += sum(
-            len(entry) for entries in (*snapshot.lists.values(), *snapshot.unions.values()) for entry in entries
-        )
+        size = size_beside(beside)
+        ahead = frozen.ahead.get(operator, {})
+        if size > MAX_BESIDE_BYTES and backend != "memory":
+            large = await _upload_beside(beside, f"{prefix}{safe_name(operator)}.lists", blobs)
+            operators[operator] = OperatorHandles(keyed=handle, beside=large, ahead=ahead)
+        else:
+            operators[operator] = OperatorHandles(handle, beside.lists, beside.unions, beside.broadcast, None, ahead)
+        total += size
     return SubtaskSnapshot(
         operators=operators,
         watermark=frozen.watermark,
@@ -97,6 +102,19 @@ async def _upload_keyed(part: KeyedPart, key: str, blobs: Blobs, backend: StateB
         return Handle(key, digest, len(data), index, data)
     await _store(key, data, blobs)
     return Handle(key, digest, len(data), index)
+
+
+def size_beside(beside: BesideKeys) -> int:
+    """Bytes of all entries."""
+    listed = (entry for part in (beside.lists, beside.unions) for entries in part.values() for entry in entries)
+    return sum(map(len, listed)) + sum(map(len, beside.broadcast.values()))
+
+
+async def _upload_beside(beside: BesideKeys, key: str, blobs: Blobs) -> Handle:
+    data = await asyncio.to_thread(msgspec.json.encode, beside)
+    digest = await asyncio.to_thread(lambda: hashlib.sha256(data).hexdigest())
+    await _store(key, data, blobs)
+    return Handle(key, digest, len(data))
 
 
 async def _store(key: str, data: bytes, blobs: Blobs) -> None:

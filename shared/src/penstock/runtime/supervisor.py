@@ -21,10 +21,10 @@ from typing import Final
 import msgspec
 import structlog
 
-from penstock.ports import Clock, Log, NewRecord
-from penstock.protocol.messages import AnyEvent, Heartbeat, SubtaskId, TaskChanged, TaskStatus, encode
+from penstock.ports import Clock, Log
+from penstock.protocol.messages import AnyEvent, Heartbeat, SubtaskId, TaskChanged, TaskStatus
 from penstock.runtime.patience import PatientLog
-from penstock.runtime.topics import EVENTS
+from penstock.runtime.sending import append_events
 from penstock.runtime.worker import HEARTBEAT_MS, resident_bytes
 from penstock.runtime.worker_process import LENGTH, WorkerSpec, decode_batch
 
@@ -121,7 +121,7 @@ class Supervisor:
         ]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_S / 2):
-                await self._append(farewells)
+                await append_events(self._log, farewells)
         for child in self._children.values():
             _signal(child.process, signal.SIGTERM)
         waits = [child.process.wait() for child in self._children.values()]
@@ -198,6 +198,8 @@ class Supervisor:
                 self._outbox.put_nowait(events)
         except asyncio.IncompleteReadError:
             return
+        except msgspec.DecodeError as error:
+            self._kill(child, f"what it says cannot be read: {error}")
         finally:
             transport.close()
 
@@ -234,13 +236,9 @@ class Supervisor:
             batches = [await self._outbox.get()]
             while not self._outbox.empty():
                 batches.append(self._outbox.get_nowait())
-            await self._append([event for batch in batches for event in batch])
+            await append_events(self._log, [event for batch in batches for event in batch])
             for _ in batches:
                 self._outbox.task_done()
-
-    async def _append(self, events: list[AnyEvent]) -> None:
-        if events:
-            await self._log.append(EVENTS, 0, [NewRecord(encode(event)) for event in events])
 
 
 def _signal(process: Process, number: signal.Signals) -> None:

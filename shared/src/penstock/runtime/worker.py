@@ -17,7 +17,7 @@ from penstock.graph.executiongraph import credits_topic
 from penstock.graph.jobgraph import JobGraph
 from penstock.graph.logical import LogicalPlan
 from penstock.observability.user_frames import user_frames
-from penstock.ports import Clock, Log, LogRecord, NewRecord, TopicNotFoundError
+from penstock.ports import Clock, Log, LogRecord, TopicNotFoundError
 from penstock.protocol.joblog import StateBackend
 from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import (
@@ -31,17 +31,18 @@ from penstock.protocol.messages import (
     TaskChanged,
     TaskStatus,
     decode_command,
-    encode,
 )
 from penstock.protocol.subtask import AbortRead, CompletionRead, FinishRead, MarkerRead
+from penstock.protocol.unsendable import cut
 from penstock.protocol.worker import LEADER_SILENCE_MS, HandToTasks, StartTask, StopTasks, WorkerCommand, WorkerMachine
 from penstock.runtime.committing import CommittingRunner
 from penstock.runtime.exchange_io import CreditReport
 from penstock.runtime.inbox import Inbox
 from penstock.runtime.patience import PatientLog
 from penstock.runtime.publishing import PublishingRunner
+from penstock.runtime.sending import append_events
 from penstock.runtime.subtask import Services, SubtaskRunner
-from penstock.runtime.topics import COMMANDS, EVENTS
+from penstock.runtime.topics import COMMANDS
 
 HEARTBEAT_MS = 500
 UNUSED_MS = 60_000
@@ -94,7 +95,7 @@ class LogEvents:
 
     async def send(self, events: Sequence[AnyEvent]) -> None:
         """Append; a repeated event tells the leader nothing new."""
-        await self._log.append(EVENTS, 0, [NewRecord(encode(event)) for event in events])
+        await append_events(self._log, events)
 
 
 @dataclass
@@ -245,7 +246,7 @@ class WorkerService:
             if not isinstance(error, Exception):
                 raise
             task.failed = describe_error(error)
-            task.frames = user_frames(error.__cause__ or error)
+            task.frames = cut(user_frames(error.__cause__ or error))
             self.failures.append(error)
             log.warning("subtask failed", error=task.failed)
 
@@ -358,4 +359,4 @@ def _first(error: BaseException) -> BaseException:
 def describe_error(error: BaseException) -> str:
     """One line: our own errors speak for themselves, others are named."""
     error = _first(error)
-    return str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
+    return cut(str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}")

@@ -31,6 +31,7 @@ from penstock.protocol.messages import AnyEvent
 from penstock.protocol.worker import LEADER_SILENCE_MS
 from penstock.runtime.artifacts import FileLoader, StoreLoader
 from penstock.runtime.job_store import JobStore
+from penstock.runtime.sending import encode_batch
 from penstock.runtime.subtask import Services, SubtaskSettings
 from penstock.runtime.worker import JobLoader, WorkerService, resident_bytes
 from penstock.settings import FILE_VARIABLE, load_settings
@@ -89,7 +90,7 @@ class PipeEvents:
 
     async def send(self, events: Sequence[AnyEvent]) -> None:
         """Once they are in the pipe they outlive this process."""
-        data = msgspec.json.encode(list(events))
+        data = encode_batch(events)
         self._writer.write(LENGTH.pack(len(data)) + data)
         await self._writer.drain()
 

@@ -202,6 +202,7 @@ class EditedSavepoint:
     def _written(self, uid: str, subtask: int, operator: OperatorHandles, folder: Path, key: str) -> OperatorHandles:
         """What an operator of a subtask puts into the new savepoint; its object is in the folder then."""
         replace = msgspec.structs.replace
+        operator = replace(operator, beside=None)  # the savepoint was read with it in its places
         for name, elements in self._lists.get(uid, {}).items():
             # A restore deals lists out anew, so it is the same whose they are.
             mine = elements if subtask == 0 else ()

@@ -85,9 +85,10 @@ def handles_of(manifest: Manifest) -> list[Handle]:
 
 
 def with_keys(manifest: Manifest, rename: Callable[[str], str]) -> Manifest:
-    """The same savepoint with its objects under other keys."""
+    """The same savepoint with its objects under other keys; what stood beside the manifest stands in it."""
 
     def renamed(_uid: str, _subtask: int, operator: OperatorHandles) -> OperatorHandles:
+        operator = msgspec.structs.replace(operator, beside=None)
         if operator.keyed is None or operator.keyed.inline:
             return operator
         keyed = msgspec.structs.replace(operator.keyed, key=rename(operator.keyed.key))

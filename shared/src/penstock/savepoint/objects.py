@@ -169,4 +169,4 @@ async def find_manifest(blobs: Blobs, key: str) -> Manifest:
     store = JobStore(blobs, SystemClock())
     history = await store.history(manifest.job)
     named = {record.manifest: record for record in history.savepoints.values()}
-    return await store.manifest(named[key].restore) if key in named else manifest
+    return await store.manifest(named[key].restore) if key in named else await store.whole(manifest)
