@@ -92,18 +92,50 @@ async def test_a_killed_worker_is_reported_and_replaced(tmp_path: Path) -> None:
         assert len(first.keys() & second.keys()) == 1
 
 
-async def test_a_worker_that_hangs_keeps_its_heartbeat(tmp_path: Path) -> None:
-    """It is busy as far as anybody can tell: the supervisor speaks for it."""
+@pytest.mark.parametrize("busy", ["computing", "waiting"])
+async def test_a_worker_that_is_busy_keeps_its_heartbeat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: str
+) -> None:
+    """In a call that uses the processor, or in one that waits for something: the supervisor speaks for it."""
+    hang = "while True: pass" if busy == "computing" else "import time; time.sleep(600)"
+    hanging = tmp_path / "hanging"
+    hanging.mkdir()
+    (hanging / "sitecustomize.py").write_text(
+        "import asyncio, threading\n"
+        "from penstock.runtime import worker\n"
+        "async def heartbeats(self, kept=worker.WorkerService._heartbeats):\n"
+        "    task = asyncio.ensure_future(kept(self))\n"
+        "    await asyncio.sleep(1)\n"
+        f"    {hang}\n"
+        "worker.WorkerService._heartbeats = heartbeats\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(hanging))
     async with supervised(tmp_path) as watched:
-        ((name, pid),) = (await watched.ready(1)).items()
+        ((name, _),) = (await watched.ready(1)).items()
+        own = watched.beats(name)
+        await watched.until(lambda: len(watched.beats(name)) >= len(own) + 20, "heartbeats for ten seconds")
+        assert watched.farewells() == {}
+
+
+async def test_a_stopped_worker_is_not_spoken_for(tmp_path: Path) -> None:
+    """Nobody works there: its heartbeats end, and its own begin again when it goes on. It counts as one failure."""
+    async with supervised(tmp_path, slots=2) as watched:
+        workers = await watched.ready(2)
+        (name, pid), (other, _) = workers.items()
         os.kill(pid, signal.SIGSTOP)
         try:
-            await watched.until(lambda: len(watched.beats(name)) > 0, "a first heartbeat")
+
+            def silent() -> bool:
+                names = [beat.worker for beat in watched.beats()]
+                return name not in names[-8:] and names[-8:].count(other) == 8
+
+            await watched.until(silent, "only the other one is heard of")
             known = len(watched.beats(name))
-            await watched.until(lambda: len(watched.beats(name)) >= known + 4, "repeated heartbeats")
             assert watched.farewells() == {}
         finally:
             os.kill(pid, signal.SIGCONT)
+        await watched.until(lambda: len(watched.beats(name)) > known, "it is heard of again")
+        assert dict(watched.supervisor.workers) == workers
 
 
 async def test_too_much_memory_is_a_clear_end(tmp_path: Path) -> None:

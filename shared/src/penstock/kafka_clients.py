@@ -7,11 +7,17 @@ Neither an adapter nor a connector, because both need it: connectors do not impo
 from __future__ import annotations
 
 import asyncio
+import functools
+import random
 import ssl
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any, Final
 
+from aiokafka.client import AIOKafkaClient, ConnectionGroup
+from aiokafka.cluster import ClusterMetadata
+from aiokafka.errors import KafkaError
 from aiokafka.helpers import create_ssl_context
+from aiokafka.protocol.metadata import MetadataRequest
 
 from penstock.errors import UsageError
 from penstock.settings import KafkaSettings
@@ -70,6 +76,36 @@ async def started(start: Coroutine[Any, Any, None]) -> None:
             await asyncio.wait([task], timeout=START_GRACE_S)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+
+def without_topic_creation(client: AIOKafkaClient) -> None:
+    """Let the client's refreshes never make a topic: asked for one that was deleted, brokers that create topics by
+    themselves would do so, and aiokafka (0.14) forgets no topic and has no option for it."""
+    client._metadata_update = functools.partial(_metadata_update, client)  # pyright: ignore[reportAttributeAccessIssue] # no other way in
+
+
+async def _metadata_update(client: AIOKafkaClient, cluster_metadata: ClusterMetadata, topics: Iterable[str]) -> bool:
+    """`AIOKafkaClient._metadata_update` with a request that creates nothing."""
+    request = MetadataRequest(list(topics) or None, allow_auto_topic_creation=False)
+    bootstrap = ("bootstrap", ConnectionGroup.DEFAULT)
+    nodes: list[Any] = [broker.nodeId for broker in client.cluster.brokers()]
+    random.shuffle(nodes)
+    for node in [*nodes, *(["bootstrap"] if bootstrap in client._conns else [])]:
+        connection = await client._get_conn(node)
+        if connection is None:
+            continue
+        try:
+            metadata: Any = await connection.send(request)
+        except (KafkaError, TimeoutError):
+            continue
+        if not metadata.brokers:
+            return False
+        cluster_metadata.update_metadata(metadata)
+        if bootstrap in client._conns and len(client.cluster.brokers()):
+            client._conns.pop(bootstrap).close()
+        return True
+    cluster_metadata.failed_update(None)
+    return False
 
 
 def confluent_options(settings: KafkaSettings, client_id: str) -> dict[str, Any]:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from aiokafka.client import AIOKafkaClient, ConnectionGroup
+from aiokafka.protocol.metadata import MetadataRequest_v4
 
 from penstock.adapters.kafka_clients import aiokafka_options, broker_list, confluent_options
 from penstock.errors import UsageError
+from penstock.kafka_clients import without_topic_creation
 from penstock.settings import KafkaSettings, Secret
 
 
@@ -61,3 +67,30 @@ def test_sasl_without_password_is_refused() -> None:
     for options in (aiokafka_options, confluent_options):
         with pytest.raises(UsageError, match=r"kafka\.sasl_password"):
             options(settings, "me")
+
+
+async def test_a_refresh_never_makes_a_topic() -> None:
+    """A topic that was deleted is asked for until the client forgets it: no broker may create it for that."""
+    client = AIOKafkaClient(bootstrap_servers="127.0.0.1:1")
+    asked: list[Any] = []
+
+    class Connection:
+        async def send(self, request: Any) -> Any:
+            asked.append(request.build(MetadataRequest_v4))
+            return SimpleNamespace(brokers=[])
+
+        def close(self, *_: object, **__: object) -> asyncio.Future[None]:
+            closed = asyncio.get_running_loop().create_future()
+            closed.set_result(None)
+            return closed
+
+    async def connection(_node: Any) -> Connection:
+        return Connection()
+
+    without_topic_creation(client)
+    client._get_conn = connection  # type: ignore[method-assign]
+    client._conns["bootstrap", ConnectionGroup.DEFAULT] = Connection()  # type: ignore[assignment]
+    client._topics = {"gone"}
+    await client._metadata_update(client.cluster, client._topics)
+    assert [(list(request.topics), request.allow_auto_topic_creation) for request in asked] == [(["gone"], False)]
+    await client.close()

@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 
 from penstock.connectors import files, iterables
-from penstock.connectors.base import ReadContext
-from penstock.errors import BadRecordError
+from penstock.connectors.base import ReadContext, Split
+from penstock.errors import BadRecordError, ExternalError
 from penstock.runtime.operator import OperatorMetrics
 from penstock.runtime.sources import SourceBatch, SourceDriver, owner_of
 from penstock.times import to_micros
@@ -62,6 +62,57 @@ def numbers(batches: list[SourceBatch]) -> list[int]:
 def write(path: Path, *events: tuple[int, int]) -> None:
     lines = [f'{{"n":{n},"at":"{(START + timedelta(seconds=s)).isoformat()}"}}' for n, s in events]
     path.write_text("\n".join(lines) + "\n")
+
+
+class Splits(iterables.Source):
+    """Splits that are found only while somebody answers; each begins where it is opened."""
+
+    bounded = False
+    names = ("0",)
+    opened: tuple[object, ...] = ()
+    failure: Exception | None = None
+
+    def discover(self):
+        if self.failure is not None:
+            raise self.failure
+        return [Split(name) for name in self.names]
+
+    def resolve(self, split, *, late):
+        return 1
+
+    def open(self, split, position, context):
+        self.opened = (*self.opened, position)
+        return super().open(split, None, context)
+
+
+async def test_a_split_begins_where_an_earlier_attempt_began_it():
+    """What was recorded first wins over what the source would say now: rows between the two would be lost."""
+
+    async def recorded(_split, _position):
+        return 0
+
+    source = Splits(lambda: iter(()), schema=Event)
+    reader = SourceDriver(source, 0, 1, ReadContext(lambda: 0, Time(), 1), OperatorMetrics(), recorded)
+    await reader.open(())
+    assert source.opened == (0,)
+    await reader.close()
+
+
+async def test_new_splits_can_wait_for_an_answer():
+    """A broker that is away for two minutes ends no attempt; a longer absence, and what no retry can help, do."""
+    source, time = Splits(lambda: iter(()), schema=Event), Time()
+    reader = driver(source, time=time)
+    await reader.open(())
+    source.failure = ExternalError("nobody answers")
+    for time.ms in range(10_000, 120_001, 10_000):
+        await reader.step()
+    source.failure, source.names, time.ms = None, ("0", "1"), 130_000
+    await reader.step()
+    assert source.opened == (1, 1)
+    source.failure, time.ms = ExternalError("nobody answers"), 250_001
+    with pytest.raises(ExternalError, match="nobody answers"):
+        await reader.step()
+    await reader.close()
 
 
 async def test_a_snapshot_continues_exactly_there(tmp_path):

@@ -20,7 +20,7 @@ from aiokafka.structs import RecordMetadata
 from penstock.adapters.kafka_connection import RECOVERY_TIMEOUT_S, KafkaConnection
 from penstock.adapters.kafka_topics import LARGEST_BATCH_BYTES
 from penstock.errors import PenstockError
-from penstock.kafka_clients import aiokafka_options, started
+from penstock.kafka_clients import aiokafka_options, started, without_topic_creation
 from penstock.ports import NewRecord, RecordTooLargeError, TopicNotFoundError
 
 BATCH_BYTES: Final = 4 << 20
@@ -125,6 +125,7 @@ class KafkaAppender:
             **options, acks="all", enable_idempotence=True, linger_ms=0, max_batch_size=BATCH_BYTES,
             max_request_size=LARGEST_BATCH_BYTES,
         )  # fmt: skip
+        without_topic_creation(producer.client)
         try:
             async with asyncio.timeout(RECOVERY_TIMEOUT_S):
                 await started(producer.start())

@@ -20,7 +20,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from penstock.adapters.naming import MAX_TOPIC_LENGTH, checked_topic
 from penstock.errors import ExternalError, UsageError
-from penstock.kafka_clients import aiokafka_options, started
+from penstock.kafka_clients import aiokafka_options, started, without_topic_creation
 from penstock.ports import TopicNotFoundError
 from penstock.settings import KafkaSettings
 
@@ -88,6 +88,7 @@ class KafkaConnection:
                 options = aiokafka_options(self.settings, self.client_id)
                 options["request_timeout_ms"] = ANSWER_TIMEOUT_MS
                 client = AIOKafkaClient(**options)
+                without_topic_creation(client)
                 try:
                     async with asyncio.timeout(ANSWER_TIMEOUT_MS / 1_000):
                         await started(client.bootstrap())
@@ -159,7 +160,7 @@ class KafkaConnection:
                 self._leaders[topic] = found
                 client.add_topic(topic)
                 return found
-        client.set_topics(client._topics - {topic})  # else it is asked for forever
+        await self.deleted(topic)  # else it is asked for forever
         raise TopicNotFoundError(f"there is no topic {topic} (Kafka at {self.settings.brokers})")
 
     async def missing_everywhere(self, topic: str) -> bool:
@@ -181,6 +182,13 @@ class KafkaConnection:
         if code:
             raise errors.for_code(code)(topic)
         return {partition: leader for _, partition, leader, *_ in partitions}
+
+    async def deleted(self, topic: str) -> None:
+        """Know nothing of the topic any more, and ask for it no more."""
+        self.forget(topic)
+        client = await self.connected()
+        if topic in client._topics:
+            client.set_topics(client._topics - {topic})
 
     def forget(self, topic: str) -> None:
         """Ask for the topic's leaders anew before they are needed again."""

@@ -74,7 +74,7 @@ class KafkaTopics:
 
         await self._connection.retrying("delete topic", topic, delete)
         await self._until("delete topic", topic, self._connection.missing_everywhere)
-        self._connection.forget(topic)
+        await self._connection.deleted(topic)
 
     async def names(self) -> list[str]:
         """All topics of the cluster, without its prefix, sorted."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import polars as pl
+import structlog
 
 from penstock.batches import EVENT_TIME
 from penstock.connectors.base import (
@@ -23,13 +24,17 @@ from penstock.connectors.base import (
     SplitReader,
     WatermarkGenerator,
 )
+from penstock.errors import ExternalError
 from penstock.runtime.judging import RowJudge
 from penstock.runtime.operator import OperatorMetrics
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 BATCH_ROWS = 65_536
 DISCOVERY_INTERVAL_MS = 10_000
+DISCOVERY_PATIENCE_MS = 120_000
+"""How long nobody need answer who is asked for splits; the readers of Kafka wait as long for their partitions."""
 
+_log = structlog.get_logger("penstock.source")
 
 Remember = Callable[[str, Position], Awaitable[Position]]
 """Keeps where a split begins for all attempts of a job; returns what was kept first."""
@@ -108,11 +113,22 @@ class SourceDriver:
         self._idle = False
         self._next_period_ms = 0
         self._next_discovery_ms = 0
+        self._discovered_ms = 0
 
     async def open(self, entries: Sequence[bytes]) -> None:
         """Find the splits; those with an entry of a snapshot continue at its position."""
         restored = {entry.split: entry for entry in (msgspec.json.decode(data, type=SplitEntry) for data in entries)}
         await self._discover(restored, late=bool(restored))
+
+    async def _look_for_splits(self, now_ms: int) -> None:
+        """New splits can wait while nobody answers, as long as a reader would wait for its own."""
+        try:
+            await self._discover({}, late=True)
+        except ExternalError as error:
+            if not error.retryable or now_ms - self._discovered_ms > DISCOVERY_PATIENCE_MS:
+                raise
+            _log.warning("cannot look for new splits, trying again", error=str(error))
+            self._next_discovery_ms = self._context.monotonic_ms() + DISCOVERY_INTERVAL_MS
 
     async def _discover(self, restored: dict[str, SplitEntry], *, late: bool) -> None:
         found = await asyncio.to_thread(self._source.discover)
@@ -126,7 +142,8 @@ class SourceDriver:
             if split_id not in self._splits and owner_of(split_id, self._parallelism) == self._subtask:
                 self._splits[split_id] = self._start(Split(split_id), entry, entry.position)
         self._turn = sorted(split_id for split_id, state in self._splits.items() if not state.finished)
-        self._next_discovery_ms = self._context.monotonic_ms() + DISCOVERY_INTERVAL_MS
+        self._discovered_ms = self._context.monotonic_ms()
+        self._next_discovery_ms = self._discovered_ms + DISCOVERY_INTERVAL_MS
 
     async def _begin(self, split: Split, late: bool) -> Position:
         """Where a new split begins: what the first attempt to ask was told, so that no attempt begins elsewhere."""
@@ -189,7 +206,7 @@ class SourceDriver:
         """Read once from the next split; waits at most as long as its reader does."""
         now_ms = self._context.monotonic_ms()
         if not self._source.bounded and now_ms >= self._next_discovery_ms:
-            await self._discover({}, late=True)
+            await self._look_for_splits(now_ms)
         if not self._turn:
             if self._source.bounded:
                 return SourceBatch(exhausted=True)

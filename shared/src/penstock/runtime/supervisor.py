@@ -1,7 +1,8 @@
 """A task manager's supervisor: one worker process per slot, kept alive; their events and heartbeats go through it.
 
 A worker that dies is reported in milliseconds and replaced by a process with another name. A worker that is busy in a
-long call is not dead: the supervisor repeats its last heartbeat for it, up to a limit.
+long call is not dead: the supervisor repeats its last heartbeat for it, up to a limit. One that shows no life at all,
+because it was stopped or its host froze it, is not spoken for: its subtasks are to run elsewhere.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import uuid
 from asyncio.subprocess import Process
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -26,10 +28,12 @@ from penstock.protocol.messages import AnyEvent, Heartbeat, SubtaskId, TaskChang
 from penstock.runtime.patience import PatientLog
 from penstock.runtime.sending import append_events
 from penstock.runtime.worker import HEARTBEAT_MS, resident_bytes
-from penstock.runtime.worker_process import LENGTH, WorkerSpec, decode_batch
+from penstock.runtime.worker_process import ALIVE, LENGTH, WorkerSpec, decode_batch
 
 UNRESPONSIVE_MS: Final = 300_000
 """A worker that has not come to its event loop for so long is killed: no batch takes that long."""
+LIFELESS_MS: Final = 4 * HEARTBEAT_MS
+"""A worker that has neither touched its file nor used the processor for so long is not busy."""
 QUICK_DEATH_MS: Final = 5_000
 """A worker that dies so soon after its start is started again with growing pauses."""
 MAX_PAUSE_MS: Final = 10_000
@@ -47,6 +51,10 @@ class _Child:
     process: Process
     started_ms: int
     heard_ms: int
+    folder: Path
+    active_ms: int = 0
+    """When it last showed life."""
+    activity: tuple[int, int] = (0, 0)
     beat: Heartbeat | None = None
     tasks: dict[tuple[str, str, SubtaskId], TaskStatus] = field(
         default_factory=dict[tuple[str, str, SubtaskId], TaskStatus]
@@ -62,6 +70,13 @@ class _Child:
             self.tasks[_identity(event.status)] = event.status
             if event.status.state in ("finished", "canceled"):
                 del self.tasks[_identity(event.status)]
+
+    def looks_alive(self, now_ms: int) -> bool:
+        """Whether it has come to its turn lately, in any of its threads."""
+        activity = activity_of(self.process.pid, self.folder)
+        if activity != self.activity or not self.active_ms:
+            self.activity, self.active_ms = activity, now_ms
+        return now_ms - self.active_ms < LIFELESS_MS
 
     def repeated(self, memory_bytes: int) -> Heartbeat | None:
         """Its last heartbeat, as it would be now."""
@@ -164,7 +179,7 @@ class Supervisor:
         finally:
             os.close(writing)
         now_ms = self._clock.monotonic_ms()
-        child = self._children[name] = _Child(name, process, now_ms, now_ms)
+        child = self._children[name] = _Child(name, process, now_ms, now_ms, Path(folder))
         try:
             assert process.stdin is not None
             process.stdin.write(msgspec.json.encode(self._spec_of(name, writing, folder)) + b"\n")
@@ -219,7 +234,7 @@ class Supervisor:
                     )
                 elif silent_ms > UNRESPONSIVE_MS:
                     self._kill(child, f"it was stuck for {silent_ms // 1000} s")
-                elif silent_ms > HEARTBEAT_MS:
+                elif silent_ms > HEARTBEAT_MS and child.looks_alive(now_ms):
                     beat = child.repeated(used)
                     if beat is not None:
                         self._outbox.put_nowait([beat])
@@ -239,6 +254,17 @@ class Supervisor:
             await append_events(self._log, [event for batch in batches for event in batch])
             for _ in batches:
                 self._outbox.task_done()
+
+
+def activity_of(pid: int, folder: Path) -> tuple[int, int]:
+    """Changes with every sign of life: when a worker touched its file, how much of the processor it has used."""
+    touched = used = 0
+    with contextlib.suppress(OSError):
+        touched = (folder / ALIVE).stat().st_mtime_ns
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        used = int(fields[11]) + int(fields[12])  # utime and stime, see proc(5)
+    return touched, used
 
 
 def _signal(process: Process, number: signal.Signals) -> None:

@@ -7,11 +7,13 @@ ends the process at once, whatever it is doing. Events go to the supervisor thro
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import struct
 import sys
 import threading
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -33,13 +35,15 @@ from penstock.runtime.artifacts import FileLoader, StoreLoader
 from penstock.runtime.job_store import JobStore
 from penstock.runtime.sending import encode_batch
 from penstock.runtime.subtask import Services, SubtaskSettings
-from penstock.runtime.worker import JobLoader, WorkerService, resident_bytes
+from penstock.runtime.worker import HEARTBEAT_MS, JobLoader, WorkerService, resident_bytes
 from penstock.settings import FILE_VARIABLE, load_settings
 
 LENGTH: Final = struct.Struct("<I")
 """Of each batch of events in the pipe."""
 MEMORY_PRESSURE: Final = 0.85
 """From this part of the slot's memory on, sources slow down."""
+ALIVE: Final = "alive"
+"""File in a worker's folder that a thread of it touches with every heartbeat, whatever else the process does."""
 ORPHANED: Final = 3
 """Exit code of a worker whose supervisor is gone."""
 
@@ -145,6 +149,14 @@ async def _serve(spec: WorkerSpec) -> None:
         await worker.run()
 
 
+def _show_life(folder: Path) -> None:
+    # A process that is stopped shows none, nor does one in a call that keeps Python's lock: that one uses the processor.
+    while True:
+        with contextlib.suppress(OSError):
+            (folder / ALIVE).touch()
+        time.sleep(HEARTBEAT_MS / 1_000)
+
+
 def _end_with_the_supervisor(folders: Sequence[str]) -> None:
     # Not through sys.stdin: its lock would be held here for ever, and Python aborts at exit if it cannot have it.
     while os.read(sys.stdin.fileno(), 1):
@@ -159,6 +171,7 @@ def main() -> None:
     spec = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerSpec)
     configure_logging(spec.log_format, spec.log_level)
     structlog.contextvars.bind_contextvars(worker=spec.name)
+    threading.Thread(target=_show_life, args=[Path(spec.folder)], daemon=True).start()
     threading.Thread(target=_end_with_the_supervisor, args=[[spec.folder, spec.local_state]], daemon=True).start()
     asyncio.run(_serve(spec))
 
