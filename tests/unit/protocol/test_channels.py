@@ -149,6 +149,26 @@ def test_idle_channels_are_not_waited_for(left: Sender, right: Sender):
     assert refs(right.data("again")) == ["again"]
 
 
+def test_rows_wake_an_idle_channel(left: Sender, right: Sender):
+    """Event time waits for it again, although its next watermark has not come yet."""
+    left.watermark(100)
+    right.watermark(50)
+    right.idle()
+    assert left.watermark(120) == [AdvanceWatermark(120)]
+    right.data("row")
+    assert left.watermark(200) == [], "the rows of the other channel may be older than that"
+    right.idle()
+    assert left.watermark(201) == [AdvanceWatermark(201)]
+
+
+def test_rows_wake_a_gate_whose_channels_were_all_idle(left: Sender, right: Sender):
+    """When they are idle again, consumers are told so again."""
+    left.idle()
+    assert right.idle() == [BecomeIdle()]
+    left.data("row")
+    assert left.idle() == [BecomeIdle()]
+
+
 def test_a_gate_has_ended_when_every_channel_has(gate: InputGate, left: Sender, right: Sender):
     """The maximum watermark on every channel is the end of the input."""
     left.watermark(MAX_WATERMARK)

@@ -205,6 +205,22 @@ def test_a_new_leader_carries_a_complete_stop_on():
     assert heir.history.terminated == Terminated(seq=6, state="STOPPED", reason="asked")
 
 
+def test_a_new_leader_numbers_checkpoints_above_all_markers():
+    """Also above those that never became COMPLETE: subtasks obey no marker whose number they have seen."""
+    shell = Shell()
+    shell.start()
+    shell.now = 200
+    shell.feed(Ticked())
+    former = shell.announced(BarrierMarker)[-1]
+    adopted = Shell(shell.history)
+    status = TaskStatus("j", former.attempt, SOURCE, "running")
+    adopted.feed(Opened(2, {SOURCE: ("w", status)}, (msgspec.structs.replace(former, checkpoint=7),)))
+    adopted.feed(SlotsOffered({"w": 1}))
+    adopted.now = 200
+    adopted.feed(Ticked())
+    assert [marker.checkpoint for marker in adopted.announced(BarrierMarker)] == [8]
+
+
 def test_a_terminated_job_stays_terminated():
     """Whoever opens it."""
     shell = Shell(restarts=NoRestart())
