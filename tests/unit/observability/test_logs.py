@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 
 import pytest
 import structlog
 
-from penstock.observability.logs import configure_logging
+from penstock.observability.logs import LogFormat, configure_logging
 
 
 @pytest.fixture(autouse=True)
@@ -48,3 +49,42 @@ def test_text_lines_are_plain_where_nobody_sees_colours(capsys: pytest.CaptureFi
     assert "lease lost" in line
     assert "reason=slow" in line
     assert "\x1b" not in line
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_tracebacks_are_bounded_and_hold_no_values(form: LogFormat, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither variables of frames, nor hundreds of frames, nor a message of megabytes."""
+
+    def deep(left: int, password: str) -> None:
+        if not left:
+            raise ValueError("x" * 1_000_000)
+        deep(left - 1, password)
+
+    configure_logging(form, "info")
+    try:
+        deep(300, "hunter" + "2" * 3)
+    except ValueError:
+        structlog.get_logger("test").exception("it failed")
+    said = capsys.readouterr().err
+    assert "ValueError" in said
+    assert "hunter222" not in said
+    assert len(said) < 40_000
+
+
+def test_what_libraries_log_is_a_line_like_others(capsys: pytest.CaptureFixture[str]) -> None:
+    """With its level, and who said it."""
+    configure_logging("json", "info")
+    logging.getLogger("librdkafka").warning("FAIL [%s] broker is gone", "thrd:1")
+    line = json.loads(capsys.readouterr().err)
+    assert (line["level"], line["library"], line["said"]) == ("warning", "librdkafka", "FAIL [thrd:1] broker is gone")
+
+
+def test_a_library_that_repeats_itself_is_cut_short(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its first lines say it all; another one is heard all the same."""
+    configure_logging("json", "info")
+    for _ in range(500):
+        logging.getLogger("noisy").warning("broker is gone")
+    logging.getLogger("other").warning("something else")
+    lines = [json.loads(line)["library"] for line in capsys.readouterr().err.splitlines()]
+    assert 0 < lines.count("noisy") <= 5
+    assert lines.count("other") == 1

@@ -9,7 +9,7 @@ import structlog
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from penstock.client.documents import Problem
@@ -55,13 +55,19 @@ def answer_errors(app: FastAPI) -> None:
     async def unavailable(_: Request, error: Exception) -> Response:
         return problem(503, [str(error) or "the cluster does not answer in time"])
 
-    async def failed(request: Request, error: Exception) -> Response:
-        _log.error("a request failed", path=request.url.path, error=str(error), exc_info=error)
+    async def corrupt(request: Request, error: Exception) -> Response:
+        _log.error("a request failed", path=request.url.path, exc_info=error)
+        return await failed(request, error)
+
+    async def failed(_: Request, error: Exception) -> Response:  # Starlette raises it again: the server says so once
         return problem(500, ["Internal server error.", f"{type(error).__name__}: {error}"])
+
+    async def left(_: Request, error: Exception) -> Response:
+        return problem(408, ["the body did not come in time"])  # or there is nobody any more to read this
 
     for kind, handler in (
         (RestError, refused), (RequestValidationError, invalid), (HTTPException, http), (UsageError, usage),
-        (PipelineError, usage), (ExternalError, unavailable), (TimeoutError, unavailable), (CorruptDataError, failed),
-        (Exception, failed),
+        (PipelineError, usage), (ExternalError, unavailable), (TimeoutError, unavailable), (CorruptDataError, corrupt),
+        (ClientDisconnect, left), (Exception, failed),
     ):  # fmt: skip
         app.add_exception_handler(kind, handler)

@@ -18,7 +18,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
-from penstock.connectors.kafka_topics import LOG_WARNINGS, TopicAdmin
+from penstock.connectors.kafka_topics import LOG_WARNINGS, LOGGER, TopicAdmin
 from penstock.errors import ExternalError, PipelineError
 from penstock.kafka_clients import confluent_options
 from penstock.settings import KafkaSettings
@@ -67,7 +67,7 @@ def topic_id(settings: KafkaSettings, topic: str, timeout_s: float = TIMEOUT_S) 
         PipelineError: there is no such topic.
         ExternalError: no broker answers.
     """
-    client = AdminClient({**confluent_options(settings, _CLIENT_ID), "log_level": LOG_WARNINGS})
+    client = AdminClient({**confluent_options(settings, _CLIENT_ID), "log_level": LOG_WARNINGS}, logger=LOGGER)
     asked: Any = client.describe_topics(TopicCollection([topic]), request_timeout=timeout_s)[topic]
     try:
         return str(asked.result(timeout_s + 1).topic_id)
@@ -146,7 +146,8 @@ def source_consumer(settings: KafkaSettings) -> Consumer:
             "fetch.message.max.bytes": 2 << 20,
             "reconnect.backoff.max.ms": 1_000,
             "log_level": LOG_SEVERE,
-        }
+        },
+        logger=LOGGER,
     )
 
 

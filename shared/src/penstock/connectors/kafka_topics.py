@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -23,6 +24,8 @@ TIMEOUT_S: Final = 20.0
 _PAUSE_S: Final = 0.1
 LOG_WARNINGS: Final = 4
 """librdkafka's level: at its default it reports every client that is closed."""
+LOGGER: Final = logging.getLogger("librdkafka")
+"""Given to every client: without one librdkafka writes to standard error by itself, between the lines of our logs."""
 DEFAULT_MAX_MESSAGE_BYTES: Final = 1_048_588
 """Kafka's own default, used where a topic's settings may not be read."""
 _DENIED: Final = (
@@ -37,7 +40,7 @@ class TopicAdmin:
 
     def __init__(self, settings: KafkaSettings, client_id: str) -> None:
         self._settings = settings
-        self._client = AdminClient({**confluent_options(settings, client_id), "log_level": LOG_WARNINGS})
+        self._client = AdminClient({**confluent_options(settings, client_id), "log_level": LOG_WARNINGS}, logger=LOGGER)
 
     def partitions(self, topic: str) -> int | None:
         """How many partitions the topic has; None if there is no such topic."""

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, Producer
 
 from penstock.connectors.base import Prepared
 from penstock.connectors.kafka_encoding import HASH, HEADER, KEY, TIMESTAMP_MS, VALUE, KafkaEncoder
-from penstock.connectors.kafka_topics import LOG_WARNINGS, TopicAdmin
+from penstock.connectors.kafka_topics import LOG_WARNINGS, LOGGER, TopicAdmin
 from penstock.errors import ExternalError
 from penstock.kafka_clients import confluent_options
 from penstock.settings import KafkaSettings
@@ -61,7 +61,8 @@ class KafkaWriter:
                 "queue.buffering.max.kbytes": 64 << 10,
                 "delivery.report.only.error": True,
                 "on_delivery": self._delivered,
-            }
+            },
+            logger=LOGGER,
         )
         self.skipped = 0
 

@@ -28,6 +28,7 @@ from penstock.observability.logs import configure_logging
 from penstock.observability.metrics import Sample, prometheus_text
 from penstock.ports import Blobs, Clock, Log
 from penstock.protocol.messages import LeaderTick, decode_command
+from penstock.runtime.http_limits import MAX_HEAD_BYTES, BoundedConnection, Guarded
 from penstock.runtime.topics import COMMANDS
 from penstock.settings import ClusterSettings, load_settings
 
@@ -140,7 +141,10 @@ async def http_server(app: Any, address: str) -> AsyncGenerator[str]:
     except OSError as error:
         bound.close()
         raise UsageError(f"--http {address}: cannot listen there: {error.strerror}") from error
-    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=5)
+    config = uvicorn.Config(
+        Guarded(app), http=BoundedConnection, ws="none", h11_max_incomplete_event_size=MAX_HEAD_BYTES, log_config=None,
+        access_log=False, lifespan="off", timeout_graceful_shutdown=5, server_header=False,
+    )  # fmt: skip
     server = _Server(config)
     serving = asyncio.create_task(server.serve([bound]))
     try:
