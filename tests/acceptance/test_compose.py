@@ -6,6 +6,7 @@ import json
 import re
 import secrets
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Generator
 from typing import Any
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.timeout(1_500)
 
 ROWS = 240_000
 RATE = 2_000
+TOKEN = secrets.token_hex(32)
 
 
 class Demo:
@@ -37,14 +39,22 @@ class Demo:
         self.ports = ports
         self.compose = Compose(
             f"penstock-test-{secrets.token_hex(4)}",
-            variables | {"DEMO_ROWS": str(ROWS), "DEMO_RATE": str(RATE), "PENSTOCK_VERSION": "test"},
+            variables
+            | {"DEMO_ROWS": str(ROWS), "DEMO_RATE": str(RATE), "PENSTOCK_VERSION": "test", "PENSTOCK_TOKEN": TOKEN},
         )
         self.spent = CommittedRows(f"127.0.0.1:{ports['KAFKA_PORT']}", "spent", PARTITIONS)
 
     def get(self, path: str, port: str = "PENSTOCK_PORT") -> Any:
         """JSON from a port of the platform."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[port]}{path}", timeout=10) as answer:
+        request = urllib.request.Request(f"http://127.0.0.1:{self.ports[port]}{path}")
+        if port == "PENSTOCK_PORT":
+            request.add_header("Authorization", f"Bearer {TOKEN}")
+        with urllib.request.urlopen(request, timeout=10) as answer:
             return json.load(answer)
+
+    def epoch(self) -> int:
+        """That of the leader; 0 if there is none. Every takeover begins a new one, by whichever container."""
+        return self.get("/penstock/v1/overview")["epoch"]
 
     def leader(self) -> str | None:
         """The coordinator that leads, as a service of the compose file."""
@@ -95,9 +105,9 @@ def test_the_demo_survives_its_containers(demo: Demo) -> None:
 
     demo.compose.kill("taskmanager")
     wait_for(lambda: demo.compose.restarts("taskmanager"), "the task manager is restarted", demo)
-    first = wait_for(demo.leader, "somebody leads", demo)
+    first, epoch = wait_for(demo.leader, "somebody leads", demo), wait_for(demo.epoch, "there is an epoch", demo)
     demo.compose.kill(first)
-    wait_for(lambda: demo.leader() not in (None, first), "another one leads", demo)
+    wait_for(lambda: demo.epoch() > epoch, "one leads in a later epoch: the other one, or this one restarted", demo)
 
     want = expected(ROWS)
 
@@ -109,6 +119,16 @@ def test_the_demo_survives_its_containers(demo: Demo) -> None:
     demo.spent.read()
     assert windows(demo.spent.rows) == want
     assert jobs()["orders"] == "RUNNING"
+
+
+def test_nobody_is_let_in_without_the_token(demo: Demo) -> None:
+    """Through the port of the proxy, whatever is asked for; health needs none."""
+    address = f"http://127.0.0.1:{demo.ports['PENSTOCK_PORT']}"
+    for path in ("/jobs/overview", "/penstock/v1/jobs"):
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(address + path, timeout=10)
+    with urllib.request.urlopen(f"{address}/healthz", timeout=10) as answer:
+        assert answer.status == 200
 
 
 def test_task_managers_scale(demo: Demo) -> None:

@@ -188,6 +188,31 @@ def test_secrets_stay_in_secrets(helm: str) -> None:
         assert spec["containers"][0]["envFrom"] == [{"secretRef": {"name": "mine"}}]
 
 
+def test_the_token_is_made_named_or_somebody_elses(helm: str) -> None:
+    """Made at random, long, and no reason to restart a pod; a named one is, where it changes; every pod gets it."""
+
+    def token(objects: list[dict[str, Any]]) -> str:
+        found = [item for item in objects if item["kind"] == "Secret" and item["metadata"]["name"] == "demo-token"]
+        return found[0]["stringData"]["PENSTOCK_TOKEN"]
+
+    def checksums(objects: list[dict[str, Any]]) -> set[str]:
+        return {
+            item["spec"]["template"]["metadata"]["annotations"]["checksum/settings"]
+            for item in objects
+            if item["kind"] in ("Deployment", "StatefulSet")
+        }
+
+    first, second = rendered(helm, *EXTERNAL), rendered(helm, *EXTERNAL)
+    assert len(token(first)) >= 40
+    assert token(first) != token(second)
+    assert checksums(first) == checksums(second)
+    named = rendered(helm, *EXTERNAL, "secrets.token=mine")
+    assert token(named) == "mine"
+    assert checksums(named).isdisjoint(checksums(first))
+    for name, spec in pods(first):
+        assert {"secretRef": {"name": "demo-token"}} in spec["containers"][0]["envFrom"], name
+
+
 def test_monitoring(helm: str) -> None:
     """The rules and dashboards of this repository, as the Prometheus operator and Grafana's sidecar find them."""
     objects = rendered(helm, *EXTERNAL, "monitoring.enabled=true", "monitoring.dashboards=true")

@@ -103,7 +103,7 @@ async def _hang_up(service: ServiceProcess, head: bytes) -> None:
 
 async def test_clients_that_hang_up_in_a_body_are_no_errors(tmp_path: Path) -> None:
     """Two hundred of them leave no traceback, hardly any log, and nobody else waits for them."""
-    form = _head(10_000, "/penstock/v1/jobs", "multipart/form-data; boundary=x")
+    form = _head(10_000, "/penstock/v1/jobs", "multipart/form-data; boundary=x\r\nX-Requested-With: x")
     async with dispatcher(tmp_path) as service:
         before = service.log_file.stat().st_size
 
@@ -162,6 +162,17 @@ async def test_more_connections_than_are_kept(tmp_path: Path) -> None:
         finally:
             for _, writer in idle:
                 writer.transport.abort()
+
+
+async def test_a_page_of_another_site_submits_nothing(tmp_path: Path) -> None:
+    """The form that a page could send to loopback is refused before its body is looked at; so is its own name for us."""
+    form = "multipart/form-data; boundary=x"
+    async with dispatcher(tmp_path) as service:
+        head = _head(0, "/penstock/v1/jobs", form)
+        assert await _status(service, head.replace(b"\r\n\r\n", b"\r\nOrigin: http://evil.example\r\n\r\n")) == 403
+        assert await _status(service, head) == 403
+        assert await _status(service, head.replace(b"\r\n\r\n", b"\r\nX-Requested-With: x\r\n\r\n")) == 400
+        assert await _status(service, b"GET /jobs HTTP/1.1\r\nHost: evil.example\r\n\r\n") == 403
 
 
 async def test_what_is_no_request(tmp_path: Path) -> None:

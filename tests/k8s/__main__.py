@@ -9,6 +9,7 @@ must be there: pushed, or imported.
 from __future__ import annotations
 
 import argparse
+import base64
 import contextlib
 import json
 import os
@@ -63,6 +64,7 @@ class Trial:
         self._images = [f"image.repository={options.images}", f"image.tag={options.tag}", *options.set]
         self._began = time.monotonic()
         self.port = free_port()
+        self.token = ""
 
     def say(self, text: str) -> None:
         """A line of the report, with the time since the beginning."""
@@ -72,7 +74,7 @@ class Trial:
 
     def run(self, *command: str, deadline_s: float = 300, given: str | None = None) -> str:
         """What a command prints; it must succeed."""
-        environment = {**os.environ, "PENSTOCK_REST": f"http://127.0.0.1:{self.port}"}
+        environment = {**os.environ, "PENSTOCK_REST": f"http://127.0.0.1:{self.port}", "PENSTOCK_TOKEN": self.token}
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=deadline_s, input=given, env=environment
         )
@@ -114,7 +116,9 @@ class Trial:
 
     def get(self, path: str) -> Any:
         """JSON of the cluster's REST."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+        headers = {"Authorization": f"Bearer {self.token}"}
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", headers=headers)
+        with urllib.request.urlopen(request, timeout=10) as answer:
             return json.load(answer)
 
     def jobs(self) -> dict[str, str]:
@@ -179,6 +183,8 @@ class Trial:
         """The chart, until every pod is ready; `helm test`."""
         self.helm("install", release, CHART, "--wait", "--timeout", "8m", *self.values(*more))
         self.say(f"{release} installed, every pod is ready")
+        secret = ("get", "secret", f"{release}-token", "--output", "jsonpath={.data.PENSTOCK_TOKEN}")
+        self.token = base64.b64decode(self.kubectl(*secret)).decode()
         self.helm("test", release, "--timeout", "3m")
         self.say("helm test passed")
 

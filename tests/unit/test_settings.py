@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import pickle
+from dataclasses import asdict
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from penstock.errors import UsageError
@@ -28,7 +32,7 @@ def test_file_then_environment(tmp_path: Path) -> None:
     assert settings.tracing.endpoint == "http://o"
     assert settings.name == "a"
     assert settings.kafka == KafkaSettings("k:2", replication=3)
-    assert settings.store.secret_key == "s"
+    assert settings.store.secret_key.reveal() == "s"
 
 
 def test_the_variable_names_a_file(tmp_path: Path) -> None:
@@ -69,7 +73,33 @@ def test_a_missing_file(tmp_path: Path) -> None:
 
 
 def test_secrets_are_not_shown() -> None:
-    """Neither by repr nor inside a dataclass; the value itself is there."""
-    settings = StoreSettings(secret_key=Secret("hunter2"))
-    assert "hunter2" not in repr(settings)
-    assert settings.secret_key.reveal() == "hunter2"
+    """However they are printed; encoders do not take them; the value itself is there, and may be sent to workers."""
+    secret = Secret("hunter2")
+    settings = StoreSettings(secret_key=secret)
+    for shown in (repr(settings), str(secret), f"{secret}", f"{secret!s:>10}", repr([secret])):
+        assert "hunter2" not in shown
+    for encode in (json.dumps, msgspec.json.encode):
+        with pytest.raises(TypeError):
+            encode({"key": secret})
+        with pytest.raises(TypeError):
+            encode(asdict(settings))
+    assert pickle.loads(pickle.dumps(settings)).secret_key.reveal() == "hunter2"
+
+
+def test_a_token_comes_from_the_settings_or_a_file_of_its_own(tmp_path: Path) -> None:
+    """The environment has the last word; an unreadable or empty file is named."""
+    (tmp_path / "token").write_text("from-a-file\n")
+    path = _file(tmp_path, f'token_file = "{tmp_path / "token"}"')
+    assert load_settings(path, {}).token.reveal() == "from-a-file"
+    assert load_settings(path, {"PENSTOCK_TOKEN": "t"}).token.reveal() == "t"
+    for content in (None, ""):
+        (tmp_path / "token").unlink()
+        if content is not None:
+            (tmp_path / "token").write_text(content)
+        else:
+            (tmp_path / "token").mkdir()
+        with pytest.raises(UsageError, match="token_file"):
+            load_settings(path, {})
+        if content is None:
+            (tmp_path / "token").rmdir()
+            (tmp_path / "token").touch()

@@ -24,6 +24,14 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{ .Values.secrets.existing | default (printf "%s-settings" (include "penstock.name" .)) }}
 {{- end -}}
 
+{{/* The Secrets whose keys are settings: the token has one of its own, because it is made here and kept. */}}
+{{- define "penstock.secrets" -}}
+- secretRef: {name: {{ include "penstock.secretName" . }}}
+{{- if not .Values.secrets.existing }}
+- secretRef: {name: {{ include "penstock.name" . }}-token}
+{{- end }}
+{{- end -}}
+
 {{- define "penstock.brokers" -}}
 {{- if .Values.bundled.kafka.enabled -}}
 {{ include "penstock.name" . }}-kafka:9092
@@ -191,7 +199,7 @@ metadata:
     {{- include "penstock.labels" $root | nindent 4 }}
     app.kubernetes.io/component: {{ .part }}
   annotations:
-    checksum/settings: {{ include (print $root.Template.BasePath "/secret.yaml") $root | sha256sum }}
+    checksum/settings: {{ print (include (print $root.Template.BasePath "/secret.yaml") $root) $root.Values.secrets.token | sha256sum }}
     {{- with .annotations }}{{ toYaml . | nindent 4 }}{{ end }}
 spec:
   serviceAccountName: {{ .account | default (include "penstock.name" $root) }}
@@ -210,8 +218,7 @@ spec:
       ports:
         - {name: http, containerPort: {{ .port }}}
       env: {{- include "penstock.env" $root | nindent 8 }}
-      envFrom:
-        - secretRef: {name: {{ include "penstock.secretName" $root }}}
+      envFrom: {{- include "penstock.secrets" $root | nindent 8 }}
       securityContext: {{- include "penstock.containerSecurity" $root | nindent 8 }}
       {{- include "penstock.probes" $root | nindent 6 }}
       resources: {{- toYaml .values.resources | nindent 8 }}

@@ -1,6 +1,6 @@
 """Settings of Kafka as the two clients want them: aiokafka (frames, control) and confluent-kafka (users' topics).
 
-The only place that knows how each client spells security. Passwords stay `Secret`, so a printed dict shows stars.
+The only place that knows how each client spells security. In a printed dict passwords are stars.
 Neither an adapter nor a connector, because both need it: connectors do not import adapters.
 """
 
@@ -39,6 +39,15 @@ def durable_topic(copies: int) -> dict[str, str]:
     return {"min.insync.replicas": str(max(1, copies - 1)), "unclean.leader.election.enable": "false"}
 
 
+class _Password(str):
+    """The string that the clients want, which a printed dict of options does not show."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'***'"
+
+
 def aiokafka_options(settings: KafkaSettings, client_id: str) -> dict[str, Any]:
     """Keyword arguments for aiokafka's producers, consumers, admin and plain clients.
 
@@ -58,7 +67,7 @@ def aiokafka_options(settings: KafkaSettings, client_id: str) -> dict[str, Any]:
         _check_sasl(settings)
         options["sasl_mechanism"] = settings.sasl_mechanism
         options["sasl_plain_username"] = settings.sasl_username
-        options["sasl_plain_password"] = settings.sasl_password
+        options["sasl_plain_password"] = _Password(settings.sasl_password.reveal())
     return options
 
 
@@ -125,14 +134,14 @@ def confluent_options(settings: KafkaSettings, client_id: str) -> dict[str, Any]
             "ssl.ca.location": settings.ssl_cafile,
             "ssl.certificate.location": settings.ssl_certfile,
             "ssl.key.location": settings.ssl_keyfile,
-            "ssl.key.password": settings.ssl_keypassword,
+            "ssl.key.password": _Password(settings.ssl_keypassword.reveal()),
         }
         options |= {name: value for name, value in files.items() if value}
     if settings.security_protocol in ("SASL_PLAINTEXT", "SASL_SSL"):
         _check_sasl(settings)
         options["sasl.mechanism"] = settings.sasl_mechanism
         options["sasl.username"] = settings.sasl_username
-        options["sasl.password"] = settings.sasl_password
+        options["sasl.password"] = _Password(settings.sasl_password.reveal())
     return options
 
 

@@ -7,10 +7,11 @@ Secrets never appear in a repr, a log line or an error.
 
 from __future__ import annotations
 
+import hmac
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, get_type_hints
 
@@ -24,17 +25,29 @@ FILE_VARIABLE = "PENSTOCK_CLUSTER"
 T = TypeVar("T")
 
 
-class Secret(str):
-    """A password or key: shown as stars, used as the string it is."""
+class Secret:
+    """A password or key. No string, so that nothing prints, formats or encodes it by accident: who uses it says so."""
 
-    __slots__ = ()
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str = "") -> None:
+        self._text = text
 
     def __repr__(self) -> str:
         return "'***'"
 
+    def __bool__(self) -> bool:
+        return bool(self._text)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and hmac.compare_digest(self._text.encode(), other._text.encode())
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
     def reveal(self) -> str:
         """The plain string."""
-        return str.__str__(self)
+        return self._text
 
 
 _NONE = Secret()
@@ -105,6 +118,10 @@ class ClusterSettings:
     name: str = "local"
     rest: str = "http://127.0.0.1:8081"
     """Where clients find the dispatcher; several separated by commas."""
+    token: Secret = _NONE
+    """What clients prove to the dispatcher that they may submit code; needed where it listens beyond loopback."""
+    token_file: str = ""
+    """Or the file that holds it."""
     kafka: KafkaSettings = field(default_factory=KafkaSettings)
     redis: RedisSettings = field(default_factory=RedisSettings)
     store: StoreSettings = field(default_factory=StoreSettings)
@@ -121,7 +138,20 @@ def load_settings(path: str | Path | None = None, environ: Mapping[str, str] | N
     named = path or environment.get(FILE_VARIABLE)
     values = _read(Path(named)) if named else _read(DEFAULT_FILE) if DEFAULT_FILE.exists() else {}
     where = str(named or DEFAULT_FILE)
-    return _build(ClusterSettings, values, where, "PENSTOCK", environment)
+    settings = _build(ClusterSettings, values, where, "PENSTOCK", environment)
+    if settings.token or not settings.token_file:
+        return settings
+    return replace(settings, token=_token_in(Path(settings.token_file)))
+
+
+def _token_in(path: Path) -> Secret:
+    try:
+        text = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"token_file: {path} cannot be read: {error}") from error
+    if not text:
+        raise UsageError(f"token_file: {path} is empty")
+    return Secret(text)
 
 
 def settings_to_toml(settings: ClusterSettings) -> str:
@@ -130,19 +160,22 @@ def settings_to_toml(settings: ClusterSettings) -> str:
     tables: list[str] = []
     for item in fields(settings):
         value = getattr(settings, item.name)
-        if isinstance(value, str):
-            lines.append(f"{item.name} = {_quoted(value)}")
+        if isinstance(value, str | Secret):
+            if item.name in ("name", "rest") or value:
+                lines.append(f"{item.name} = {_quoted(value)}")
             continue
         tables += ["", f"[{item.name}]"]
         for inner in fields(value):
             content = getattr(value, inner.name)
             if content != inner.default:
-                tables.append(f"{inner.name} = {_quoted(content) if isinstance(content, str) else content}")
+                tables.append(f"{inner.name} = {_quoted(content) if isinstance(content, str | Secret) else content}")
     return "\n".join([*lines, *tables]) + "\n"
 
 
-def _quoted(text: str) -> str:
-    return msgspec.json.encode(str.__str__(text)).decode()  # a JSON string is a TOML basic string
+def _quoted(text: str | Secret) -> str:
+    return msgspec.json.encode(
+        text.reveal() if isinstance(text, Secret) else text
+    ).decode()  # a JSON string is a TOML basic string
 
 
 def _read(path: Path) -> dict[str, Any]:

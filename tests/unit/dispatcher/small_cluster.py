@@ -34,7 +34,7 @@ from penstock_dispatcher.cluster import DispatcherPorts
 START = datetime(2026, 1, 1, tzinfo=UTC)
 ROWS = 6_000
 TIMEOUTS = CoordinatorTimeouts(lease_ttl_ms=3_000, takeover_ms=300, worker_ms=1_500)
-ADDRESS = "http://dispatcher"
+ADDRESS = "http://localhost"
 
 
 @dataclass
@@ -71,7 +71,7 @@ class SmallCluster:
         ports = DispatcherPorts(self.log, self.blobs, self.metadata, self.clock, lambda: uuid.uuid4().hex)
         self.app = dispatcher_app(ports, Readiness(), list)
         self.transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
-        self.http = httpx.AsyncClient(transport=self.transport, base_url=ADDRESS)
+        self.http = httpx.AsyncClient(transport=self.transport, base_url=ADDRESS, headers={"X-Requested-With": "test"})
         self.client = ClusterClient(ADDRESS, self.transport)
 
     def set_rate(self, rate: float | None) -> None:

@@ -32,7 +32,7 @@ from penstock_dispatcher.cluster import DispatcherPorts
 from penstock_pipeline import service as service_module
 from penstock_pipeline.service import PipelineService
 
-ADDRESS = "http://dispatcher"
+ADDRESS = "http://localhost"
 
 
 @pytest.fixture(autouse=True)

@@ -51,18 +51,27 @@ async def test_compose_that_is_not_possible_is_an_error_if_named(tmp_path: Path,
         await choose_way("compose", tmp_path)
 
 
-async def test_up_and_down_are_compose_s(tmp_path: Path, docker: Path) -> None:
-    """Up waits for the health checks and hands out the file's settings; down ends the same project."""
-    file, platform = tmp_path / "docker-compose.yml", ComposePlatform(tmp_path / "state")
+async def test_up_and_down_are_compose_s(tmp_path: Path, docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up waits for the health checks, makes a token that it keeps, and hands out the file's settings with it; down ends
+    the same project."""
+    file, platform, tokens = tmp_path / "docker-compose.yml", ComposePlatform(tmp_path / "state"), tmp_path / "tokens"
+    monkeypatch.delenv("PENSTOCK_TOKEN", raising=False)
+    program(tmp_path / "bin", "docker", f'echo "$@" >> {docker}; echo $PENSTOCK_TOKEN >> {tokens}')
     file.write_text(OURS)
     (tmp_path / "settings.toml").write_text('name = "composed"\n')
     report = await platform.up(file, Wishes())
     assert report.settings.name == "composed"
+    token = report.settings.token.reveal()
+    assert len(token) >= 32
+    assert tokens.read_text().split() == [token]
+    (tmp_path / "settings.toml").write_text('name = "again"\n')
+    assert (await platform.up(file, Wishes())).settings.token.reveal() == token
     assert platform.file.stat().st_mode & 0o777 == 0o600
     assert platform.exists
     await platform.down(purge=True)
     assert not platform.exists
     assert docker.read_text().splitlines() == [
+        f"compose --file {file} up --detach --wait",
         f"compose --file {file} up --detach --wait",
         f"compose --file {file} down --volumes",
     ]

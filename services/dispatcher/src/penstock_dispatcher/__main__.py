@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from penstock.adapters.system_clock import SystemClock
 from penstock.leaving import leave
+from penstock.runtime.access import access_of
 from penstock.runtime.cluster_ports import cluster_log, cluster_metadata, cluster_store
 from penstock.runtime.serving import Readiness, http_server, run_service, service_parser, watch_readiness
 from penstock.settings import ClusterSettings
@@ -18,11 +19,20 @@ from penstock_dispatcher.cluster import DispatcherPorts
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a dispatcher; the exit code."""
     parser = service_parser("dispatcher", "The REST interface of a cluster; run as many as you like.", "127.0.0.1:8081")
+    parser.add_argument(
+        "--allowed-host", action="append", default=[], metavar="NAME",
+        help="a name that clients call this service by, besides localhost, addresses and those in rest of the settings",
+    )  # fmt: skip
+    parser.add_argument(
+        "--insecure-no-token", action="store_true",
+        help="listen beyond loopback without a token: whoever reaches it may run code on the cluster",
+    )  # fmt: skip
     return run_service(parser.parse_args(argv), serve)
 
 
 async def serve(settings: ClusterSettings, arguments: argparse.Namespace) -> None:
     """Answer requests until cancelled."""
+    access = access_of(settings, arguments.http, arguments.allowed_host, insecure=arguments.insecure_no_token)
     clock = SystemClock()
     readiness = Readiness()
     async with (
@@ -32,7 +42,7 @@ async def serve(settings: ClusterSettings, arguments: argparse.Namespace) -> Non
     ):
         ports = DispatcherPorts(log, blobs, metadata, clock, lambda: uuid.uuid4().hex)
         app = dispatcher_app(ports, readiness, list)
-        async with http_server(app, arguments.http):
+        async with http_server(app, arguments.http, access):
             await watch_readiness(readiness, log, blobs, clock)
 
 

@@ -180,7 +180,7 @@ class _Work:
             restored_from=restore,
             job=hashlib.sha256(f"job\0{self._run}".encode()).hexdigest()[:32],
         )
-        async with ClusterClient(self._settings.rest) as cluster:
+        async with ClusterClient(self._settings.rest, token=self._settings.token) as cluster:
             requested = await cluster.submit(submission, job.sources)
             await _accepted(cluster, requested, deadline_s)
         return requested

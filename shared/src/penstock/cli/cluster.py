@@ -27,7 +27,8 @@ def with_cluster(arguments: argparse.Namespace, work: Callable[[ClusterClient], 
     """Do something with the cluster that the options name."""
 
     async def run() -> T:
-        async with ClusterClient(load_settings(arguments.cluster).rest) as cluster:
+        settings = load_settings(arguments.cluster)
+        async with ClusterClient(settings.rest, token=settings.token) as cluster:
             return await work(cluster)
 
     return asyncio.run(run())

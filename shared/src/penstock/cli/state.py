@@ -48,7 +48,7 @@ def _opened(arguments: argparse.Namespace) -> Savepoint:
 
 
 async def _restore(settings: ClusterSettings, name: str) -> Restore:
-    async with ClusterClient(settings.rest) as cluster:
+    async with ClusterClient(settings.rest, token=settings.token) as cluster:
         return (await cluster.savepoint(name)).restore
 
 

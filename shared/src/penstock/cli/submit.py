@@ -89,7 +89,7 @@ async def _submit(
     arguments: argparse.Namespace,
     console: Console,
 ) -> int:
-    async with ClusterClient(settings.rest) as cluster:
+    async with ClusterClient(settings.rest, token=settings.token) as cluster:
         if arguments.from_savepoint:
             restore = await find_restore(cluster, settings, arguments.from_savepoint)
             submission = replace(submission, restored_from=restore)

@@ -36,6 +36,7 @@ from penstock.client.errors import NoAnswerError, RefusedError
 from penstock.client.run_documents import Located, RunBody, RunDetail, RunList, RunLog, RunSubmission
 from penstock.errors import CorruptDataError, UsageError
 from penstock.runtime.collected import CollectedPart
+from penstock.settings import Secret
 
 ANSWER_S: Final = 20.0
 """How long a dispatcher may take: it gives up on Kafka, Redis and the store before that."""
@@ -43,6 +44,7 @@ CONNECT_S: Final = 3.0
 UPLOAD_S: Final = 120.0
 POLL_S: Final = 0.2
 UNAVAILABLE: Final = (502, 503, 504)
+_NO_TOKEN: Final = Secret()
 
 T = TypeVar("T")
 
@@ -54,10 +56,17 @@ class ClusterClient:
     says no, and `CorruptDataError` if the answer is none of ours.
     """
 
-    def __init__(self, addresses: str | Sequence[str], transport: httpx.AsyncBaseTransport | None = None) -> None:
+    def __init__(
+        self,
+        addresses: str | Sequence[str],
+        transport: httpx.AsyncBaseTransport | None = None,
+        *,
+        token: Secret = _NO_TOKEN,
+    ) -> None:
         """
         Args:
             addresses: `http://host:port` of one or several dispatchers, also in one string, separated by commas.
+            token: what they demand, if they do.
             transport: instead of the network, for tests.
 
         Raises:
@@ -71,7 +80,10 @@ class ClusterClient:
             if not address.startswith(("http://", "https://")):
                 raise UsageError(f"{address!r} is no address of a dispatcher; write http://HOST:PORT")
         timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
-        self._http = httpx.AsyncClient(timeout=timeout, transport=transport, trust_env=False)
+        headers = {"X-Requested-With": "penstock"}
+        if token:
+            headers["Authorization"] = f"Bearer {token.reveal()}"
+        self._http = httpx.AsyncClient(timeout=timeout, transport=transport, trust_env=False, headers=headers)
 
     async def __aenter__(self) -> Self:
         return self

@@ -7,7 +7,9 @@ to the compose file. Any other project's docker-compose.yml is left alone.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import secrets
 import shutil
 from dataclasses import fields
 from pathlib import Path
@@ -21,6 +23,7 @@ from penstock.platform.plan import Wishes, write_private
 from penstock.settings import load_settings
 
 COMPOSE_FILE: Final = "docker-compose.yml"
+TOKEN_VARIABLE: Final = "PENSTOCK_TOKEN"
 
 _LINE: Final = re.compile(r"^x-penstock-cluster:\s*[\"']?([^\"'\s#]+)", re.MULTILINE)
 _ANSWER_S: Final = 15
@@ -53,6 +56,7 @@ class ComposePlatform:
         self.folder = folder.resolve()
         self.file = self.folder / "cluster.toml"
         self._record = self.folder / "cluster.d" / "compose"
+        self._token_file = self.folder / "cluster.d" / "token"
 
     @property
     def exists(self) -> bool:
@@ -74,14 +78,17 @@ class ComposePlatform:
         settings = _settings_file(compose_file)
         content = await asyncio.to_thread(settings.read_bytes)
         self._record.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        token = self._make_token()
         self._record.write_text(str(compose_file.resolve()))
         try:
             with progress("docker compose up"):
-                await _docker("compose", "--file", str(compose_file), "up", "--detach", "--wait", deadline_s=_UP_S)
+                await _docker(
+                    "compose", "--file", str(compose_file), "up", "--detach", "--wait", deadline_s=_UP_S, token=token
+                )
         except BaseException:
             await self.down(progress=progress)
             raise
-        write_private(self.file, content)
+        write_private(self.file, f'token = "{token}"\n'.encode() + content)
         return UpReport(load_settings(self.file, {}), self.file, ("docker compose",), (), {})
 
     async def down(self, *, purge: bool = False, progress: Progress = silent) -> DownReport:
@@ -93,11 +100,22 @@ class ComposePlatform:
         compose_file = await asyncio.to_thread(self._record.read_text)
         with progress("docker compose down"):
             volumes = ["--volumes"] if purge else []
-            await _docker("compose", "--file", compose_file, "down", *volumes, deadline_s=_UP_S)
+            await _docker(
+                "compose", "--file", compose_file, "down", *volumes, deadline_s=_UP_S, token=self._make_token()
+            )
         self._record.unlink()
         if purge:
             self.file.unlink(missing_ok=True)
+            self._token_file.unlink(missing_ok=True)
         return DownReport(("docker compose",), (), purged=purge)
+
+    def _make_token(self) -> str:
+        """That of the environment, else of the last time, else a new one."""
+        if given := os.environ.get(TOKEN_VARIABLE):
+            return given
+        if not self._token_file.exists():
+            write_private(self._token_file, secrets.token_hex(32).encode())
+        return self._token_file.read_text()
 
 
 def _file_problem(path: Path) -> str:
@@ -129,10 +147,11 @@ async def _engine_problem() -> str:
     return ""
 
 
-async def _docker(*arguments: str, deadline_s: float) -> None:
+async def _docker(*arguments: str, deadline_s: float, token: str = "") -> None:
     process = await asyncio.create_subprocess_exec(
         "docker",
         *arguments,
+        env={**os.environ, TOKEN_VARIABLE: token} if token else None,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,

@@ -28,6 +28,7 @@ from penstock.observability.logs import configure_logging
 from penstock.observability.metrics import Sample, prometheus_text
 from penstock.ports import Blobs, Clock, Log
 from penstock.protocol.messages import LeaderTick, decode_command
+from penstock.runtime.access import Access, Gate
 from penstock.runtime.http_limits import MAX_HEAD_BYTES, BoundedConnection, Guarded
 from penstock.runtime.topics import COMMANDS
 from penstock.settings import ClusterSettings, load_settings
@@ -37,6 +38,8 @@ CHECK_S: Final = 1.0
 ANSWER_S: Final = 5.0
 LEADER_SEEN_MS: Final = 5_000
 """A leader that was heard of so recently is known."""
+
+NOBODY_ASKS: Final = Access()
 
 _log = structlog.get_logger("penstock.service")
 
@@ -125,8 +128,13 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def http_server(app: Any, address: str) -> AsyncGenerator[str]:
+async def http_server(app: Any, address: str, access: Access = NOBODY_ASKS) -> AsyncGenerator[str]:
     """Serve an ASGI application; gives the address that it listens on (a port of 0 is any free one).
+
+    Args:
+        app: the application.
+        address: HOST:PORT.
+        access: who may ask for more than health and metrics; by default there is nothing more to ask for.
 
     Raises:
         UsageError: the address is taken, or is none.
@@ -142,8 +150,8 @@ async def http_server(app: Any, address: str) -> AsyncGenerator[str]:
         bound.close()
         raise UsageError(f"--http {address}: cannot listen there: {error.strerror}") from error
     config = uvicorn.Config(
-        Guarded(app), http=BoundedConnection, ws="none", h11_max_incomplete_event_size=MAX_HEAD_BYTES, log_config=None,
-        access_log=False, lifespan="off", timeout_graceful_shutdown=5, server_header=False,
+        Guarded(Gate(app, access)), http=BoundedConnection, ws="none", h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+        log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=5, server_header=False,
     )  # fmt: skip
     server = _Server(config)
     serving = asyncio.create_task(server.serve([bound]))
