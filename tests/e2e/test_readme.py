@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -81,9 +79,6 @@ def test_the_walk_through_a_cluster(folder: Path) -> None:
     """Every line of it, in order, on a platform of its own; a worker of that platform is killed and no other."""
     try:
         for command in CLUSTER:
-            if "pgrep" in command:
-                kill_a_worker(folder)
-                continue
             result = shell(folder, command)
             assert result.returncode == 0, f"{command}\n{result.stdout}{result.stderr}"
     finally:
@@ -101,20 +96,6 @@ def test_the_walk_from_history_to_the_stream(folder: Path) -> None:
     finally:
         shell(folder, ".venv/bin/penstock down --purge")
     assert len((folder / "expected").read_text().splitlines()) == 6_901
-
-
-def kill_a_worker(folder: Path) -> None:
-    """The line of the README, where other tests have workers too: the oldest one that was started in this folder."""
-    mark = f"PENSTOCK_PLATFORM={folder}/".encode()
-    workers: list[int] = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if b"worker_process" in (process / "cmdline").read_bytes() and mark in (process / "environ").read_bytes():
-                workers.append(int(process.name))
-        except OSError:
-            continue
-    assert workers, "no worker of this platform runs"
-    os.kill(min(workers), signal.SIGKILL)
 
 
 def test_its_test_of_a_pipeline_passes(folder: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import UsageError
-from penstock.runtime.loading import load_pipeline
+from penstock.runtime.loading import load_pipeline, parse_parameters
 
 
 @pytest.fixture(autouse=True)
@@ -80,3 +80,14 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "notes.txt").write_text("")
     with pytest.raises(UsageError, match=name):
         load_pipeline(str(tmp_path / name), {})
+
+
+def test_a_value_may_come_from_elsewhere_than_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the environment or a file; what is not there is named, and no value."""
+    monkeypatch.setenv("DB", "hunter2")
+    (tmp_path / "value").write_text("from a file\n")
+    given = ["a=@env:DB", f"b=@file:{tmp_path / 'value'}", "c=@home", "d=x=@env:DB"]
+    assert parse_parameters(given) == {"a": "hunter2", "b": "from a file", "c": "@home", "d": "x=@env:DB"}
+    for missing in ("a=@env:NOWHERE", f"a=@file:{tmp_path / 'none'}"):
+        with pytest.raises(UsageError, match="--param a=@"):
+            parse_parameters([missing])

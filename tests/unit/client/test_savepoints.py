@@ -15,7 +15,7 @@ from penstock.client.exporting import export_savepoint, import_savepoint
 from penstock.errors import CorruptDataError, UsageError
 from penstock.protocol.manifests import Manifest, decode_manifest, encode_manifest
 from penstock.protocol.messages import Handle, OperatorHandles, Restore, SubtaskSnapshot
-from penstock.savepoint.folder import check_target, read_folder
+from penstock.savepoint.folder import check_target, read_folder, write_file
 from penstock.savepoint.listing import entries_of, only_key, rows_of
 from penstock.savepoint.operators import checked_uid
 from penstock.state.segments import encode_segments
@@ -76,6 +76,16 @@ async def test_a_savepoint_travels_through_a_folder(tmp_path: Path) -> None:
     handles = [s.operators["fraud"].keyed for s in manifest.subtasks["v1"].values()]
     assert {handle.key for handle in handles if handle} < set(keys)
     assert brought.checkpoint == restore.checkpoint
+
+
+async def test_a_savepoint_in_a_folder_is_its_owner_s(tmp_path: Path) -> None:
+    """State is what the rows were about: neither the folder nor a file in it can be read by others."""
+    folder = tmp_path / "backup" / "monday"
+    write_file(folder / "objects" / "a", b"state")
+    write_file(folder / "objects" / "a", b"state again")
+    for path in (tmp_path / "backup", folder, folder / "objects"):
+        assert path.stat().st_mode & 0o777 == 0o700
+    assert (folder / "objects" / "a").stat().st_mode & 0o777 == 0o600
 
 
 async def test_a_savepoint_in_a_folder_is_read(tmp_path: Path) -> None:

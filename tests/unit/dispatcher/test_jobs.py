@@ -179,3 +179,19 @@ async def test_what_sinks_gathered_is_handed_out() -> None:
         assert (await cluster.client.outcome(await cluster.client.cancel(job), 20)).state == "completed"
         assert await cluster.ended(job) == "CANCELED"
         assert (await cluster.client.collected(job)).parts == ()
+
+
+async def test_values_of_parameters_are_for_the_job_alone() -> None:
+    """Their names are shown; nothing that the interface says about a job holds the values."""
+    async with small_cluster() as cluster:
+        artifact = {"target": "cluster.py", "parameters": {"password": "hunter2"}}
+        job = await cluster.submit(artifact=artifact)
+        await cluster.checkpointed(job)
+        submitted = (await cluster.client.log(job)).records[0]
+        assert submitted["artifact"]["parameters"] == {"password": "***"}
+        for path in ("", "/log", "/checkpoints", "/failures"):
+            assert "hunter2" not in (await cluster.http.get(f"/penstock/v1/jobs/{job}{path}")).text
+        history = await cluster.store.history(job)
+        assert history.submit is not None
+        assert history.submit.artifact is not None
+        assert history.submit.artifact.parameters == {"password": "hunter2"}

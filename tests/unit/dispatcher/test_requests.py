@@ -90,7 +90,10 @@ async def test_unknown_jobs_and_paths() -> None:
         job = await cluster.submit()
         await cluster.checkpointed(job)
         assert "did you mean 'counts'" in errors(await cluster.http.get("/penstock/v1/jobs/count"), 404)
-        assert "there is no job" in errors(await cluster.http.get(f"/penstock/v1/jobs/{JOB}"), 404)
+        unknown = errors(await cluster.http.get(f"/penstock/v1/jobs/{JOB}"), 404)
+        assert "there is no job" in unknown
+        assert job not in unknown
+        assert job not in errors(await cluster.http.get("/penstock/v1/jobs/something-else"), 404)
         assert "there is no request" in errors(await cluster.http.get(f"/penstock/v1/jobs/{job}/requests/{JOB}"), 404)
         assert "no savepoint" in errors(await cluster.http.get("/penstock/v1/savepoints/find?name=counts"), 404)
         assert "Not found" in errors(await cluster.http.post("/overview"), 404)

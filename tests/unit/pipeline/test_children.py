@@ -8,6 +8,7 @@ import sys
 from collections.abc import Awaitable, Callable, Generator
 from pathlib import Path
 
+import msgspec
 import pytest
 from small_pipeline import until
 
@@ -161,6 +162,8 @@ def test_what_a_process_is_given(attempts: Attempts) -> None:
     assert command[0].endswith("/bin/spark-submit")
     assert command[command.index("--master") + 1] == "local[2]"
     assert "spark.executor.memory=2g" in command
+    secret = msgspec.structs.replace(spec.options, conf={"spark.hadoop.fs.s3a.secret.key": "hunter2"})
+    assert "hunter2" not in str(submit_command(attempts.files, msgspec.structs.replace(spec, options=secret)))
     assert f"spark.local.dir={attempts.files.path}/tmp" in command
     assert command[-1] == str(attempts.files.launcher)
     environment = submit_environment("local[2]", {"PATH": "/bin", "PENSTOCK_KAFKA_BROKERS": "other:9092"})

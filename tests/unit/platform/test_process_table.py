@@ -20,10 +20,12 @@ async def test_another_process_can_end_what_was_recorded(tmp_path: Path) -> None
     server = SmallServer(tmp_path, free_port(), record=table.record, mark="mark")
     await server.start()
     other = ProcessTable.load(path)
+    assert (tmp_path / "small.pid").read_text() == f"{server.pid}\n"
     assert other.running() == other.processes == {"small": server.process}
     await other.end(["small", "unknown"], 20)
     assert not server.is_running
     assert ProcessTable.load(path).processes == {}
+    assert not (tmp_path / "small.pid").exists()
 
 
 async def test_a_recycled_number_is_not_ended(tmp_path: Path) -> None:

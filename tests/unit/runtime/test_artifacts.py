@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+import stat
 import subprocess
 import sys
 import textwrap
@@ -14,6 +16,7 @@ import pytest
 
 from penstock.errors import CorruptDataError, PipelineError
 from penstock.protocol.joblog import Artifact
+from penstock.runtime import artifacts
 from penstock.runtime.artifacts import check_requirements, unpack
 
 PIPELINE = """
@@ -118,3 +121,54 @@ def test_missing_requirements_are_named_all_at_once() -> None:
     check_requirements([f"msgspec=={msgspec.__version__}", "polars==0.0.1"])
     with pytest.raises(PipelineError, match=r"not-there==1\.0, nor-this==2\.0; install"):
         check_requirements(["not-there==1.0", "polars==0.0.1", "nor-this==2.0"])
+
+
+def zipped(*entries: tuple[str | zipfile.ZipInfo, bytes]) -> tuple[Artifact, bytes]:
+    """A zip and what names it."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in entries:
+            archive.writestr(name, data)
+    data = buffer.getvalue()
+    return Artifact("key", hashlib.sha256(data).hexdigest(), "a.py"), data
+
+
+def link(name: str) -> zipfile.ZipInfo:
+    """The entry of a symbolic link."""
+    entry = zipfile.ZipInfo(name)
+    entry.external_attr = (stat.S_IFLNK | 0o777) << 16
+    return entry
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        ([("a.py", b""), ("../b.py", b"")], "outside its folder"),
+        ([("/b.py", b"")], "outside its folder"),
+        ([("a/../../b.py", b"")], "outside its folder"),
+        ([("..\\b.py", b"")], "outside its folder"),
+        ([(link("a.py"), b"/etc/passwd")], "a link"),
+        ([("large.py", b" " * 3_000_000)], "2 MiB; the limit is 1 MiB"),
+        ([(f"{n}.py", b"") for n in range(11)], "11 files; the limit is 10"),
+    ],
+)
+def test_sources_that_would_fill_a_disk_or_leave_their_folder(
+    entries: list[tuple[str | zipfile.ZipInfo, bytes]], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused before a file is written."""
+    monkeypatch.setattr(artifacts, "MAX_UNPACKED_BYTES", 1 << 20)
+    monkeypatch.setattr(artifacts, "MAX_FILES", 10)
+    artifact, data = zipped(*entries)
+    with pytest.raises(CorruptDataError, match=said):
+        unpack(artifact, data, tmp_path / "here")
+    assert not (tmp_path / "here").exists()
+
+
+def test_an_entry_that_says_less_than_it_holds(tmp_path: Path) -> None:
+    """A size that is not true does not get past the limit: no more than what was said is read."""
+    _, data = zipped(("a.py", b" " * 100_000))
+    lied = data.replace((100_000).to_bytes(4, "little"), (10).to_bytes(4, "little"))
+    assert lied != data
+    artifact = Artifact("key", hashlib.sha256(lied).hexdigest(), "a.py")
+    with pytest.raises(CorruptDataError, match="no zip that can be unpacked"):
+        unpack(artifact, lied, tmp_path)

@@ -45,7 +45,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--application", metavar="FILE", help="run this pipeline, once, on this cluster")
     parser.add_argument("--parallelism", type=int, default=1, metavar="N", help="of the application (1)")
     parser.add_argument(
-        "--param", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the application"
+        "--param",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a parameter of the application; @env:VARIABLE and @file:PATH keep its value off the command line",
     )
     parser.add_argument("--from-savepoint", metavar="KEY", help="the manifest that the application starts from")
     return run_service(parser.parse_args(argv), serve)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import zipfile
 from io import BytesIO
 from typing import Final, TypeVar
@@ -13,6 +14,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.client.documents import MAX_DOCUMENT_BYTES, MAX_SOURCES_BYTES
+from penstock.runtime.artifacts import problem_of
 from penstock_dispatcher.refusing import RestError, problem
 
 MAX_BODY_BYTES: Final = 1 << 20
@@ -101,13 +103,19 @@ async def _part(value: UploadFile | str | None, name: str, limit: int) -> bytes:
     return data
 
 
-def check_sources(data: bytes, target: str) -> None:
-    """Raise `RestError` if this is no zip with the file of `target` in it."""
+async def check_sources(data: bytes, target: str) -> None:
+    """Raise `RestError` if this is no zip with the file of `target` in it that a task manager would unpack."""
+    await asyncio.to_thread(_check_sources, data, target)  # a list of a million files takes seconds to read
+
+
+def _check_sources(data: bytes, target: str) -> None:
     file = target.partition(":")[0]
     try:
         with zipfile.ZipFile(BytesIO(data)) as archive:
-            names = archive.namelist()
+            names, problem = archive.namelist(), problem_of(archive)
     except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError) as error:
         raise RestError(400, f"sources: this is no zip: {error}") from error
+    if problem:
+        raise RestError(400, f"sources: {problem}")
     if file not in names:
         raise RestError(400, f"sources: {file!r}, which artifact.target names, is not in the zip")

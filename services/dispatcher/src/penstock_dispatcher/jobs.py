@@ -30,8 +30,11 @@ from penstock_dispatcher.cluster import Cluster
 from penstock_dispatcher.refusing import RestError
 
 SHORTEST_PREFIX: Final = 6
+HIDDEN: Final = "***"
+"""In the place of values that only the job itself needs to know."""
 SHOWN: Final = 100
 """How many checkpoints are listed."""
+LIST_THEM: Final = "list them with penstock jobs --all"
 _HEX: Final = frozenset("0123456789abcdef")
 _RUNNING: Final = ("running", "ended")
 
@@ -111,7 +114,7 @@ class Jobs:
         """The job of this id; raises `RestError` 404."""
         history = await self._cluster.history(job)
         if history.submit is None:
-            raise RestError(404, await self._unknown(job))
+            raise RestError(404, f"there is no job {job}; {LIST_THEM}")
         view = await self._cluster.view_if_any()
         return Found(job, history, _view_of(view, job), await self._finished(job) if history.terminated else None)
 
@@ -135,10 +138,6 @@ class Jobs:
             if matching:
                 raise RestError(409, f"several jobs are called {name!r}: {some(matching)}; give the id")
         raise RestError(404, f"there is no job {name!r}; {nearest_of(name, {*names.values(), *ended.values()})}")
-
-    async def _unknown(self, job: str) -> str:
-        active, finished = await self._cluster.ids()
-        return f"there is no job {job}; {nearest_of(job, {*active, *finished})}"
 
     async def _finished(self, job: str) -> FinishedJob | None:
         return next((finished for finished in await self._cluster.finished() if finished.job == job), None)
@@ -248,13 +247,18 @@ def failures_of(found: Found) -> Failures:
 
 def log_of(found: Found) -> JobLog:
     """The records, without the graphs, which stand in the job's description."""
-    records: list[dict[str, Any]] = []
-    for record in found.history.records:
-        plain: dict[str, Any] = msgspec.to_builtins(record)
-        plain.pop("graph", None)
-        plain.pop("scalable", None)
-        records.append(plain)
-    return JobLog(found.job, tuple(records))
+    return JobLog(found.job, tuple(map(shown_record, found.history.records)))
+
+
+def shown_record(record: msgspec.Struct) -> dict[str, Any]:
+    """A record of a log as it is shown: without graphs, and without values that may be secrets."""
+    plain: dict[str, Any] = msgspec.to_builtins(record)
+    plain.pop("graph", None)
+    plain.pop("scalable", None)
+    for holder, name in ((plain.get("artifact"), "parameters"), (plain.get("options"), "conf")):
+        if isinstance(holder, dict):
+            holder[name] = dict.fromkeys(holder.get(name) or {}, HIDDEN)
+    return plain
 
 
 def savepoints_of(job: str, history: JobHistory) -> list[Savepoint]:
@@ -295,7 +299,7 @@ def some(jobs: list[str]) -> str:
 
 def nearest_of(name: str, known: set[str]) -> str:
     """What was probably meant, or where to look."""
-    if len(known) <= SHORTEST_PREFIX:
-        return nearest(name, sorted(known))
+    if not known:
+        return "there are none"
     close = nearest(name, sorted(known))
-    return close if close.startswith("did you mean") else "list them with penstock jobs --all"
+    return close if close.startswith("did you mean") else LIST_THEM

@@ -239,7 +239,7 @@ class PenstockRoutes:
         graph = checked_graph(submission.name, submission.graph, "job.graph")
         if submission.scalable is not None:
             checked_graph(submission.name, submission.scalable, "job.scalable")
-        check_sources(sources, submission.artifact.target)
+        await check_sources(sources, submission.artifact.target)
         await self._cluster.leading_view()
         await self._check_restore(submission)
         key, digest = await self._cluster.store_sources(sources)

@@ -131,7 +131,7 @@ class RunRoutes:
             raise RestError(400, f"run: {run!r} is no id; write {text}")
         asked = checked_id(submission.request, self._cluster.new_id(), "request")
         checked_graph(submission.name, submission.graph, "run.graph")
-        check_sources(sources, submission.artifact.target)
+        await check_sources(sources, submission.artifact.target)
         _check_options(submission.options, await self._runs.serving_view())
         history = await self._runs.history(run)
         if _is_executed_once(history):

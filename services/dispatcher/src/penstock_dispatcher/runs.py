@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import structlog
@@ -15,7 +15,7 @@ from penstock.runtime.runs import RunHistory, is_run_id
 from penstock.runtime.runs_store import RunStore
 from penstock.runtime.runs_views import PIPELINE_VIEW, PipelineView, RunView, summary_of_run
 from penstock_dispatcher.cluster import Cluster, DispatcherPorts, Freshness, each, keep, soon
-from penstock_dispatcher.jobs import SHORTEST_PREFIX, nearest_of, some
+from penstock_dispatcher.jobs import HIDDEN, SHORTEST_PREFIX, nearest_of, shown_record, some
 from penstock_dispatcher.refusing import RestError
 
 NO_SERVICE: Final = (
@@ -132,21 +132,17 @@ class Runs:
     async def detail(self, history: RunHistory) -> RunDetail:
         """All that is known about a run."""
         submitted, ended = history.submitted, history.ended
+        options = msgspec.structs.replace(submitted.options, conf=dict.fromkeys(submitted.options.conf, HIDDEN))
         view = await self.view_if_any() if ended is None else None
         summary = summary_of_run(history, view_of(view, submitted.run))
         if ended is None:
-            return RunDetail(summary, submitted.graph, submitted.options)
-        return RunDetail(summary, submitted.graph, submitted.options, ended.frames, ended.counts, ended.computed)
+            return RunDetail(summary, submitted.graph, options)
+        return RunDetail(summary, submitted.graph, options, ended.frames, ended.counts, ended.computed)
 
     async def log(self, history: RunHistory) -> RunLog:
         """The records, without graphs, and what was printed."""
-        records: list[dict[str, Any]] = []
-        for record in history.records:
-            plain: dict[str, Any] = msgspec.to_builtins(record)
-            plain.pop("graph", None)
-            records.append(plain)
         run = history.submitted.run
-        return RunLog(run, tuple(records), await soon("the store", self._store.output(run)))
+        return RunLog(run, tuple(map(shown_record, history.records)), await soon("the store", self._store.output(run)))
 
     async def outcome(self, run: str, request: str) -> RequestState:
         """What became of a request.

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from penstock.adapters.system_clock import SystemClock
 from penstock.api.pipeline import Pipeline
 from penstock.cli.cluster import answered, print_json, timeout_s, with_cluster
 from penstock.cli.spark import Wanted, carry_out, mean_cluster
@@ -28,14 +28,15 @@ from penstock.cli.submit import _accepted
 from penstock.client import ClusterClient
 from penstock.client.documents import ENDED, ArtifactDescription, Requested, Submission
 from penstock.client.exporting import import_savepoint
-from penstock.errors import UsageError
+from penstock.errors import CorruptDataError, UsageError
 from penstock.graph.jobgraph import build_job_graph
 from penstock.graph.scaling import scalable_form
 from penstock.ports import BlobExistsError
-from penstock.protocol.joblog import Artifact, JobSettings
+from penstock.protocol.joblog import JobSettings
 from penstock.protocol.messages import Restore
 from penstock.runtime.artifacts import check_requirements, unpack
 from penstock.runtime.cluster_ports import cluster_store
+from penstock.runtime.job_store import JobStore
 from penstock.runtime.loading import load_pipeline
 from penstock.savepoint.folder import SEAL
 from penstock.savepoint.reading import read_restore
@@ -82,7 +83,7 @@ def catch_up_command(arguments: argparse.Namespace) -> int:
     spark = SparkSettings(arguments.master, arguments.remote, parse_conf(arguments.conf))
     # Whatever can be wrong is found before the job is stopped.
     check_installed(java=arguments.remote is None)
-    job = with_cluster(arguments, lambda cluster: _look(cluster, arguments.job))
+    job = with_cluster(arguments, lambda cluster: _look(cluster, arguments.job, settings))
     spark_graph(job.pipeline.plan, arguments.parallelism or PLANNED_PARALLELISM, until_now=True)
     savepoint = with_cluster(arguments, lambda cluster: _stopped(cluster, job, timeout_s(arguments)))
     work = _Work(job, savepoint, settings)
@@ -104,21 +105,23 @@ def catch_up_command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _look(cluster: ClusterClient, name: str) -> _Job:
+async def _look(cluster: ClusterClient, name: str, settings: ClusterSettings) -> _Job:
     """Everything about the job; raises `PenstockError` if it cannot be caught up."""
     detail = await cluster.job(name)
     job, state = detail.summary.job, detail.summary.state
     if state in ENDED and state != "STOPPED":
         raise UsageError(f"job {job} has ended ({state.lower()}): there is nothing to catch up")
-    submitted = next(record for record in (await cluster.log(job)).records if record.get("artifact"))
-    artifact = msgspec.convert(submitted["artifact"], Artifact)
+    async with cluster_store(settings) as blobs:  # the interface does not show the values of parameters
+        submitted = (await JobStore(blobs, SystemClock()).history(job)).submit
+    if submitted is None or submitted.artifact is None:
+        raise CorruptDataError(f"job {job}: its log names no sources")
+    artifact = submitted.artifact
     check_requirements(artifact.requirements)
     sources = await cluster.artifact(job)
     place = unpack(artifact, sources, (_FOLDER / "sources").absolute())
     described = ArtifactDescription(artifact.target, artifact.parameters, artifact.requirements)
     pipeline = load_pipeline(str(place / artifact.target), dict(artifact.parameters))
-    settings = msgspec.convert(submitted["settings"], JobSettings)
-    return _Job(job, state, detail.summary.parallelism, settings, described, sources, place, pipeline)
+    return _Job(job, state, detail.summary.parallelism, submitted.settings, described, sources, place, pipeline)
 
 
 async def _stopped(cluster: ClusterClient, job: _Job, deadline_s: float) -> Restore:

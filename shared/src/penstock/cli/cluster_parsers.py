@@ -79,7 +79,11 @@ def _add_submit(commands: Commands) -> None:
         "--parallelism", type=positive, metavar="N", help="subtasks per operator (1; on Spark as many as it runs)"
     )
     parser.add_argument(
-        "--param", action="append", default=[], metavar="NAME=VALUE", help="a value for param(NAME, ...) in the file"
+        "--param",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a value for param(NAME, ...) in the file; @env:VARIABLE and @file:PATH keep it off the command line",
     )
     parser.add_argument(
         "--from-savepoint",

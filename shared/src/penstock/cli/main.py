@@ -130,7 +130,11 @@ def _command(
     )
     add_engine_option(parser)
     parser.add_argument(
-        "--param", action="append", default=[], metavar="NAME=VALUE", help="a value for param(NAME, ...) in the file"
+        "--param",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a value for param(NAME, ...) in the file; @env:VARIABLE and @file:PATH keep it off the command line",
     )
     parser.add_argument("--at-least-once", action="store_true", help="do not align barriers: rows may be doubled")
     parser.add_argument("--debug", action="store_true", help="print whole tracebacks")

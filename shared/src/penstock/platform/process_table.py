@@ -21,6 +21,8 @@ class _Content(msgspec.Struct):
 class ProcessTable:
     """Names and processes; every change is in the file before it returns. One process writes at a time.
 
+    For people, the number of each process stands in a file of its own beside it: `NAME.pid`.
+
     Args:
         path: the file; it need not exist.
         mark: what the processes carry in their environment (see `processes.MARK_VARIABLE`).
@@ -47,6 +49,11 @@ class ProcessTable:
         else:
             self._processes[name] = process
         self._write()
+        number = self.path.with_name(f"{name}.pid")
+        if process is None:
+            number.unlink(missing_ok=True)
+        else:
+            number.write_text(f"{process.pid}\n")
 
     @property
     def processes(self) -> dict[str, ProcessId]:

@@ -11,12 +11,14 @@ import asyncio
 import hashlib
 import importlib.metadata
 import io
+import stat
 import sys
 import sysconfig
 import zipfile
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import structlog
 
@@ -33,6 +35,8 @@ from penstock.runtime.worker import LoadedJob
 
 MAX_BYTES = 64 << 20
 """Sources are text; what is larger is data, which belongs into the store or the image."""
+MAX_UNPACKED_BYTES = 256 << 20
+MAX_FILES = 10_000
 
 _LIBRARY = Path(__file__).resolve().parent.parent
 _log = structlog.get_logger("penstock.artifacts")
@@ -136,12 +140,34 @@ def unpack(artifact: Artifact, data: bytes, folder: Path) -> Path:
     if hashlib.sha256(data).hexdigest() != artifact.sha256:
         raise CorruptDataError(f"{artifact.key}: not what was stored (checksum)")
     place = folder / artifact.sha256[:16]
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        for name in archive.namelist():
-            if Path(name).is_absolute() or ".." in Path(name).parts:
-                raise CorruptDataError(f"{artifact.key}: it holds a file outside its folder: {name!r}")
-        archive.extractall(place)
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            problem = problem_of(archive)
+            if problem:
+                raise CorruptDataError(f"{artifact.key}: {problem}")
+            archive.extractall(place)  # reads no more of a file than its entry says, which was added up
+    except (zipfile.BadZipFile, NotImplementedError, zlib.error, EOFError) as error:
+        raise CorruptDataError(f"{artifact.key}: this is no zip that can be unpacked: {error}") from error
     return place
+
+
+def problem_of(archive: zipfile.ZipFile) -> str:
+    """Why sources are not unpacked; empty if they are. Looks at the entries alone."""
+    entries = archive.infolist()
+    if len(entries) > MAX_FILES:
+        return f"it holds {len(entries):,} files; the limit is {MAX_FILES:,}"
+    size = sum(entry.file_size for entry in entries)
+    if size > MAX_UNPACKED_BYTES:
+        return f"its files are {size >> 20} MiB; the limit is {MAX_UNPACKED_BYTES >> 20} MiB"
+    for entry in entries:
+        parts = PurePosixPath(entry.filename).parts
+        if entry.filename.startswith("/") or "\\" in entry.filename or ".." in parts:
+            return f"it holds a file outside its folder: {entry.filename!r}"
+        if stat.S_ISLNK(entry.external_attr >> 16):
+            return f"it holds a link: {entry.filename!r}"
+        if entry.flag_bits & 1:
+            return f"it holds a file that is encrypted: {entry.filename!r}"
+    return ""
 
 
 class StoreLoader:

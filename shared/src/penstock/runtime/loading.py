@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -67,13 +68,30 @@ def _pipelines(module: ModuleType) -> dict[str, Pipeline]:
 def parse_parameters(given: list[str]) -> dict[str, str]:
     """`["days=7"]` as `{"days": "7"}`.
 
+    A value `@env:NAME` stands for what is in that environment variable, `@file:PATH` for what is in that file
+    (without the line's end): command lines can be read by everybody on a machine.
+
     Raises:
-        UsageError: one has no `=`.
+        UsageError: one has no `=`, or the variable or the file is not there.
     """
     parameters: dict[str, str] = {}
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise UsageError(f"--param {text}: write --param name=value")
-        parameters[name] = value
+        parameters[name] = _value(name, value)
     return parameters
+
+
+def _value(name: str, text: str) -> str:
+    if text.startswith("@env:"):
+        variable = text.removeprefix("@env:")
+        if variable not in os.environ:
+            raise UsageError(f"--param {name}={text}: there is no environment variable {variable!r}")
+        return os.environ[variable]
+    if text.startswith("@file:"):
+        try:
+            return Path(text.removeprefix("@file:")).read_text().rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"--param {name}={text}: the file cannot be read: {error}") from error
+    return text

@@ -165,7 +165,7 @@ class Supervisor:
 
     async def _run_one(self, slot: int) -> _Child:
         """One process, from its start until it is dead and reported."""
-        name = f"{self.name}/{slot}-{uuid.uuid4().hex[:8]}"
+        name = f"{self.name}-{slot}-{uuid.uuid4().hex[:8]}"
         with tempfile.TemporaryDirectory(prefix="penstock-worker-", ignore_cleanup_errors=True) as folder:
             return await self._run_in(name, folder)
 

@@ -23,7 +23,7 @@ from penstock.protocol.messages import Handle, OperatorHandles
 from penstock.runtime.sources import SplitEntry
 from penstock.runtime.subtask import SPLITS
 from penstock.savepoint import encoding, tables
-from penstock.savepoint.folder import check_target, seal_folder, with_operators, write_file
+from penstock.savepoint.folder import check_target, open_private, seal_folder, with_operators, write_file
 from penstock.savepoint.operators import parts_of
 from penstock.savepoint.reading import Savepoint, read
 from penstock.state.declarations import State, describe_states
@@ -226,8 +226,7 @@ class EditedSavepoint:
         digest, position = hashlib.sha256(), 0
         path = folder / key
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("wb") as file:
+            with open_private(path) as file:
                 for group in sorted(stored.keys() | {group for group in added if group in owned}):
                     for found, data in self._changed(uid, group, before if group in stored else None):
                         file.write(data)

@@ -8,9 +8,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import msgspec
 
@@ -134,9 +135,20 @@ def _read(path: Path) -> bytes:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file and the folders on its way; raises `ExternalError`."""
+    """Write a file that only its owner may read, and the folders on its way; raises `ExternalError`."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+        with open_private(path) as file:
+            file.write(data)
     except OSError as error:
         raise ExternalError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def open_private(path: Path) -> BinaryIO:
+    """A new file for writing, which only its owner may read: state is what the rows were about.
+
+    Folders that are missing on its way become its owner's too; those that are there stay as they are.
+    """
+    for folder in [one for one in reversed(path.parents) if not one.exists()]:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    path.unlink(missing_ok=True)  # whatever may be done with it would be done with the new one
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import fields
@@ -33,6 +34,9 @@ from penstock.spark.submitted import main
 
 leave(main)
 """
+
+_SECRET: Final = re.compile("secret|password|token|access[.]?key", re.IGNORECASE)
+"""Names of settings whose values Spark itself does not show (`spark.redaction.regex`)."""
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -134,7 +138,8 @@ def submit_command(folder: AttemptFolder, spec: AttemptSpec) -> list[str]:
     if is_local(options.master):
         settings["spark.local.dir"] = str(folder.path / "tmp")  # so that nothing is left of a process that was killed
     for name, value in {**settings, **options.conf}.items():
-        command += ["--conf", f"{name}={value}"]
+        if not _SECRET.search(name):  # the session gets it from the specification; everybody may read a command line
+            command += ["--conf", f"{name}={value}"]
     return [*command, str(folder.launcher)]
 
 
