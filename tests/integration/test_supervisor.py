@@ -156,3 +156,22 @@ async def test_the_end_of_a_supervisor_is_the_end_of_its_workers(tmp_path: Path)
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+async def test_what_workers_logged_is_known_after_their_death(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The supervisor passes it on, and keeps the end of it; a line of any length does no harm."""
+    async with supervised(tmp_path) as watched:
+        ((name, pid),) = (await watched.ready(1)).items()
+        text = b"it is about to fail\n" + b"x" * 200_000 + b"\nlast words"
+        await asyncio.to_thread(Path(f"/proc/{pid}/fd/2").write_bytes, text)  # as the worker itself would write
+        os.kill(pid, signal.SIGKILL)
+        await watched.until(lambda: name in watched.farewells(), "its death is reported")
+        logs = {log.worker: log for log in watched.supervisor.logs.list("", 10).workers}
+        assert logs[name].ended
+        assert logs[name].lines[0].startswith("it is about")
+        assert logs[name].lines[-1] == "last words"
+        assert max(map(len, logs[name].lines)) <= 65_536
+        assert watched.supervisor.logs.list("another job", 10).workers == ()
+    assert "it is about to fail" in capfd.readouterr().err

@@ -16,7 +16,15 @@ from penstock.runtime.cluster_ports import cluster_log, cluster_metadata, cluste
 from penstock.runtime.coordinator import CoordinatorService, CoordinatorTimeouts, TaskManagerStarter
 from penstock.runtime.leadership import ControlPorts
 from penstock.runtime.patience import insist
-from penstock.runtime.serving import Readiness, health_app, http_server, run_service, service_parser, watch_readiness
+from penstock.runtime.serving import (
+    Readiness,
+    health_app,
+    http_server,
+    reachable,
+    run_service,
+    service_parser,
+    watch_readiness,
+)
 from penstock.runtime.sink_cleaning import sink_cleaner
 from penstock.settings import ClusterSettings
 from penstock.times import duration_us
@@ -81,7 +89,7 @@ async def serve(settings: ClusterSettings, arguments: argparse.Namespace) -> Non
             ports,
             timeouts,
             clean_sinks=sink_cleaner(settings, clock),
-            address=arguments.http,
+            address=reachable(arguments.http),
             starter=starter,
             scaling=scaling,
             observe=observe,

@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import uuid
 from collections.abc import Sequence
+from typing import Final
+
+import httpx
 
 from penstock.adapters.system_clock import SystemClock
 from penstock.leaving import leave
@@ -14,6 +17,9 @@ from penstock.runtime.serving import Readiness, http_server, run_service, servic
 from penstock.settings import ClusterSettings
 from penstock_dispatcher.app import dispatcher_app
 from penstock_dispatcher.cluster import DispatcherPorts
+
+TASK_MANAGER_S: Final = 5.0
+"""How long a task manager is waited for that is asked for its logs."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,11 +45,16 @@ async def serve(settings: ClusterSettings, arguments: argparse.Namespace) -> Non
         cluster_log(settings, "dispatcher") as log,
         cluster_metadata(settings) as metadata,
         cluster_store(settings) as blobs,
+        httpx.AsyncClient(trust_env=False, headers=_proof(settings), timeout=TASK_MANAGER_S) as http,
     ):
-        ports = DispatcherPorts(log, blobs, metadata, clock, lambda: uuid.uuid4().hex)
+        ports = DispatcherPorts(log, blobs, metadata, clock, lambda: uuid.uuid4().hex, http)
         app = dispatcher_app(ports, readiness, list)
         async with http_server(app, arguments.http, access):
             await watch_readiness(readiness, log, blobs, clock)
+
+
+def _proof(settings: ClusterSettings) -> dict[str, str]:
+    return {"Authorization": f"Bearer {settings.token.reveal()}"} if settings.token else {}
 
 
 if __name__ == "__main__":

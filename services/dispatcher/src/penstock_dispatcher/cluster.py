@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+import httpx
 import msgspec
 import structlog
 
@@ -28,6 +29,7 @@ from penstock.runtime.job_store import JobStore
 from penstock.runtime.runs_views import PipelineView
 from penstock.runtime.topics import REQUESTS, create_control_topics
 from penstock.runtime.views import ClusterView
+from penstock.runtime.worker_logs import LOGS_PATH, WorkerLog, WorkerLogList, logs_in
 from penstock_dispatcher.refusing import RestError
 
 ANSWER_S: Final = 8.0
@@ -56,6 +58,8 @@ class DispatcherPorts:
     clock: Clock
     new_id: Callable[[], str]
     """32 fresh hex digits."""
+    http: httpx.AsyncClient | None = None
+    """With the token, for what only task managers know; None: they are not asked."""
 
 
 class Freshness:
@@ -194,6 +198,29 @@ class Cluster:
             return await soon("the store", self._ports.blobs.get(collected_prefix(job) + name), UPLOAD_S)
         except (BlobNotFoundError, UsageError) as error:
             raise RestError(404, f"job {job} has no collected part {name!r}") from error
+
+    async def worker_logs(self, job: str, lines: int) -> WorkerLogList:
+        """What the workers of a job have logged lately, from all task managers that the leader knows."""
+        http = self._ports.http
+        addresses = sorted({worker.host.rpartition(" ")[2] for worker in (await self.leading_view()).workers} - {""})
+        found: list[WorkerLog] = []
+        missing: list[str] = []
+
+        async def ask(address: str) -> None:
+            try:
+                assert http is not None
+                query = {"job": job, "lines": str(lines)}
+                answer = await soon(address, http.get(f"http://{address}{LOGS_PATH}", params=query))
+                if answer.status_code != 200:
+                    raise ExternalError(
+                        f"HTTP {answer.status_code}; beyond loopback a task manager needs the token too"
+                    )
+                found.extend(logs_in(answer.content).workers)
+            except (httpx.HTTPError, httpx.InvalidURL, ExternalError) as error:
+                missing.append(f"{address}: {error}")
+
+        await each(addresses if http is not None else [], ask)
+        return WorkerLogList(tuple(sorted(found, key=lambda log: log.worker)), tuple(missing))
 
     # -- requests -------------------------------------------------------------------------------------------------------
 

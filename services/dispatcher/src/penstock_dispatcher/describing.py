@@ -12,12 +12,13 @@ from fastapi.openapi.utils import get_openapi
 
 from penstock import __version__
 from penstock.client import documents, run_documents
+from penstock.runtime.worker_logs import WorkerLogList
 
 KINDS: Final = (
     documents.Problem, documents.Submission, documents.StopBody, documents.SavepointBody, documents.RescaleBody,
     documents.Requested, documents.RequestState, documents.JobList, documents.JobDetail, documents.CheckpointList,
     documents.Failures, documents.JobLog, documents.Savepoint, documents.SavepointList, documents.WorkerList,
-    documents.Overview, run_documents.RunSubmission, run_documents.RunBody, run_documents.RunList,
+    documents.Overview, WorkerLogList, run_documents.RunSubmission, run_documents.RunBody, run_documents.RunList,
     run_documents.RunDetail, run_documents.RunLog, run_documents.Located,
 )  # fmt: skip
 """All documents of the interface."""

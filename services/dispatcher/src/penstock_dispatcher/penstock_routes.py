@@ -34,6 +34,7 @@ from penstock.protocol.joblog import Artifact
 from penstock.protocol.manifests import covers_rows
 from penstock.protocol.requests import AnyRequest, CancelJob, RescaleJob, StopJob, SubmitJob, TakeSavepoint
 from penstock.runtime.collected import CollectedPart
+from penstock.runtime.worker_logs import WorkerLogList
 from penstock_dispatcher.bodies import check_sources, read_body, read_submission
 from penstock_dispatcher.cluster import Cluster
 from penstock_dispatcher.describing import answers, submits, takes
@@ -90,6 +91,7 @@ class PenstockRoutes:
         add("/jobs/{job}/checkpoints", self.checkpoints, methods=["GET"], responses=answers(CheckpointList))
         add("/jobs/{job}/failures", self.failures, methods=["GET"], responses=answers(Failures))
         add("/jobs/{job}/log", self.log, methods=["GET"], responses=answers(JobLog))
+        add("/jobs/{job}/workers/logs", self.worker_logs, methods=["GET"], responses=answers(WorkerLogList))
         add("/jobs/{job}/artifact", self.artifact, methods=["GET"])
         add("/jobs/{job}/collected", self.collected, methods=["GET"], responses=answers(CollectedList))
         add("/jobs/{job}/collected/{name:path}", self.part, methods=["GET"], responses=answers(CollectedPart))
@@ -154,6 +156,12 @@ class PenstockRoutes:
     async def log(self, job: JobName) -> Response:
         """The job's log: what the cluster decided about it, record by record."""
         return sent(log_of(await self._jobs.find(job)))
+
+    async def worker_logs(
+        self, job: JobName, lines: Annotated[int, Query(description="the last so many of each", ge=1)] = 100
+    ) -> Response:
+        """What the workers of a job have logged lately, those that have ended among them."""
+        return sent(await self._cluster.worker_logs((await self._jobs.find(job)).job, lines))
 
     async def artifact(self, job: JobName) -> Response:
         """The sources of a job, as a zip."""

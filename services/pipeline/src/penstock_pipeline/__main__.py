@@ -21,7 +21,15 @@ from penstock.protocol.requests import RunOptions
 from penstock.runtime.cluster_ports import cluster_log, cluster_metadata, cluster_store
 from penstock.runtime.patience import PatientBlobs, PatientLog, insist
 from penstock.runtime.runs_store import RunStore
-from penstock.runtime.serving import Readiness, health_app, http_server, run_service, service_parser, watch_readiness
+from penstock.runtime.serving import (
+    Readiness,
+    health_app,
+    http_server,
+    reachable,
+    run_service,
+    service_parser,
+    watch_readiness,
+)
 from penstock.settings import ClusterSettings
 from penstock.spark.session import DEFAULT_MASTER, check_installed, parse_conf
 from penstock_pipeline.children import Children
@@ -83,7 +91,9 @@ async def _serve(
         store = RunStore(ports.blobs, clock, lambda: uuid.uuid4().hex)
         service = PipelineService(
             ports, store, children,
-            PipelineSettings(name, host, arguments.http, arguments.concurrent, defaults, arguments.allow_overrides),
+            PipelineSettings(
+                name, host, reachable(arguments.http), arguments.concurrent, defaults, arguments.allow_overrides
+            ),
         )  # fmt: skip
         app = health_app(readiness, lambda: pipeline_samples(service, clock.now_us()))
         async with http_server(app, arguments.http):

@@ -13,8 +13,18 @@ from collections.abc import Sequence
 from penstock.adapters.system_clock import SystemClock
 from penstock.leaving import leave
 from penstock.observability.metrics import TASK_MANAGER_SLOTS, WORKER_MEMORY, Sample
+from penstock.runtime.access import access_of, is_loopback
 from penstock.runtime.cluster_ports import cluster_log, cluster_store
-from penstock.runtime.serving import Readiness, health_app, http_server, run_service, service_parser, watch_readiness
+from penstock.runtime.patience import PatientLog
+from penstock.runtime.serving import (
+    Readiness,
+    health_app,
+    http_server,
+    reachable,
+    run_service,
+    service_parser,
+    watch_readiness,
+)
 from penstock.runtime.subtask import SubtaskSettings
 from penstock.runtime.supervisor import SpecOf, Supervisor
 from penstock.runtime.topics import create_control_topics
@@ -42,21 +52,24 @@ async def serve(settings: ClusterSettings, arguments: argparse.Namespace) -> Non
 
     def spec_of(worker: str, events_fd: int, folder: str) -> WorkerSpec:
         return WorkerSpec(
-            name=worker, host=f"{host} {arguments.http}", events_fd=events_fd, folder=folder, for_job=arguments.for_job,
-            cluster=settings_to_toml(settings), memory_mb=arguments.memory_mb, data=SubtaskSettings(),
+            name=worker, host=f"{host} {reachable(listens[0])}", events_fd=events_fd, folder=folder,
+            for_job=arguments.for_job, cluster=settings_to_toml(settings), memory_mb=arguments.memory_mb,
+            data=SubtaskSettings(),
             local_state=local_state, local_state_mb=arguments.local_state_mb,
             log_format=arguments.log_format, log_level=arguments.log_level,
         )  # fmt: skip
 
+    listens = [arguments.http]
     with tempfile.TemporaryDirectory(prefix="penstock-state-", ignore_cleanup_errors=True) as local_state:
-        await _serve(settings, arguments, name, spec_of)
+        await _serve(settings, arguments, name, spec_of, listens)
 
 
-async def _serve(settings: ClusterSettings, arguments: argparse.Namespace, name: str, spec_of: SpecOf) -> None:
+async def _serve(
+    settings: ClusterSettings, arguments: argparse.Namespace, name: str, spec_of: SpecOf, listens: list[str]
+) -> None:
     clock = SystemClock()
     readiness = Readiness()
     async with cluster_log(settings, "taskmanager") as log, cluster_store(settings) as blobs:
-        await create_control_topics(log)
         supervisor = Supervisor(
             name, arguments.slots, spec_of, log, clock, memory_mb=arguments.memory_mb, once=bool(arguments.for_job)
         )
@@ -66,9 +79,13 @@ async def _serve(settings: ClusterSettings, arguments: argparse.Namespace, name:
             memory = [Sample(WORKER_MEMORY, {"worker": worker}, resident_bytes(pid)) for worker, pid in workers]
             return [Sample(TASK_MANAGER_SLOTS, {}, len(workers)), *memory]
 
-        app = health_app(readiness, samples)
-        async with http_server(app, arguments.http), asyncio.TaskGroup() as group:
+        # Beyond loopback logs are for those who know the token; without one, for nobody.
+        access = access_of(settings, arguments.http, insecure=True)
+        shown = supervisor.logs.routes() if access.token or is_loopback(arguments.http.rpartition(":")[0]) else ()
+        app = health_app(readiness, samples, shown)
+        async with http_server(app, arguments.http, access) as listens[0], asyncio.TaskGroup() as group:
             watching = group.create_task(watch_readiness(readiness, log, blobs, clock))
+            await create_control_topics(PatientLog(log, clock))
             await supervisor.run()
             watching.cancel()
 

@@ -36,6 +36,7 @@ from penstock.client.errors import NoAnswerError, RefusedError
 from penstock.client.run_documents import Located, RunBody, RunDetail, RunList, RunLog, RunSubmission
 from penstock.errors import CorruptDataError, UsageError
 from penstock.runtime.collected import CollectedPart
+from penstock.runtime.worker_logs import WorkerLogList
 from penstock.settings import Secret
 
 ANSWER_S: Final = 20.0
@@ -122,6 +123,10 @@ class ClusterClient:
     async def log(self, job: str) -> JobLog:
         """The log of a job."""
         return await self._get(f"/jobs/{_quoted(job)}/log", JobLog)
+
+    async def worker_logs(self, job: str, lines: int) -> WorkerLogList:
+        """The last `lines` that each worker of a job has logged, those that have ended among them."""
+        return await self._get(f"/jobs/{_quoted(job)}/workers/logs", WorkerLogList, {"lines": str(lines)})
 
     async def artifact(self, job: str) -> bytes:
         """The zip of the sources of a job."""

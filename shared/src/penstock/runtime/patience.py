@@ -6,6 +6,7 @@ cancels those tasks. Every command may be appended twice: receivers know them by
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
@@ -16,6 +17,8 @@ from penstock.ports import Blobs, Clock, Log, LogRecord, NewRecord
 
 PAUSE_MS: Final = 200
 MAX_PAUSE_MS: Final = 5_000
+TELL_AFTER_S: Final = 3.0
+REPEAT_S: Final = 30.0
 
 T = TypeVar("T")
 
@@ -25,15 +28,48 @@ _log = structlog.get_logger("penstock.coordinator")
 async def insist(what: str, clock: Clock, ask: Callable[[], Awaitable[T]]) -> T:
     """Ask until there is an answer; errors that say what is the case (`retryable` is false) come through."""
     pause_ms = PAUSE_MS
-    while True:
-        try:
-            return await ask()
-        except ExternalError as error:
-            if not error.retryable:
-                raise
-            _log.warning("no certain answer, trying again", what=what, error=str(error))
-            await clock.sleep_ms(pause_ms)
-            pause_ms = min(2 * pause_ms, MAX_PAUSE_MS)
+    told = _Told(what, clock)
+    try:
+        while True:
+            try:
+                return await ask()
+            except ExternalError as error:
+                if not error.retryable:
+                    raise
+                told.failed(str(error))
+                await clock.sleep_ms(pause_ms)
+                pause_ms = min(2 * pause_ms, MAX_PAUSE_MS)
+    finally:
+        told.over()
+
+
+class _Told:
+    """Says what is waited for: soon, though the first attempt may take its time to fail, and then only now and then."""
+
+    def __init__(self, what: str, clock: Clock) -> None:
+        self._what = what
+        self._clock = clock
+        self._since_ms = clock.monotonic_ms()
+        self._problem = "no answer yet"
+        self._told = False
+        self._timer = asyncio.get_running_loop().call_later(TELL_AFTER_S, self._tell)
+
+    def failed(self, problem: str) -> None:
+        """An attempt was in vain."""
+        self._problem = problem
+        if not self._told:
+            self._timer.cancel()
+            self._tell()
+
+    def over(self) -> None:
+        """It is waited for no longer."""
+        self._timer.cancel()
+
+    def _tell(self) -> None:
+        self._told = True
+        seconds = (self._clock.monotonic_ms() - self._since_ms) // 1_000
+        _log.warning("waiting", what=self._what, seconds=seconds, error=self._problem)
+        self._timer = asyncio.get_running_loop().call_later(REPEAT_S, self._tell)
 
 
 class PatientBlobs:

@@ -11,10 +11,11 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import structlog
 import uvicorn
@@ -23,6 +24,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from penstock import __version__
 from penstock.errors import ExternalError, PenstockError, UsageError
 from penstock.observability.logs import configure_logging
 from penstock.observability.metrics import Sample, prometheus_text
@@ -36,6 +38,11 @@ from penstock.settings import ClusterSettings, load_settings
 DRAIN_S: Final = 20.0
 CHECK_S: Final = 1.0
 ANSWER_S: Final = 5.0
+TELL_AFTER_MS: Final = 3_000
+"""So long a service may wait for what it needs without a word; at its start it often waits for a leader."""
+REPEAT_MS: Final = 60_000
+NOT_YET: Final = "no answer yet"
+NO_LEADER: Final = "no coordinator leads"
 LEADER_SEEN_MS: Final = 5_000
 """A leader that was heard of so recently is known."""
 
@@ -47,6 +54,7 @@ _log = structlog.get_logger("penstock.service")
 def service_parser(name: str, summary: str, default_http: str) -> argparse.ArgumentParser:
     """A parser with the options that every service has."""
     parser = argparse.ArgumentParser(prog=f"penstock {name}", description=summary, allow_abbrev=False)
+    parser.set_defaults(service=name)
     parser.add_argument(
         "--cluster", metavar="FILE", help="the cluster's settings (PENSTOCK_CLUSTER, or .penstock/cluster.toml)"
     )
@@ -74,13 +82,29 @@ class Readiness:
         """Whether nothing is missing."""
         return not self.problems
 
+    def note(self, part: str, problem: str) -> None:
+        """Something that is needed: how it is wrong, or, empty, that it is not."""
+        if problem:
+            self.problems[part] = problem
+        else:
+            self.problems.pop(part, None)
+
 
 async def watch_readiness(readiness: Readiness, log: Log, blobs: Blobs, clock: Clock, *, leader: bool = True) -> None:
-    """Look at broker, store and, if a `leader` is needed, for that every second; ends by cancellation."""
+    """Look at broker, store and, if a `leader` is needed, for that every second, and say so; ends by cancellation."""
+    readiness.problems = {"kafka": NOT_YET, "store": NOT_YET}
+    if leader:
+        readiness.problems["leader"] = NO_LEADER
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_check_kafka(readiness, log, clock, leader=leader))
+        group.create_task(_check_store(readiness, blobs, clock))
+        group.create_task(_tell(readiness, clock))
+
+
+async def _check_kafka(readiness: Readiness, log: Log, clock: Clock, *, leader: bool) -> None:
     leader_seen_ms: int | None = None
     position: int | None = None
     while True:
-        problems: dict[str, str] = {}
         try:
             async with asyncio.timeout(ANSWER_S):
                 start, end = await log.offsets(COMMANDS, 0)
@@ -89,16 +113,38 @@ async def watch_readiness(readiness: Readiness, log: Log, blobs: Blobs, clock: C
                     position = record.next_offset
                     if isinstance(decode_command(record.value), LeaderTick):
                         leader_seen_ms = clock.monotonic_ms()
+            readiness.note("kafka", "")
         except (ExternalError, TimeoutError) as error:
-            problems["kafka"] = str(error) or "no answer in time"
+            readiness.note("kafka", str(error) or "no answer in time")
+        silent = leader_seen_ms is None or clock.monotonic_ms() - leader_seen_ms > LEADER_SEEN_MS
+        readiness.note("leader", NO_LEADER if leader and silent else "")
+        await asyncio.sleep(CHECK_S)
+
+
+async def _check_store(readiness: Readiness, blobs: Blobs, clock: Clock) -> None:
+    while True:
         try:
             async with asyncio.timeout(ANSWER_S):
                 await blobs.list("leaders/")
+            readiness.note("store", "")
         except (ExternalError, TimeoutError) as error:
-            problems["store"] = str(error) or "no answer in time"
-        if leader and (leader_seen_ms is None or clock.monotonic_ms() - leader_seen_ms > LEADER_SEEN_MS):
-            problems["leader"] = "no coordinator leads"
-        readiness.problems = problems
+            readiness.note("store", str(error) or "no answer in time")
+        await asyncio.sleep(CHECK_S)
+
+
+async def _tell(readiness: Readiness, clock: Clock) -> None:
+    """Log what is waited for once it has been for a moment, then now and then; and that nothing is, once."""
+    was_ready, since_ms = False, clock.monotonic_ms()
+    due_ms = since_ms + TELL_AFTER_MS
+    while True:
+        now_ms = clock.monotonic_ms()
+        if readiness.ready:
+            if not was_ready:
+                _log.info("ready")
+            was_ready, since_ms, due_ms = True, now_ms, now_ms + TELL_AFTER_MS
+        elif now_ms >= due_ms:
+            _log.warning("waiting", seconds=(now_ms - since_ms) // 1_000, **readiness.problems)
+            was_ready, due_ms = False, now_ms + REPEAT_MS
         await asyncio.sleep(CHECK_S)
 
 
@@ -155,17 +201,19 @@ async def http_server(app: Any, address: str, access: Access = NOBODY_ASKS) -> A
     )  # fmt: skip
     server = _Server(config)
     serving = asyncio.create_task(server.serve([bound]))
+    listens = f"{host}:{bound.getsockname()[1]}"
+    _log.info("listening", address=listens)
     try:
-        yield f"{host}:{bound.getsockname()[1]}"
+        yield listens
     finally:
         server.should_exit = True
         await serving
         bound.close()
 
 
-def health_app(readiness: Readiness, samples: Callable[[], list[Sample]]) -> Starlette:
-    """The pages of a service that has no others."""
-    return Starlette(routes=health_routes(readiness, samples))
+def health_app(readiness: Readiness, samples: Callable[[], list[Sample]], others: Sequence[Route] = ()) -> Starlette:
+    """The pages of a service that has no, or hardly any, others."""
+    return Starlette(routes=[*health_routes(readiness, samples), *others])
 
 
 def run_service(
@@ -175,6 +223,7 @@ def run_service(
     configure_logging(arguments.log_format, arguments.log_level)
     try:
         settings = load_settings(arguments.cluster)
+        _say_start(arguments, settings)
         return asyncio.run(_until_told(serve(settings, arguments)))
     except UsageError as error:
         _log.error("cannot start", error=str(error))
@@ -182,6 +231,27 @@ def run_service(
     except PenstockError as error:
         _log.error("ended", error=str(error))
         return 1
+
+
+def _say_start(arguments: argparse.Namespace, settings: ClusterSettings) -> None:
+    redis = urlsplit(settings.redis.url.reveal())
+    _log.info(
+        "starting", service=arguments.service, version=__version__, cluster=settings.name, kafka=settings.kafka.brokers,
+        redis=f"{redis.hostname}:{redis.port or 6379}", store=f"{settings.store.endpoint}/{settings.store.bucket}",
+    )  # fmt: skip
+
+
+def reachable(address: str) -> str:
+    """An address that others can use, for a service that listens on HOST:PORT: who listens everywhere is found by one
+    of its machine's addresses."""
+    host, _, port = address.rpartition(":")
+    if host.strip("[]") not in ("0.0.0.0", "::"):
+        return address
+    try:
+        found = socket.gethostbyname(socket.gethostname())
+    except OSError:  # a name that no name server knows may still be known to others
+        found = socket.gethostname()
+    return f"{found}:{port}"
 
 
 async def _until_told(service: Coroutine[Any, Any, None]) -> int:

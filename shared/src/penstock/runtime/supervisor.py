@@ -28,6 +28,7 @@ from penstock.protocol.messages import AnyEvent, Heartbeat, SubtaskId, TaskChang
 from penstock.runtime.patience import PatientLog
 from penstock.runtime.sending import append_events
 from penstock.runtime.worker import HEARTBEAT_MS, resident_bytes
+from penstock.runtime.worker_logs import WorkerLogs
 from penstock.runtime.worker_process import ALIVE, LENGTH, WorkerSpec, decode_batch
 
 UNRESPONSIVE_MS: Final = 300_000
@@ -97,6 +98,7 @@ class Supervisor:
     ) -> None:
         """`memory_mb` is what each worker may use, 0: no limit; `once`: slots whose job has ended stay empty."""
         self.name = name
+        self.logs = WorkerLogs()
         self._slots = slots
         self._spec_of = spec_of
         self._log = PatientLog(log, clock)
@@ -174,12 +176,14 @@ class Supervisor:
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "penstock.runtime.worker_process",
-                stdin=asyncio.subprocess.PIPE, pass_fds=[writing], start_new_session=True,
+                stdin=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, pass_fds=[writing], start_new_session=True,
             )  # fmt: skip
         finally:
             os.close(writing)
         now_ms = self._clock.monotonic_ms()
         child = self._children[name] = _Child(name, process, now_ms, now_ms, Path(folder))
+        ended = asyncio.Event()
+        following = asyncio.create_task(self.logs.follow(name, process.stderr, ended))
         try:
             assert process.stdin is not None
             process.stdin.write(msgspec.json.encode(self._spec_of(name, writing, folder)) + b"\n")
@@ -191,6 +195,9 @@ class Supervisor:
             if not self._leaving:
                 _signal(process, signal.SIGKILL)
             raise
+        finally:
+            ended.set()
+        await following
         del self._children[name]
         reason = child.killed_for or _how_it_ended(process.returncode)
         (_log.info if process.returncode == 0 else _log.warning)("worker ended", name=name, reason=reason)
@@ -210,6 +217,7 @@ class Supervisor:
                 child.heard_ms = self._clock.monotonic_ms()
                 for event in events:
                     child.note(event)
+                    self.logs.note(child.name, event)
                 self._outbox.put_nowait(events)
         except asyncio.IncompleteReadError:
             return
