@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from small_cluster import ROWS, SmallCluster, small_cluster, until
 
 from penstock.client import NoAnswerError, RefusedError
+from penstock.errors import ExternalError
 from penstock.protocol.joblog import Submit, encode_record, log_key
 from penstock.protocol.messages import encode
 from penstock.runtime.views import ClusterView
@@ -195,3 +198,45 @@ async def test_values_of_parameters_are_for_the_job_alone() -> None:
         assert history.submit is not None
         assert history.submit.artifact is not None
         assert history.submit.artifact.parameters == {"password": "hunter2"}
+
+
+async def test_with_the_store_away_what_the_leader_shows_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In lists and by id, beginning of the id and name; it says what is missing. What asks for a change is 503."""
+    async with small_cluster() as cluster:
+        job = await cluster.submit()
+        await cluster.checkpointed(job)
+
+        async def shown() -> bool:
+            detail = await cluster.client.job(job)
+            return detail.summary.live and bool(detail.checkpoints) and any(vertex.tasks for vertex in detail.vertices)
+
+        await until(shown, "the view has the job, its subtasks and a checkpoint")
+
+        async def fail(*_: Any, **__: Any) -> Any:
+            raise ExternalError("the store is away")
+
+        for method in ("get", "list"):
+            monkeypatch.setattr(cluster.blobs, method, fail)
+        other = SmallCluster(other=cluster)  # one that has nothing in its memory
+        try:
+            listed = await other.client.jobs()
+            assert [(one.job, one.name, one.state, one.live) for one in listed.jobs] == [
+                (job, "counts", "RUNNING", True)
+            ]
+            assert "the store is away" in listed.missing
+            for name in (job, job[:8], "counts"):
+                assert (await other.client.find(name)).id == job
+                detail = await other.client.job(name)
+                assert (detail.summary.job, detail.summary.state) == (job, "RUNNING")
+                assert detail.summary.last_checkpoint > 0
+                assert "the store is away" in detail.missing
+                assert sum(len(vertex.tasks) for vertex in detail.vertices) > 0
+            assert len((await other.client.checkpoints(job)).checkpoints) > 0
+            assert (await other.client.failures(job)).failures == ()
+            assert (await other.http.get("/jobs/overview")).json()["jobs"][0]["jid"] == job
+            for ask in (other.client.cancel(job), other.client.job("unknown"), other.client.log(job)):
+                with pytest.raises(NoAnswerError, match="the store is away"):
+                    await ask
+        finally:
+            await other.client.close()
+            await other.http.aclose()

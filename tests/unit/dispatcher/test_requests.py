@@ -139,6 +139,9 @@ async def test_what_does_not_answer_is_503_in_time(monkeypatch: pytest.MonkeyPat
             assert [(one["job"], one["live"]) for one in listed] == [(job, False)]
         with monkeypatch.context() as patch:
             patch.setattr(cluster.blobs, "list", hang)
+            listed = (await cluster.http.get("/penstock/v1/jobs")).json()
+            assert "the store does not answer" in listed["missing"]
+            patch.setattr(cluster.metadata, "get", fail)
             assert "the store does not answer" in errors(await cluster.http.get("/penstock/v1/jobs"), 503)
 
 

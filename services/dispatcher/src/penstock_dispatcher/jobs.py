@@ -20,7 +20,7 @@ from penstock.client.documents import (
     Savepoint,
     VertexView,
 )
-from penstock.errors import CorruptDataError, nearest
+from penstock.errors import CorruptDataError, ExternalError, nearest
 from penstock.graph.jobgraph import JobGraph, JobVertex, graph_from_json
 from penstock.protocol.joblog import Begin, Complete, JobHistory, Submit
 from penstock.protocol.joblog import Savepoint as SavepointRecord
@@ -47,6 +47,8 @@ class Found:
     history: JobHistory
     view: JobView | None = None
     finished: FinishedJob | None = None
+    missing: str = ""
+    """Why the log could not be read: the history is then no more than what the view says."""
 
     @property
     def submit(self) -> Submit:
@@ -90,6 +92,22 @@ class Jobs:
         self._cluster = cluster
 
     # -- finding --------------------------------------------------------------------------------------------------------
+
+    async def look(self, name: str) -> Found:
+        """As `find`, but where the store does not answer, what the leader shows of the job.
+
+        Raises:
+            RestError: there is none, or there are several.
+            ExternalError: neither the store nor a leader knows.
+        """
+        try:
+            return await self.find(name)
+        except ExternalError as error:
+            view = await self._cluster.view_if_any()
+            shown = [job for job in view.jobs if _is_called(job, name)] if view is not None else []
+            if len(shown) != 1:
+                raise
+            return found_in_view(shown[0], str(error))
 
     async def find(self, name: str) -> Found:
         """The job of this id, of the only id that begins so, or of this name.
@@ -145,8 +163,24 @@ class Jobs:
     # -- describing -----------------------------------------------------------------------------------------------------
 
     async def list(self) -> JobList:
-        """All jobs."""
+        """All jobs; where the store does not answer, those that the leader shows.
+
+        Raises:
+            ExternalError: neither the store nor a leader knows.
+        """
         view = await self._cluster.view_if_any()
+        try:
+            return await self._list_stored(view)
+        except ExternalError as error:
+            if view is None:
+                raise
+            shown = sorted(
+                (found_in_view(job, str(error)) for job in view.jobs), key=lambda one: -one.submit.submitted_us
+            )
+            missing = f"{error}; jobs that have ended are not shown"
+            return JobList(tuple(map(summary_of, shown)), view.leader, missing)
+
+    async def _list_stored(self, view: ClusterView | None) -> JobList:
         active = await self._cluster.active()
         histories = await self._cluster.histories(active)
         ended = {job.job: job for job in await self._cluster.finished()}
@@ -158,6 +192,20 @@ class Jobs:
             *sorted(map(summary_of_finished, ended.values()), key=lambda job: -job.submitted_us),
         ]
         return JobList(tuple(summaries), view.leader if view is not None else "")
+
+
+def found_in_view(view: JobView, missing: str) -> Found:
+    """A job as far as its leader shows it."""
+    submit = Submit(
+        job=view.job, name=view.name, graph=view.graph, artifact=view.artifact, submitted_us=view.submitted_us, seq=0
+    )
+    history = JobHistory(submit=submit, graph=view.graph, highest_checkpoint=view.last_checkpoint)
+    return Found(view.job, history, view, None, missing)
+
+
+def _is_called(view: JobView, name: str) -> bool:
+    text = name.lower()
+    return name == view.name or text == view.job or (len(text) >= SHORTEST_PREFIX and view.job.startswith(text))
 
 
 def summary_of(found: Found) -> JobSummary:
@@ -210,11 +258,12 @@ def detail_of(found: Found) -> JobDetail:
     return JobDetail(
         summary=summary_of(found),
         attempts=max(begins, view.attempts if view is not None else 0),
-        restored=restored.checkpoint if restored else None,
+        restored=restored.checkpoint if restored else view.restored if view is not None else None,
         vertices=vertices,
         checkpoints=checkpoints,
         failures=failures,
         graph=history.graph,
+        missing=found.missing,
     )
 
 

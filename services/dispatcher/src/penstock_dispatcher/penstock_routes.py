@@ -143,15 +143,15 @@ class PenstockRoutes:
 
     async def job(self, job: JobName) -> Response:
         """All that is known about a job."""
-        return sent(detail_of(await self._jobs.find(job)))
+        return sent(detail_of(await self._jobs.look(job)))
 
     async def checkpoints(self, job: JobName) -> Response:
         """The newest checkpoints of a job, newest first."""
-        return sent(checkpoints_of(await self._jobs.find(job)))
+        return sent(checkpoints_of(await self._jobs.look(job)))
 
     async def failures(self, job: JobName) -> Response:
         """What made attempts of a job fail, as its leader remembers."""
-        return sent(failures_of(await self._jobs.find(job)))
+        return sent(failures_of(await self._jobs.look(job)))
 
     async def log(self, job: JobName) -> Response:
         """The job's log: what the cluster decided about it, record by record."""
@@ -161,7 +161,7 @@ class PenstockRoutes:
         self, job: JobName, lines: Annotated[int, Query(description="the last so many of each", ge=1)] = 100
     ) -> Response:
         """What the workers of a job have logged lately, those that have ended among them."""
-        return sent(await self._cluster.worker_logs((await self._jobs.find(job)).job, lines))
+        return sent(await self._cluster.worker_logs((await self._jobs.look(job)).job, lines))
 
     async def artifact(self, job: JobName) -> Response:
         """The sources of a job, as a zip."""

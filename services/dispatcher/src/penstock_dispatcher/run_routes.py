@@ -21,7 +21,7 @@ from penstock.client.run_documents import (
     RunOptions,
     RunSubmission,
 )
-from penstock.errors import nearest
+from penstock.errors import ExternalError, nearest
 from penstock.protocol.joblog import Artifact
 from penstock.protocol.requests import CancelRun, SubmitRun
 from penstock.runtime.runs import RunHistory, is_run_id, overrides_refused
@@ -90,8 +90,7 @@ class RunRoutes:
         self, name: Annotated[str, Query(description="id, beginning of an id, or name, of a job or a run")]
     ) -> Response:
         """What is meant by a name. Of a job and a run that are called the same, the one that has not ended."""
-        job, no_job = await self._job(name)
-        run, no_run = await self._run(name)
+        (job, no_job), (run, no_run) = await asyncio.gather(self._job(name), self._run(name))
         found = [one for one in (job, run) if one is not None]
         going_on = [one for one in found if one.state not in ENDED | RUN_ENDED]
         if len(found) == 2:
@@ -100,6 +99,8 @@ class RunRoutes:
             found = going_on
         if found:
             return sent(found[0])
+        if no_run.status == 503:
+            raise no_run
         if 409 in (no_job.status, no_run.status):
             raise no_job if no_job.status == 409 else no_run
         close = nearest(name, sorted(await self._runs.names()))
@@ -107,7 +108,7 @@ class RunRoutes:
 
     async def _job(self, name: str) -> tuple[Located | None, RestError]:
         try:
-            found: Found = await self._jobs.find(name)
+            found: Found = await self._jobs.look(name)
         except RestError as error:
             return None, error
         return Located("job", found.job, found.submit.name, found.state), RestError(404, "")
@@ -117,6 +118,9 @@ class RunRoutes:
             found = await self._runs.find(name)
         except RestError as error:
             return None, error
+        except ExternalError as error:
+            # Runs stand in the store alone; a job that a leader shows is found all the same.
+            return None, RestError(503, str(error))
         submitted = found.submitted
         return Located("run", submitted.run, submitted.name, found.state), RestError(404, "")
 

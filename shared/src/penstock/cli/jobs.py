@@ -22,7 +22,8 @@ def jobs_command(arguments: argparse.Namespace) -> int:
     """List the jobs and the runs on Spark that go on, with `--all` those that have ended too."""
 
     async def read(cluster: ClusterClient) -> tuple[JobList, RunList]:
-        return await cluster.jobs(), await cluster.runs()
+        jobs = await cluster.jobs()
+        return jobs, RunList((), "") if jobs.missing else await cluster.runs()  # which stand in the store alone
 
     listed, runs = with_cluster(arguments, read)
     jobs = [job for job in listed.jobs if arguments.all or job.state not in ENDED]
@@ -30,6 +31,8 @@ def jobs_command(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json([*jobs, *(msgspec.to_builtins(run) | {"job": run.run} for run in shown_runs)])
         return 0
+    if listed.missing:
+        print(f"not all is known: {listed.missing}, nor are runs on Spark")
     if not listed.leader and listed.jobs:
         print("no coordinator leads the cluster now; this is what the job logs say")
     if not jobs and not shown_runs:
@@ -82,6 +85,8 @@ def status_lines(detail: JobDetail) -> list[str]:
         + (f", last from checkpoint {detail.restored}" if detail.restored else ""),
         f"checkpoint   {job.last_checkpoint or 'none yet'}",
     ]
+    if detail.missing:
+        lines.append(f"not all is known: {detail.missing}; this is what the coordinator shows")
     if job.missing_slots:
         lines.append(f"it waits for {slots(job.missing_slots)}: start a task manager, or rescale it")
     if not job.live and job.state not in ENDED:

@@ -139,6 +139,8 @@ class JobList(msgspec.Struct, frozen=True):
     jobs: tuple[JobSummary, ...]
     leader: str
     """Who leads the cluster; empty if nobody does."""
+    missing: str = ""
+    """What could not be read, and why; then jobs are shown as their leader sees them."""
 
 
 class JobDetail(msgspec.Struct, frozen=True):
@@ -152,6 +154,8 @@ class JobDetail(msgspec.Struct, frozen=True):
     checkpoints: tuple[CheckpointView, ...]
     failures: tuple[str, ...]
     graph: dict[str, Any]
+    missing: str = ""
+    """Why the job's log could not be read; then all this is what its leader shows."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
