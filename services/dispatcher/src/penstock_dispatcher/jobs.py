@@ -295,8 +295,16 @@ def failures_of(found: Found) -> Failures:
 
 
 def log_of(found: Found) -> JobLog:
-    """The records, without the graphs, which stand in the job's description."""
-    return JobLog(found.job, tuple(map(shown_record, found.history.records)))
+    """The records, without the graphs, which stand in the job's description; with their times, where those are known."""
+    seen = found.view.checkpoints if found.view is not None else ()
+    times = {one.checkpoint: one.triggered_us + one.duration_us for one in seen if one.duration_us is not None}
+    records: list[dict[str, Any]] = []
+    for record in found.history.records:
+        shown = shown_record(record)
+        if isinstance(record, Complete) and record.checkpoint in times:
+            shown.setdefault("at_us", times[record.checkpoint])
+        records.append(shown)
+    return JobLog(found.job, tuple(records))
 
 
 def shown_record(record: msgspec.Struct) -> dict[str, Any]:

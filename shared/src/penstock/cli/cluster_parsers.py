@@ -142,12 +142,34 @@ def _add_looking(commands: Commands) -> None:
     for name, function, summary in (
         ("status", "status_command", "Show how a job is: state, vertices, rates, what it waits for."),
         ("checkpoints", "checkpoints_command", "List the newest checkpoints and savepoints of a job."),
-        ("logs", "logs_command", "Show what happened to a job: attempts, checkpoints, failures, its end."),
         ("metrics", "metrics_command", "Print the metrics of a job in Prometheus' text format."),
     ):
         parser = _parser(commands, name, summary, [f"penstock {name} hot-auctions", f"penstock {name} 3f9a1c --json"])
-        parser.add_argument("job", metavar="JOB", help=JOB_OR_RUN if name in ("status", "logs") else JOB)
+        parser.add_argument("job", metavar="JOB", help=JOB_OR_RUN if name == "status" else JOB)
         parser.set_defaults(command=_looking(function))
+    _add_logs(commands)
+
+
+def _add_logs(commands: Commands) -> None:
+    parser = _parser(
+        commands,
+        "logs",
+        "Show what happened to a job: attempts, checkpoints, failures, its end.",
+        ["penstock logs hot-auctions --follow", "penstock logs 3f9a1c --workers --lines 200"],
+    )
+    parser.add_argument("job", metavar="JOB", help=JOB_OR_RUN)
+    parser.add_argument("--follow", action="store_true", help="go on until the job ends, or until Ctrl-C")
+    parser.add_argument("--workers", action="store_true", help="instead, what its worker processes have logged lately")
+    parser.add_argument(
+        "--lines", type=positive, default=100, metavar="N", help="with --workers, the last of each (100)"
+    )
+
+    def logs(arguments: argparse.Namespace) -> int:
+        from penstock.cli.logs import logs_command
+
+        return logs_command(arguments)
+
+    parser.set_defaults(command=logs)
 
 
 def _looking(function: str) -> Command:

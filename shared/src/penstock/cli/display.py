@@ -81,7 +81,7 @@ def live_view(graph: JobGraph, progress: JobProgress, rate: Rate, now_s: float) 
             f"{_rows_out(progress, vertex):,}",
             *(f"{_sum(vertex.operators, progress, metric):,}" for _, metric in extra),
             f"{_busy(progress, vertex.id):.0%}",
-            _watermark(min(watermarks)) if watermarks else "",
+            watermark_text(min(watermarks)) if watermarks else "",
         )
     per_second = rate.update(rows_read(graph, progress), now_s)
     line = f"{progress.phase}; {per_second:,.0f} rows/s; {checkpoint_line(progress)}"
@@ -104,7 +104,8 @@ def _busy(progress: JobProgress, vertex: str) -> float:
     return spent["busy_us"] / total if total else 0.0
 
 
-def _watermark(watermark: int) -> str:
+def watermark_text(watermark: int) -> str:
+    """How far event time has come, to the second."""
     if watermark <= MIN_WATERMARK:
         return "none yet"
     # Whole seconds: what a fraction says changes faster than anybody reads.

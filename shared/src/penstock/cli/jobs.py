@@ -1,21 +1,24 @@
-"""`penstock jobs`, `status`, `checkpoints`, `logs`, `metrics`: what runs, and how it is."""
+"""`penstock jobs`, `status`, `checkpoints`, `metrics`: what runs, and how it is."""
 
 from __future__ import annotations
 
 import argparse
 import time
-from typing import Any
 
 import msgspec
 
 from penstock.cli.cluster import lasted, moment, print_json, print_table, slots, span, state_text, with_cluster
 from penstock.cli.following import progress_of
-from penstock.cli.runs import run_logs, run_row, run_status
+from penstock.cli.runs import run_row, run_status
+from penstock.cli.vertices import COLUMNS, RIGHT, Look, vertex_rows
 from penstock.client import ClusterClient
-from penstock.client.documents import ENDED, Failures, JobDetail, JobList, JobLog
+from penstock.client.documents import ENDED, JobDetail, JobList
 from penstock.client.run_documents import RUN_ENDED, RunList
 from penstock.graph.jobgraph import graph_from_json
 from penstock.observability.metrics import prometheus_text, samples
+
+BETWEEN_LOOKS_S = 1.5
+"""Rates are those of this time; the view of a job is renewed twice a second."""
 
 
 def jobs_command(arguments: argparse.Namespace) -> int:
@@ -65,15 +68,24 @@ def status_command(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(detail)
         return 0
-    for line in status_lines(detail):
+    before, now = None, _look(detail)
+    if detail.summary.state == "RUNNING" and detail.summary.live and not detail.missing:
+        time.sleep(BETWEEN_LOOKS_S)
+        detail = with_cluster(arguments, lambda cluster: cluster.job(found.id))
+        before, now = now, _look(detail)
+    for line in status_lines(detail, time.time_ns() // 1_000):
         print(line)
     if detail.vertices:
         print()
-        _print_vertices(detail)
+        _print_vertices(detail, before, now)
     return 0
 
 
-def status_lines(detail: JobDetail) -> list[str]:
+def _look(detail: JobDetail) -> Look:
+    return Look(progress_of(detail), detail.attempts, time.monotonic())
+
+
+def status_lines(detail: JobDetail, now_us: int) -> list[str]:
     """What there is to say about a job as a whole."""
     job = detail.summary
     lines = [
@@ -83,7 +95,7 @@ def status_lines(detail: JobDetail) -> list[str]:
         f"submitted    {moment(job.submitted_us)}, lasted {lasted(job.submitted_us, job.ended_us)}",
         f"started      {_times(detail.attempts)}"
         + (f", last from checkpoint {detail.restored}" if detail.restored else ""),
-        f"checkpoint   {job.last_checkpoint or 'none yet'}",
+        f"checkpoint   {job.last_checkpoint or 'none yet'}{_checkpoint_age(detail, now_us)}",
     ]
     if detail.missing:
         lines.append(f"not all is known: {detail.missing}; this is what the coordinator shows")
@@ -95,32 +107,25 @@ def status_lines(detail: JobDetail) -> list[str]:
     return lines
 
 
+def _checkpoint_age(detail: JobDetail, now_us: int) -> str:
+    """How long ago the newest one was complete, where its leader remembers, and that the newest ones were not."""
+    complete = [seen for seen in detail.checkpoints if seen.state == "complete" and seen.duration_us is not None]
+    newest = max(complete, key=lambda seen: seen.checkpoint, default=None)
+    if newest is None or detail.summary.state in ENDED:
+        return ""
+    age = span(max(0, now_us - newest.triggered_us - (newest.duration_us or 0)))
+    failed = sum(seen.state == "aborted" and seen.checkpoint > newest.checkpoint for seen in detail.checkpoints)
+    return f", {age} ago" + (f"; {failed} since then failed" if failed else "")
+
+
 def _times(count: int) -> str:
     return "not yet" if not count else "once" if count == 1 else f"{count} times"
 
 
-def _print_vertices(detail: JobDetail) -> None:
-    graph, progress = graph_from_json(detail.graph), progress_of(detail)
-    rows: list[tuple[str, ...]] = []
-    for vertex in graph.vertices:
-        tasks = [task for shown in detail.vertices if shown.id == vertex.id for task in shown.tasks]
-        states: dict[str, int] = {}
-        for task in tasks:
-            states[task.state] = states.get(task.state, 0) + 1
-        said = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-        first, last = vertex.operators[0].id, vertex.operators[-1].id
-        rows.append(
-            (
-                vertex.name,
-                str(vertex.parallelism),
-                said or "-",
-                f"{progress.total(first, 'rows_in'):,}",
-                f"{progress.total(last, 'rows_out'):,}",
-            )
-        )
-    print_table(
-        ("vertex", "parallelism", "subtasks", "rows in", "rows out"), rows, right=("parallelism", "rows in", "rows out")
-    )
+def _print_vertices(detail: JobDetail, before: Look | None, now: Look) -> None:
+    print_table(COLUMNS, vertex_rows(graph_from_json(detail.graph), now, before), right=RIGHT)
+    if detail.attempts > 1:
+        print(f"rows are counted since attempt {detail.attempts} began")
 
 
 def checkpoints_command(arguments: argparse.Namespace) -> int:
@@ -148,51 +153,6 @@ def checkpoints_command(arguments: argparse.Namespace) -> int:
         ("number", "kind", "state", "triggered", "took", "bytes", "savepoint"), rows, right=("number", "took", "bytes")
     )
     return 0
-
-
-def logs_command(arguments: argparse.Namespace) -> int:
-    """What went wrong in a job or a run, and what the cluster decided about it."""
-    found = with_cluster(arguments, lambda cluster: cluster.find(arguments.job))
-    if found.kind == "run":
-        return run_logs(arguments, found.id)
-
-    async def read(cluster: ClusterClient) -> tuple[JobLog, Failures]:
-        return await cluster.log(found.id), await cluster.failures(found.id)
-
-    log, failures = with_cluster(arguments, read)
-    if arguments.json:
-        print_json({"job": log.job, "records": log.records, "failures": failures.failures, "reason": failures.reason})
-        return 0
-    for record in log.records:
-        print(f"{record['seq']:>4}  {record_line(record)}")
-    if failures.failures:
-        print("\nwhat made it start again, newest last:")
-    for failure in failures.failures:
-        print(f"  {failure}")
-    return 0
-
-
-def record_line(record: dict[str, Any]) -> str:
-    """A record of a job log in words."""
-    restored = record.get("restored_from") or record.get("restore")
-    match record["type"]:
-        case "Submit":
-            start = f", starts from {restored['manifest']}" if restored else ""
-            return f"{moment(record['submitted_us'])} submitted: {record['name']}{start}"
-        case "Leader":
-            return f"leader of epoch {record['epoch']} took over"
-        case "Begin":
-            start = f"from checkpoint {restored['checkpoint']}" if restored else "from the beginning"
-            return f"attempt {record['attempt_number']} began {start}, parallelism {record['parallelism']}"
-        case "Complete":
-            ending = f" ({record['ending']})" if record.get("ending") else ""
-            return f"checkpoint {record['checkpoint']} complete{ending}"
-        case "Savepoint":
-            return f"savepoint {record['checkpoint']}: {record['manifest']}"
-        case "Terminated":
-            return f"ended: {record['state'].lower()}" + (f", {record['reason']}" if record.get("reason") else "")
-        case other:
-            return f"{other}: {msgspec.json.encode(record).decode()}"
 
 
 def metrics_command(arguments: argparse.Namespace) -> int:

@@ -1,0 +1,84 @@
+"""What `penstock status` says of a job: rates, back-pressure, skew, what is behind, event time, age of checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from penstock import Pipeline, count, tumbling
+from penstock.cli.following import progress_of
+from penstock.cli.jobs import status_lines
+from penstock.cli.vertices import COLUMNS, Look, vertex_rows
+from penstock.client.documents import CheckpointView, JobDetail, JobSummary, TaskView, VertexView
+from penstock.connectors import collecting, generate
+from penstock.graph.jobgraph import JobGraph, build_job_graph
+from penstock.times import to_micros
+
+AT = to_micros(datetime(2026, 1, 1, 12, tzinfo=UTC))
+
+
+@dataclass
+class Row:
+    key: int
+    at: datetime
+
+
+def graph() -> JobGraph:
+    pipeline = Pipeline("counts")
+    source = generate.Source(lambda n: {"key": n, "at": n}, schema=Row, event_time="at", rows=1)
+    pipeline.read(source).key_by("key").window(tumbling("1s")).agg(n=count()).write(collecting.Sink())
+    return build_job_graph(pipeline.plan, 2)
+
+
+def detail(rows: tuple[int, int], busy_us: int, blocked_us: int, *, attempts: int = 1, **more: Any) -> JobDetail:
+    """A job whose source's two subtasks have read so many rows."""
+    built = graph()
+    source, *others = built.vertices
+    time = {"busy_us": busy_us, "blocked_us": blocked_us, "idle_us": 0}
+    tasks = tuple(
+        TaskView(
+            index, "running", "w", 0, "", {source.operators[0].id: {"rows_in": read}},
+            {**time, "records_behind": 500, "watermark": AT + index},
+        )
+        for index, read in enumerate(rows)
+    )  # fmt: skip
+    vertices = (
+        VertexView(source.id, source.name, 2, tasks),
+        *(VertexView(other.id, other.name, other.parallelism, ()) for other in others),
+    )
+    summary = JobSummary("ab" * 16, "counts", "RUNNING", 2, AT, live=True, last_checkpoint=3)
+    fields: dict[str, Any] = {"checkpoints": (), "failures": (), **more}
+    return JobDetail(summary, attempts, None, vertices, graph=built.to_json(), **fields)
+
+
+def shown(before: JobDetail | None, now: JobDetail) -> dict[str, str]:
+    """The row of the source, by column, two seconds after the look before."""
+    former = Look(progress_of(before), before.attempts, 10.0) if before is not None else None
+    return dict(zip(COLUMNS, vertex_rows(graph(), Look(progress_of(now), now.attempts, 12.0), former)[0], strict=True))
+
+
+def test_a_row_says_how_a_vertex_is() -> None:
+    """Rates and shares of time are those between two looks; the watermark is the smallest of the subtasks."""
+    row = shown(detail((1_000, 1_000), 900, 100), detail((4_000, 2_000), 1_000, 400))
+    assert (row["rows in"], row["rows/s"], row["skew"], row["behind"]) == ("6,000", "2,000", "1.3x", "1,000")
+    assert (row["busy"], row["blocked"]) == ("25%", "75%")
+    assert row["watermark"].startswith("2026-01-01")
+    assert row["subtasks"] == "2 running"
+
+
+def test_counters_of_another_attempt_make_no_rate() -> None:
+    """They began at zero again."""
+    row = shown(detail((5_000, 5_000), 900, 100), detail((10, 10), 5, 5, attempts=2))
+    assert (row["rows/s"], row["busy"]) == ("", "50%")
+    assert shown(None, detail((0, 0), 0, 0))["busy"] == ""
+
+
+def test_the_age_of_the_newest_checkpoint_is_said() -> None:
+    """And how many have failed since."""
+    checkpoints = (
+        CheckpointView(3, "complete", AT, 2_000_000, 10, 1), CheckpointView(4, "aborted", AT + 5_000_000, None, 0, 0),
+    )  # fmt: skip
+    lines = status_lines(detail((0, 0), 0, 0, checkpoints=checkpoints), AT + 44_000_000)
+    assert "checkpoint   3, 42.0s ago; 1 since then failed" in lines
+    assert "checkpoint   3" in status_lines(detail((0, 0), 0, 0), AT)
