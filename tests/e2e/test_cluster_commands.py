@@ -110,6 +110,8 @@ def test_a_job_is_operated_from_the_command_line(cluster: Cluster) -> None:
     wait_for(lambda: cluster.state(job)["last_checkpoint"] > 0, "a checkpoint is complete")
     assert job[:8] in cluster.run("jobs").stdout
     assert "counts" in cluster.run("status", "counts").stdout
+    assert "worker started" in cluster.run("logs", "counts", "--workers").stdout
+    assert "submitted: counts" in cluster.run("logs", "counts").stdout
     saved = cluster.json("savepoint", job[:8], "--to", cluster.folder / "kept")
     assert saved["savepoint"]["manifest"].startswith(f"jobs/{job}/")
     assert "runs at parallelism 2" in cluster.run("rescale", "counts", "2").stdout

@@ -171,6 +171,7 @@ def main() -> None:
     spec = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerSpec)
     configure_logging(spec.log_format, spec.log_level)
     structlog.contextvars.bind_contextvars(worker=spec.name)
+    structlog.get_logger("penstock.worker").info("worker started", pid=os.getpid())
     threading.Thread(target=_show_life, args=[Path(spec.folder)], daemon=True).start()
     threading.Thread(target=_end_with_the_supervisor, args=[[spec.folder, spec.local_state]], daemon=True).start()
     asyncio.run(_serve(spec))
