@@ -16,6 +16,7 @@ from penstock.errors import ExternalError
 from penstock.protocol.messages import encode
 from penstock.runtime.scaling import ScalingView
 from penstock.runtime.views import ClusterView
+from penstock_dispatcher import bodies
 from penstock_dispatcher import cluster as cluster_module
 
 JOB = "ab" * 16
@@ -203,3 +204,30 @@ async def test_the_overview_tells_how_task_managers_are_scaled() -> None:
         assert (await cluster.client.overview()).scaling is None
     finally:
         await cluster.stop()
+
+
+async def test_submissions_are_read_a_few_at_a_time() -> None:
+    """Each is kept whole, so one too many is to come again; the others are not disturbed, nor is anything else."""
+    async with small_cluster(leads=False, slots=0) as cluster:
+        await led(cluster)
+        go_on, begun = asyncio.Event(), asyncio.Semaphore(0)
+
+        async def slow() -> Any:
+            begun.release()
+            yield b"--x"
+            await go_on.wait()
+            yield b"--x--"
+
+        async def submit() -> int:
+            headers = {"content-type": "multipart/form-data; boundary=x"}
+            return (await cluster.http.post("/penstock/v1/jobs", content=slow(), headers=headers)).status_code
+
+        many = [asyncio.create_task(submit()) for _ in range(bodies.MAX_SUBMITTING)]
+        for _ in many:
+            await asyncio.wait_for(begun.acquire(), 10)
+        refused = await cluster.post(cluster.document())
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert (await cluster.http.get("/penstock/v1/jobs")).status_code == 200
+        go_on.set()
+        assert set(await asyncio.gather(*many)) == {400}
+        assert "retry-after" not in (await cluster.post(cluster.document())).headers

@@ -20,22 +20,38 @@ from penstock_dispatcher.refusing import RestError, problem
 MAX_BODY_BYTES: Final = 1 << 20
 MAX_SUBMISSION_BYTES: Final = MAX_SOURCES_BYTES + MAX_DOCUMENT_BYTES + (64 << 10)
 """Both parts, and what surrounds them."""
+MAX_SUBMITTING: Final = 8
+"""Submissions that are read at a time: each of them is kept whole."""
 SUBMISSIONS: Final = ("/penstock/v1/jobs", "/penstock/v1/runs")
 
 T = TypeVar("T")
 
 
 class BodyLimit:
-    """Refuses bodies that are too large, whether they say so or not, without keeping them."""
+    """Refuses bodies that are too large, whether they say so or not, without keeping them; and more submissions at a time
+    than there is room for."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        self._submitting = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         submits = scope["method"] == "POST" and scope["path"] in SUBMISSIONS
+        if submits and self._submitting >= MAX_SUBMITTING:
+            busy = problem(503, [f"{MAX_SUBMITTING} submissions are being read already; send it again in a moment"])
+            busy.headers["retry-after"] = "1"
+            await busy(scope, receive, send)
+            return
+        self._submitting += submits
+        try:
+            await self._limited(scope, receive, send, submits)
+        finally:
+            self._submitting -= submits
+
+    async def _limited(self, scope: Scope, receive: Receive, send: Send, submits: bool) -> None:
         limit = MAX_SUBMISSION_BYTES if submits else MAX_BODY_BYTES
         said = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
         if said.isdigit() and int(said) > limit:
