@@ -220,5 +220,11 @@ _ALL = (
     _mutant(29, "interval_without_its_barrier_published", Patch(PublisherMachine, "_on_frames", ((
         "if interval.end <= position and not _ends_in_its_barrier(interval, counted):", "if False:",
     ),))),
+    _mutant(30, "failed_before_published", Patch(jobmaster.JobMaster, "_fail", ((
+        "failed, *self._endings.fails(reason, now_ms)]", 'failed, *self._terminate("FAILED", reason)]',
+    ),))),
+    _mutant(31, "changed_graph_begins_before_published", Patch(Endings, "opened", ((
+        "checkpoint=self._newest)", "checkpoint=0)",
+    ),))),
 )  # fmt: skip
 MUTANTS: dict[str, Mutant] = {mutant.name: mutant for mutant in _ALL}
