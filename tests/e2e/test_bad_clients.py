@@ -11,6 +11,7 @@ from typing import Final
 
 import pytest
 
+from penstock.client import ClusterClient, NoAnswerError, RefusedError
 from penstock.platform.free_ports import HOST, free_port
 from penstock.platform.services import ServiceProcess
 from penstock.settings import ClusterSettings, KafkaSettings, RedisSettings, Secret, StoreSettings, settings_to_toml
@@ -26,12 +27,12 @@ CUT_S: Final = 20.0
 
 
 @asynccontextmanager
-async def dispatcher(folder: Path) -> AsyncGenerator[ServiceProcess]:
+async def dispatcher(folder: Path, token: str = "") -> AsyncGenerator[ServiceProcess]:
     """A dispatcher whose Kafka, Redis and store are not there: what is tried here needs none of them."""
     nobody = f"{HOST}:{free_port()}"
     settings = ClusterSettings(
         kafka=KafkaSettings(nobody), redis=RedisSettings(Secret(f"redis://{nobody}/0")),
-        store=StoreSettings(f"http://{nobody}"),
+        store=StoreSettings(f"http://{nobody}"), token=Secret(token),
     )  # fmt: skip
     file = folder / "cluster.toml"
     file.write_text(settings_to_toml(settings))
@@ -173,6 +174,21 @@ async def test_a_page_of_another_site_submits_nothing(tmp_path: Path) -> None:
         assert await _status(service, head) == 403
         assert await _status(service, head.replace(b"\r\n\r\n", b"\r\nX-Requested-With: x\r\n\r\n")) == 400
         assert await _status(service, b"GET /jobs HTTP/1.1\r\nHost: evil.example\r\n\r\n") == 403
+
+
+async def test_a_dispatcher_with_a_token(tmp_path: Path) -> None:
+    """Our client gets in with it, and is told what it lacks without; health is open, and the token in no log."""
+    async with dispatcher(tmp_path, "a-token") as service:
+        address = f"http://{service.address}"
+        for token in ("", "another"):
+            async with ClusterClient(address, token=Secret(token)) as cluster:
+                with pytest.raises(RefusedError, match="wants a token"):
+                    await cluster.overview()
+        async with ClusterClient(address, token=Secret("a-token")) as cluster:
+            with pytest.raises(NoAnswerError):  # it is let in: now what it asks for is not there
+                await cluster.overview()
+        assert await _answers(service)
+        assert "a-token" not in service.log_file.read_text()
 
 
 async def test_what_is_no_request(tmp_path: Path) -> None:

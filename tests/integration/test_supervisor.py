@@ -170,7 +170,8 @@ async def test_what_workers_logged_is_known_after_their_death(
         await watched.until(lambda: name in watched.farewells(), "its death is reported")
         logs = {log.worker: log for log in watched.supervisor.logs.list("", 10).workers}
         assert logs[name].ended
-        assert logs[name].lines[0].startswith("it is about")
+        assert "worker started" in logs[name].lines[0]
+        assert logs[name].lines[1] == "it is about to fail"
         assert logs[name].lines[-1] == "last words"
         assert max(map(len, logs[name].lines)) <= 65_536
         assert watched.supervisor.logs.list("another job", 10).workers == ()

@@ -82,7 +82,6 @@ async def serve(settings: ClusterSettings, arguments: argparse.Namespace) -> Non
     ):
         if arguments.start_task_managers:
             starter = task_manager_starter(arguments.cluster, arguments.start_task_managers)
-        await insist("try the store's conditional PUT", clock, lambda: check_conditional_put(blobs))
         ports = ControlPorts(log, blobs, metadata, clock, lambda: uuid.uuid4().hex)
         service = CoordinatorService(
             name,
@@ -95,11 +94,13 @@ async def serve(settings: ClusterSettings, arguments: argparse.Namespace) -> Non
             observe=observe,
         )
         app = health_app(readiness, lambda: coordinator_samples(service, clock.now_us()))
-        if arguments.application:
-            await submit_application(settings, arguments, log, blobs, clock)
-        async with http_server(app, arguments.http), asyncio.TaskGroup() as group:
-            group.create_task(service.run())
-            group.create_task(watch_readiness(readiness, log, blobs, clock))
+        async with http_server(app, arguments.http):  # alive, though it may have to wait
+            await insist("try the store's conditional PUT", clock, lambda: check_conditional_put(blobs))
+            if arguments.application:
+                await submit_application(settings, arguments, log, blobs, clock)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(service.run())
+                group.create_task(watch_readiness(readiness, log, blobs, clock))
 
 
 if __name__ == "__main__":

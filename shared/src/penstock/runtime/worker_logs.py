@@ -7,6 +7,7 @@ The supervisor passes on what its workers write to standard error, and keeps the
 from __future__ import annotations
 
 import asyncio
+import codecs
 import sys
 from collections import deque
 from collections.abc import Sequence
@@ -24,7 +25,8 @@ from penstock.protocol.messages import AnyEvent, Heartbeat, TaskChanged
 KEPT_LINES: Final = 500
 KEPT_ENDED: Final = 20
 """So many workers that have ended are remembered."""
-MAX_LINE_BYTES: Final = 64 << 10
+MAX_LINE: Final = 64 << 10
+"""Characters; what is longer is cut."""
 PASSED_ON_S: Final = 1.0
 """After its end what a worker had started may hold its standard error open; it is not waited for any longer."""
 LOGS_PATH: Final = "/logs"
@@ -73,15 +75,16 @@ class WorkerLogs:
             del self._tails[name]
 
     async def _read(self, tail: _Tail, output: asyncio.StreamReader) -> None:
-        rest = b""
-        while data := await output.read(MAX_LINE_BYTES):
-            sys.stderr.write(data.decode(errors="replace"))
+        rest, decoder = "", codecs.getincrementaldecoder("utf-8")("replace")
+        while data := await output.read(MAX_LINE):
+            text = decoder.decode(data)
+            sys.stderr.write(text)
             sys.stderr.flush()
-            *lines, rest = (rest + data).split(b"\n")
-            tail.lines.extend(line[:MAX_LINE_BYTES].decode(errors="replace") for line in lines)
-            rest = rest[:MAX_LINE_BYTES]
+            *lines, rest = (rest + text).split("\n")
+            tail.lines.extend(line[:MAX_LINE] for line in lines)
+            rest = rest[:MAX_LINE]
         if rest:
-            tail.lines.append(rest.decode(errors="replace"))
+            tail.lines.append(rest)
 
     def note(self, worker: str, event: AnyEvent) -> None:
         """A worker said this: which jobs it works for is in it."""
