@@ -79,7 +79,7 @@ async def test_another_job_starts_from_what_a_failed_one_has_left():
         history = await cluster.history()
         assert [record.publishes_only for record in history.records if isinstance(record, Begin)] == [False, True]
         (failed,) = history.failures
-        assert (failed.worker, failed.attempt_number, failed.failed_us > 0) == (first.name, 1, True)
+        assert (failed.worker, failed.attempt_number, failed.at_us > 0) == (first.name, 1, True)
         retained = history.retained
         assert retained is not None
         restore = Restore(retained.checkpoint, retained.manifest, retained.sha256)

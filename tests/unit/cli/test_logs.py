@@ -69,3 +69,16 @@ async def test_following_says_everything_once_until_the_end(
     assert [printed.count(f"leader of epoch {n}") for n in (1, 2, 3, 4)] == [1, 1, 1, 1]
     assert printed.count("it broke") == 1
     assert printed.count("waiting for a dispatcher") == 1
+
+
+def test_a_failed_attempt_says_where_and_shows_the_users_frames() -> None:
+    """The worker in the line, the frames below it; an attempt that only publishes says so."""
+    record = {
+        "type": "AttemptFailed", "seq": 4, "attempt": "a", "attempt_number": 2, "reason": "v1[0]: ZeroDivisionError",
+        "worker": "tm-1-0", "frames": "jobs.py, line 7, in rate\n    return 1 / n", "at_us": 1_767_225_600_000_000,
+    }  # fmt: skip
+    first, *frames = record_text(record).splitlines()
+    assert first.endswith("attempt 2 failed: v1[0]: ZeroDivisionError (worker tm-1-0)")
+    assert [line.strip() for line in frames] == ["jobs.py, line 7, in rate", "return 1 / n"]
+    begin = {"type": "Begin", "seq": 5, "attempt_number": 3, "parallelism": 2, "publishes_only": True}
+    assert record_text(begin).endswith("parallelism 2, to publish what is complete")

@@ -12,6 +12,7 @@ from penstock.client.documents import (
     ENDED,
     Checkpoint,
     CheckpointList,
+    FailedAttempt,
     Failures,
     JobDetail,
     JobList,
@@ -281,7 +282,7 @@ def checkpoints_of(found: Found) -> CheckpointList:
         known = checkpoints.get(seen.checkpoint, Checkpoint(seen.checkpoint, seen.state))
         checkpoints[seen.checkpoint] = msgspec.structs.replace(
             known, triggered_us=seen.triggered_us, duration_us=seen.duration_us, size_bytes=seen.size_bytes,
-            sync_us=seen.sync_us,
+            sync_us=seen.sync_us, reason=seen.reason,
         )  # fmt: skip
     newest = sorted(checkpoints.values(), key=lambda checkpoint: -checkpoint.checkpoint)[:SHOWN]
     return CheckpointList(found.job, tuple(newest), detail_of(found).restored)
@@ -291,20 +292,17 @@ def failures_of(found: Found) -> Failures:
     """What went wrong."""
     terminated = found.history.terminated
     reason = terminated.reason if terminated is not None and terminated.state == "FAILED" else ""
-    return Failures(found.job, found.view.failures if found.view is not None else (), reason)
+    attempts = tuple(
+        FailedAttempt(one.attempt_number, one.reason, one.subtask, one.worker, one.frames, one.at_us)
+        for one in found.history.failures
+    )
+    said = found.view.failures if found.view is not None else tuple(one.reason for one in attempts)
+    return Failures(found.job, said, reason, attempts)
 
 
 def log_of(found: Found) -> JobLog:
-    """The records, without the graphs, which stand in the job's description; with their times, where those are known."""
-    seen = found.view.checkpoints if found.view is not None else ()
-    times = {one.checkpoint: one.triggered_us + one.duration_us for one in seen if one.duration_us is not None}
-    records: list[dict[str, Any]] = []
-    for record in found.history.records:
-        shown = shown_record(record)
-        if isinstance(record, Complete) and record.checkpoint in times:
-            shown.setdefault("at_us", times[record.checkpoint])
-        records.append(shown)
-    return JobLog(found.job, tuple(records))
+    """The records, without the graphs, which stand in the job's description."""
+    return JobLog(found.job, tuple(shown_record(record) for record in found.history.records))
 
 
 def shown_record(record: msgspec.Struct) -> dict[str, Any]:

@@ -319,7 +319,8 @@ class PenstockRoutes:
         if found.submit.scalable is None:
             raise RestError(409, f"job {found.job} was submitted without the form of its graph that can be rescaled")
         scaled(graph_from_json(found.submit.scalable), body.parallelism)
-        return await self._send(RescaleJob(**self._ids(found, body.request), parallelism=body.parallelism))
+        ids = self._ids(found, body.request)
+        return await self._send(RescaleJob(**ids, parallelism=body.parallelism, wait=body.wait))
 
     async def _asked(self, job: str) -> Found:
         found = await self._jobs.alive(job)

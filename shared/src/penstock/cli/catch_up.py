@@ -212,6 +212,7 @@ class _Work:
         command = ["penstock", "submit", job.target, "--from-savepoint", savepoint, "--detach"]
         command += ["--parallelism", str(job.parallelism)]
         command += ["--checkpoint-interval", f"{settings.checkpoints.interval_ms}ms"]
+        command += ["--tolerable-failed-checkpoints", str(settings.checkpoints.tolerable_failed)]
         command += ["--restart", restart_text(settings.restart), "--state-backend", settings.state_backend]
         command += ["--per-job"] if settings.per_job else []
         command += ["--at-least-once"] if job.at_least_once else []

@@ -6,9 +6,10 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from penstock.cli.options import Commands, add_command, positive
+from penstock.cli.options import Commands, add_command, count, positive
 from penstock.cli.spark_options import add_native_option
 from penstock.errors import UsageError
+from penstock.protocol.checkpoints import TOLERABLE_FAILED
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -23,8 +24,8 @@ JOB_OR_RUN = f"{JOB}; or a run on Spark, likewise"
 
 _SPARK_ONLY: Final = ("run_id", "to_savepoint", "master", "conf", "native")
 _JOBS_ONLY: Final = (
-    "allow_non_restored", "allow_unpublished", "per_job", "at_least_once", "checkpoint_interval", "restart",
-    "state_backend",
+    "allow_non_restored", "allow_unpublished", "per_job", "at_least_once", "checkpoint_interval",
+    "tolerable_failed_checkpoints", "restart", "state_backend",
 )  # fmt: skip
 
 
@@ -102,6 +103,14 @@ def _add_submit(commands: Commands) -> None:
     )
     parser.add_argument("--at-least-once", action="store_true", help="do not align barriers: rows may be doubled")
     parser.add_argument("--checkpoint-interval", default="10s", metavar="TIME", help="between checkpoints (10s)")
+    parser.add_argument(
+        "--tolerable-failed-checkpoints",
+        type=count,
+        default=TOLERABLE_FAILED,
+        metavar="N",
+        help="how many checkpoints may fail in a row, a store that is away aside, until the job starts again "
+        f"({TOLERABLE_FAILED})",
+    )
     parser.add_argument("--restart", default="exponential", metavar="STRATEGY", help=f"{RESTART_USAGE} (exponential)")
     parser.add_argument(
         "--state-backend",
@@ -200,9 +209,15 @@ def _add_operating(commands: Commands) -> None:
         commands, "cancel", "End a job without a savepoint; what is complete is published.", ["penstock cancel 3f9a1c"]
     )
     parser = _operation(
-        commands, "rescale", "Let a job go on at another parallelism.", ["penstock rescale hot-auctions 4"]
+        commands,
+        "rescale",
+        "Let a job go on at another parallelism.",
+        ["penstock rescale hot-auctions 4", "penstock rescale hot-auctions 12 --wait --timeout 1h"],
     )
     parser.add_argument("parallelism", type=positive, metavar="N", help="subtasks per operator")
+    parser.add_argument(
+        "--wait", action="store_true", help="where slots are missing: go on as it is until they are there"
+    )
 
 
 def _operation(commands: Commands, name: str, summary: str, examples: Sequence[str]) -> argparse.ArgumentParser:

@@ -145,12 +145,14 @@ def checkpoints_command(arguments: argparse.Namespace) -> int:
             moment(checkpoint.triggered_us),
             span(checkpoint.duration_us),
             "" if checkpoint.size_bytes is None else f"{checkpoint.size_bytes:,}",
-            checkpoint.manifest if checkpoint.savepoint else "",
+            checkpoint.manifest if checkpoint.savepoint else checkpoint.reason,
         )
         for checkpoint in listed.checkpoints
     ]
     print_table(
-        ("number", "kind", "state", "triggered", "took", "bytes", "savepoint"), rows, right=("number", "took", "bytes")
+        ("number", "kind", "state", "triggered", "took", "bytes", "savepoint, or why it failed"),
+        rows,
+        right=("number", "took", "bytes"),
     )
     return 0
 

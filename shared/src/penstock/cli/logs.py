@@ -17,6 +17,8 @@ from penstock.errors import UsageError
 from penstock.runtime.worker_logs import WorkerLogList
 
 POLL_S: Final = 1.0
+INDENT: Final = " " * 27
+"""To where the text of a record stands."""
 
 
 def logs_command(arguments: argparse.Namespace) -> int:
@@ -75,9 +77,10 @@ class _History:
         log, failures = await self._read(cluster, job)
         lines = [record_text(record) for record in log.records if record["seq"] > self._seq]
         self._seq = max((record["seq"] for record in log.records), default=self._seq)
-        news = added(self._failures, failures.failures)
+        logged = {record["reason"] for record in log.records if record["type"] == "AttemptFailed"}
+        news = [failure for failure in added(self._failures, failures.failures) if failure not in logged]
         if news:
-            lines += ["", "what made it start again, newest last:", *(f"  {failure}" for failure in news)]
+            lines += ["", "what its leader says, newest last:", *(f"  {failure}" for failure in news)]
         self._failures = failures.failures
         return lines
 
@@ -134,7 +137,10 @@ def record_line(record: dict[str, Any]) -> str:
             return f"leader of epoch {record['epoch']} took over"
         case "Begin":
             start = f"from checkpoint {restored['checkpoint']}" if restored else "from the beginning"
-            return f"attempt {record['attempt_number']} began {start}, parallelism {record['parallelism']}"
+            only = ", to publish what is complete" if record.get("publishes_only") else ""
+            return f"attempt {record['attempt_number']} began {start}, parallelism {record['parallelism']}{only}"
+        case "AttemptFailed":
+            return failed_attempt(record)
         case "Complete":
             ending = f" ({record['ending']})" if record.get("ending") else ""
             return f"checkpoint {record['checkpoint']} complete{ending}"
@@ -144,3 +150,10 @@ def record_line(record: dict[str, Any]) -> str:
             return f"ended: {record['state'].lower()}" + (f", {record['reason']}" if record.get("reason") else "")
         case other:
             return f"{other}: {msgspec.json.encode(record).decode()}"
+
+
+def failed_attempt(record: dict[str, Any]) -> str:
+    """Why an attempt failed, and where: the worker, and below it the frames of the user's code."""
+    worker = f" (worker {record['worker']})" if record.get("worker") else ""
+    frames = "".join(f"\n{INDENT}{line}" for line in record.get("frames", "").splitlines())
+    return f"attempt {record['attempt_number']} failed: {record['reason']}{worker}{frames}"

@@ -61,7 +61,7 @@ def rescale_command(arguments: argparse.Namespace) -> int:
     """Go on at another parallelism."""
 
     async def rescale(cluster: ClusterClient) -> RequestState:
-        requested = await cluster.rescale(arguments.job, arguments.parallelism)
+        requested = await cluster.rescale(arguments.job, arguments.parallelism, wait=arguments.wait)
         return await answered(cluster, requested, "rescale", timeout_s(arguments))
 
     _report(arguments, with_cluster(arguments, rescale), f"runs at parallelism {arguments.parallelism}", "")

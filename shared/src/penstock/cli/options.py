@@ -16,6 +16,13 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def count(text: str) -> int:
+    """An argparse type: a whole number from 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
+    return int(text)
+
+
 def add_command(commands: Commands, name: str, summary: str, examples: Sequence[str]) -> argparse.ArgumentParser:
     """A command, with examples below its options."""
     parser: argparse.ArgumentParser = commands.add_parser(

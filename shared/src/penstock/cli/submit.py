@@ -58,7 +58,11 @@ def _settings(arguments: argparse.Namespace) -> JobSettings:
     interval_us = duration_us(arguments.checkpoint_interval, "--checkpoint-interval", positive=True)
     flavour = "at_least_once" if arguments.at_least_once else "aligned"
     return JobSettings(
-        CheckpointSettings(interval_ms=max(1, interval_us // 1_000), flavour=flavour),
+        CheckpointSettings(
+            interval_ms=max(1, interval_us // 1_000),
+            tolerable_failed=arguments.tolerable_failed_checkpoints,
+            flavour=flavour,
+        ),
         parse_restart(arguments.restart),
         arguments.state_backend,
         per_job=arguments.per_job,

@@ -175,9 +175,9 @@ class ClusterClient:
         """Take a savepoint and go on."""
         return await self._post(f"/jobs/{_quoted(job)}/savepoints", SavepointBody(uuid.uuid4().hex))
 
-    async def rescale(self, job: str, parallelism: int) -> Requested:
-        """Go on at another parallelism."""
-        return await self._post(f"/jobs/{_quoted(job)}/rescale", RescaleBody(parallelism, uuid.uuid4().hex))
+    async def rescale(self, job: str, parallelism: int, *, wait: bool = False) -> Requested:
+        """Go on at another parallelism; `wait`: where slots are missing, not before they are there."""
+        return await self._post(f"/jobs/{_quoted(job)}/rescale", RescaleBody(parallelism, uuid.uuid4().hex, wait))
 
     # -- runs on Spark --------------------------------------------------------------------------------------------------
 

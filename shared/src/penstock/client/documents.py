@@ -17,9 +17,10 @@ from penstock.runtime.scaling import ScalingView
 from penstock.runtime.views import CheckpointView, JobState, TaskView, VertexView, WorkerView
 
 __all__ = [
-    "Answer", "ArtifactDescription", "Checkpoint", "CheckpointList", "CheckpointView", "Failures", "JobDetail", "JobList",
-    "JobLog", "JobState", "JobSummary", "Overview", "Problem", "Requested", "RequestState", "RescaleBody", "Savepoint",
-    "SavepointBody", "SavepointList", "StopBody", "Submission", "TaskView", "VertexView", "WorkerList", "WorkerView",
+    "Answer", "ArtifactDescription", "Checkpoint", "CheckpointList", "CheckpointView", "FailedAttempt", "Failures",
+    "JobDetail", "JobList", "JobLog", "JobState", "JobSummary", "Overview", "Problem", "Requested", "RequestState",
+    "RescaleBody", "Savepoint", "SavepointBody", "SavepointList", "StopBody", "Submission", "TaskView", "VertexView",
+    "WorkerList", "WorkerView",
 ]  # fmt: skip
 
 ENDED: frozenset[str] = frozenset({"FINISHED", "STOPPED", "CANCELED", "FAILED"})
@@ -91,6 +92,8 @@ class RescaleBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     parallelism: int
     request: str = ""
+    wait: bool = False
+    """Whether the job goes on as it is until there are slots enough; else it is refused while there are not."""
 
 
 # -- what is answered ---------------------------------------------------------------------------------------------------
@@ -169,6 +172,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
     duration_us: int | None = None
     size_bytes: int | None = None
     sync_us: int | None = None
+    reason: str = ""
+    """Why it failed, if it did and was not merely replaced by a later one."""
 
 
 class CheckpointList(msgspec.Struct, frozen=True):
@@ -179,13 +184,31 @@ class CheckpointList(msgspec.Struct, frozen=True):
     restored: int | None
 
 
+class FailedAttempt(msgspec.Struct, frozen=True):
+    """Why an attempt was given up, as the job's log has it."""
+
+    attempt_number: int
+    reason: str
+    subtask: str
+    """Where it failed, if that was in a subtask: `vertex[index]`."""
+    worker: str
+    """Which worker process failed, or ran the subtask."""
+    frames: str
+    """Where in the user's code, as in a traceback."""
+    at_us: int
+    """When, in microseconds since the epoch."""
+
+
 class Failures(msgspec.Struct, frozen=True):
     """What made attempts fail, newest last."""
 
     job: str
     failures: tuple[str, ...]
+    """What the leader says, a line each; what keeps a job from being opened, too."""
     reason: str
     """Why the job failed for good; empty if it did not."""
+    attempts: tuple[FailedAttempt, ...] = ()
+    """The newest failed attempts."""
 
 
 class JobLog(msgspec.Struct, frozen=True):

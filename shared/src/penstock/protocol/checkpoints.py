@@ -14,6 +14,8 @@ import msgspec
 
 from penstock.protocol.messages import Acknowledged, Declined, Flavour, SubtaskId, SubtaskSnapshot
 
+TOLERABLE_FAILED = 3
+
 
 class CheckpointSettings(msgspec.Struct, frozen=True):
     """When checkpoints happen. Times in milliseconds."""
@@ -22,7 +24,7 @@ class CheckpointSettings(msgspec.Struct, frozen=True):
     min_pause_ms: int = 0
     timeout_ms: int = 600_000
     max_concurrent: int = 1
-    tolerable_failed: int = 3
+    tolerable_failed: int = TOLERABLE_FAILED
     """How many periodic checkpoints may fail in a row; one more fails the attempt. Those that fail because the store is
     away do not count: another attempt could not write them either."""
     flavour: Flavour = "aligned"

@@ -65,6 +65,8 @@ class Record(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
     seq: int = -1
     nonce: str = ""
+    at_us: int = 0
+    """When it was written, in microseconds since the epoch by its leader's clock. Nothing is decided by it."""
 
 
 class Submit(Record, frozen=True, kw_only=True):
@@ -116,8 +118,6 @@ class AttemptFailed(Record, frozen=True, kw_only=True):
     """Which worker process it was that failed, or ran the subtask."""
     frames: str = ""
     """Where in the user's code, as in a traceback."""
-    failed_us: int = 0
-    """When, in microseconds since the epoch."""
 
 
 class Complete(Record, frozen=True, kw_only=True):

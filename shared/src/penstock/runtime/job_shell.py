@@ -40,7 +40,6 @@ from penstock.protocol.jobevents import (
     Topology,
 )
 from penstock.protocol.joblog import (
-    AttemptFailed,
     Begin,
     Complete,
     CreateRecord,
@@ -404,9 +403,7 @@ class JobShell:
         match command:
             case Append():
                 assert self._writer is not None
-                record = command.record
-                if isinstance(record, AttemptFailed):
-                    record = msgspec.structs.replace(record, failed_us=self._ports.clock.now_us())
+                record = msgspec.structs.replace(command.record, at_us=self._ports.clock.now_us())
                 return await self._write(self._writer.append(record, self._ports.new_id()))
             case Announce():
                 if isinstance(command.command, BarrierMarker):

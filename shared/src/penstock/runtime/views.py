@@ -69,6 +69,8 @@ class CheckpointView(msgspec.Struct, frozen=True):
     duration_us: int | None
     size_bytes: int
     sync_us: int
+    reason: str = ""
+    """Why it was aborted."""
 
 
 class JobView(msgspec.Struct, frozen=True):
@@ -202,7 +204,7 @@ def view_of_job(shell: JobShell, workers: Mapping[str, Worker]) -> JobView:
         last_checkpoint=history.highest_checkpoint,
         vertices=tuple(vertices),
         checkpoints=tuple(
-            CheckpointView(c.checkpoint, c.state, c.triggered_us, c.duration_us, c.size_bytes, c.sync_us)
+            CheckpointView(c.checkpoint, c.state, c.triggered_us, c.duration_us, c.size_bytes, c.sync_us, c.reason)
             for c in progress.checkpoints.values()
         ),
         failures=tuple(progress.failures),
