@@ -62,6 +62,7 @@ async def test_a_job_of_another_version_does_not_end_leadership(monkeypatch):
     async with running(cluster) as service:
         ended = service.job_ended(cluster.job)
         assert (await asyncio.wait_for(ended, 30)).state == "FINISHED"
+        cluster.check()
         assert service.epoch == 1
         views = {view.job: view for view in service.view().jobs}
         assert views[strange].state == "UNOPENED"
@@ -75,7 +76,6 @@ async def test_a_job_of_another_version_does_not_end_leadership(monkeypatch):
         await cluster.blobs.put(log_key(strange, 0), good)
         await until(lambda: strange in {shell.job for shell in service.shells}, "it is opened once it can be read")
         assert service.epoch == 1
-    cluster.check()
 
 
 async def cluster_answer(cluster: Cluster, job: str, request: str):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from penstock.protocol.jobevents import Topology
 from penstock.protocol.messages import SubtaskId, TaskStatus
@@ -13,6 +13,10 @@ class AttemptTasks:
 
     def __init__(self) -> None:
         self._assignment: dict[SubtaskId, str] = {}
+        self._heard_of: dict[str, set[SubtaskId]] = {}
+        """Worker to its subtasks that were heard of: this and the next save looking at all of them at every event."""
+        self._up: set[SubtaskId] = set()
+        self._ended: set[SubtaskId] = set()
         self.statuses: dict[SubtaskId, TaskStatus] = {}
         self.published: dict[SubtaskId, int] = {}
         """The newest checkpoint whose output is visible, per sink."""
@@ -21,6 +25,7 @@ class AttemptTasks:
         """Fill the workers' slots in order: slot n of the job gets the n-th free slot. False if there are too few."""
         self.statuses.clear()
         self.published.clear()
+        self._count()
         free = [worker for worker, number in sorted(workers.items()) for _ in range(number)]
         self._assignment = {subtask: free[slot] if slot < len(free) else "" for subtask, slot in slots.items()}
         return "" not in self._assignment.values()
@@ -31,6 +36,19 @@ class AttemptTasks:
         self.statuses = {subtask: status for subtask, (_, status) in running.items()}
         for subtask, status in self.statuses.items():
             self.published[subtask] = status.published
+        self._count()
+
+    def _count(self) -> None:
+        self._heard_of.clear()
+        self._up.clear()
+        self._ended.clear()
+        for subtask, status in self.statuses.items():
+            self._note(self._assignment[subtask], status)
+
+    def _note(self, worker: str, status: TaskStatus) -> None:
+        self._heard_of.setdefault(worker, set()).add(status.subtask)
+        for states, found in ((("running", "ended"), self._up), (("ended",), self._ended)):
+            (found.add if status.state in states else found.discard)(status.subtask)
 
     def worker_of(self, subtask: SubtaskId) -> str:
         """Where a subtask runs."""
@@ -50,26 +68,21 @@ class AttemptTasks:
         if self._assignment.get(status.subtask) != worker:
             return False
         self.statuses[status.subtask] = status
+        self._note(worker, status)
         self.published[status.subtask] = max(self.published.get(status.subtask, 0), status.published)
         return True
 
     def lost(self, worker: str, listed: Iterable[SubtaskId]) -> SubtaskId | None:
         """A subtask that the worker ran and does not list any more."""
-        known = frozenset(listed)
-        for subtask in self.statuses:
-            if self._assignment.get(subtask) == worker and subtask not in known:
-                return subtask
-        return None
+        return min(self._heard_of.get(worker, set()) - set(listed), default=None)
 
-    def all_run(self, subtasks: Iterable[SubtaskId]) -> bool:
-        """Whether every one of these was heard to run."""
-        return all(
-            subtask in self.statuses and self.statuses[subtask].state in ("running", "ended") for subtask in subtasks
-        )
+    def all_run(self, subtasks: Collection[SubtaskId]) -> bool:
+        """Whether every one of these, which are all of the attempt, was heard to run."""
+        return len(self._up) == len(subtasks)  # none but those of the attempt are noted
 
     def all_sources_ended(self, topology: Topology) -> bool:
         """Whether no source has more rows."""
-        return all(self.statuses[subtask].state == "ended" for subtask in topology.sources)
+        return len(self._ended) >= len(topology.sources) and self._ended.issuperset(topology.sources)
 
     def unpublished(self, topology: Topology, checkpoint: int) -> bool:
         """Whether rows that the checkpoint covers stand in an exchange and are not known to be published."""

@@ -15,15 +15,21 @@ from dataclasses import dataclass, field
 
 @dataclass
 class _Worker:
+    name: str
     slots: int
     bound_to: str
     used: dict[str, int] = field(default_factory=dict[str, int])
+    taken: int = 0
+    """The sum of what is used."""
+
+    def __post_init__(self) -> None:
+        self.order = natural(self.name)
 
     def usable_by(self, job: str, own: bool) -> int:
         """Slots that the job could get in addition to what it has here; `own`: it takes only those made for it."""
         if self.bound_to != job and (own or self.bound_to):
             return 0
-        return self.slots - sum(self.used.values())
+        return self.slots - self.taken
 
 
 def natural(name: str) -> list[tuple[str, int]]:
@@ -40,8 +46,14 @@ class SlotPool:
         """Slots each job needs in all, in the order in which jobs asked first."""
         self._own: set[str] = set()
         """Jobs that take only workers which were started for them."""
+        self._held: dict[str, dict[str, int]] = {}
+        """What each job has: worker to number."""
         self._told: dict[str, Mapping[str, int]] = {}
         """What `allocate` last said of each job's slots."""
+        self._touched: set[str] = set()
+        """Jobs whose slots have changed since."""
+        self._settled = True
+        """Whether nothing has happened since `allocate` that could let it give more: heartbeats are many."""
         self._retired: frozenset[str] = frozenset()
         """Workers that are about to be taken away."""
 
@@ -58,18 +70,36 @@ class SlotPool:
         """
         known = self._workers.get(worker)
         if known is None:
-            known = self._workers[worker] = _Worker(slots, bound_to)
+            known = self._workers[worker] = _Worker(worker, slots, bound_to)
+            self._settled = False
             for job in sorted(running):
-                known.used[job] = 1
-        known.slots, known.bound_to = slots, bound_to
+                self._use(known, job, 1)
+        if (known.slots, known.bound_to) != (slots, bound_to):
+            known.slots, known.bound_to = slots, bound_to
+            self._settled = False
 
     def gone(self, worker: str) -> None:
         """A worker is dead, or leaves."""
-        self._workers.pop(worker, None)
+        known = self._workers.get(worker)
+        if known is not None:
+            for job in list(known.used):
+                self._use(known, job, 0)
+            del self._workers[worker]
+
+    def _use(self, worker: _Worker, job: str, slots: int) -> None:
+        """The job has so many slots there now."""
+        worker.taken += slots - worker.used.pop(job, 0)
+        held = self._held.setdefault(job, {})
+        held.pop(worker.name, None)
+        if slots:
+            worker.used[job] = held[worker.name] = slots
+        self._touched.add(job)
+        self._settled = False
 
     def retire(self, workers: Iterable[str]) -> None:
         """Give no further slots of these workers to jobs, until this is called again without them."""
         self._retired = frozenset(workers)
+        self._settled = False
 
     @property
     def workers(self) -> Collection[str]:
@@ -80,7 +110,10 @@ class SlotPool:
 
     def want(self, job: str, slots: int, *, own: bool = False) -> None:
         """A job needs so many slots in all; `own`: of workers that were started for it (and are bound to it) only."""
+        if self._wanted.get(job) == slots and own == (job in self._own):
+            return
         self._wanted[job] = slots
+        self._settled = False
         if own:
             self._own.add(job)
 
@@ -88,42 +121,54 @@ class SlotPool:
         """A leader that takes over found the job running on so many slots of these workers."""
         for name, slots in used.items():
             if name in self._workers:
-                self._workers[name].used[job] = slots
+                self._use(self._workers[name], job, slots)
 
     def keep(self, job: str, workers: Collection[str]) -> None:
         """A job has begun an attempt on these workers and needs no others."""
-        for name, worker in self._workers.items():
-            if name not in workers:
-                worker.used.pop(job, None)
+        for name in self._held.get(job, {}).keys() - set(workers):
+            self._use(self._workers[name], job, 0)
 
     def release(self, job: str) -> None:
         """A job has ended."""
         self._wanted.pop(job, None)
         self._own.discard(job)
         self._told.pop(job, None)
-        for worker in self._workers.values():
-            worker.used.pop(job, None)
+        for name in list(self._held.get(job, {})):
+            self._use(self._workers[name], job, 0)
+        self._held.pop(job, None)
+        self._settled = False
 
     def allocate(self) -> list[str]:
         """Give free slots to the jobs that wait; returns those whose `offer` is not what this last said.
 
         Also where nothing was given: a worker that was lost and comes back with a job's subtasks changes its offer.
         """
+        if self._settled:
+            return []
         for job, wanted in self._wanted.items():
-            missing = wanted - sum(self.offer(job).values())
-            free = self._usable_by(job)
-            if missing <= 0 or sum(free.values()) < missing:
-                continue
-            for name in sorted(free, key=natural):
-                taken = min(missing, free[name])
-                if taken > 0:
-                    used = self._workers[name].used
-                    used[job] = used.get(job, 0) + taken
-                    missing -= taken
-        offers = {job: self.offer(job) for job in self._wanted}
-        changed = [job for job, offer in offers.items() if offer != self._told.get(job, {})]
-        self._told = offers
+            missing = wanted - sum(self._held.get(job, {}).values())
+            if missing > 0:
+                self._give(job, missing)
+        self._settled = True
+        changed: list[str] = []
+        for job in [job for job in self._wanted if job in self._touched]:
+            self._touched.discard(job)
+            if self.offer(job) != self._told.get(job, {}):
+                changed.append(job)
+            self._told[job] = dict(self.offer(job))
         return changed
+
+    def _give(self, job: str, missing: int) -> None:
+        """All that it lacks, or nothing."""
+        free = self._usable_by(job)
+        if sum(free.values()) < missing:
+            return
+        for name in sorted(free, key=lambda name: self._workers[name].order):
+            taken = min(missing, free[name])
+            if taken > 0:
+                worker = self._workers[name]
+                self._use(worker, job, worker.used.get(job, 0) + taken)
+                missing -= taken
 
     def _usable_by(self, job: str) -> dict[str, int]:
         """Slots that the job could get in addition to what it has, by worker."""
@@ -133,7 +178,7 @@ class SlotPool:
 
     def offer(self, job: str) -> Mapping[str, int]:
         """The slots that a job may use: worker to number."""
-        return {name: worker.used[job] for name, worker in self._workers.items() if worker.used.get(job)}
+        return dict(self._held.get(job, {}))
 
     # -- numbers --------------------------------------------------------------------------------------------------------
 
@@ -145,7 +190,7 @@ class SlotPool:
     @property
     def free(self) -> int:
         """Slots that no job has."""
-        return sum(worker.slots - sum(worker.used.values()) for worker in self._workers.values())
+        return sum(worker.slots - worker.taken for worker in self._workers.values())
 
     def missing(self, job: str) -> int:
         """How many slots would have to come before the job gets those it waits for."""

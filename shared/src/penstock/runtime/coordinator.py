@@ -65,6 +65,8 @@ TaskManagerStarter = Callable[[str, int], None]
 START_MS: Final = 60_000
 """How long task managers that were started for a job may take to come."""
 LEADER_TICK_MS: Final = 1_000
+TOLD_MS: Final = 5_000
+"""So often jobs are told all that a worker says; between that only what is new."""
 COMMANDS_KEPT_MS: Final = 600_000
 """Commands are kept for so long, or a new leader would read a day of them. Task managers that are further behind have
 been given up by then: longer than any of their workers may be stuck."""
@@ -104,6 +106,8 @@ class Worker:
     tasks: dict[tuple[str, str, SubtaskId], TaskStatus] = field(
         default_factory=dict[tuple[str, str, SubtaskId], TaskStatus]
     )
+    told_ms: int = 0
+    """When its jobs were last told all that it says, known or not."""
 
 
 def _identity(status: TaskStatus) -> tuple[str, str, SubtaskId]:
@@ -485,13 +489,36 @@ class CoordinatorService:
                 assert_never(event)
 
     def _on_heartbeat(self, event: Heartbeat, now_ms: int) -> None:
+        former = self._workers.get(event.worker)
         worker = self._workers[event.worker] = Worker(event, now_ms, {_identity(s): s for s in event.tasks})
         self._heard_slots(event.worker, worker)
-        for status in event.tasks:
-            self._tell(status.job, StatusReported(event.worker, status))
-        for job, shell in self._jobs.items():
-            newest = frozenset(s.subtask for s in event.tasks if s.job == job and s.attempt == shell.attempt)
-            shell.tell(TasksListed(event.worker, newest))
+        known = former.tasks if former is not None else {}
+        if former is not None and now_ms - former.told_ms < TOLD_MS:
+            worker.told_ms = former.told_ms
+        else:
+            worker.told_ms, known = now_ms, {}
+        self._tell_tasks(event.worker, worker.tasks, known)
+
+    def _tell_tasks(
+        self,
+        name: str,
+        tasks: Mapping[tuple[str, str, SubtaskId], TaskStatus],
+        known: Mapping[tuple[str, str, SubtaskId], TaskStatus],
+    ) -> None:
+        """Tell the jobs that have to do with a worker what is new there: most heartbeats say what is known."""
+        for identity, status in tasks.items():
+            shell = self._jobs.get(status.job)
+            if shell is not None and not shell.counted(known.get(identity), status):
+                shell.tell(StatusReported(name, status))
+        if tasks and tasks.keys() == known.keys():
+            return
+        listed: dict[str, set[SubtaskId]] = {job: set() for job in self._slots.used(name)}
+        for job, attempt, subtask in tasks:
+            if job in self._jobs and attempt == self._jobs[job].attempt:
+                listed.setdefault(job, set()).add(subtask)
+        for job, subtasks in listed.items():
+            if job in self._jobs:
+                self._jobs[job].tell(TasksListed(name, frozenset(subtasks)))
 
     def _heard_slots(self, name: str, worker: Worker) -> None:
         beat = worker.heartbeat

@@ -7,6 +7,7 @@ which its commands reach `commands` is the order of its decisions.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ from penstock.protocol.joblog import (
 )
 from penstock.protocol.jobmaster import JobMaster
 from penstock.protocol.manifests import Manifest
-from penstock.protocol.messages import BarrierMarker, SubtaskId, TaskStatus, encode
+from penstock.protocol.messages import AnyCommand, BarrierMarker, SubtaskId, TaskStatus, encode
 from penstock.protocol.phases import Phase
 from penstock.protocol.requests import (
     Answer,
@@ -75,6 +76,8 @@ from penstock.runtime.remains import CleanSinks, JobRemains
 from penstock.runtime.topics import COMMANDS
 
 UNREADABLE_PAUSE_MS: Final = 5_000
+ASKED_AT_ONCE: Final = 32
+"""How many partitions of an exchange are asked for their offsets at a time."""
 MARKERS_KEPT: Final = 1_000
 """More than can be pending at a time: whoever opens the job again has to know their numbers."""
 TASKS_END_MS: Final = 30_000
@@ -223,6 +226,16 @@ class JobShell:
             await self._wait_for_slots(requested)
         else:
             self.tell(requested)
+
+    def counted(self, known: TaskStatus | None, status: TaskStatus) -> bool:
+        """Note the counters of a subtask about which nothing else is new; False if there is more to tell."""
+        if known is None or (known.state, known.published) != (status.state, status.published):
+            return False
+        if status.attempt == self.attempt:
+            if status.subtask not in self.progress.statuses:
+                return False
+            self.progress.statuses[status.subtask] = status
+        return True
 
     def marked_before(self, monotonic_ms: int) -> bool:
         """Whether the newest marker is as old as that, and not COMPLETE: no other record says its number."""
@@ -391,7 +404,12 @@ class JobShell:
                 self.progress.command(command, clock.now_us())
                 for observer in self._observers:
                     observer.command(command, clock.now_us())
-                events.extend(await self._carry_out(master, command))
+            for announced, group in itertools.groupby(commands, lambda command: isinstance(command, Announce)):
+                if announced:  # together: the deployments of an attempt are many
+                    await self._announce([command.command for command in group if isinstance(command, Announce)])
+                    continue
+                for command in group:
+                    events.extend(await self._carry_out(master, command))
             if isinstance(current, RecordStored) and isinstance(current.record, Begin):
                 begin = current.record
                 self._around.slots_kept(self.job, master.workers, master.slots_needed)
@@ -406,10 +424,7 @@ class JobShell:
                 record = msgspec.structs.replace(command.record, at_us=self._ports.clock.now_us())
                 return await self._write(self._writer.append(record, self._ports.new_id()))
             case Announce():
-                if isinstance(command.command, BarrierMarker):
-                    self.markers.append(command.command)
-                    self._marked_ms = self._ports.clock.monotonic_ms()
-                await self._ports.log.append(COMMANDS, 0, [NewRecord(encode(command.command))])
+                await self._announce([command.command])
                 return []
             case CaptureOffsets():
                 return [await self._capture(command)]
@@ -428,13 +443,26 @@ class JobShell:
             case _:
                 assert_never(command)
 
+    async def _announce(self, commands: Sequence[AnyCommand]) -> None:
+        for command in commands:
+            if isinstance(command, BarrierMarker):
+                self.markers.append(command)
+                self._marked_ms = self._ports.clock.monotonic_ms()
+        await self._ports.log.append(COMMANDS, 0, [NewRecord(encode(command)) for command in commands])
+
     async def _capture(self, command: CaptureOffsets) -> OffsetsCaptured:
         offsets: dict[str, tuple[int, ...]] = {}
         log = self._ports.log
         for vertex, partitions in command.exchanges.items():
             topic = exchange_topic(self.job, vertex, command.generation)
             await log.create_topic(topic, partitions)
-            ends = [await log.offsets(topic, partition) for partition in range(partitions)]
+            some = asyncio.Semaphore(ASKED_AT_ONCE)
+
+            async def ask(partition: int, topic: str = topic, some: asyncio.Semaphore = some) -> tuple[int, int]:
+                async with some:
+                    return await log.offsets(topic, partition)
+
+            ends = await asyncio.gather(*map(ask, range(partitions)))
             offsets[vertex] = tuple(end for _, end in ends)
         return OffsetsCaptured(command.generation, offsets)
 

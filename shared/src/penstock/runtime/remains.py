@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final
 
 import structlog
@@ -19,6 +20,8 @@ from penstock.runtime.leadership import ControlPorts
 
 COMPACT_AFTER: Final = 200
 """How many records a job log grows by until it is compacted."""
+
+DELETED_AT_ONCE: Final = 32
 
 CleanSinks = Callable[[str, JobHistory], Awaitable[None]]
 """Removes what the sinks of an ended job keep outside the store, such as positions on Kafka."""
@@ -47,8 +50,7 @@ class JobRemains:
             live: tells which objects of older checkpoints newer ones refer to.
         """
         keys = await self._ports.blobs.list(checkpoints_prefix(self._job))
-        for key in retired_objects(keys, complete, _savepoints(history), live()):
-            await self._ports.blobs.delete(key)
+        await self._delete_objects(retired_objects(keys, complete, _savepoints(history), live()))
         await self._delete_old_generations(history)
         if history.next_seq - history.compacted > COMPACT_AFTER:
             await self._store.compact(self._job, history)
@@ -66,6 +68,16 @@ class JobRemains:
             for key in await self._ports.blobs.list(collected_prefix(self._job)):
                 await self._ports.blobs.delete(key)
         await self._delete_checkpoints(history)
+
+    async def _delete_objects(self, keys: Iterable[str]) -> None:
+        """Some at a time: a checkpoint has as many as subtasks keep state."""
+        some = asyncio.Semaphore(DELETED_AT_ONCE)
+
+        async def delete(key: str) -> None:
+            async with some:
+                await self._ports.blobs.delete(key)
+
+        await asyncio.gather(*map(delete, keys))
 
     async def _delete_topics(self, history: JobHistory) -> None:
         """All topics of the job, but for exchanges that hold rows which are complete and could not be published."""
@@ -100,9 +112,8 @@ class JobRemains:
         kept = _savepoints(history)
         if history.retained is not None:
             kept.add(history.retained.checkpoint)
-        for key in await self._ports.blobs.list(checkpoints_prefix(self._job)):
-            if checkpoint_of(key) not in kept:
-                await self._ports.blobs.delete(key)
+        keys = await self._ports.blobs.list(checkpoints_prefix(self._job))
+        await self._delete_objects(key for key in keys if checkpoint_of(key) not in kept)
 
 
 def _savepoints(history: JobHistory) -> set[int]:

@@ -12,6 +12,7 @@ import msgspec
 
 from penstock.graph.jobgraph import graph_from_json
 from penstock.protocol.joblog import Artifact, Begin
+from penstock.protocol.messages import SubtaskId, TaskStatus
 from penstock.protocol.phases import Phase
 from penstock.runtime.scaling import ScalingView
 
@@ -133,6 +134,9 @@ def view_of_cluster(
     slots: SlotPool,
 ) -> ClusterView:
     """What the leader knows now."""
+    where = {
+        (status.attempt, status.subtask): name for name, worker in workers.items() for status in worker.tasks.values()
+    }
     return ClusterView(
         leader,
         address,
@@ -141,7 +145,7 @@ def view_of_cluster(
         slots.total,
         slots.free,
         tuple(_worker_view(name, worker, slots) for name, worker in sorted(workers.items())),
-        tuple(_view_or_reason(shell, workers) for _, shell in sorted(jobs.items())),
+        tuple(_view_or_reason(shell, where) for _, shell in sorted(jobs.items())),
     )
 
 
@@ -150,10 +154,10 @@ def _worker_view(name: str, worker: Worker, slots: SlotPool) -> WorkerView:
     return WorkerView(name, beat.host, beat.slots, slots.used(name), len(worker.tasks), beat.memory_bytes)
 
 
-def _view_or_reason(shell: JobShell, workers: Mapping[str, Worker]) -> JobView:
+def _view_or_reason(shell: JobShell, where: Mapping[tuple[str, SubtaskId], str]) -> JobView:
     """What cannot be shown of one job must not hide the others."""
     try:
-        return view_of_job(shell, workers)
+        return view_of_job(shell, where)
     except Exception as error:
         return unopened_view(shell.job, f"the job cannot be shown: {type(error).__name__}: {error}")
 
@@ -166,18 +170,18 @@ def unopened_view(job: str, reason: str) -> JobView:
     )  # fmt: skip
 
 
-def view_of_job(shell: JobShell, workers: Mapping[str, Worker]) -> JobView:
-    """A job under its leader."""
+def view_of_job(shell: JobShell, where: Mapping[tuple[str, SubtaskId], str]) -> JobView:
+    """A job under its leader; `where` tells the worker of every subtask of every attempt that is reported."""
     history, progress = shell.history, shell.progress
     submit = history.submit
     assert submit is not None
     graph = graph_from_json(history.graph)
-    where = {
-        (status.attempt, status.subtask): name for name, worker in workers.items() for status in worker.tasks.values()
-    }
+    by_vertex: dict[str, list[TaskStatus]] = {}
+    for subtask, status in sorted(progress.statuses.items()):
+        by_vertex.setdefault(subtask.vertex, []).append(status)
     vertices: list[VertexView] = []
     for vertex in graph.vertices:
-        statuses = [status for subtask, status in sorted(progress.statuses.items()) if subtask.vertex == vertex.id]
+        statuses = by_vertex.get(vertex.id, [])
         tasks = tuple(
             TaskView(
                 s.subtask.index,
