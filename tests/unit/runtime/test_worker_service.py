@@ -13,9 +13,19 @@ import pytest
 
 from penstock.adapters.memory import MemoryBlobs, MemoryLog
 from penstock.adapters.system_clock import SystemClock
+from penstock.errors import ExternalError
 from penstock.graph.executiongraph import credits_topic
-from penstock.ports import NewRecord
-from penstock.protocol.messages import CancelAttempt, Deploy, SubtaskId, TaskChanged, TaskStatus, decode_event, encode
+from penstock.ports import LogRecord, NewRecord
+from penstock.protocol.messages import (
+    CancelAttempt,
+    Deploy,
+    SubtaskId,
+    TaskChanged,
+    TaskStatus,
+    decode_event,
+    encode,
+)
+from penstock.protocol.worker import LEADER_SILENCE_MS
 from penstock.runtime import worker as worker_module
 from penstock.runtime.exchange_io import CreditReport
 from penstock.runtime.subtask import Services
@@ -43,6 +53,26 @@ class Loader:
         )
 
 
+class AwayLog(MemoryLog):
+    """Its brokers are away when that is said."""
+
+    away = False
+    refused = 0
+    served = 0
+
+    async def read(
+        self, topic: str, partition: int, offset: int, *, max_bytes: int = 4 << 20, timeout_s: float = 0.0
+    ) -> list[LogRecord]:
+        if self.away:
+            self.refused += 1
+            raise ExternalError("the brokers are away")
+        found = await super().read(topic, partition, offset, max_bytes=max_bytes, timeout_s=0.01)
+        self.served += bool(self.refused) and topic == COMMANDS
+        if not found and not self.away:
+            await asyncio.sleep(0.01)
+        return found
+
+
 class Runner:
     """A subtask that runs until it is cancelled, and remembers what it was told."""
 
@@ -65,10 +95,12 @@ def deploy(worker: WorkerService, index: int = 0, attempt: str = "a") -> Deploy:
 
 
 @asynccontextmanager
-async def serving(log: MemoryLog, loader: Loader) -> AsyncIterator[WorkerService]:
+async def serving(
+    log: MemoryLog, loader: Loader, leader_silence_ms: int = LEADER_SILENCE_MS
+) -> AsyncIterator[WorkerService]:
     """A worker at work."""
     await create_control_topics(log)
-    worker = WorkerService("w", 1, Services(log, MemoryBlobs(), SystemClock()), loader)
+    worker = WorkerService("w", 1, Services(log, MemoryBlobs(), SystemClock()), loader, leader_silence_ms)
     task = asyncio.create_task(worker.run())
     await until(lambda: asyncio.sleep(0, worker._events.empty()), "it has registered")
     try:
@@ -143,6 +175,26 @@ async def test_credit_reported_before_a_subtask_runs_is_not_lost(runners: list[R
         loader.allowed.set()
         await until(lambda: runners and runners[0].credits, "it hears of it")
         assert runners[0].credits[0] == report
+
+
+async def test_a_worker_waits_for_a_broker_that_is_away(runners: list[Runner], monkeypatch: pytest.MonkeyPatch):
+    """Neither the process nor its subtasks end, however long commands and credit cannot be read: that is no silence
+    of the leader."""
+    monkeypatch.setattr(worker_module, "DEAF_MS", 50)
+    monkeypatch.setattr("penstock.runtime.patience.PAUSE_MS", 20)
+    log, loader = AwayLog(), Loader()
+    loader.allowed.set()
+    await log.create_topic(credits_topic(JOB), 1, compacted=True)
+    async with serving(log, loader, leader_silence_ms=1_200) as worker:
+        await log.append(COMMANDS, 0, [NewRecord(encode(deploy(worker)))])
+        await until(lambda: runners, "it runs")
+        log.away = True
+        began_s = asyncio.get_running_loop().time()
+        await until(lambda: asyncio.get_running_loop().time() - began_s > 1.6, "longer than a leader may be silent")
+        refused, log.away = log.refused, False
+        await until(lambda: log.served > 2, "commands are read again")
+        assert refused > 1
+        assert [status.state for status in worker.statuses()] == ["running"]
 
 
 async def test_a_worker_survives_the_end_of_a_job_that_it_has_just_begun(runners: list[Runner]):

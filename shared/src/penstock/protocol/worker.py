@@ -102,6 +102,10 @@ class WorkerMachine:
         self._live.clear()
         return [*silent]
 
+    def deaf(self, duration_ms: int) -> None:
+        """`commands` could not be read for so long: that says nothing about the leader."""
+        self._leader_seen_ms += duration_ms
+
     def _on_deploy(self, deploy: Deploy) -> list[WorkerCommand]:
         """Another instance's deploy is not for us; a newer attempt ends older ones of its job, a late one nothing."""
         if deploy.attempt_number < self._newest.get(deploy.job, 0):

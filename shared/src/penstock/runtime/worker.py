@@ -47,6 +47,8 @@ from penstock.runtime.topics import COMMANDS
 HEARTBEAT_MS = 500
 UNUSED_MS = 60_000
 """A process that is bound to a job and has had nothing to do for so long makes room for another."""
+DEAF_MS = 5_000
+"""A read that lasts for so long, where one second was asked for, found no broker."""
 ATTEMPTS_KEPT = 3
 """Of so many attempts of a job are credit reports kept: a new one's may come before it is deployed here."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -143,6 +145,8 @@ class WorkerService:
         """What subtasks raised, newest last, for whoever runs this worker in its own process."""
         self._slots = slots
         self._services = services
+        self._control = PatientLog(services.log, services.clock)
+        """For the control topics: a broker that is away ends no process, and with it no attempt."""
         self._loader = loader
         self._sender = sender or LogEvents(services.log, services.clock)
         self._host = host
@@ -192,7 +196,11 @@ class WorkerService:
     async def _read_commands(self, group: asyncio.TaskGroup, position: int) -> None:
         clock = self._services.clock
         while True:
-            records = await self._services.log.read(COMMANDS, 0, position, timeout_s=1.0)
+            asked_ms = clock.monotonic_ms()
+            records = await self._control.read(COMMANDS, 0, position, timeout_s=1.0)
+            waited_ms = clock.monotonic_ms() - asked_ms
+            if waited_ms > DEAF_MS:
+                self._machine.deaf(waited_ms)
             for record in records:
                 position = record.next_offset
                 for command in self._machine.command_read(decode_command(record.value), clock.monotonic_ms()):
@@ -290,9 +298,9 @@ class WorkerService:
         """
         topic = credits_topic(job)
         try:
-            position, _ = await self._services.log.offsets(topic, 0)
+            position, _ = await self._control.offsets(topic, 0)
             while True:
-                for record in await self._services.log.read(topic, 0, position, timeout_s=1.0):
+                for record in await self._control.read(topic, 0, position, timeout_s=1.0):
                     position = record.next_offset
                     self._credit(job, record)
         except TopicNotFoundError:
