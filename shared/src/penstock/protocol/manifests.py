@@ -13,7 +13,9 @@ import msgspec
 from penstock.errors import CorruptDataError
 from penstock.protocol.messages import BesideKeys, Handle, OperatorHandles, SubtaskId, SubtaskSnapshot
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""The newest form: lists may stand in objects of their own. A manifest without such is written in the form before, which
+programs of the version before read too."""
 
 
 class Interval(msgspec.Struct, frozen=True):
@@ -41,7 +43,7 @@ class Manifest(msgspec.Struct, frozen=True):
     """Sink vertex to partition to what is complete and perhaps not published."""
     generation: int = 0
     attempt_number: int = 0
-    version: int = FORMAT_VERSION
+    version: int = 1
 
 
 def covers_rows(manifest: Manifest) -> bool:
@@ -56,16 +58,18 @@ def covers_rows(manifest: Manifest) -> bool:
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """The bytes of the object."""
-    return msgspec.json.encode(manifest)
+    snapshots = (snapshot for subtasks in manifest.subtasks.values() for snapshot in subtasks.values())
+    apart = any(handles.beside is not None for snapshot in snapshots for handles in snapshot.operators.values())
+    return msgspec.json.encode(msgspec.structs.replace(manifest, version=FORMAT_VERSION if apart else 1))
 
 
 def decode_manifest(data: bytes, key: str) -> Manifest:
     """The manifest in the object `key`; raises `CorruptDataError` naming it."""
     try:
         version = msgspec.json.decode(data, type=_Versioned).version
-        if version != FORMAT_VERSION:
+        if not 1 <= version <= FORMAT_VERSION:
             raise CorruptDataError(
-                f"{key}: manifest format {version}, this program reads {FORMAT_VERSION}; use the Penstock that wrote it"
+                f"{key}: manifest format {version}, this program reads up to {FORMAT_VERSION}; use the Penstock that wrote it"
             )
         return msgspec.json.decode(data, type=Manifest)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
