@@ -69,7 +69,8 @@ def decode_manifest(data: bytes, key: str) -> Manifest:
         version = msgspec.json.decode(data, type=_Versioned).version
         if not 1 <= version <= FORMAT_VERSION:
             raise CorruptDataError(
-                f"{key}: manifest format {version}, this program reads up to {FORMAT_VERSION}; use the Penstock that wrote it"
+                f"{key}: manifest format {version}, this program reads up to {FORMAT_VERSION}; use the Penstock that "
+                "wrote it"
             )
         return msgspec.json.decode(data, type=Manifest)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
