@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.integration.one_job import ROWS, Cluster, until
+from tests.integration.one_job import ROWS, TIMEOUTS, Cluster, until
 from tests.integration.published import Destination, Sink
 
 from penstock.errors import ExternalError
@@ -181,6 +181,26 @@ async def test_a_store_that_is_away_costs_checkpoints_and_no_attempt(monkeypatch
         monkeypatch.setattr(cluster.blobs, "put", put)
         assert (await asyncio.wait_for(ended, 60)).state == "FINISHED"
         assert await _begins(cluster) == 1
+    finally:
+        await cluster.stop()
+    cluster.check()
+
+
+async def test_a_task_manager_that_stands_still_is_one_failure():
+    """Its workers fall silent one after the other; the next attempt begins on none of them."""
+    cluster = Cluster(rate=1_500)
+    await cluster.submit()
+    try:
+        _, ended, _ = await cluster.candidate()
+        frozen = [cluster.worker(host="one") for _ in range(2)]
+        await until(cluster.checkpointed, "a checkpoint is complete")
+        for _ in range(2):
+            cluster.worker(host="other")
+        cluster.tasks[frozen[0].name].cancel()
+        await asyncio.sleep(TIMEOUTS.worker_ms / 3_000)  # as the last heartbeats of two workers lie apart
+        cluster.tasks[frozen[1].name].cancel()
+        assert (await asyncio.wait_for(ended, 60)).state == "FINISHED"
+        assert len((await cluster.history()).failures) == 1
     finally:
         await cluster.stop()
     cluster.check()

@@ -543,9 +543,24 @@ class CoordinatorService:
                 for worker in self._workers.values():
                     worker.seen_ms += now_ms - last_ms
             last_ms = now_ms
-            for name, worker in list(self._workers.items()):
-                if now_ms - worker.seen_ms >= self._timeouts.worker_ms:
-                    self._gone(name, f"no heartbeat for {now_ms - worker.seen_ms} ms")
+            for name in self._silent(now_ms):
+                self._gone(name, f"no heartbeat for {now_ms - self._workers[name].seen_ms} ms")
+
+    def _silent(self, now_ms: int) -> list[str]:
+        """Workers to give up: silent for too long, or of the same task manager as such a one and silent with it.
+
+        Given up one after the other they would be as many failures, with attempts in between on slots that are dead.
+        """
+        longest_ms = self._timeouts.worker_ms
+        late = [name for name, worker in self._workers.items() if now_ms - worker.seen_ms >= longest_ms]
+        hosts = {self._workers[name].heartbeat.host for name in late} - {""}
+        if not hosts:
+            return late
+        return [
+            name
+            for name, worker in self._workers.items()
+            if name in late or (worker.heartbeat.host in hosts and now_ms - worker.seen_ms >= longest_ms / 2)
+        ]
 
     def _gone(self, name: str, reason: str) -> None:
         if self._workers.pop(name, None) is None:
