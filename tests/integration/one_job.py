@@ -22,6 +22,7 @@ from penstock.protocol.messages import Restore
 from penstock.protocol.requests import Answer, SubmitJob
 from penstock.protocol.restarts import FixedDelay, RestartStrategy
 from penstock.runtime.coordinator import CoordinatorService, CoordinatorTimeouts
+from penstock.runtime.subtask import SubtaskSettings
 from penstock.testing.memory_cluster import MemoryCluster
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -52,9 +53,10 @@ class Cluster(MemoryCluster):
         parallelism: int = 2,
         sink: Sink | None = None,
         log: MemoryLog | None = None,
+        data: SubtaskSettings | None = None,
     ) -> None:
         """`sink`: the rows go there instead of being gathered for `check`."""
-        super().__init__(timeouts=TIMEOUTS, plan_of=lambda _: self.pipeline.plan, log=log)
+        super().__init__(timeouts=TIMEOUTS, plan_of=lambda _: self.pipeline.plan, log=log, data=data)
         self.job = uuid.uuid4().hex
         self.coordinators: list[CoordinatorService] = []
         self.sink = collecting.Sink()

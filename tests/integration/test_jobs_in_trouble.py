@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Sequence
 
 import pytest
 from tests.integration.one_job import ROWS, TIMEOUTS, Cluster, until
 from tests.integration.published import Destination, Sink
 
+from penstock.adapters.memory import MemoryLog
 from penstock.errors import ExternalError
+from penstock.ports import LogRecord, NewRecord
 from penstock.protocol.joblog import Begin
 from penstock.protocol.messages import Restore
 from penstock.protocol.requests import CancelJob, RescaleJob, StopJob, TakeSavepoint
 from penstock.protocol.restarts import NoRestart
+from penstock.runtime.subtask import SubtaskSettings
 
 
 async def test_a_parallelism_that_has_no_slots_is_refused_before_anything_stops():
@@ -201,6 +206,51 @@ async def test_a_task_manager_that_stands_still_is_one_failure():
         cluster.tasks[frozen[1].name].cancel()
         assert (await asyncio.wait_for(ended, 60)).state == "FINISHED"
         assert len((await cluster.history()).failures) == 1
+    finally:
+        await cluster.stop()
+    cluster.check()
+
+
+class AwayLog(MemoryLog):
+    """A log whose brokers can be away; some of what is sent arrives all the same, without an answer."""
+
+    away = False
+
+    async def append(self, topic: str, partition: int, records: Sequence[NewRecord]) -> int:
+        if self.away and len(records) % 2:
+            await super().append(topic, partition, records)
+        await self._answers()
+        return await super().append(topic, partition, records)
+
+    async def read(
+        self, topic: str, partition: int, offset: int, *, max_bytes: int = 4 << 20, timeout_s: float = 0.0
+    ) -> list[LogRecord]:
+        await self._answers()
+        return await super().read(topic, partition, offset, max_bytes=max_bytes, timeout_s=timeout_s)
+
+    async def _answers(self) -> None:
+        if self.away:
+            await asyncio.sleep(0.05)
+            raise ExternalError("no broker answers")
+
+
+async def test_brokers_that_are_away_cost_no_attempt():
+    """For longer than a silent worker counts as alive; then it goes on where it stood, frames that came twice aside."""
+    log = AwayLog()
+    cluster = Cluster(rate=1_500, log=log, data=SubtaskSettings(broker_patience_ms=60_000))
+    await cluster.submit()
+    try:
+        _, ended, _ = await cluster.candidate()
+        worker = cluster.worker(slots=2)
+        await until(cluster.checkpointed, "a checkpoint is complete")
+        log.away = True
+        await until(lambda: any("no broker answers" in s.waits_for for s in worker.statuses()), "subtasks say it")
+        began = time.monotonic()
+        await until(lambda: time.monotonic() - began > 2 * TIMEOUTS.worker_ms / 1_000, "silence has lasted")
+        log.away = False
+        assert (await asyncio.wait_for(ended, 60)).state == "FINISHED"
+        assert not any(status.waits_for for status in worker.statuses())
+        assert await _begins(cluster) == 1
     finally:
         await cluster.stop()
     cluster.check()

@@ -34,6 +34,9 @@ class Sender:
         credit_bytes = scenario.credit_bytes * (8 if target == "m" else 1)
         self.ledger = OutputLedger(task.deploy.attempt, task.index, self._outputs, credit_bytes)
         self.rows_cut: dict[OutputId, int] = {}
+        self._confirmed: dict[OutputId, int] = {}
+        self._early: set[tuple[OutputId, int]] = set()
+        """Confirmed while one before is tried again: production sends none behind it until then."""
 
     def send(self, row: Any, key: int) -> None:
         """A row for the subtask that owns its key."""
@@ -83,10 +86,22 @@ class Sender:
         task = self._task
         topic = f"{output.exchange}.g{task.deploy.generation}"
         operation = task.world.log.append(task.worker, topic, output.partition, (frame, rows))
-        operation(lambda value=None, error=None: task.worker.deliver(self._confirmed, output, frame.seq, error))
+        operation(lambda value=None, error=None: task.worker.deliver(self._answered, output, frame, rows, error))
 
-    def _confirmed(self, output: OutputId, seq: int, error: BaseException | None) -> None:
-        if error is not None:
+    def _answered(self, output: OutputId, frame: Frame, rows: tuple[Any, ...], error: BaseException | None) -> None:
+        """Without a certain answer the attempt fails, or tries again: then the frame is there twice, perhaps late."""
+        if error is None:
+            self._confirm(output, frame.seq)
+        elif self._task.world.kernel.random.random() < 0.5:
             self._task.fail(error)
-        else:
-            self._task.put(subtask.FrameConfirmed(output, seq))
+        elif not self._task.gone:
+            self._task.worker.later(self._task.world.kernel.short(20, 400), self._append, output, frame, rows)
+
+    def _confirm(self, output: OutputId, seq: int) -> None:
+        self._early.add((output, seq))
+        following = self._confirmed.get(output, -1) + 1
+        while (output, following) in self._early:
+            self._early.remove((output, following))
+            self._task.put(subtask.FrameConfirmed(output, following))
+            self._confirmed[output] = following
+            following += 1

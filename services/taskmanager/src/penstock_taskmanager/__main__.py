@@ -31,6 +31,7 @@ from penstock.runtime.topics import create_control_topics
 from penstock.runtime.worker import resident_bytes
 from penstock.runtime.worker_process import WorkerSpec
 from penstock.settings import ClusterSettings, settings_to_toml
+from penstock.times import duration_us
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,6 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--local-state-mb", type=int, default=1_024, metavar="MB", help="local copies of snapshots, 0: none (1024)"
     )
+    parser.add_argument(
+        "--broker-patience", default="10m", metavar="TIME",
+        help="how long subtasks wait for brokers that are away before their attempt fails (10m)",
+    )  # fmt: skip
     parser.add_argument("--for-job", default="", metavar="JOB", help="serve this job only, and end with it")
     return run_service(parser.parse_args(argv), serve)
 
@@ -49,12 +54,13 @@ async def serve(settings: ClusterSettings, arguments: argparse.Namespace) -> Non
     """Keep the slots alive until cancelled."""
     host = socket.gethostname()
     name = f"{host}-{uuid.uuid4().hex[:8]}"
+    patience_ms = duration_us(arguments.broker_patience, "--broker-patience") // 1_000
 
     def spec_of(worker: str, events_fd: int, folder: str) -> WorkerSpec:
         return WorkerSpec(
             name=worker, host=f"{host} {reachable(listens[0])}", events_fd=events_fd, folder=folder,
             for_job=arguments.for_job, cluster=settings_to_toml(settings), memory_mb=arguments.memory_mb,
-            data=SubtaskSettings(),
+            data=SubtaskSettings(broker_patience_ms=patience_ms),
             local_state=local_state, local_state_mb=arguments.local_state_mb,
             log_format=arguments.log_format, log_level=arguments.log_level,
         )  # fmt: skip

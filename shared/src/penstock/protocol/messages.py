@@ -154,6 +154,8 @@ class TaskStatus(msgspec.Struct, frozen=True):
     """Where in the user's code it failed, as in a traceback."""
     metrics: dict[str, Any] = {}
     progress: dict[str, Any] = {}
+    waits_for: str = ""
+    """What it waits for that does not answer, and why; the attempt goes on once it does."""
 
 
 class Heartbeat(Message, frozen=True, kw_only=True):

@@ -80,6 +80,9 @@ NO_STARTER: Final = (
     "the cluster; or give it a cluster of its own (on Kubernetes a release with application.enabled=true); or start the "
     "coordinators with --start-task-managers N, where they may start processes"
 )
+READ_S: Final = 1.0
+DEAF_MS: Final = 1_500
+"""A read that lasts for longer, where `READ_S` was asked for, found no broker."""
 EVENTS_KEPT_BYTES: Final = 8 << 20
 """Events that were obeyed are trimmed away now and then."""
 
@@ -161,6 +164,8 @@ class CoordinatorService:
         """When task managers were last started for a job that wants its own."""
         self._leadership = Leadership(name, ports, timeouts.lease_ttl_ms, self._lead, self._stop)
         self._workers: dict[str, Worker] = {}
+        self._heard_ms = 0
+        """When the events of workers were read last."""
         self._slots = SlotPool()
         self._jobs: dict[str, JobShell] = {}
         self._progress: dict[str, JobProgress] = {}
@@ -450,15 +455,20 @@ class CoordinatorService:
         log, clock = self._patient.log, self._ports.clock
         trimmed = position
         while True:
+            asked_ms = clock.monotonic_ms()
             try:
-                records = await log.read(EVENTS, 0, position, timeout_s=1.0)
+                records = await log.read(EVENTS, 0, position, timeout_s=READ_S)
             except OffsetOutOfRangeError:  # another leader trimmed what this one slept through; heartbeats heal it
                 position, _ = await log.offsets(EVENTS, 0)
                 trimmed = position
                 continue
+            self._heard_ms = clock.monotonic_ms()
+            if self._heard_ms - asked_ms > DEAF_MS:  # no broker answered: the silence was nobody's
+                for worker in self._workers.values():
+                    worker.seen_ms += self._heard_ms - asked_ms
             for record in records:
                 position = record.next_offset
-                self._read_event(record, clock.monotonic_ms())
+                self._read_event(record, self._heard_ms)
             if self.epoch and position - trimmed >= EVENTS_KEPT_BYTES:
                 trimmed = position
                 await log.trim(EVENTS, 0, position)
@@ -551,6 +561,7 @@ class CoordinatorService:
 
         Given up one after the other they would be as many failures, with attempts in between on slots that are dead.
         """
+        now_ms = min(now_ms, self._heard_ms)  # what was sent since is not read yet
         longest_ms = self._timeouts.worker_ms
         late = [name for name, worker in self._workers.items() if now_ms - worker.seen_ms >= longest_ms]
         hosts = {self._workers[name].heartbeat.host for name in late} - {""}

@@ -1,7 +1,9 @@
-"""Ports for the coordinator that wait until the world answers: what it has decided must be carried out, however late.
+"""Ports that wait until the world answers: what a coordinator has decided must be carried out, however late, and a
+subtask outlives a broker that is away.
 
-Each job has a task of its own, so that a store that is down holds up no lease and no heartbeat; the end of leadership
-cancels those tasks. Every command may be appended twice: receivers know them by epoch, attempt, checkpoint and nonce.
+In a coordinator each job has a task of its own, so that a store that is down holds up no lease and no heartbeat; the end
+of leadership cancels those tasks. Every command may be appended twice: receivers know them by epoch, attempt, checkpoint
+and nonce.
 """
 
 from __future__ import annotations
@@ -21,20 +23,31 @@ TELL_AFTER_S: Final = 3.0
 REPEAT_S: Final = 30.0
 
 T = TypeVar("T")
+Waiting = Callable[[str], None]
+"""Is told what is waited for and why, and with an empty text that it is over."""
 
 _log = structlog.get_logger("penstock.coordinator")
 
 
-async def insist(what: str, clock: Clock, ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask until there is an answer; errors that say what is the case (`retryable` is false) come through."""
+async def insist(
+    what: str,
+    clock: Clock,
+    ask: Callable[[], Awaitable[T]],
+    bound_ms: int | None = None,
+    waiting: Waiting | None = None,
+) -> T:
+    """Ask until there is an answer; errors that say what is the case (`retryable` is false) come through.
+
+    So does the last one once there has been no answer for `bound_ms`.
+    """
     pause_ms = PAUSE_MS
-    told = _Told(what, clock)
+    told = _Told(what, clock, waiting)
     try:
         while True:
             try:
                 return await ask()
             except ExternalError as error:
-                if not error.retryable:
+                if not error.retryable or (bound_ms is not None and told.waited_ms >= bound_ms):
                     raise
                 told.failed(str(error))
                 await clock.sleep_ms(pause_ms)
@@ -46,9 +59,10 @@ async def insist(what: str, clock: Clock, ask: Callable[[], Awaitable[T]]) -> T:
 class _Told:
     """Says what is waited for: soon, though the first attempt may take its time to fail, and then only now and then."""
 
-    def __init__(self, what: str, clock: Clock) -> None:
+    def __init__(self, what: str, clock: Clock, waiting: Waiting | None = None) -> None:
         self._what = what
         self._clock = clock
+        self._waiting = waiting
         self._since_ms = clock.monotonic_ms()
         self._problem = "no answer yet"
         self._told = False
@@ -57,6 +71,8 @@ class _Told:
     def failed(self, problem: str) -> None:
         """An attempt was in vain."""
         self._problem = problem
+        if self._waiting is not None:
+            self._waiting(f"{self._what}: {problem}")
         if not self._told:
             self._timer.cancel()
             self._tell()
@@ -64,6 +80,13 @@ class _Told:
     def over(self) -> None:
         """It is waited for no longer."""
         self._timer.cancel()
+        if self._waiting is not None:
+            self._waiting("")
+
+    @property
+    def waited_ms(self) -> int:
+        """For how long."""
+        return self._clock.monotonic_ms() - self._since_ms
 
     def _tell(self) -> None:
         self._told = True
@@ -101,55 +124,58 @@ class PatientBlobs:
 
 
 class PatientLog:
-    """A log for control topics: see the module."""
+    """A log whose calls wait: see the module. Without a bound they do so for ever."""
 
-    def __init__(self, log: Log, clock: Clock) -> None:
+    def __init__(self, log: Log, clock: Clock, bound_ms: int | None = None, waiting: Waiting | None = None) -> None:
         self._log = log
         self._clock = clock
+        self._bound_ms = bound_ms
+        self._waiting = waiting
+
+    async def _insist(self, what: str, ask: Callable[[], Awaitable[T]]) -> T:
+        return await insist(what, self._clock, ask, self._bound_ms, self._waiting)
 
     async def create_topic(
         self, topic: str, partitions: int, *, compacted: bool = False, retention_ms: int | None = None
     ) -> None:
         """Create it for certain; another number of partitions is an error that stays, and raises `ExternalError`."""
-        await insist(
+        await self._insist(
             f"create topic {topic}",
-            self._clock,
             lambda: self._log.create_topic(topic, partitions, compacted=compacted, retention_ms=retention_ms),
         )
 
     async def delete_topic(self, topic: str) -> None:
         """Delete it for certain."""
-        await insist(f"delete topic {topic}", self._clock, lambda: self._log.delete_topic(topic))
+        await self._insist(f"delete topic {topic}", lambda: self._log.delete_topic(topic))
 
     async def topics(self) -> list[str]:
         """All topics."""
-        return await insist("list topics", self._clock, self._log.topics)
+        return await self._insist("list topics", self._log.topics)
 
     async def append(self, topic: str, partition: int, records: Sequence[NewRecord]) -> int:
         """Append at least once."""
-        return await insist(f"append to {topic}", self._clock, lambda: self._log.append(topic, partition, records))
+        return await self._insist(f"append to {topic}", lambda: self._log.append(topic, partition, records))
 
     async def read(
         self, topic: str, partition: int, offset: int, *, max_bytes: int = 4 << 20, timeout_s: float = 0.0
     ) -> list[LogRecord]:
         """Read; an offset out of range is an answer."""
-        return await insist(
+        return await self._insist(
             f"read {topic}",
-            self._clock,
             lambda: self._log.read(topic, partition, offset, max_bytes=max_bytes, timeout_s=timeout_s),
         )
 
     async def offsets(self, topic: str, partition: int) -> tuple[int, int]:
         """First and next offset."""
-        return await insist(f"offsets of {topic}", self._clock, lambda: self._log.offsets(topic, partition))
+        return await self._insist(f"offsets of {topic}", lambda: self._log.offsets(topic, partition))
 
     async def trim(self, topic: str, partition: int, before: int) -> None:
         """Trim for certain."""
-        await insist(f"trim {topic}", self._clock, lambda: self._log.trim(topic, partition, before))
+        await self._insist(f"trim {topic}", lambda: self._log.trim(topic, partition, before))
 
     async def sync(self) -> None:
         """As the log does it."""
-        await insist("sync", self._clock, self._log.sync)
+        await self._insist("sync", self._log.sync)
 
     async def close(self) -> None:
         """As the log does it."""

@@ -50,7 +50,7 @@ from penstock.runtime.exchange_io import CreditReport, PartitionReader
 from penstock.runtime.inbox import Inbox
 from penstock.runtime.operator import OperatorMetrics
 from penstock.runtime.publish_loop import PublishHooks, PublishLoop, ScannedFrames, read_frames
-from penstock.runtime.subtask import Services, TimeUse
+from penstock.runtime.subtask import Services, TimeUse, exchange_log
 from penstock.times import MIN_WATERMARK
 
 if TYPE_CHECKING:
@@ -101,8 +101,10 @@ class PublishingRunner:
         self.machine = SubtaskMachine(deploy.job, deploy.attempt, deploy.subtask, "inner", channels, ledger)
         self._credit = SinkCredit(BACKLOG_BYTES)
         self._kept = ScannedFrames(KEPT_BYTES)
+        self.waits_for = ""
+        log = exchange_log(services, self._waits)
         self._reader = PartitionReader(
-            deploy, services.log, self._credit.processed_bytes, services.settings.credit_bytes, inbox.put
+            deploy, log, self._credit.processed_bytes, services.settings.credit_bytes, inbox.put
         )
         restored = self._restored(manifest)
         self._intervals = restored or ()
@@ -178,7 +180,11 @@ class PublishingRunner:
                 "state_bytes": 0,
                 "unpublished_bytes": self._credit.waiting_bytes,
             },
+            waits_for=self.waits_for,
         )
+
+    def _waits(self, what: str) -> None:
+        self.waits_for = what
 
     def credit(self, report: CreditReport) -> None:
         """It produces for nobody."""

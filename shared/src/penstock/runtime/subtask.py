@@ -54,6 +54,7 @@ from penstock.runtime.exchange_io import CreditReport, FrameSender, PartitionRea
 from penstock.runtime.inbox import Inbox
 from penstock.runtime.job_store import JobStore
 from penstock.runtime.operator import OperatorMetrics, OperatorSnapshot, RestoredState
+from penstock.runtime.patience import PatientLog, Waiting
 from penstock.runtime.sinks import are_visible, prepare_sink
 from penstock.runtime.snapshots import FrozenSubtask, restore_operator, upload
 from penstock.runtime.sources import SourceDriver
@@ -75,6 +76,8 @@ class SubtaskSettings:
     state_backend: StateBackend = "fs"
     longest_wait_ms: int = 1_000
     """How long a subtask that has nothing to do waits before it looks at wall time again, which may have jumped."""
+    broker_patience_ms: int = 0
+    """How long a subtask waits for a log that is away before its attempt fails; 0: not at all."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,15 @@ class Services:
     """Whether memory is short: sources then wait a little between two batches."""
     collects: bool = False
     """Whether rows that a sink gathers in memory are for another process, and so go into the store."""
+
+
+def exchange_log(services: Services, waiting: Waiting) -> Log:
+    """The log as the exchanges of a subtask use it.
+
+    A frame may be appended twice then, the second time behind later ones at the worst: readers know it by its seq.
+    """
+    patience_ms = services.settings.broker_patience_ms
+    return PatientLog(services.log, services.clock, patience_ms, waiting) if patience_ms else services.log
 
 
 @dataclass
@@ -141,7 +153,9 @@ class SubtaskRunner:
         """What runs beside the subtask; its end ends them, and a failure of one fails the subtask."""
         self._source_bytes = 0
         self._state_bytes = 0
-        self._sender = FrameSender(deploy, services.log, inbox.put)
+        self.waits_for = ""
+        log = exchange_log(services, self._waits)
+        self._sender = FrameSender(deploy, log, inbox.put)
         self._unflushed_since_ms: int | None = None
         consumers = self._execution.outputs(deploy.subtask)
         self._ledger = OutputLedger(
@@ -167,7 +181,7 @@ class SubtaskRunner:
             self._ledger,
         )
         self._reader = PartitionReader(
-            deploy, services.log, self.machine.gate.processed_bytes, services.settings.credit_bytes, inbox.put
+            deploy, log, self.machine.gate.processed_bytes, services.settings.credit_bytes, inbox.put
         )
 
     # -- life -----------------------------------------------------------------------------------------------------------
@@ -218,7 +232,11 @@ class SubtaskRunner:
                 "state_bytes": self._state_bytes,
                 **self._lag(),
             },
+            waits_for=self.waits_for,
         )
+
+    def _waits(self, what: str) -> None:
+        self.waits_for = what
 
     def _lag(self) -> dict[str, int]:
         behind = self._source.records_behind if self._source is not None else None

@@ -50,6 +50,8 @@ class TaskView(msgspec.Struct, frozen=True):
     """Operator id to its counters."""
     progress: dict[str, Any] = {}
     """Watermark, time use, bytes."""
+    waits_for: str = ""
+    """What it waits for that does not answer."""
 
 
 class VertexView(msgspec.Struct, frozen=True):
@@ -191,6 +193,7 @@ def view_of_job(shell: JobShell, where: Mapping[tuple[str, SubtaskId], str]) -> 
                 s.error,
                 s.metrics,
                 s.progress,
+                s.waits_for,
             )
             for s in statuses
         )
