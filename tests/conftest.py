@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 import pytest
 import structlog
+from hypothesis import settings
 
 from penstock.connectors import kafka_platform
 from penstock.settings import FILE_VARIABLE, ClusterSettings
@@ -30,6 +31,10 @@ _FOLDER = "PENSTOCK_TEST_FOLDER"
 _OWNER = "PENSTOCK_TEST_OWNER"
 
 T = TypeVar("T")
+
+# Machines of CI are shared: an example that waits for its turn there is not slow. `settings()` is what hypothesis chose.
+settings.register_profile("penstock", settings(), deadline=None)
+settings.load_profile("penstock")
 
 
 class SharedPlatform:
