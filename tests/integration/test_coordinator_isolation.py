@@ -63,7 +63,7 @@ async def test_a_job_of_another_version_does_not_end_leadership(monkeypatch):
     async with running(cluster) as service:
         ended = service.job_ended(cluster.job)
         assert (await asyncio.wait_for(ended, 30)).state == "FINISHED"
-        cluster.check()
+        cluster.check()  # the other job is to write there too
         assert service.epoch == 1
         views = {view.job: view for view in service.view().jobs}
         assert views[strange].state == "UNOPENED"

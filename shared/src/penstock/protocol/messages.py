@@ -172,6 +172,8 @@ class Heartbeat(Message, frozen=True, kw_only=True):
     """Where it runs: task manager, host and process, for people."""
     memory_bytes: int = 0
     """Resident memory of the process."""
+    number: int = 0
+    """Counts the heartbeats of the worker from 1; 0 if it does not count. A repeated one says what was known before."""
 
 
 class Handle(msgspec.Struct, frozen=True):

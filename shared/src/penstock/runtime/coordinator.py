@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, assert_never
 
@@ -499,6 +499,11 @@ class CoordinatorService:
                 assert_never(event)
 
     def _on_heartbeat(self, event: Heartbeat, now_ms: int) -> None:
+        # An append without an answer is repeated, behind what was heard since: it lists no subtask that began meanwhile.
+        # A supervisor repeats the newest heartbeat of a worker that is busy; nothing ends there unheard.
+        newer = self._newer_by(event)
+        if newer < 0:
+            return
         former = self._workers.get(event.worker)
         worker = self._workers[event.worker] = Worker(event, now_ms, {_identity(s): s for s in event.tasks})
         self._heard_slots(event.worker, worker)
@@ -508,6 +513,8 @@ class CoordinatorService:
         else:
             worker.told_ms, known = now_ms, {}
         self._tell_tasks(event.worker, worker.tasks, known)
+        if newer and not (worker.tasks and worker.tasks.keys() == known.keys()):
+            self._tell_listed(event.worker, worker.tasks)
 
     def _tell_tasks(
         self,
@@ -520,8 +527,9 @@ class CoordinatorService:
             shell = self._jobs.get(status.job)
             if shell is not None and not shell.counted(known.get(identity), status):
                 shell.tell(StatusReported(name, status))
-        if tasks and tasks.keys() == known.keys():
-            return
+
+    def _tell_listed(self, name: str, tasks: Iterable[tuple[str, str, SubtaskId]]) -> None:
+        """Tell the jobs that have slots of a worker which of their subtasks are there, and that no others are."""
         listed: dict[str, set[SubtaskId]] = {job: set() for job in self._slots.used(name)}
         for job, attempt, subtask in tasks:
             if job in self._jobs and attempt == self._jobs[job].attempt:
@@ -529,6 +537,11 @@ class CoordinatorService:
         for job, subtasks in listed.items():
             if job in self._jobs:
                 self._jobs[job].tell(TasksListed(name, frozenset(subtasks)))
+
+    def _newer_by(self, event: Heartbeat) -> int:
+        """How many heartbeats of the worker it comes after the newest that was read; a worker that does not count: 1."""
+        former = self._workers.get(event.worker)
+        return event.number - former.heartbeat.number if former is not None and event.number else 1
 
     def _heard_slots(self, name: str, worker: Worker) -> None:
         beat = worker.heartbeat

@@ -36,7 +36,9 @@ from penstock.protocol.jobevents import (
     RequestDone,
     Requested,
     SlotsOffered,
+    StatusReported,
     StoreManifest,
+    TasksListed,
     Ticked,
     Topology,
 )
@@ -168,6 +170,8 @@ class JobShell:
         """Another parallelism that waits for slots."""
         self._remains = JobRemains(job, ports, self._store, clean_sinks)
         self._events: asyncio.Queue[JobEvent] = asyncio.Queue()
+        self._looked = False
+        """Whether what workers report was looked at: the master follows from there on."""
         self._asked: dict[str, str] = {}
         """Requests that are not answered: id to kind."""
         self.markers: deque[BarrierMarker] = deque(maxlen=MARKERS_KEPT)
@@ -182,8 +186,8 @@ class JobShell:
 
     @property
     def attempt(self) -> str:
-        """The newest attempt; empty before the first, or before the job is opened."""
-        return self._master.attempt if self._master is not None else ""
+        """The newest attempt; empty before the first."""
+        return self.history.begin.attempt if self.history.begin is not None else ""
 
     @property
     def graph(self) -> JobGraph:
@@ -201,7 +205,13 @@ class JobShell:
         return self.history.submit.settings if self.history.submit is not None else JobSettings()
 
     def tell(self, event: JobEvent) -> None:
-        """Something happened; handled in order, once the job is opened."""
+        """Something happened; handled in order, once the job is opened.
+
+        What workers reported until then is looked at once, as it is at that moment: an older report would contradict it,
+        and a subtask that it does not list yet would pass for lost.
+        """
+        if not self._looked and isinstance(event, StatusReported | TasksListed):
+            return
         if not isinstance(event, Ticked) or self._events.empty():
             self._events.put_nowait(event)
 
@@ -346,7 +356,7 @@ class JobShell:
             self.progress.restored = manifest.checkpoint
         if history.terminated is None:
             await self._ports.log.create_topic(credits_topic(self.job), 1, compacted=True)
-        attempt = self._master.attempt
+        attempt, self._looked = self.attempt, True
         statuses = {s: found for s, found in self._around.tasks_of(self.job).items() if found[1].attempt == attempt}
         await self._feed(Opened(epoch, statuses, markers, manifest, self._unreadable))
         if self._offered.workers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -326,10 +327,10 @@ class WorkerService:
         self._send(TaskChanged(worker=self.name, status=status))
 
     async def _heartbeats(self) -> None:
-        while True:
+        for number in itertools.count(1):
             beat = Heartbeat(
                 worker=self.name, slots=self._slots, tasks=tuple(self.statuses()), bound_to=self._loader.bound_to,
-                host=self._host, memory_bytes=resident_bytes(),
+                host=self._host, memory_bytes=resident_bytes(), number=number,
             )  # fmt: skip
             self._send(beat)
             await self._services.clock.sleep_ms(HEARTBEAT_MS)
