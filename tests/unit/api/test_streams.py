@@ -159,6 +159,14 @@ def test_a_window_result_has_keys_bounds_and_aggregates(bids):
     assert result.schema.names == ("auction", "window_start", "window_end", "bids", "revenue")
 
 
+def test_only_sessions_with_lateness_say_what_is_retracted(bids):
+    """Their windows can vanish; those of other kinds, and sessions that are sent once, cannot."""
+    sessions = bids.key_by("auction").window(session("10s"))
+    assert "retracted" not in sessions.agg(bids=count()).schema.names
+    assert sessions.allowed_lateness("1m").agg(bids=count()).schema.names[3:] == ("retracted", "bids")
+    assert "retracted" not in bids.key_by("auction").window(tumbling("1s")).allowed_lateness("1m").agg(n=count()).schema
+
+
 def test_a_process_must_fit_the_rows(bids):
     """The row class of a process is compared with the stream's columns."""
     with pytest.raises(PipelineError, match=r"there is no column|takes Total"):

@@ -86,6 +86,8 @@ class SessionModel:
     windows: dict[Any, list[tuple[int, int, list[int]]]] = field(default_factory=dict)
     emitted: list[tuple[Any, int, int, tuple[int, ...]]] = field(default_factory=list)
     late: list[Row] = field(default_factory=list)
+    standing: dict[tuple[Any, int, int], tuple[int, ...]] = field(default_factory=dict)
+    """What a table by key and window holds that takes every result in place of what it had, and loses merged windows."""
 
     def row(self, key: Any, time: int, value: int) -> None:
         mark = self.groups.of(key)
@@ -99,9 +101,16 @@ class SessionModel:
         if end - 1 + self.lateness <= mark:
             self.late.append((key, time, value))
             return
+        for before in self.windows.get(key, []):
+            if before not in apart:
+                self.standing.pop((key, before[0], before[1]), None)
         self.windows[key] = [*apart, (start, end, values)]
         if end - 1 <= mark:
-            self.emitted.append((key, start, end, tuple(values)))
+            self.fire(key, start, end, values)
+
+    def fire(self, key: Any, start: int, end: int, values: list[int]) -> None:
+        self.emitted.append((key, start, end, tuple(values)))
+        self.standing[key, start, end] = tuple(values)
 
     def watermark(self, groups: Iterable[int], watermark: int) -> None:
         before = {key: self.groups.of(key) for key in self.windows}
@@ -110,5 +119,5 @@ class SessionModel:
             mark = self.groups.of(key)
             for start, end, values in windows:
                 if before[key] < end - 1 <= mark:
-                    self.emitted.append((key, start, end, tuple(values)))
+                    self.fire(key, start, end, values)
             self.windows[key] = [window for window in windows if window[1] - 1 + self.lateness > mark]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from window_cases import GROUPS, LATE, comparable, emitted, frame_of, group_of, histories, late_rows, run, window_node
 
 from penstock.errors import IncompatibleStateError
-from penstock.graph.logical import SessionWindow
+from penstock.graph.logical import RETRACTED, SessionWindow
 from penstock.runtime.operators import session_window
 from penstock.testing.harness import OperatorHarness
 from penstock.times import MAX_WATERMARK
@@ -18,14 +18,19 @@ TIMES = st.integers(-50, 150)
 GAPS = st.sampled_from([1, 5, 12, 30])
 
 
-def last_ones(rows):
-    """Without the results that a later one of the same key covers: its session grew."""
-    kept = []
-    for index, (key, start, end, values) in enumerate(rows):
-        later = rows[index + 1 :]
-        if not any(key == other[0] and other[1] <= start and end <= other[2] for other in later):
-            kept.append((key, start, end, values))
-    return kept
+def standing(harness):
+    """What a table by key and window holds at the end: a later result replaces an earlier one or retracts it."""
+    table = {}
+    for frame in harness.collected.frames:
+        bounds = [frame[name].to_physical().to_list() for name in ("window_start", "window_end")]
+        values = [tuple(value) for value in frame["values"].to_list()]
+        rows = zip(zip(frame["key"].to_list(), *bounds, strict=True), frame[RETRACTED].to_list(), values, strict=True)
+        for window, retracted, held in rows:
+            if retracted:
+                assert table.pop(window) == held
+            else:
+                table[window] = held
+    return [(*window, held) for window, held in table.items()]
 
 
 @settings(max_examples=60, deadline=None)
@@ -43,11 +48,35 @@ def test_any_batching_watermarks_and_restores_give_what_row_by_row_gives(gap, st
 @settings(max_examples=50, deadline=None)
 @given(gap=GAPS, steps=histories(TIMES), parallelism=st.integers(1, 4), lateness=st.sampled_from([1, 7, 40]))
 def test_with_lateness_the_last_result_of_every_session_is_the_models(gap, steps, parallelism, lateness):
-    """Corrections depend on batches, what stands at the end does not."""
+    """Corrections depend on batches; what stands at the end does not, and has every row that was not late once."""
     model = SessionModel(gap, lateness, Groups(group_of))
     harness = run(window_node(SessionWindow(gap), lateness=lateness, late=LATE), steps, model, parallelism)
-    assert comparable(last_ones(emitted(harness))) == comparable(last_ones(model.emitted))
+    assert comparable(standing(harness)) == comparable([(*window, held) for window, held in model.standing.items()])
     assert comparable(late_rows(harness)) == comparable(model.late)
+
+
+def test_a_late_row_that_joins_two_results_retracts_both():
+    """Three rows came and three are counted: the sessions that were sent first are not beside the merged one."""
+    harness = OperatorHarness(window_node(SessionWindow(10), lateness=100), max_parallelism=GROUPS)
+    harness.frame(frame_of([("a", 0, 1), ("a", 18, 2)]))
+    harness.watermark(50)
+    harness = harness.restored(harness.snapshot())
+    harness.frame(frame_of([("a", 9, 3)]))
+    sent = [row for frame in harness.collected.frames for row in frame.select("rows", RETRACTED).rows()]
+    assert sent == [(1, False), (1, False), (1, True), (1, True), (3, False)]
+    assert standing(harness) == [("a", 0, 28, (1, 3, 2))]
+
+
+def test_a_result_is_retracted_at_once_when_a_row_in_time_carries_its_session_on():
+    """The longer session is sent when it is over; until then nothing stands, also across a restore."""
+    harness = OperatorHarness(window_node(SessionWindow(10), lateness=100), max_parallelism=GROUPS)
+    harness.frame(frame_of([("a", 0, 1)]))
+    harness.watermark(9)
+    harness.frame(frame_of([("a", 10, 2)]))
+    assert standing(harness) == []
+    harness = harness.restored(harness.snapshot())
+    harness.watermark(MAX_WATERMARK)
+    assert standing(harness) == [("a", 0, 20, (1, 2))]
 
 
 def test_rows_exactly_one_gap_apart_share_a_session():

@@ -17,7 +17,7 @@ from penstock.protocol.keygroups import key_group_range
 from penstock.state.hashing import key_group_of
 from penstock.testing.harness import OperatorHarness, input_node
 from penstock.times import MAX_WATERMARK
-from penstock.types import INT64, STRING, TIMESTAMP, Field, Schema, row_class
+from penstock.types import INT64, STRING, Field, Schema, row_class
 
 SCHEMA = Schema((Field("key", STRING, nullable=True), Field("value", INT64)))
 LATE: OutputTag[Any] = OutputTag("late")
@@ -42,9 +42,8 @@ def window_node(
     """A window aggregate over rows of `schema`."""
     source = input_node(schema, row_class(schema), keys, event_time=True)
     plan = AggregatePlan.build(aggregates, schema)
-    bounds = (Field("window_start", TIMESTAMP), Field("window_end", TIMESTAMP))
-    out = Schema((*schema.select(keys), *bounds, *plan.output_fields))
     operation = WindowAggregate(window, tuple(aggregates), lateness, late)
+    out = Schema((*schema.select(keys), *operation.window_fields, *plan.output_fields))
     return Node("n1", operation, (source,), out, row_class(out), True, keys=tuple(keys))
 
 

@@ -34,7 +34,6 @@ from penstock.types import (
     BINARY,
     BOOLEAN,
     STRING,
-    TIMESTAMP,
     Field,
     ListType,
     Schema,
@@ -271,7 +270,12 @@ class WindowedStream(Generic[T]):
         return self
 
     def allowed_lateness(self, lateness: Duration) -> LateWindowedStream[T]:
-        """Keep windows for so long after their end: rows that come late within it correct the result."""
+        """Keep windows for so long after their end: rows that come late within it correct the result.
+
+        A late row can also change the bounds of a session, or make two of them one. The results that were sent for
+        windows that are no more are then sent again with `retracted` true (a column that only sessions with lateness
+        have), before the result of the new window. Flink sends the new result alone, and rows count twice.
+        """
         lateness_us = duration_us(lateness, "allowed_lateness")
         return LateWindowedStream(self._keyed, self._window, self._late, lateness_us)
 
@@ -285,12 +289,10 @@ class WindowedStream(Generic[T]):
         keyed = self._keyed
         node = keyed._node
         keys = node.schema.select(node.keys)
-        bounds = (Field("window_start", TIMESTAMP), Field("window_end", TIMESTAMP))
         plan = AggregatePlan.build(tuple(aggregates.items()), node.schema, event_time=True)
         operation = WindowAggregate(self._window, tuple(aggregates.items()), lateness_us, self._late)
-        result = keyed._derive(
-            operation, Schema((*keys, *bounds, *plan.output_fields)), keys=node.keys, updates=lateness_us > 0
-        )
+        schema = Schema((*keys, *operation.window_fields, *plan.output_fields))
+        result = keyed._derive(operation, schema, keys=node.keys, updates=lateness_us > 0)
         if self._late is not None:
             result.sides = {self._late.name: node.schema}
         return result
@@ -309,7 +311,11 @@ class LateWindowedStream(WindowedStream[T]):
     else:
 
         def agg(self, **aggregates: Expr) -> UpsertStream:
-            """As `WindowedStream.agg`, but a later row of the same key and window replaces an earlier one."""
+            """As `WindowedStream.agg`, but a later row of the same key and window replaces an earlier one.
+
+            Of sessions, `window_start` and `window_end` say which window it is, and a row with `retracted` takes the
+            earlier one away without a new result.
+            """
             return UpsertStream(self._keyed._pipeline, self._aggregate(aggregates, self._lateness_us))
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from penstock.types import Schema
+from penstock.types import BOOLEAN, TIMESTAMP, Field, Schema
 
 if TYPE_CHECKING:
     from penstock.api.functions import KeyedProcess, OutputTag, Process
@@ -48,6 +48,9 @@ class SessionWindow:
 
 
 Window = TumblingWindow | SlidingWindow | SessionWindow
+
+RETRACTED: Final = "retracted"
+"""Boolean column of sessions with lateness: the result that was sent for this key and window no longer stands."""
 
 
 # -- operations ---------------------------------------------------------------------------------------------------------
@@ -120,6 +123,17 @@ class WindowAggregate:
     aggregates: tuple[tuple[str, Expr], ...]
     allowed_lateness_us: int = 0
     late: OutputTag[Any] | None = None
+
+    @property
+    def window_fields(self) -> tuple[Field, ...]:
+        """What a result says of its window, behind the keys."""
+        bounds = (Field("window_start", TIMESTAMP), Field("window_end", TIMESTAMP))
+        return (*bounds, Field(RETRACTED, BOOLEAN)) if self.retracts else bounds
+
+    @property
+    def retracts(self) -> bool:
+        """Whether a window that was sent may be no more: late rows move the bounds of sessions and join them."""
+        return isinstance(self.window, SessionWindow) and self.allowed_lateness_us > 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,6 +4,9 @@ As in Flink (EventTimeSessionWindows), a row opens the window `[time, time + gap
 touch are one: rows up to and including `gap` apart share a session, which ends `gap` after its last row. A row is late
 if the session it would belong to, merged with those it touches, ends no later than the watermark less the lateness.
 
+With lateness a session that was sent may get other bounds, or become one with another. Its result is then sent once
+more, marked as retracted, because nothing else would ever replace it: the merged session is another window.
+
 Columnar: rows wait until something may be due, then are sorted, cut into sessions by the gaps between neighbours, and
 merged with the stored sessions of the same keys. Only rows old enough to be perhaps late are judged one by one, because
 there the order of arrival decides.
@@ -19,7 +22,7 @@ import polars as pl
 
 from penstock.batches import EVENT_TIME
 from penstock.errors import IncompatibleStateError
-from penstock.graph.logical import Node, SessionWindow, WindowAggregate
+from penstock.graph.logical import RETRACTED, Node, SessionWindow, WindowAggregate
 from penstock.runtime.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.runtime.operators.partials import Partials
 from penstock.runtime.operators.progress import GroupWatermarks, LateRows
@@ -136,6 +139,7 @@ class SessionWindowOperator(Operator):
         self._operator = node.operator_id
         self._gap = cast("SessionWindow", operation.window).gap_us
         self._lateness = operation.allowed_lateness_us
+        self._retracts = operation.retracts
         self._late = LateRows(node)
         self._partials = Partials(node)
         self._by = list(self._partials.keys.names)
@@ -168,11 +172,12 @@ class SessionWindowOperator(Operator):
             self._pending.append(accepted.select(self._row_columns))
             self._pending_rows += accepted.height
             self._next_due = min(self._next_due, earliest + self._gap - 1)
-            at_once = at_once or (self._lateness > 0 and earliest + self._gap - 1 <= watermark)
+            # A row behind this touches no session that was sent, so what waits retracts nothing: a snapshot may merge it.
+            at_once = at_once or (self._lateness > 0 and earliest <= watermark + 1)
         if at_once:
             self._settle(output)
         elif self._pending_rows >= max(_PENDING_ROWS, self._stored.height // 4):
-            self._merge_pending()
+            self._merge_pending(output)
 
     def _without_late(self, frame: pl.DataFrame, watermark: int, output: Output) -> pl.DataFrame:
         """The rows that are not late. A row whose own window is over is saved by a session it touches on arrival."""
@@ -182,7 +187,7 @@ class SessionWindowOperator(Operator):
         old = frame[EVENT_TIME] <= newest_old
         if not old.any():
             return frame
-        self._merge_pending()
+        self._merge_pending(output)
         keys = frame.filter(old).select(self._by).unique()
         judged = frame.with_row_index(_ROW).join(keys, on=self._by, how="semi", nulls_equal=True, maintain_order="left")
         late = self._late_among(judged, keys, watermark)
@@ -226,13 +231,20 @@ class SessionWindowOperator(Operator):
             self._settle(output)
         output.watermark(watermark)
 
-    def _merge_pending(self) -> None:
-        self._stored = self._sessions.merged(self._stored, self._pending)
+    def _merge_pending(self, output: Output) -> None:
+        if not self._pending:
+            return
+        before = self._stored
+        self._stored = self._sessions.merged(before, self._pending)
         self._pending, self._pending_rows = [], 0
+        if self._retracts:
+            window = [*self._by, _FIRST, _LAST]
+            gone = before.filter(pl.col(_FIRED)).join(self._stored, on=window, how="anti", nulls_equal=True)
+            self._send(gone, output, retracted=True)
 
     def _settle(self, output: Output) -> None:
         """Send the sessions that are over, forget those that no late row can reach any more."""
-        self._merge_pending()
+        self._merge_pending(output)
         stored = self._stored
         if stored.height == 0:
             self._next_due = MAX_WATERMARK
@@ -248,7 +260,7 @@ class SessionWindowOperator(Operator):
         waiting = np.where(over, last_moment + self._lateness, last_moment)[kept]
         self._next_due = int(waiting.min()) if len(waiting) else MAX_WATERMARK
 
-    def _send(self, over: pl.DataFrame, output: Output) -> None:
+    def _send(self, over: pl.DataFrame, output: Output, *, retracted: bool = False) -> None:
         if over.height == 0:
             return
         end = pl.col(_LAST) + self._gap
@@ -258,6 +270,8 @@ class SessionWindowOperator(Operator):
             end.cast(_UTC_MICROS).alias("window_end"),
             (end - 1).alias(EVENT_TIME),
         ]
+        if self._retracts:
+            leading.append(pl.lit(retracted).alias(RETRACTED))
         output.rows(self._partials.results(over.sort(_LAST, maintain_order=True), leading, self._names))
 
     # -- snapshots ----------------------------------------------------------------------------------------------------
