@@ -24,9 +24,12 @@ from penstock.types import (
     DURATION,
     FLOAT64,
     INT8,
+    INT32,
     INT64,
     STRING,
     TIMESTAMP,
+    UINT64,
+    DataType,
     Field,
     ListType,
     Schema,
@@ -260,16 +263,65 @@ def test_sums_are_wide() -> None:
 
 
 def test_aggregates_share_partials() -> None:
-    """Mean, sum and count of one column are two columns; a column without nulls is counted by rows."""
+    """Sum and count are columns of the mean too; a column without nulls is counted by rows."""
     plan = AggregatePlan.build([("a", i.mean()), ("b", i.sum()), ("c", i.count()), ("d", i.sum() * 2)], SCHEMA)
-    assert plan.partial_fields == (Field("__p0", INT64, True), Field("__p1", INT64))
+    assert plan.partial_fields == (Field("__p0", INT64, True), Field("__p1", INT64), Field("__p2", INT64, True))
     plan = AggregatePlan.build([("a", n.mean()), ("b", count()), ("c", n.sum() / count())], SCHEMA)
+    assert [field.name for field in plan.partial_fields] == ["__p0", "__p1", "__p2"]
+    small = col("small")
+    plan = AggregatePlan.build([("a", small.mean()), ("b", count()), ("c", small.sum() / count())], SCHEMA)
     assert [field.name for field in plan.partial_fields] == ["__p0", "__p1"]
     assert [(field.name, field.type) for field in plan.output_fields] == [("a", FLOAT64), ("b", INT64), ("c", FLOAT64)]
     assert not plan.needs_event_time
     plan = AggregatePlan.build([("a", n.first()), ("b", s.first()), ("c", aggregate(Range(), i))], SCHEMA)
     assert [str(field.type) for field in plan.partial_fields] == ["int64", "int64", "string", "binary"]
     assert plan.needs_event_time
+
+
+_WIDE = {
+    INT64: (-(2**63), 2**63 - 1),
+    UINT64: (0, 2**64 - 1),
+    INT32: (-(2**31), 2**31 - 1),
+    BOOLEAN: (0, 1),
+    DURATION: (-(2**63), 2**63 - 1),
+}
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.sampled_from(list(_WIDE)), st.booleans(), st.data())
+def test_the_mean_of_integers_is_the_true_quotient_rounded_once(kind: DataType, nullable: bool, data: Any) -> None:
+    """To the last bit, for the largest sums, and for small ones however they are cut and merged."""
+    low, high = _WIDE[kind]
+    sizes = st.sampled_from([1, 100, 2**33, 2**62, 2**64]).flatmap(lambda size: st.integers(-size, size))
+    value = sizes.map(lambda size: min(max(size, low), high)) | st.sampled_from([low, high])
+    drawn = st.lists(value | st.none() if nullable else value, min_size=1, max_size=40)
+    groups = data.draw(st.lists(drawn, min_size=1, max_size=3))
+    schema = Schema((Field("k", INT64), Field("x", kind, nullable)))
+    plan = AggregatePlan.build([("mean", col("x").mean()), ("sum", col("x").sum())], schema)
+    values = [value for group in groups for value in group]
+    numbers = pl.Series("x", values, pl.UInt64 if kind == UINT64 else pl.Int64).cast(polars_type(kind))
+    frame = pl.DataFrame({"k": [k for k, group in enumerate(groups) for _ in group], "x": numbers})
+    got = in_pieces(plan, frame.sample(fraction=1, shuffle=True, seed=1), data)["mean"]
+    present = [[value for value in group if value is not None] for group in groups]
+    if kind == DURATION:
+        assert got.to_physical().to_list() == [sum(some) // len(some) if some else None for some in present]
+    else:
+        assert got.to_list() == [sum(some) / len(some) if some else None for some in present]
+
+
+def test_partials_of_before_the_mean_was_exact_are_converted() -> None:
+    """The sum of a former partial is all that is known of what it holds."""
+    plan = AggregatePlan.build([("a", i.mean()), ("b", n.mean()), ("c", col("u").mean()), ("d", i.max())], SCHEMA)
+    assert [str(field.type) for field in plan.former_fields] == [
+        "int64", "int64", "int64", "int64", "duration", "int64", "int64",
+    ]  # fmt: skip
+    sums = [172, 28, -(2**62), 28, timedelta(seconds=7), 2, 9]
+    former = pl.DataFrame(
+        [pl.Series(f.name, [value], polars_type(f.type)) for f, value in zip(plan.former_fields, sums, strict=True)]
+    )
+    assert former.select(plan.from_former).columns == [field.name for field in plan.partial_fields]
+    got = former.select(plan.from_former).select(plan.finish).row(0)
+    assert got == (172 / 28, -(2**62) / 28, timedelta(seconds=3.5), 9)
 
 
 def test_a_partial_of_an_accumulator_is_messagepack() -> None:

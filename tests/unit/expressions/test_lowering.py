@@ -201,3 +201,36 @@ def test_hash_is_the_projects_own_and_never_null() -> None:
         got = FRAME.select(to_polars(col(name).hash(), SCHEMA))[name]
         assert got.to_list() == hashing.hash64(FRAME[name]).view("int64").tolist()
     assert FRAME.select("b", to_polars(lit("a").hash(), SCHEMA).alias("x"))["x"].n_unique() == 1
+
+
+_ANY_FLOAT = st.floats() | st.sampled_from(
+    [0.0, -0.0, 0.1, 1.0, 5.0, -1.0, 1e308, 1e-10, math.inf, -math.inf, math.nan]
+)
+_PYTHON: dict[str, tuple[Callable[[Any, Any], Any], Callable[[float], float]]] = {
+    "/": (lambda a, b: a / b, lambda a: math.copysign(math.inf, a)),
+    "//": (lambda a, b: a // b, lambda a: math.copysign(math.inf, a)),
+    "%": (lambda a, b: a % b, lambda a: math.nan),
+}
+
+
+@pytest.mark.parametrize("operator", list(_PYTHON))
+@settings(deadline=None, max_examples=150)
+@given(pairs=st.lists(st.tuples(_ANY_FLOAT, _ANY_FLOAT), min_size=1, max_size=4), constant=_ANY_FLOAT)
+def test_division_of_floats_is_pythons_to_the_bit(operator: str, pairs: Any, constant: float) -> None:
+    """Also by a constant, where Polars multiplies by the reciprocal; zero divides as IEEE 754 says."""
+    calculate, by_zero = _PYTHON[operator]
+
+    def expected(left: float, right: float) -> float:
+        if right == 0:
+            return math.nan if left != left or left == 0 else by_zero(left) * math.copysign(1, right)
+        return calculate(left, right)
+
+    schema = Schema((Field("a", FLOAT64), Field("b", FLOAT64)))
+    frame = pl.DataFrame(pairs, {"a": pl.Float64, "b": pl.Float64}, orient="row")
+    both = calculate(col("a"), col("b"))
+    exprs = [both, calculate(col("a"), constant), calculate(lit(constant), col("b"))]
+    got = frame.select(to_polars(expr, schema).alias(str(index)) for index, expr in enumerate(exprs))
+    wanted = [(expected(a, b), expected(a, constant), expected(constant, b)) for a, b in pairs]
+    assert [list(map(repr, row)) for row in got.rows()] == [list(map(repr, row)) for row in wanted]
+    missing = frame.with_columns(b=pl.lit(None, pl.Float64))
+    assert missing.select(to_polars(both, Schema((schema.field("a", ""), Field("b", FLOAT64, True)))))["a"].null_count()

@@ -10,7 +10,7 @@ from window_cases import AGGREGATES, GROUPS, KEYS, SCHEMA, Batch, Restore, frame
 
 from penstock.batches import EVENT_TIME
 from penstock.errors import IncompatibleStateError, UserCodeError
-from penstock.expressions import AggregatePlan, col
+from penstock.expressions import AggregatePlan, col, count
 from penstock.graph.logical import Node, RunningAggregate, RunningReduce
 from penstock.testing.harness import OperatorHarness, input_node
 from penstock.types import Schema, row_class, schema_of
@@ -120,3 +120,13 @@ def test_a_snapshot_of_other_aggregates_is_refused():
     other = aggregate_node([("least", col("value").min()), ("most", col("value").max())])
     with pytest.raises(IncompatibleStateError, match="partial aggregates of"):
         OperatorHarness(other, max_parallelism=GROUPS, restored=harness.snapshot())
+
+
+def test_a_mean_goes_on_from_a_snapshot_that_holds_only_sum_and_count():
+    """That is what versions kept of it whose mean wrapped around with the sum."""
+    former = OperatorHarness(aggregate_node([("total", col("value").sum()), ("rows", count())]), max_parallelism=GROUPS)
+    former.frame(frame_of([("a", 0, 2**62), ("b", 0, -5)]))
+    mean = aggregate_node([("mean", col("value").mean())])
+    harness = OperatorHarness(mean, max_parallelism=GROUPS, restored=former.snapshot())
+    harness.frame(frame_of([("a", 1, 2**62), ("a", 1, 2**62), ("b", 1, 0)]))
+    assert sorted(harness.collected.frames[-1].select("key", "mean").rows()) == [("a", 2.0**62), ("b", -2.5)]

@@ -129,8 +129,9 @@ AGGREGATES: Final = (
                       "Sum as int64, uint64, float64 or duration; true counts as 1. Nulls are left out; null if all "
                       "are null. Integers wrap around when they overflow.", "sum", _SUMMED),
     AggregateFunction("mean", "x.mean()", _mean,
-                      "Sum divided by count in float64, of durations rounded down to microseconds. Nulls are left "
-                      "out; null if all are null.", "avg"),
+                      "Sum divided by count in float64. Of integers the true quotient, rounded once: their sum does not "
+                      "wrap around. Of durations rounded down to microseconds. Nulls are left out; null if all are "
+                      "null.", "avg", _COUNTED),
     AggregateFunction("min", "x.min()", _extreme,
                       "The least value; nulls are left out, and so is NaN unless there is nothing else.", "min", _LEAST),
     AggregateFunction("max", "x.max()", _extreme,
@@ -154,6 +155,6 @@ AGGREGATES: Final = (
                       "A user-defined aggregate; runs Python per row."),
 )  # fmt: skip
 """`aggregate` takes its type from the accumulator (see `inference`), so its rule is never asked. The partials of `mean`
-are those of `sum` and `count`."""
+are those of `sum` and `count`, and of integers that may wrap around the sum of their high halves."""
 
 BY_NAME: Final = {row.name: row for row in AGGREGATES}

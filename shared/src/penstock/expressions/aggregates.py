@@ -9,14 +9,16 @@ meanings of the aggregates in `aggregate_rules`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 import polars as pl
 
 from penstock.batches import EVENT_TIME
 from penstock.expressions.accumulator_calls import AccumulatorCalls
+from penstock.expressions.exact_means import floored_mean, high_half, mean_of_integers
 from penstock.expressions.functions_nested import sum_type
+from penstock.expressions.functions_numeric import divided
 from penstock.expressions.inference import Scope, check_aggregation
 from penstock.expressions.nodes import Aggregate, Node, walk
 from penstock.expressions.polars_lowering import lower
@@ -27,7 +29,9 @@ from penstock.types import (
     BINARY,
     DURATION,
     FLOAT64,
+    FLOATS,
     INT64,
+    UINT64,
     DataType,
     Field,
     ListType,
@@ -38,6 +42,8 @@ from penstock.types import (
 
 _INT64: Final = pl.Int64()
 _FLOAT64: Final = pl.Float64()
+_WRAPPING: Final = frozenset({INT64, UINT64, DURATION})
+"""Types of which a few values have a sum that is too large for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +69,10 @@ class AggregatePlan:
     output_fields: tuple[Field, ...]
     needs_event_time: bool
     """Whether `init` and `init_grouped` read the column `EVENT_TIME`."""
+    former_fields: tuple[Field, ...]
+    """The columns of a partial frame in snapshots of versions whose means of integers wrapped around with their sums."""
+    from_former: list[pl.Expr]
+    """Elementwise over such a frame: the columns of `partial_fields`."""
 
     @classmethod
     def build(
@@ -83,6 +93,7 @@ class AggregatePlan:
         fields = tuple(aggregate_field(expr, schema, where, name) for name, expr in aggregates)
         finish = [builder.finish(expr.node).alias(name) for name, expr in aggregates]
         partials = builder.partials
+        former, from_former = _former(partials)
         return cls(
             partial_fields=tuple(partial.field for partial in partials),
             partials_of=tuple(partial.of for partial in partials),
@@ -92,6 +103,8 @@ class AggregatePlan:
             finish=finish,
             output_fields=fields,
             needs_event_time=builder.needs_event_time,
+            former_fields=former,
+            from_former=from_former,
         )
 
 
@@ -104,6 +117,23 @@ class _Partial:
     init: pl.Expr
     init_grouped: pl.Expr
     merge: pl.Expr
+    high_of: str = ""
+    """Of high halves: the column of the sum beside which they stand."""
+
+
+def _former(partials: Sequence[_Partial]) -> tuple[tuple[Field, ...], list[pl.Expr]]:
+    """The partials without the high halves, and how these follow from a sum, which is all that is known of it."""
+    kept = [partial.field for partial in partials if not partial.high_of]
+    names = {field.name: f"__p{number}" for number, field in enumerate(kept)}
+    fields = tuple(replace(field, name=names[field.name]) for field in kept)
+    return fields, [
+        (
+            high_half(pl.col(names[partial.high_of]).cast(_INT64))
+            if partial.high_of
+            else pl.col(names[partial.field.name])
+        ).alias(partial.field.name)
+        for partial in partials
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +190,13 @@ class _PlanBuilder:
         merge: Callable[[pl.Expr], pl.Expr],
         *,
         nullable: bool = False,
+        high_of: str = "",
     ) -> pl.Expr:
         """The column of the partial of that key, which is made if it is not there yet; `of` names the aggregate."""
         partial = self._partials.get(key)
         if partial is None:
             name = f"__p{len(self._partials)}"
-            partial = _Partial(Field(name, kind, nullable), of, init, init_grouped, merge(pl.col(name)))
+            partial = _Partial(Field(name, kind, nullable), of, init, init_grouped, merge(pl.col(name)), high_of)
             self._partials[key] = partial
         return pl.col(partial.field.name)
 
@@ -196,11 +227,24 @@ class _PlanBuilder:
 
     def mean(self, arg: _Argument, _: dict[str, Any]) -> pl.Expr:
         total, rows = self._total(arg), self.count(arg, {})
-        if arg.type == DURATION:
-            mean = (total.cast(_INT64) // rows).cast(polars_type(DURATION))
+        if arg.type in FLOATS:
+            mean = divided(total, rows.cast(_FLOAT64))
+        elif arg.type == DURATION:
+            mean = floored_mean(total.cast(_INT64), self._high(arg, total), rows).cast(polars_type(DURATION))
         else:
-            mean = total.cast(_FLOAT64) / rows
+            mean = mean_of_integers(total, self._high(arg, total), rows)
         return pl.when(rows > 0).then(mean) if arg.nullable else mean
+
+    def _high(self, arg: _Argument, total: pl.Expr) -> pl.Expr:
+        """The sum of the high halves; one partial more only for types whose sum can wrap around."""
+        if arg.type not in _WRAPPING:
+            return high_half(total.cast(_INT64))
+        value = arg.expr.cast(_INT64) if arg.type == DURATION else arg.expr
+        high = high_half(value)
+        return self._partial(
+            "mean", ("high", arg.node), INT64, high, high.sum(), lambda partial: partial.sum(),
+            nullable=arg.nullable, high_of=total.meta.output_name(),
+        )  # fmt: skip
 
     def min(self, arg: _Argument, _: dict[str, Any]) -> pl.Expr:
         init, grouped = arg.expr, arg.expr.min()

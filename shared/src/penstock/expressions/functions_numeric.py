@@ -27,9 +27,23 @@ from penstock.expressions.typing_rules import (
     takes,
     to_float,
 )
-from penstock.types import BOOLEAN, DATE, DURATION, FLOATS, INT64, INTEGERS, NUMERIC, STRING, TIMESTAMP, polars_type
+from penstock.types import (
+    BOOLEAN,
+    DATE,
+    DURATION,
+    FLOAT64,
+    FLOATS,
+    INT64,
+    INTEGERS,
+    NUMERIC,
+    STRING,
+    TIMESTAMP,
+    polars_type,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import polars as pl
 
 _HORIZONTAL: Final = NUMERIC | {STRING, BOOLEAN, DATE, TIMESTAMP, DURATION}
@@ -42,11 +56,47 @@ def _duration_by_integer(call: Lowering) -> pl.Expr:
     return (left // right).cast(polars_type(call.result))
 
 
+def divided(left: pl.Expr, right: pl.Expr) -> pl.Expr:
+    """The quotient of floats. Polars multiplies by the reciprocal of a divisor that all rows share, unless there is only
+    one row: the last bit would depend on the size of batches. Multiplied by ones it is a divisor of each row."""
+    return left / (right * left.is_not_null().cast(polars_type(FLOAT64)))
+
+
+def _divide(call: Lowering) -> pl.Expr:
+    if call.operands[0] != DURATION:
+        return divided(call[0], call[1])
+    left, right = (arg.cast(polars_type(INT64)).cast(polars_type(FLOAT64)) for arg in call.args)
+    return divided(left, right)
+
+
 def _floor_divide(call: Lowering) -> pl.Expr:
-    return _duration_by_integer(call) if call.operands[0] == DURATION else call[0] // call[1]
+    if call.operands[0] == DURATION:
+        return _duration_by_integer(call)
+    if call.operands[0] in FLOATS:
+        return _by_numpy(call, "floor_divide")
+    return call[0] // call[1]
+
+
+def _by_numpy(call: Lowering, ufunc: str) -> pl.Expr:
+    """By a function of NumPy, which takes `//` and `%` of floats from the exact remainder, as Python does. Polars takes
+    them from the rounded quotient: 1.0 // 0.1 would be 10, and the remainder of 5.0 by infinity NaN."""
+
+    def apply(columns: Sequence[pl.Series]) -> pl.Series:
+        import numpy as np
+
+        left, right = columns
+        with np.errstate(all="ignore"):
+            found = getattr(np, ufunc)(left.to_numpy(), right.to_numpy())
+        nulls = left.is_null() | right.is_null()
+        made = polars().Series(left.name, found)
+        return made.set(nulls, None) if nulls.any() else made
+
+    return polars().map_batches(call.args, apply, polars_type(call.result), is_elementwise=True)
 
 
 def _remainder(call: Lowering) -> pl.Expr:
+    if call.operands[0] in FLOATS:
+        return _by_numpy(call, "remainder")
     if call.operands[0] != DURATION:
         return call[0] % call[1]
     left, right = (arg.cast(polars_type(INT64)) for arg in call.args)
@@ -88,7 +138,7 @@ ARITHMETIC: Final = (
         "Product; also a duration and an integer. Integers wrap around when they overflow.", ("*",),
     ),
     Function(
-        "truediv", "a / b", true_division, lambda c: c[0] / c[1],
+        "truediv", "a / b", true_division, _divide,
         "True division, always float64. Dividing by zero gives inf, -inf or NaN (IEEE 754); SQL engines give null.",
         ("/",),
     ),

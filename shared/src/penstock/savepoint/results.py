@@ -30,8 +30,7 @@ def result_maker(uid: str, pipeline: Pipeline) -> Callable[[tables.Segment], pl.
         header, rows = segment
         if "partials" not in header:  # an operator that held nothing
             return rows
-        partials.check(uid, header["partials"])
-        table = tables.aggregate_table(segment)
+        table = partials.restored(uid, header["partials"], tables.aggregate_table(segment))
         leading = [name for name in table.columns if name not in (*partials.names, "fired")]
         return partials.results(table, leading, [*leading, *(field.name for field in partials.plan.output_fields)])
 

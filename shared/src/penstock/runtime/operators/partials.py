@@ -16,7 +16,7 @@ from penstock.errors import IncompatibleStateError, PenstockError, UserCodeError
 from penstock.expressions import AggregatePlan, Expr, columns_of
 from penstock.expressions.nodes import Aggregate, walk
 from penstock.graph.logical import Node, RunningAggregate, WindowAggregate
-from penstock.types import type_to_json
+from penstock.types import Field, type_to_json
 
 _ORDERLESS: Final = frozenset({"count", "len", "sum", "mean", "min", "max"})
 """Aggregates whose result does not depend on the order of rows."""
@@ -83,20 +83,28 @@ class Partials:
 
     def describe(self) -> list[dict[str, Any]]:
         """The partial columns as a JSON value for the header of a segment."""
-        return [{"name": field.name, "type": type_to_json(field.type)} for field in self.plan.partial_fields]
+        return _described(self.plan.partial_fields)
 
-    def check(self, operator: str, stored: list[dict[str, Any]]) -> None:
-        """Check that the partials of a snapshot are those of these aggregates.
+    def restored(self, operator: str, stored: list[dict[str, Any]], rows: pl.DataFrame) -> pl.DataFrame:
+        """The rows of a segment, whose partials must be those of these aggregates, now or in the former form.
 
         Raises:
             IncompatibleStateError: they are not.
         """
-        if stored != self.describe():
+        if stored == self.describe():
+            return rows
+        if stored != _described(self.plan.former_fields):
             raise IncompatibleStateError(
                 f"operator {operator!r}: the snapshot holds partial aggregates of {_types(stored)}, the pipeline's "
                 f"aggregates need {_types(self.describe())}; restore it with the same aggregates in the same order, or "
                 "give the operator another uid to begin empty"
             )
+        beside = [name for name in rows.columns if name not in {column["name"] for column in stored}]
+        return rows.select(*beside, *self.plan.from_former)
+
+
+def _described(fields: Sequence[Field]) -> list[dict[str, Any]]:
+    return [{"name": field.name, "type": type_to_json(field.type)} for field in fields]
 
 
 def _is_orderless(expr: Expr) -> bool:

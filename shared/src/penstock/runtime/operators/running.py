@@ -140,8 +140,7 @@ class RunningAggregateOperator(Operator):
         frames: list[pl.DataFrame] = []
         groups: set[int] = set()
         for group, header, rows in decode_segments(restored.keyed, self._operator, _KIND, self._partials.keys):
-            self._partials.check(self._operator, header["partials"])
-            frames.append(rows)
+            frames.append(self._partials.restored(self._operator, header["partials"], rows))
             groups.add(group)
         if len(frames) > len(groups):  # several parts of one key group may hold the same key
             frames = [self._partials.merge(frames, self._by)]

@@ -293,8 +293,7 @@ class SessionWindowOperator(Operator):
                     f"{format_duration(header['gap_us'])}, the pipeline has {format_duration(self._gap)}; restore it "
                     "with the same gap, or give the operator another uid"
                 )
-            self._partials.check(self._operator, header["partials"])
-            frames.append(rows)
+            frames.append(self._partials.restored(self._operator, header["partials"], rows))
             groups.add(group)
         if frames:
             self._stored = pl.concat(frames)

@@ -203,8 +203,7 @@ class WindowAggregateOperator(Operator):
                     f"operator {self._operator!r}: the snapshot holds {_words(header['window'])}, the pipeline has "
                     f"{_words(self._described())}; restore it with the same window, or give the operator another uid"
                 )
-            self._partials.check(self._operator, header["partials"])
-            frames.append(rows)
+            frames.append(self._partials.restored(self._operator, header["partials"], rows))
             groups.add(group)
         if frames:
             rows = pl.concat(frames)
