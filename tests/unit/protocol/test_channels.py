@@ -150,15 +150,28 @@ def test_idle_channels_are_not_waited_for(left: Sender, right: Sender):
 
 
 def test_rows_wake_an_idle_channel(left: Sender, right: Sender):
-    """Event time waits for it again, although its next watermark has not come yet."""
+    """Event time waits for it again, although its next watermark has not come yet, if it is not behind."""
+    left.watermark(100)
+    right.watermark(150)
+    right.idle()
+    right.data("row")
+    assert left.watermark(200) == [AdvanceWatermark(150)], "the next rows of the other channel may be older than 200"
+    right.idle()
+    assert left.watermark(201) == [AdvanceWatermark(201)]
+
+
+def test_rows_of_a_channel_that_is_behind_do_not_stop_event_time(left: Sender, right: Sender):
+    """They are late, and stay so however long one waits; once the channel has caught up it counts again."""
     left.watermark(100)
     right.watermark(50)
     right.idle()
-    assert left.watermark(120) == [AdvanceWatermark(120)]
     right.data("row")
-    assert left.watermark(200) == [], "the rows of the other channel may be older than that"
-    right.idle()
-    assert left.watermark(201) == [AdvanceWatermark(201)]
+    assert left.watermark(120) == [AdvanceWatermark(120)]
+    assert right.watermark(119) == []
+    assert left.watermark(130) == [AdvanceWatermark(130)]
+    assert right.watermark(130) == []
+    assert left.watermark(150) == []
+    assert right.watermark(140) == [AdvanceWatermark(140)]
 
 
 def test_rows_wake_a_gate_whose_channels_were_all_idle(left: Sender, right: Sender):

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from penstock.connectors import files, iterables
-from penstock.connectors.base import ReadContext, Split
+from penstock.connectors.base import Fetched, ReadContext, Split
 from penstock.errors import BadRecordError, ExternalError
 from penstock.runtime.operator import OperatorMetrics
 from penstock.runtime.sources import SourceBatch, SourceDriver, owner_of
@@ -212,4 +212,90 @@ async def test_a_silent_split_becomes_idle():
     time.ms = 1_500
     assert (await reader.step()).became_idle
     assert not (await reader.step()).became_idle
+    await reader.close()
+
+
+class Fed:
+    """The reader of a split that is given its rows one by one, by the seconds of their event times."""
+
+    def __init__(self) -> None:
+        self.waiting: list[int] = []
+
+    async def read(self, max_rows):
+        if not self.waiting:
+            return None
+        second = self.waiting.pop(0)
+        return Fetched(pl.DataFrame({"n": [second], "at": [START + timedelta(seconds=second)]}))
+
+    def position(self):
+        return 0
+
+    async def close(self):
+        pass
+
+
+class FedSplits(Splits):
+    """Splits whose readers are `Fed`."""
+
+    def open(self, split, position, context):
+        self.__dict__.setdefault("readers", {})[split.id] = reader = Fed()
+        return reader
+
+
+async def fed(reader: SourceDriver, source: FedSplits, split: str, second: int) -> list[int]:
+    """Feed a row to a split and read on until all have been asked; the watermarks in seconds, rounded up."""
+    source.readers[split].waiting.append(second)
+    batches = [await reader.step() for _ in range(2 * len(source.readers))]
+    origin = to_micros(START)
+    return [(batch.watermark + 1 - origin) // 1_000_000 for batch in batches if batch.watermark is not None]
+
+
+async def test_a_subtask_without_splits_is_idle_until_one_is_found():
+    """It would hold event time back for ever. A split that is found later is waited for until it says how far it is."""
+    source, time = FedSplits(lambda: iter(()), schema=Event, event_time="at"), Time()
+    source.names = ("0", "1")
+    reader = driver(source, 2, 3, time)
+    await reader.open(())
+    assert [(await reader.step()).became_idle for _ in range(3)] == [True, False, False]
+    source.names, time.ms = ("0", "1", "2"), 10_000
+    assert not (await reader.step()).became_idle
+    assert await fed(reader, source, "2", 5) == [5]
+    source.names, time.ms = ("0", "1", "2", "5"), 20_000
+    await reader.step()
+    assert await fed(reader, source, "2", 9) == []
+    assert await fed(reader, source, "5", 7) == [7]
+    await reader.close()
+
+
+async def test_splits_that_are_read_leave_the_subtask_of_an_unbounded_source_idle():
+    """More may be found; a bounded source is at its end then, and says that instead."""
+    source = iterables.Source([Event(1, START)], event_time="at", bounded=False)
+    reader = driver(source)
+    await reader.open(())
+    batches = [await reader.step() for _ in range(5)]
+    assert numbers(batches) == [1]
+    assert [batch.became_idle for batch in batches].count(True) == 1
+    await reader.close()
+
+
+async def test_an_idle_split_that_resumes_behind_the_others_does_not_stop_event_time():
+    """Until it has caught up; also where a snapshot was taken meanwhile."""
+    source, time = FedSplits(lambda: iter(()), schema=Event, event_time="at", idle_after="1s"), Time()
+    source.names = ("0", "1")
+    reader = driver(source, time=time)
+    await reader.open(())
+    assert await fed(reader, source, "0", 10) == []
+    assert await fed(reader, source, "1", 20) == [10]
+    time.ms = 1_500
+    assert await fed(reader, source, "1", 30) == [20, 30]
+    assert await fed(reader, source, "0", 15) == []
+    assert await fed(reader, source, "1", 40) == [40]
+    entries = reader.entries()
+    await reader.close()
+    reader = driver(source, time=time)
+    await reader.open(entries)
+    assert await fed(reader, source, "0", 20) == [40]
+    assert await fed(reader, source, "1", 50) == [50]
+    assert await fed(reader, source, "0", 55) == []
+    assert await fed(reader, source, "1", 60) == [55]
     await reader.close()

@@ -15,6 +15,7 @@ from typing import Any
 from penstock.errors import ProtocolError
 from penstock.protocol.frames import Channel, Frame, FrameKind
 from penstock.protocol.messages import Flavour
+from penstock.protocol.watermarks import InputProgress, combined
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 
@@ -52,11 +53,9 @@ GateCommand = Deliver | AdvanceWatermark | BecomeIdle | Align
 
 
 @dataclass(slots=True)
-class _ChannelState:
+class _ChannelState(InputProgress):
     last_seq: int = -1
     ordinal: int = 0
-    watermark: int = MIN_WATERMARK
-    idle: bool = False
     barriers: deque[Frame] = field(default_factory=deque[Frame])
     """Barriers that came and whose checkpoint has not been taken yet."""
     stashed: int = 0
@@ -166,18 +165,17 @@ class InputGate:
         frame = item.frame
         match frame.kind:
             case FrameKind.DATA:
-                state.idle = False
+                state.wake(self._watermark)
                 self._idle = False
                 commands.append(Deliver(frame.channel, item.ref, item.size_bytes))
             case FrameKind.BARRIER:
                 state.barriers.append(frame)
                 self._check_alignment(commands)
             case FrameKind.WATERMARK:
-                state.idle = False
-                state.watermark = max(state.watermark, frame.watermark)
+                state.advance(frame.watermark, self._watermark)
                 self._combine(commands)
             case FrameKind.IDLE:
-                state.idle = True
+                state.rest()
                 self._combine(commands)
         state.processed_bytes += item.size_bytes
 
@@ -206,14 +204,11 @@ class InputGate:
             commands.append(Align(first.checkpoint, first.nonce, first.flavour))
 
     def _combine(self, commands: list[GateCommand]) -> None:
-        """Flink's StatusWatermarkValve: the minimum over active channels; if all are idle, the maximum, then idle."""
-        active = [state.watermark for state in self._channels.values() if not state.idle]
-        candidate = min(active) if active else max(state.watermark for state in self._channels.values())
-        if candidate > self._watermark:
-            self._watermark = candidate
-            commands.append(AdvanceWatermark(candidate))
-        if not active and not self._idle:
-            self._idle = True
+        """What of event time has changed is said once."""
+        watermark, idle = combined(self._channels.values(), self._watermark)
+        if watermark > self._watermark:
+            self._watermark = watermark
+            commands.append(AdvanceWatermark(watermark))
+        if idle and not self._idle:
             commands.append(BecomeIdle())
-        elif active:
-            self._idle = False
+        self._idle = idle

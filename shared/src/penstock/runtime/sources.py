@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -25,6 +25,7 @@ from penstock.connectors.base import (
     WatermarkGenerator,
 )
 from penstock.errors import ExternalError
+from penstock.protocol.watermarks import InputProgress, combined
 from penstock.runtime.judging import RowJudge
 from penstock.runtime.operator import OperatorMetrics
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
@@ -49,6 +50,7 @@ class SplitEntry(msgspec.Struct, frozen=True):
     watermark: int
     idle: bool
     generator: Any
+    aligned: bool = True
 
 
 @dataclass(frozen=True)
@@ -64,15 +66,13 @@ class SourceBatch:
 
 
 @dataclass
-class _SplitState:
+class _SplitState(InputProgress):
     split: Split
     reader: SplitReader | None
     generator: WatermarkGenerator | None
     stored: Position = None
     """Where the split stands while no reader is open."""
     finished: bool = False
-    watermark: int = MIN_WATERMARK
-    idle: bool = False
     last_row_ms: int = 0
 
     @property
@@ -165,6 +165,7 @@ class SourceDriver:
             state.finished = entry.finished
             state.watermark = entry.watermark
             state.idle = entry.idle
+            state.aligned = entry.aligned and not entry.idle
             if generator is not None:
                 generator.restore(entry.generator)
         if not state.finished:
@@ -182,6 +183,7 @@ class SourceDriver:
                     watermark=state.watermark,
                     idle=state.idle,
                     generator=state.generator.state() if state.generator is not None else None,
+                    aligned=state.aligned,
                 )
             )
             for split_id, state in sorted(self._splits.items())
@@ -224,7 +226,7 @@ class SourceDriver:
             self._note_silence(state)
             return self._with_watermark(SourceBatch())
         state.last_row_ms = self._context.monotonic_ms()
-        state.idle = False
+        state.wake(self._reached())
         return self._with_watermark(self._accept(state, fetched))
 
     async def _finish(self, state: _SplitState) -> None:
@@ -239,39 +241,42 @@ class SourceDriver:
         if event_time is None or event_time.idle_after_us is None:
             return
         silent_us = (self._context.monotonic_ms() - state.last_row_ms) * 1_000
-        state.idle = silent_us >= event_time.idle_after_us
+        if silent_us >= event_time.idle_after_us:
+            state.rest()
 
     def _accept(self, state: _SplitState, fetched: Fetched) -> SourceBatch:
         frame, dead = self._judge.judge(fetched, state.split.id)
         if state.generator is not None and frame.height:
             watermark = state.generator.on_batch(frame[EVENT_TIME], frame)
             if watermark is not None:
-                state.watermark = max(state.watermark, watermark)
+                state.advance(watermark, self._reached())
         return SourceBatch(frame=frame, dead=dead, size_bytes=fetched.size_bytes)
 
+    def _active(self) -> list[_SplitState]:
+        return [state for state in self._splits.values() if not state.finished]
+
+    def _reached(self) -> int:
+        """The watermark of the splits together. After a restore it is known before it has been handed out again."""
+        return combined(self._active(), self._watermark)[0]
+
     def _with_watermark(self, batch: SourceBatch) -> SourceBatch:
-        """Add the combined watermark if it has risen, or that every split is idle."""
+        """Add the combined watermark if it has risen, or that there is nothing to be waited for here.
+
+        That is so if every split is idle, and if there is none: where there are more subtasks than splits, or all that
+        were found are read, nobody knows whether and when this one will have rows.
+        """
         if self._source.event_time is None:
             return batch
         self._poll_periodic()
-        active = [state for state in self._splits.values() if not state.finished]
-        awake = [state.watermark for state in active if not state.idle]
-        became_idle = bool(active) and not awake and not self._idle
-        self._idle = bool(active) and not awake
-        watermark = min(awake) if awake else None
-        if watermark is None and active and self._idle:
-            watermark = max(state.watermark for state in active)
-        if watermark is None or watermark <= self._watermark or watermark == MAX_WATERMARK:
-            watermark = None
-        else:
-            self._watermark = watermark
-        return SourceBatch(
-            frame=batch.frame,
-            dead=batch.dead,
-            watermark=watermark,
-            became_idle=became_idle,
-            size_bytes=batch.size_bytes,
-        )
+        active = self._active()
+        reached, idle = combined(active, self._watermark)
+        idle = idle and bool(active or not self._source.bounded)  # bounded input without more splits is at its end
+        risen = self._watermark < reached < MAX_WATERMARK
+        became_idle = idle and not self._idle
+        self._idle = idle
+        if risen:
+            self._watermark = reached
+        return replace(batch, watermark=reached if risen else None, became_idle=became_idle)
 
     def _poll_periodic(self) -> None:
         now_ms = self._context.monotonic_ms()
@@ -283,8 +288,11 @@ class SourceDriver:
         for state in self._splits.values():
             if state.generator is not None and not state.finished:
                 watermark = state.generator.on_period()
-                if watermark is not None:
+                # A generator that is asked says nothing about rows: it wakes no idle split.
+                if watermark is not None and state.idle:
                     state.watermark = max(state.watermark, watermark)
+                elif watermark is not None:
+                    state.advance(watermark, self._reached())
 
     async def close(self) -> None:
         """Close all readers."""
