@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import msgspec
-from tests.integration.test_cluster_in_memory import Cluster, until
+from tests.integration.one_job import Cluster, until
 
 from penstock.adapters.memory import MemoryBlobs
 from penstock.ports import NewRecord

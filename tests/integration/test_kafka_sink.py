@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import aiokafka
 import pytest
-from tests.integration.test_cluster_in_memory import ROWS, Cluster, until
+from tests.integration.one_job import ROWS, Cluster, until
 from tests.unit.runtime.publishing_parts import Exchange, Run
 
 from penstock.adapters.system_clock import SystemClock
@@ -363,7 +363,7 @@ def test_the_platforms_kafka_is_meant_where_none_is_named(settings):
 
 def test_the_job_graph_says_what_is_to_be_deleted():
     """The topic of the marks per generation, without the user's code."""
-    from tests.integration.test_cluster_in_memory import Event
+    from tests.integration.one_job import Event
 
     from penstock import Pipeline
     from penstock.connectors import iterables
