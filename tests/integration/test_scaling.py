@@ -14,7 +14,7 @@ from penstock.runtime.coordinator import CoordinatorService
 from penstock.runtime.scaling import Scaling
 from penstock_coordinator.metrics import coordinator_samples
 
-from .test_cluster_in_memory import Cluster, until
+from .one_job import Cluster, until
 
 
 class Workload(MemoryScale):
