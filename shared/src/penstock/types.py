@@ -7,9 +7,11 @@ turned into Arrow and Polars types at the edge of the data path.
 from __future__ import annotations
 
 import dataclasses
+import keyword
+import re
 import types
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -231,7 +233,11 @@ def of_python(hint: Any, where: str) -> tuple[DataType, bool]:
 
 
 def row_class(schema: Schema, name: str = "Row") -> type[Any]:
-    """A new `msgspec.Struct` class whose instances are rows of `schema`, for streams that have no class of the user."""
+    """A new `msgspec.Struct` class whose instances are rows of `schema`, for streams that have no class of the user.
+
+    A column whose name is no identifier is an attribute with underscores instead: `a-b` is `row.a_b`, `1x` is `row._1x`,
+    `class` is `row.class_`, with one more underscore where that is a column as well. `getattr(row, "a-b")` works too.
+    """
     import msgspec
 
     def hint(kind: DataType, nullable: bool, path: str) -> Any:
@@ -244,8 +250,47 @@ def row_class(schema: Schema, name: str = "Row") -> type[Any]:
             plain = _python_of(kind)
         return plain | None if nullable else plain
 
-    fields = [(f.name, hint(f.type, f.nullable, f"{name}_{f.name}")) for f in schema.fields]
-    return msgspec.defstruct(name, fields, gc=False)
+    attributes = _attributes(schema.names)
+    renamed = {column: attribute for column, attribute in attributes.items() if column != attribute}
+
+    def by_column(row: Any, column: str) -> Any:
+        if column not in renamed:
+            raise AttributeError(f"{name!r} object has no attribute {column!r}")
+        return getattr(row, renamed[column])
+
+    fields = [(attributes[f.name], hint(f.type, f.nullable, f"{name}_{attributes[f.name]}")) for f in schema.fields]
+    return msgspec.defstruct(
+        name,
+        fields,
+        gc=False,
+        rename={attribute: column for column, attribute in renamed.items()} or None,
+        namespace={"__getattr__": by_column} if renamed else None,
+    )
+
+
+def _attributes(columns: Sequence[str]) -> dict[str, str]:
+    """Column to the attribute that holds it."""
+    found = {column: column for column in columns if _is_attribute(column)}
+    for column in columns:
+        if column not in found:
+            attribute = re.sub(r"\W", "_", column)
+            while not _is_attribute(attribute) or attribute in found.values():
+                attribute = f"{attribute}_" if attribute.isidentifier() else f"_{attribute}"
+            found[column] = attribute
+    return found
+
+
+def _is_attribute(name: str) -> bool:
+    return name.isidentifier() and not keyword.iskeyword(name)
+
+
+def attribute_of(row_type: type[Any], column: str) -> str:
+    """The attribute of a row that holds a column: its own name but in classes of `row_class` where that is none."""
+    attributes: tuple[str, ...] = getattr(row_type, "__struct_fields__", ())
+    if column in attributes:
+        return column
+    columns: tuple[str, ...] = getattr(row_type, "__struct_encode_fields__", ())
+    return dict(zip(columns, attributes, strict=True)).get(column, column)
 
 
 def _python_of(kind: Scalar) -> Any:

@@ -20,6 +20,7 @@ from penstock.connectors.watermarks import (
 )
 from penstock.errors import PipelineError, UserCodeError
 from penstock.times import from_micros, to_micros
+from penstock.types import TIMESTAMP, Field, Schema, row_class
 
 
 @dataclass
@@ -175,3 +176,11 @@ def test_event_time_is_never_null() -> None:
     declared = declare("x", Loose, event_time="at")
     assert not declared.schema.field("at").nullable
     assert datetime(2001, 1, 1, tzinfo=UTC)
+
+
+def test_rows_for_a_strategy_have_attributes_for_columns_of_any_name() -> None:
+    """Columns whose names are no identifiers, in rows without a class of the user."""
+    made = row_class(Schema((Field("sent-at", TIMESTAMP),)))
+    generator = for_rows(punctuated(lambda row: row.sent_at), made).generator()
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    assert generator.on_batch(pl.Series([0]), pl.DataFrame({"sent-at": [moment]})) == to_micros(moment)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from penstock.batches import EVENT_TIME
 from penstock.errors import PipelineError, UserCodeError
 from penstock.runtime.rows import RowReader, RowWriter
-from penstock.types import FLOAT32, INT8, Field, Schema, row_class, schema_of
+from penstock.types import FLOAT32, INT8, Field, Schema, StructType, row_class, schema_of
 
 
 @dataclasses.dataclass
@@ -186,6 +186,28 @@ def test_naive_moments_and_small_numbers_are_refused():
     small = Schema((Field("a", INT8), Field("b", FLOAT32)))
     with pytest.raises(UserCodeError, match="column 'a' is int8, got 300, which does not fit"):
         RowWriter(small).frame([{"a": 1, "b": 0.5}, {"a": 300, "b": 0.5}])
+
+
+_ODD = ["a-b", "a_b", "class", "1x", "two words", "x.y", "é", "a b", "self"]
+
+
+def test_columns_whose_names_are_no_identifiers_have_attributes_of_their_own():
+    """There and back, whole or part of a struct, by the attribute or by the name."""
+    inner = StructType((Field("in-ner", INT8), Field("if", INT8, True)))
+    schema = Schema((*(Field(name, INT8) for name in _ODD), Field("nested-one", inner)))
+    made = row_class(schema)
+    nested = {"in-ner": 1, "if": None}
+    frame = pl.DataFrame([{name: n for n, name in enumerate(_ODD)} | {"nested-one": nested}], schema.polars())
+    (row,) = RowReader(schema, made).rows(frame)
+    assert [getattr(row, name) for name in _ODD] == list(range(len(_ODD)))
+    assert (row.a_b_, row.a_b, row.class_, row._1x, row.two_words, row.a_b__) == (0, 1, 2, 3, 4, 7)
+    assert (row.nested_one.in_ner, row.nested_one.if_) == (1, None)
+    with pytest.raises(AttributeError, match="'Row' object has no attribute 'a-c'"):
+        getattr(row, "a-c")
+    whole = frame.row(0, named=True)
+    for writer, written in [(RowWriter(schema, made), row), (RowWriter(schema), row), (RowWriter(schema), whole)]:
+        assert writer.frame([written]).rows(named=True) == frame.rows(named=True)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(row), type=made) == row
 
 
 def test_dicts_are_rows_if_they_have_exactly_the_columns():

@@ -8,7 +8,7 @@ generator never goes back, whatever a user's function returns.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from penstock.connectors.base import WatermarkGenerator, WatermarkStrategy
 from penstock.errors import PipelineError, UserCodeError
 from penstock.times import Duration, duration_us, format_duration, from_micros, to_micros
-from penstock.types import is_row_class
+from penstock.types import attribute_of, is_row_class
 
 if TYPE_CHECKING:
     import polars as pl
@@ -291,7 +291,8 @@ def _rows(frame: pl.DataFrame, row_type: type[Any]) -> Iterator[Any]:
     if any(isinstance(kind, pl.List | pl.Struct) for kind in visible.dtypes) and is_row_class(row_type):
         builtin = (bytes, datetime)
         return (msgspec.convert(row, row_type, builtin_types=builtin) for row in visible.iter_rows(named=True))
-    return (row_type(**row) for row in cast("Iterator[Mapping[str, Any]]", visible.iter_rows(named=True)))
+    names = [attribute_of(row_type, name) for name in visible.columns]
+    return (row_type(**dict(zip(names, row, strict=True))) for row in visible.iter_rows())
 
 
 def _called(where: str, function: Callable[..., Any], *arguments: Any) -> Any:

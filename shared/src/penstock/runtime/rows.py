@@ -20,7 +20,17 @@ import polars as pl
 from penstock.batches import EVENT_TIME
 from penstock.errors import PipelineError, UserCodeError
 from penstock.state.columns import WrongValueError, scalar_column, to_python
-from penstock.types import DataType, Field, ListType, Schema, StructType, is_row_class, polars_type, row_class
+from penstock.types import (
+    DataType,
+    Field,
+    ListType,
+    Schema,
+    StructType,
+    attribute_of,
+    is_row_class,
+    polars_type,
+    row_class,
+)
 
 Values = list[Any]
 
@@ -43,8 +53,8 @@ class RowReader:
 def _record_builder(fields: Sequence[Field], row_type: type[Any]) -> Callable[[Sequence[pl.Series]], Values]:
     """A function from the columns of `fields` to objects of `row_type`."""
     hints = typing.get_type_hints(row_type)
-    readers = [_column_reader(field.type, hints.get(field.name)) for field in fields]
-    names = [field.name for field in fields]
+    names = [attribute_of(row_type, field.name) for field in fields]
+    readers = [_column_reader(field.type, hints.get(name)) for field, name in zip(fields, names, strict=True)]
     parameters = inspect.signature(row_type).parameters
     missing = [
         name for name, parameter in parameters.items() if name not in names and parameter.default is parameter.empty
@@ -150,7 +160,7 @@ class RowWriter:
         self._schema = schema
         self._row_type = row_type
         self._where = where
-        self._getters = [(field, attrgetter(field.name), itemgetter(field.name)) for field in schema]
+        self._getters = [(field, _attribute_getter(field.name), itemgetter(field.name)) for field in schema]
 
     def frame(self, rows: Sequence[Any], event_times: Sequence[int] | pl.Series | None = None) -> pl.DataFrame:
         """The rows as a frame, with `EVENT_TIME` if event times are given.
@@ -195,6 +205,11 @@ class RowWriter:
             if row.keys() != names:
                 odd = ", ".join(sorted(map(str, names ^ row.keys())))
                 raise UserCodeError(f"{self._where}: a returned dict has not exactly the columns: {odd}")
+
+
+def _attribute_getter(name: str) -> Callable[[Any], Any]:
+    """`attrgetter` takes a dot within a name for the attribute of an attribute."""
+    return attrgetter(name) if name.isidentifier() else lambda row: getattr(row, name)
 
 
 def _column(field: Field, values: Values) -> pl.Series:
