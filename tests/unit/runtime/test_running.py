@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
+import struct
+
 import msgspec
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from window_cases import AGGREGATES, GROUPS, KEYS, SCHEMA, Batch, Restore, frame_of, histories
+from window_cases import AGGREGATES, GROUPS, KEYS, SCHEMA, Batch, Restore, frame_of, histories, window_node
 
 from penstock.batches import EVENT_TIME
 from penstock.errors import IncompatibleStateError, UserCodeError
 from penstock.expressions import AggregatePlan, col, count
-from penstock.graph.logical import Node, RunningAggregate, RunningReduce
+from penstock.graph.logical import Node, RunningAggregate, RunningReduce, SessionWindow, SlidingWindow, TumblingWindow
 from penstock.testing.harness import OperatorHarness, input_node
-from penstock.types import Schema, row_class, schema_of
+from penstock.times import MAX_WATERMARK
+from penstock.types import FLOAT64, INT64, Field, Schema, row_class, schema_of
 
 
 class Total(msgspec.Struct):
@@ -130,3 +135,50 @@ def test_a_mean_goes_on_from_a_snapshot_that_holds_only_sum_and_count():
     harness = OperatorHarness(mean, max_parallelism=GROUPS, restored=former.snapshot())
     harness.frame(frame_of([("a", 1, 2**62), ("a", 1, 2**62), ("b", 1, 0)]))
     assert sorted(harness.collected.frames[-1].select("key", "mean").rows()) == [("a", 2.0**62), ("b", -2.5)]
+
+
+_FLOATS = Schema((Field("key", FLOAT64, nullable=True), Field("value", INT64)))
+_OTHER_NAN = struct.unpack("<d", struct.pack("<Q", 0xFFF8000000000001))[0]
+_SPELLINGS = [0.0, -0.0, math.nan, _OTHER_NAN, -math.nan, 1.5, None]
+
+
+def _running_by_floats():
+    source = input_node(_FLOATS, row_class(_FLOATS), ("key",), event_time=True)
+    aggregates = [("rows", count()), ("total", col("value").sum()), ("values", col("value").collect())]
+    out = Schema((*_FLOATS.select(["key"]), *AggregatePlan.build(aggregates, _FLOATS).output_fields))
+    return Node("n1", RunningAggregate(tuple(aggregates)), (source,), out, row_class(out), True, keys=("key",))
+
+
+def _window_by_floats(window, lateness=0):
+    return window_node(window, schema=_FLOATS, lateness=lateness)
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        _running_by_floats(),
+        _window_by_floats(TumblingWindow(1_000)),
+        _window_by_floats(SlidingWindow(1_000, 500)),
+        _window_by_floats(SessionWindow(1_000)),
+        _window_by_floats(TumblingWindow(10), lateness=1_000),
+        _window_by_floats(SessionWindow(10), lateness=1_000),
+    ],
+    ids=["running", "tumbling", "sliding", "session", "tumbling, late", "session, late"],
+)
+@settings(max_examples=30, deadline=None)
+@given(batches=st.lists(st.lists(st.sampled_from(_SPELLINGS), min_size=1, max_size=6), min_size=1, max_size=4))
+def test_equal_float_keys_are_one_key_with_one_spelling(node, batches):
+    """0.0 for -0.0 and one NaN, whichever came first, in whatever batches, across restores."""
+    harness = OperatorHarness(node, max_parallelism=GROUPS)
+    for keys in batches:
+        frame = frame_of([(None, 5, 1)] * len(keys)).with_columns(key=pl.Series(keys, dtype=pl.Float64))
+        harness.frame(frame)
+        harness.watermark(100)
+        harness = harness.restored(harness.snapshot())
+    harness.watermark(MAX_WATERMARK)
+    sent = pl.concat(harness.collected.frames)
+    keys = sent["key"].to_list()
+    assert {repr(key) for key in keys} == {repr(0.0 if key == 0 else key) for batch in batches for key in batch}
+    assert all(math.copysign(1, key) == 1 for key in keys if key is not None)
+    newest = sent.group_by("key", maintain_order=True).last()
+    assert newest["rows"].sum() == sum(map(len, batches))

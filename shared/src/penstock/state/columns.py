@@ -70,18 +70,35 @@ def _datetimes(series: pl.Series) -> list[datetime | None]:
 def key_values(frame: pl.DataFrame, keys: Schema) -> list[Any]:
     """The key of every row: the value of the one key column, or a tuple of several.
 
-    Equal keys are equal and hash alike as Python objects, NaN included.
+    Equal keys are equal and hash alike as Python objects, NaN included, and are spelled as in `canonical_keys`.
     """
     parts = [_key_part(frame[field.name], field.type) for field in keys]
     return parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
 
 
 def _key_part(series: pl.Series, kind: DataType) -> list[Any]:
-    values = to_python(series, kind)
-    if kind in FLOATS and series.is_nan().any():
+    if kind not in FLOATS:
+        return to_python(series, kind)
+    series = series.to_frame().select(_canonical(series.name, kind)).to_series()
+    if series.is_nan().any():
         # A dictionary finds a NaN only by identity, so all of them become one object.
-        return [_NAN if value != value else value for value in values]
-    return values
+        return [_NAN if value != value else value for value in series.to_list()]
+    return series.to_list()
+
+
+def canonical_keys(frame: pl.DataFrame, keys: Schema) -> pl.DataFrame:
+    """The frame with one spelling of keys that are equal: 0.0 for -0.0, one NaN. They are hashed in that form as well.
+
+    Otherwise results would be those of -0.0 or of 0.0 by which row happens to come first.
+    """
+    spelled = [_canonical(field.name, field.type) for field in keys if field.type in FLOATS]
+    return frame.with_columns(spelled) if spelled else frame
+
+
+def _canonical(name: str, kind: DataType) -> pl.Expr:
+    value, float_type = pl.col(name), polars_type(kind)
+    zero, nan = pl.lit(0.0, float_type), pl.lit(_NAN, float_type)
+    return pl.when(value == 0).then(zero).when(value.is_nan()).then(nan).otherwise(value).alias(name)
 
 
 def key_frame(keys: Sequence[Any], schema: Schema) -> pl.DataFrame:

@@ -16,6 +16,7 @@ from penstock.errors import IncompatibleStateError, PenstockError, UserCodeError
 from penstock.expressions import AggregatePlan, Expr, columns_of
 from penstock.expressions.nodes import Aggregate, walk
 from penstock.graph.logical import Node, RunningAggregate, WindowAggregate
+from penstock.state.columns import canonical_keys
 from penstock.types import Field, type_to_json
 
 _ORDERLESS: Final = frozenset({"count", "len", "sum", "mean", "min", "max"})
@@ -51,7 +52,8 @@ class Partials:
         beside: Sequence[pl.Expr] = (),
     ) -> pl.DataFrame:
         """Partials of rows, one per group; with `ordered` in order of first appearance; `beside` are further columns."""
-        return self._grouped(_together(frames), by, [*beside, *self.plan.init_grouped], ordered)
+        rows = canonical_keys(_together(frames), self.keys)
+        return self._grouped(rows, by, [*beside, *self.plan.init_grouped], ordered)
 
     def merge(
         self,
@@ -91,6 +93,7 @@ class Partials:
         Raises:
             IncompatibleStateError: they are not.
         """
+        rows = canonical_keys(rows, self.keys)
         if stored == self.describe():
             return rows
         if stored != _described(self.plan.former_fields):
