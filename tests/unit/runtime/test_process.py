@@ -7,6 +7,7 @@ import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from window_cases import GROUPS, KEYS, Batch, Mark, Restore, frame_of, group_of, histories
@@ -23,6 +24,7 @@ from penstock.api.functions import (
 from penstock.batches import EVENT_TIME
 from penstock.errors import PipelineError, UserCodeError
 from penstock.protocol.keygroups import key_group_range
+from penstock.runtime.operators.process import RENEWALS_AT_THE_END
 from penstock.testing.harness import OperatorHarness, process_node
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK, from_micros, to_micros
 
@@ -152,6 +154,58 @@ def test_timers_fire_in_order_of_time_and_once():
     assert harness.collected.frames[0][EVENT_TIME].to_list() == [10, 5, 15, 20]
     harness.watermark(MAX_WATERMARK)
     assert [row["number"] for row in harness.output()][4:] == [30, 99]
+
+
+class Heartbeat(KeyedProcess[Row, Seen]):
+    """A timer that renews itself for ever, or so many times."""
+
+    def __init__(self, times=None):
+        self.times = times
+
+    beats = ValueState(int)
+
+    def on_row(self, row, ctx):
+        ctx.event_timer(ctx.timestamp + timedelta(microseconds=10))
+
+    def on_timer(self, at, ctx):
+        beats = self.beats.get(0) + 1
+        self.beats.set(beats)
+        ctx.emit(Seen(ctx.key, "beat", beats))
+        if self.times is None or beats < self.times:
+            ctx.event_timer(at + timedelta(microseconds=10))
+
+
+@pytest.mark.parametrize("times", [1, 50, 101, None])
+def test_timers_that_renew_themselves_end_at_the_end_of_input(times):
+    """Those that end by themselves within a hundred renewals fire as in Flink; the others stop there, with a warning."""
+    harness = OperatorHarness(keyed_node(Heartbeat(times)))
+    harness.frame(frame_of([("a", 0, 1), ("b", 5, 1)]))
+    with structlog.testing.capture_logs() as logs:
+        harness.watermark(MAX_WATERMARK)
+    beats = times or 1 + RENEWALS_AT_THE_END
+    assert [row["number"] for row in harness.output() if row["key"] == "a"] == list(range(1, beats + 1))
+    assert len(harness.output()) == 2 * beats
+    assert [log["timers"] for log in logs] == ([2] if times is None else [])
+    restored = harness.restored(harness.snapshot())
+    restored.watermark(MAX_WATERMARK)
+    assert len(restored.output()) == len(harness.output()), "what does not fire is not kept either"
+
+
+def test_many_due_timers_fire_in_parts_that_come_to_the_same():
+    """Between the parts a subtask lets others run; the watermark is passed on behind all of them."""
+    whole, parts = (OperatorHarness(keyed_node(Heartbeat(3))) for _ in range(2))
+    rows = frame_of([(str(number), number, 1) for number in range(2_000)])
+    for harness in (whole, parts):
+        harness.frame(rows)
+    whole.watermark(10_000)
+    (operator,) = parts.operators
+    rounds = 1
+    while operator.fire_due(10_000, parts.collected):
+        rounds += 1
+    assert rounds == 7
+    assert len(parts.collected.watermarks) < len(whole.collected.watermarks)
+    parts.watermark(10_000)
+    assert parts.output() == whole.output()
 
 
 def test_a_timer_in_the_past_set_by_a_row_fires_at_the_next_advance():

@@ -122,7 +122,11 @@ class KeyedContext(Context[Emitted], Protocol[Emitted]):
         ...
 
     def event_timer(self, at: datetime) -> None:
-        """Call `on_timer` for this key when the watermark reaches `at`; setting it twice is setting it once."""
+        """Call `on_timer` for this key when the watermark reaches `at`; setting it twice is setting it once.
+
+        At the end of bounded input all timers fire, whatever their time. Of those that are set meanwhile 100 per key
+        fire too, so that a timer may look whether to wait once more; one that renews itself for ever does not run on.
+        """
         ...
 
     def processing_timer(self, at: datetime) -> None:

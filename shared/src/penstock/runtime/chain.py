@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.batches import EVENT_TIME
@@ -124,6 +124,12 @@ class Chain:
             self.source_output.watermark(watermark)
         elif self.head is not None:
             self.head.watermark(watermark)
+
+    def fire_due(self, watermark: int) -> Iterator[None]:
+        """Do what many timers make long of `watermark`, in parts, each operator's before those of its consumers."""
+        for link in self.operators.values():
+            while link.operator.fire_due(watermark, link.output):
+                yield
 
     def next_timer_us(self) -> int | None:
         """The earliest wall time at which an operator wants to be called."""

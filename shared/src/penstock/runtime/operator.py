@@ -115,6 +115,14 @@ class Operator(ABC):
         """Event time has reached `watermark`: emit what is due, then pass the watermark on."""
         output.watermark(watermark)
 
+    def fire_due(self, watermark: int, output: Output) -> bool:
+        """Do a part of what `advance` to this watermark will do, for some milliseconds; returns whether more is left.
+
+        Between two parts the subtask lets others run, but hands the operator nothing else. `advance` follows, and does
+        what is left by itself where nobody asked for parts.
+        """
+        return False
+
     def next_timer_us(self) -> int | None:
         """Wall time at which `on_processing_time` wants to be called, if at all."""
         return None

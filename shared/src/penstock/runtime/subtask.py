@@ -1,7 +1,8 @@
 """One subtask as an asyncio service: it feeds a `SubtaskMachine` and carries out what that commands.
 
 Everything that happens outside reaches the subtask through its inbox and is handled between two batches, so operators
-are never called concurrently. CPU work happens in `_handle`; awaits only wait for input, credit or wall-clock timers.
+are never called concurrently. CPU work happens between awaits, which wait for input, credit or wall-clock timers, or let
+others run where many event timers are due.
 """
 
 from __future__ import annotations
@@ -346,7 +347,7 @@ class SubtaskRunner:
                 event = self.inbox.take(frames=credit)
                 if event is None:
                     break
-                self._feed(event)
+                await self._feed(event)
                 credit = not self._ledger.blocked()
             if self._coalescer is not None:
                 self._coalescer.flush()
@@ -398,7 +399,7 @@ class SubtaskRunner:
         if batch.dead is not None:
             output.side(DEAD_LETTERS_TAG, batch.dead)
         if batch.watermark is not None:
-            self._advance(batch.watermark)
+            await self._advance(batch.watermark)
         spent = self._micros() - started
         if batch.frame is None:
             self.time_use.idle_us += spent
@@ -410,7 +411,7 @@ class SubtaskRunner:
                 writer.idle()
         if batch.exhausted:
             self._exhausted = True
-            self._feed(SourceExhausted())
+            await self._feed(SourceExhausted())
 
     def _flush_if_due(self) -> None:
         if not any(writer.waiting for writer in self._writers):
@@ -428,22 +429,25 @@ class SubtaskRunner:
             writer.flush()
         self._unflushed_since_ms = None
 
-    def _advance(self, watermark: int) -> None:
+    async def _advance(self, watermark: int) -> None:
+        """Many timers may be due: others run meanwhile, and a cancellation is heard."""
         self._watermark = watermark
         if self._chain is not None:
+            for _ in self._chain.fire_due(watermark):
+                await asyncio.sleep(0)
             self._chain.watermark(watermark)
 
     # -- events and commands --------------------------------------------------------------------------------------------
 
-    def _feed(self, event: SubtaskEvent) -> None:
+    async def _feed(self, event: SubtaskEvent) -> None:
         if isinstance(event, FrameRead):
             self._reader.fed(event)
         for command in self.machine.handle(event):
-            self._carry_out(command)
+            await self._carry_out(command)
         if self._aligning_since_us is None and self.machine.gate.aligning is not None:
             self._aligning_since_us = self._micros()
 
-    def _carry_out(self, command: SubtaskCommand) -> None:
+    async def _carry_out(self, command: SubtaskCommand) -> None:
         if not isinstance(command, Deliver) and self._coalescer is not None:
             self._coalescer.flush()
         match command:
@@ -451,25 +455,25 @@ class SubtaskRunner:
                 assert self._coalescer is not None
                 self._coalescer.add(decode_payload(command.ref, self._schemas[command.channel.input]))
             case AdvanceWatermark():
-                self._advance(command.watermark)
+                await self._advance(command.watermark)
             case BecomeIdle():
                 for writer in self._writers:
                     writer.idle()
             case Freeze():
                 self._freeze(command.checkpoint)
-                self._feed(Frozen(command.checkpoint))
+                await self._feed(Frozen(command.checkpoint))
             case FlushRows():
                 self._flush()
             case SendBarrier():
                 for writer in self._writers:
                     writer.barrier(command.checkpoint, command.nonce, command.flavour)
-                self._feed(BarrierSent(command.checkpoint))
+                await self._feed(BarrierSent(command.checkpoint))
             case Upload():
                 self._beside(self._upload(command))
             case Send():
                 self._beside(self._report(command.message))
             case EmitEndOfTime():
-                self._advance(MAX_WATERMARK)
+                await self._advance(MAX_WATERMARK)
             case SetPaused():
                 self._paused = command.paused
             case Publish():

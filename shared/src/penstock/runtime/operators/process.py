@@ -4,17 +4,25 @@ The operators keep the path of a row thin: columns become objects in small chunk
 what is emitted is gathered and becomes a frame once per batch. Timers follow Flink's InternalTimerService: an event
 timer fires when the watermark reaches its time, in order of time; one that is set at or before the current watermark
 fires in the same advance if it is set by a timer, at the next one if it is set by a row.
+
+The end of input is the maximum watermark, at which every timer is due: in Flink one that renews itself then fires for
+ever. Here a key's timers that are set while the end is being fired fire `RENEWALS_AT_THE_END` times altogether. That is
+enough for those that look whether something has happened since and wait once more; what is set beyond that is dropped,
+with a warning.
 """
 
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import polars as pl
+import structlog
 
 from penstock.api.functions import OutputTag, check_process
 from penstock.batches import EVENT_TIME
@@ -36,7 +44,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+_log = structlog.get_logger("penstock.process")
+
 FLUSH_ROWS: Final = 65_536
+FIRINGS_AT_ONCE: Final = 1_000
+"""Timers that fire before others may run."""
+RENEWALS_AT_THE_END: Final = 100
 _LAST_MOMENT: Final = datetime.max.replace(tzinfo=UTC)
 
 
@@ -48,10 +61,29 @@ class _Place:
     parallelism: int
 
 
+class _EndOfTime:
+    """The timers that are set while the end of input is being fired."""
+
+    def __init__(self) -> None:
+        self.renewed: set[tuple[Any, int]] = set()
+        self.dropped = 0
+        self._fired: Counter[Any] = Counter()
+
+    def drops(self, key: Any, at: int) -> bool:
+        """Whether this timer is one too many; counts it."""
+        if (key, at) not in self.renewed:
+            return False
+        self.renewed.remove((key, at))
+        self._fired[key] += 1
+        over = self._fired[key] > RENEWALS_AT_THE_END
+        self.dropped += over
+        return over
+
+
 class _Run(KeyCursor):
     """The context of a call: `Context`, and with timers `KeyedContext`. One object for all calls of an operator."""
 
-    __slots__ = ("now_us", "rows", "sides", "time", "timers", "times", "watermark_us")
+    __slots__ = ("at_end", "now_us", "rows", "sides", "time", "timers", "times", "watermark_us")
 
     def __init__(self, tags: frozenset[str]) -> None:
         super().__init__()
@@ -59,6 +91,7 @@ class _Run(KeyCursor):
         self.times: list[int | None] = []
         self.sides: dict[str, tuple[list[Any], list[int | None]]] = {tag: ([], []) for tag in tags}
         self.time: int | None = None
+        self.at_end: _EndOfTime | None = None
         self.watermark_us = MIN_WATERMARK
         self.now_us: Callable[[], int]
         self.timers: KeyedObjectBackend
@@ -88,7 +121,10 @@ class _Run(KeyCursor):
         return from_micros(self.now_us())
 
     def event_timer(self, at: datetime) -> None:
-        self.timers.event_timers.set(self.key, to_micros(at))
+        time = to_micros(at)
+        self.timers.event_timers.set(self.key, time)
+        if self.at_end is not None:
+            self.at_end.renewed.add((self.key, time))
 
     def processing_timer(self, at: datetime) -> None:
         self.timers.processing_timers.set(self.key, to_micros(at))
@@ -215,6 +251,8 @@ class KeyedProcessOperator(_ProcessBase):
         self._kinds = [field.type for field in self._keys]
         self._backend: KeyedObjectBackend
         self._watermarks: GroupWatermarks
+        self._firing: Iterator[tuple[Any, int]] | None = None
+        """The rest of the timers that are due."""
         self._max_parallelism = 1
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
@@ -255,17 +293,44 @@ class KeyedProcessOperator(_ProcessBase):
         self._backend.maintain(frame.height)
 
     def advance(self, watermark: int, output: Output) -> None:
+        while self.fire_due(watermark, output):
+            pass
+        self._backend.maintain(0)
+        output.watermark(watermark)
+
+    def fire_due(self, watermark: int, output: Output) -> bool:
         run = self._run
-        run.watermark_us = self._watermarks.advance(watermark)
-        for run.key, at in self._due_event_timers():
+        if self._firing is None:
+            run.watermark_us = self._watermarks.advance(watermark)
+            run.at_end = _EndOfTime() if watermark == MAX_WATERMARK else None
+            self._firing = self._due_event_timers()
+        fired = 0
+        for run.key, at in islice(self._firing, FIRINGS_AT_ONCE):
+            fired += 1
+            if run.at_end is not None and run.at_end.drops(run.key, at):
+                continue
             run.time = at
             self._on_timer(at)
             if len(run.rows) >= FLUSH_ROWS:
                 self._flush(output)
-        run.watermark_us = self._watermarks.current
         self._flush(output)
-        self._backend.maintain(0)
-        output.watermark(watermark)
+        if fired == FIRINGS_AT_ONCE:
+            return True
+        self._fired_all()
+        return False
+
+    def _fired_all(self) -> None:
+        run = self._run
+        if run.at_end is not None and run.at_end.dropped:
+            _log.warning(
+                "event timers that were set again and again at the end of input do not fire",
+                operator=self._operator,
+                process=self._name,
+                timers=run.at_end.dropped,
+                fired_per_key=RENEWALS_AT_THE_END,
+            )
+        run.watermark_us = self._watermarks.current
+        run.at_end = self._firing = None
 
     def _due_event_timers(self) -> Iterator[tuple[Any, int]]:
         timers, marks = self._backend.event_timers, self._watermarks
