@@ -202,8 +202,9 @@ def _add_operating(commands: Commands) -> None:
         commands,
         "stop",
         "Stop a job with a savepoint.",
-        ["penstock stop hot-auctions", "penstock stop hot-auctions --drain"],
+        ["penstock stop hot-auctions", "penstock stop hot-auctions --drain", "penstock stop --all"],
     )
+    parser.add_argument("--all", action="store_true", help="every job that runs, instead of one")
     parser.add_argument("--drain", action="store_true", help="let all windows and timers fire before, for good")
     _operation(
         commands, "cancel", "End a job without a savepoint; what is complete is published.", ["penstock cancel 3f9a1c"]
@@ -222,7 +223,8 @@ def _add_operating(commands: Commands) -> None:
 
 def _operation(commands: Commands, name: str, summary: str, examples: Sequence[str]) -> argparse.ArgumentParser:
     parser = _parser(commands, name, summary, examples)
-    parser.add_argument("job", metavar="JOB", help=JOB_OR_RUN if name == "cancel" else JOB)
+    one = "?" if name == "stop" else None
+    parser.add_argument("job", metavar="JOB", nargs=one, help=JOB_OR_RUN if name == "cancel" else JOB)
     _add_timeout(parser, "5m", "until it is done; it is done nevertheless")
 
     def run(arguments: argparse.Namespace) -> int:

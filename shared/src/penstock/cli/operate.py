@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 from pathlib import Path
 
 from penstock.cli.cluster import answered, print_json, timeout_s, with_cluster
 from penstock.cli.runs import cancel_run
 from penstock.client import ClusterClient
-from penstock.client.documents import RequestState
+from penstock.client.documents import ENDED, RequestState
+from penstock.errors import ExternalError, PenstockError, UsageError
 from penstock.settings import load_settings
 
 
@@ -34,7 +36,11 @@ def savepoint_command(arguments: argparse.Namespace) -> int:
 
 
 def stop_command(arguments: argparse.Namespace) -> int:
-    """Take a savepoint and end."""
+    """Take a savepoint and end; with `--all` every job that runs."""
+    if bool(arguments.job) == arguments.all:
+        raise UsageError("name one job, or say --all")
+    if arguments.all:
+        return with_cluster(arguments, lambda cluster: _stop_all(cluster, arguments))
 
     async def stop(cluster: ClusterClient) -> RequestState:
         requested = await cluster.stop(arguments.job, drain=arguments.drain)
@@ -42,6 +48,38 @@ def stop_command(arguments: argparse.Namespace) -> int:
 
     _report(arguments, with_cluster(arguments, stop), "stopped", "")
     return 0
+
+
+async def _stop_all(cluster: ClusterClient, arguments: argparse.Namespace) -> int:
+    """All are asked at once; one that is refused keeps no other from stopping."""
+    listed = await cluster.jobs()
+    if listed.missing:
+        raise ExternalError(f"nothing was stopped: not all jobs are known: {listed.missing}")
+    names = {job.job: f"{job.job[:8]} {job.name}" for job in listed.jobs if job.state not in ENDED}
+    if not arguments.json:
+        waiting = (
+            f"waiting for the savepoints of {len(names)} jobs, up to {arguments.timeout}: {', '.join(names.values())}"
+        )
+        print(waiting if names else "no jobs run", flush=True)
+    answers = await asyncio.gather(*(_stopped(cluster, job, arguments) for job in names))
+    if arguments.json:
+        print_json([answer for answer in answers if isinstance(answer, RequestState)])
+    named = zip(names.values(), answers, strict=True)
+    problems = [f"{name}: {answer}" for name, answer in named if isinstance(answer, PenstockError)]
+    if problems:
+        raise PenstockError(f"not stopped: {'; '.join(problems)}")
+    return 0
+
+
+async def _stopped(cluster: ClusterClient, job: str, arguments: argparse.Namespace) -> RequestState | PenstockError:
+    try:
+        requested = await cluster.stop(job, drain=arguments.drain)
+        state = await answered(cluster, requested, "stop", timeout_s(arguments))
+    except PenstockError as error:
+        return error
+    if not arguments.json:
+        _report(arguments, state, "stopped", "")
+    return state
 
 
 def cancel_command(arguments: argparse.Namespace) -> int:
