@@ -28,6 +28,7 @@ KINDS: Final = (
     "io.k8s.api.policy.v1.PodDisruptionBudget",
     "io.k8s.api.rbac.v1.Role",
     "io.k8s.api.rbac.v1.RoleBinding",
+    "io.k8s.api.scheduling.v1.PriorityClass",
 )
 _PREFIX: Final = "#/definitions/"
 _INT_OR_STRING: Final = {"oneOf": [{"type": "string"}, {"type": "integer"}]}

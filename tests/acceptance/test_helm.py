@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 from typing import Any, Final
@@ -62,17 +63,17 @@ def conforms(kubeconform: list[str], text: str) -> subprocess.CompletedProcess[s
     return subprocess.run(kubeconform, input=text, capture_output=True, text=True, check=False, timeout=120)
 
 
-def template(helm: str, *values: str) -> subprocess.CompletedProcess[str]:
+def template(helm: str, *values: str, release: str = "demo") -> subprocess.CompletedProcess[str]:
     """`helm template` with these values; a file of them comes last, after `--values`."""
     begin = values.index("--values") if "--values" in values else len(values)
     options = [*(part for value in values[:begin] for part in ("--set", value)), *values[begin:]]
-    command = [helm, "template", "demo", str(CHART), "--kube-version", "1.33.0", *options]
+    command = [helm, "template", release, str(CHART), "--kube-version", "1.33.0", *options]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
-def rendered(helm: str, *values: str) -> list[dict[str, Any]]:
+def rendered(helm: str, *values: str, release: str = "demo") -> list[dict[str, Any]]:
     """All objects of the chart."""
-    done = template(helm, *values)
+    done = template(helm, *values, release=release)
     assert done.returncode == 0, done.stderr
     return [found for found in yaml.safe_load_all(done.stdout) if found]
 
@@ -114,8 +115,8 @@ def test_what_there_is_by_default(helm: str) -> None:
     assert replicas == {"demo-coordinator": 2, "demo-dispatcher": 2, "demo-taskmanager": 1}
     kinds = {item["kind"] for item in objects}
     assert kinds == {
-        "Deployment", "Job", "NetworkPolicy", "Pod", "PodDisruptionBudget", "Secret", "Service", "ServiceAccount",
-        "StatefulSet",
+        "Deployment", "Job", "NetworkPolicy", "Pod", "PodDisruptionBudget", "PriorityClass", "Secret", "Service",
+        "ServiceAccount", "StatefulSet",
     }  # fmt: skip
 
 
@@ -128,6 +129,20 @@ def test_kubernetes_takes_all_objects(helm: str, kubeconform: list[str], values:
     kinds = yaml.safe_load_all(text)
     ours = [item for item in kinds if item and item["kind"] not in ("ServiceMonitor", "PrometheusRule")]
     assert f"Valid: {len(ours)}, Invalid: 0" in done.stdout
+
+
+@pytest.mark.parametrize("release", ["y", "2026", "1e3", "0x10", "null", "on", "true", "a.b", "a" * 53])
+def test_any_name_of_a_release_will_do(helm: str, kubeconform: list[str], release: str) -> None:
+    """Also one that YAML takes for something else than text; a Service's name begins with a letter and has no dot."""
+    found = template(helm, *MATRIX["everything"], release=release)
+    assert found.returncode == 0, found.stderr
+    text = found.stdout
+    done = conforms(kubeconform, text)
+    assert done.returncode == 0, done.stdout
+    for item in rendered(helm, *MATRIX["everything"], release=release):
+        assert item["metadata"]["labels"]["app.kubernetes.io/instance"] == release
+        if item["kind"] == "Service":
+            assert re.fullmatch("[a-z]([-a-z0-9]{0,61}[a-z0-9])?", item["metadata"]["name"]), item["metadata"]["name"]
 
 
 @pytest.mark.parametrize(
@@ -174,6 +189,68 @@ def test_services_are_probed_and_end_gracefully(helm: str) -> None:
         assert container["livenessProbe"]["httpGet"]["path"] == "/healthz", name
         assert container["readinessProbe"]["httpGet"]["path"] == "/readyz", name
         assert spec["terminationGracePeriodSeconds"] >= 40, name
+
+
+def test_who_decides_goes_before_who_computes(helm: str) -> None:
+    """On a full node coordinators, dispatchers, what they need and hooks displace task managers, never each other."""
+    objects = rendered(helm, *BUNDLED, "pipeline.enabled=true")
+    made = named(objects, "PriorityClass", "penstock-default-demo")
+    assert made["value"] > 0
+    for name, spec in pods(objects):
+        computes = name in ("demo-taskmanager", "demo-pipeline")
+        assert spec.get("priorityClassName") == (None if computes else "penstock-default-demo"), name
+    mine = rendered(helm, *EXTERNAL, "priorityClass.existing=mine")
+    assert {spec.get("priorityClassName") for _, spec in pods(mine)} == {None, "mine"}
+    none = rendered(helm, *EXTERNAL, "priorityClass.create=false")
+    assert {spec.get("priorityClassName") for _, spec in pods(none)} == {None}
+    assert not {item["kind"] for item in [*mine, *none]} & {"PriorityClass"}
+
+
+def test_replicas_are_spread(helm: str) -> None:
+    """Over nodes and zones as far as there are some, each version by itself; what is said instead counts."""
+    for part in ("coordinator", "dispatcher"):
+        found = named(rendered(helm, *EXTERNAL), "Deployment", f"demo-{part}")["spec"]
+        constraints = found["template"]["spec"]["topologySpreadConstraints"]
+        assert [each["topologyKey"] for each in constraints] == [
+            "kubernetes.io/hostname",
+            "topology.kubernetes.io/zone",
+        ]
+        for each in constraints:
+            assert each["whenUnsatisfiable"] == "ScheduleAnyway"
+            assert each["labelSelector"] == found["selector"]
+            assert each["matchLabelKeys"] == ["pod-template-hash"]
+        told = rendered(helm, *EXTERNAL, f"{part}.spreadOver={{rack}}")
+        spec = named(told, "Deployment", f"demo-{part}")["spec"]["template"]["spec"]
+        assert [each["topologyKey"] for each in spec["topologySpreadConstraints"]] == ["rack"]
+        nowhere = rendered(helm, *EXTERNAL, f"{part}.spreadOver=null")
+        assert (
+            "topologySpreadConstraints" not in named(nowhere, "Deployment", f"demo-{part}")["spec"]["template"]["spec"]
+        )
+
+
+def test_bundled_servers_are_bounded_and_probed(helm: str) -> None:
+    """A server that hangs is started again; one that takes too much memory ends before its node does."""
+    objects = rendered(helm, *BUNDLED)
+    for part in ("kafka", "redis", "minio"):
+        (container,) = named(objects, "StatefulSet", f"demo-{part}")["spec"]["template"]["spec"]["containers"]
+        assert container["resources"]["limits"]["memory"], part
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+            assert {"tcpSocket", "exec", "httpGet"} & container[probe].keys(), (part, probe)
+
+
+def test_what_a_test_says_can_be_read(helm: str) -> None:
+    """`helm test --logs` reads after the test: the pod stays until the next one."""
+    annotations = named(rendered(helm, *EXTERNAL), "Pod", "demo-test")["metadata"]["annotations"]
+    assert annotations["helm.sh/hook-delete-policy"] == "before-hook-creation"
+
+
+def test_the_hook_of_an_uninstallation_finds_a_place(helm: str) -> None:
+    """It asks for next to nothing, and leaves to one command what is said to people."""
+    spec = named(rendered(helm, *EXTERNAL), "Job", "demo-savepoints")["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert container["resources"]["requests"] == {"cpu": "1m", "memory": "16Mi"}
+    assert "penstock stop --all" in container["command"][-1]
+    assert "|" not in container["command"][-1].replace("||", "")
 
 
 def test_secrets_stay_in_secrets(helm: str) -> None:

@@ -185,7 +185,9 @@ class Trial:
         self.say(f"{release} installed, every pod is ready")
         secret = ("get", "secret", f"{release}-token", "--output", "jsonpath={.data.PENSTOCK_TOKEN}")
         self.token = base64.b64decode(self.kubectl(*secret)).decode()
-        self.helm("test", release, "--timeout", "3m")
+        if "no jobs run" not in self.helm("test", release, "--timeout", "3m", "--logs"):
+            raise TrialError("helm test --logs does not show what the test said")
+        self.kubectl("delete", "pod", f"{release}-test")
         self.say("helm test passed")
 
     @contextlib.contextmanager

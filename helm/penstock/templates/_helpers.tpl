@@ -1,17 +1,20 @@
+{{/* What all names begin with. A Service's begins with a letter and has no dot, as names of releases may not and may. */}}
 {{- define "penstock.name" -}}
-{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- $release := .Release.Name | replace "." "-" -}}
+{{- if not (regexMatch "^[a-z]" $release) }}{{ $release = printf "penstock-%s" $release }}{{ end -}}
+{{- $release | trunc 40 | trimSuffix "-" -}}
 {{- end -}}
 
 {{- define "penstock.selector" -}}
 app.kubernetes.io/name: penstock
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "penstock.labels" -}}
 {{ include "penstock.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
+helm.sh/chart: "{{ .Chart.Name }}-{{ .Chart.Version }}"
 {{- end -}}
 
 {{/* The image of a part: list of the root context and the part's name. */}}
@@ -26,9 +29,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 
 {{/* The Secrets whose keys are settings: the token has one of its own, because it is made here and kept. */}}
 {{- define "penstock.secrets" -}}
-- secretRef: {name: {{ include "penstock.secretName" . }}}
+- secretRef: {name: {{ include "penstock.secretName" . | quote }}}
 {{- if not .Values.secrets.existing }}
-- secretRef: {name: {{ include "penstock.name" . }}-token}
+- secretRef: {name: "{{ include "penstock.name" . }}-token"}
 {{- end }}
 {{- end -}}
 
@@ -112,6 +115,18 @@ affinity: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
 
+{{/* The class of pods that go before task managers where a node is full; none if there is none. */}}
+{{- define "penstock.priority" -}}
+{{- if or .Values.priorityClass.existing .Values.priorityClass.create -}}
+priorityClassName: {{ .Values.priorityClass.existing | default (include "penstock.priorityClass" .) | quote }}
+{{- end -}}
+{{- end -}}
+
+{{/* Classes belong to no namespace. */}}
+{{- define "penstock.priorityClass" -}}
+penstock-{{ .Release.Namespace }}-{{ include "penstock.name" . }}
+{{- end -}}
+
 {{/* Who a coordinator is: of its own where it may set the number of task managers, so that nobody else may. */}}
 {{- define "penstock.coordinatorAccount" -}}
 {{ include "penstock.name" . }}{{ if .Values.taskmanager.autoscaling.enabled }}-coordinator{{ end }}
@@ -156,7 +171,7 @@ affinity: {{- toYaml . | nindent 2 }}
 {{- fail (printf "taskmanager.autoscaling: minReplicas=%d is more than maxReplicas=%d" (int .minReplicas) (int .maxReplicas)) }}
 {{- end }}
 - --scale-statefulset
-- {{ include "penstock.name" $ }}-taskmanager
+- "{{ include "penstock.name" $ }}-taskmanager"
 - --scale-slots
 - {{ $.Values.taskmanager.slots | quote }}
 - --scale-min
@@ -199,10 +214,10 @@ metadata:
     {{- include "penstock.labels" $root | nindent 4 }}
     app.kubernetes.io/component: {{ .part }}
   annotations:
-    checksum/settings: {{ print (include (print $root.Template.BasePath "/secret.yaml") $root) $root.Values.secrets.token | sha256sum }}
+    checksum/settings: {{ print (include (print $root.Template.BasePath "/secret.yaml") $root) $root.Values.secrets.token | sha256sum | quote }}
     {{- with .annotations }}{{ toYaml . | nindent 4 }}{{ end }}
 spec:
-  serviceAccountName: {{ .account | default (include "penstock.name" $root) }}
+  serviceAccountName: {{ .account | default (include "penstock.name" $root) | quote }}
   automountServiceAccountToken: {{ .token | default false }}
   enableServiceLinks: false
   securityContext: {{- include "penstock.podSecurity" $root | nindent 4 }}
@@ -212,8 +227,8 @@ spec:
   {{- end }}
   containers:
     - name: {{ .part }}
-      image: {{ include "penstock.image" (list $root .part) }}
-      imagePullPolicy: {{ $root.Values.image.pullPolicy }}
+      image: {{ include "penstock.image" (list $root .part) | quote }}
+      imagePullPolicy: {{ $root.Values.image.pullPolicy | quote }}
       args: {{- toYaml .arguments | nindent 8 }}
       ports:
         - {name: http, containerPort: {{ .port }}}
@@ -230,4 +245,20 @@ spec:
       emptyDir: {{- toYaml .tmp | nindent 8 }}
     {{- with .volumes }}{{ toYaml . | nindent 4 }}{{ end }}
   {{- include "penstock.placing" .values | nindent 2 }}
+  {{- with .values.spreadOver }}
+  topologySpreadConstraints:
+    {{- range . }}
+    - topologyKey: {{ . | quote }}
+      maxSkew: 1
+      whenUnsatisfiable: ScheduleAnyway
+      labelSelector:
+        matchLabels:
+          {{- include "penstock.selector" $root | nindent 10 }}
+          app.kubernetes.io/component: {{ $.part }}
+      matchLabelKeys: [pod-template-hash]
+    {{- end }}
+  {{- end }}
+  {{- if has .part (list "coordinator" "dispatcher") }}
+  {{- include "penstock.priority" $root | nindent 2 }}
+  {{- end }}
 {{- end -}}
