@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from embedded_runs import counted, finish, newest, rows, run, settings
 from pipelines import Event, source
@@ -30,7 +31,7 @@ from penstock import (
     session,
     tumbling,
 )
-from penstock.connectors import collecting, console, files, iterables, sockets
+from penstock.connectors import collecting, console, files, generate, iterables, sockets
 from penstock.connectors.file_writing import FileWriter
 from penstock.errors import BadRecordError, ExternalError, IncompatibleStateError, UserCodeError
 from penstock.runtime import snapshots
@@ -320,6 +321,54 @@ def test_an_idle_split_holds_nothing_back(tmp_path: Path) -> None:
     early, late = asyncio.run(watch())
     assert early >= 10, "no window fired while the silent source was idle"
     assert sum(row["n"] for row in sink.rows) + late == 200, "the silent source's row may be late, but is counted"
+
+
+async def cancelled_once(job: EmbeddedJob, seen: Callable[[], bool]) -> None:
+    """Run a job without end until something was seen, then cancel it; both within a deadline."""
+    running = asyncio.create_task(job.run(resume=False))
+    async with asyncio.timeout(60):
+        while not seen():
+            assert not running.done(), running
+            await asyncio.wait([running], timeout=0.01)
+        running.cancel()
+        await asyncio.wait([running])
+
+
+def test_more_subtasks_than_splits_without_end_hold_nothing_back(tmp_path: Path) -> None:
+    """A subtask that reads nothing is not waited for: windows come out while the source goes on."""
+
+    def numbered(numbers: Any) -> dict[str, Any]:
+        return {"n": numbers, "at": [START + timedelta(seconds=number) for number in numbers.tolist()]}
+
+    schema = pa.schema([("n", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+    sink = collecting.Sink()
+    p = Pipeline("more-subtasks")
+    p.read(generate.Source(numbered, schema=schema, rate=2_000, splits=2, event_time="at")).key_by("n").window(
+        tumbling("10s")
+    ).agg(rows=count()).write(sink)
+    asyncio.run(cancelled_once(EmbeddedJob(p, tmp_path / "state", settings(3, 20)), lambda: bool(sink.rows)))
+
+
+class Endless(KeyedProcess[Event, Event]):
+    """A timer that sets itself for a moment that is over."""
+
+    fired = 0
+
+    def on_row(self, row: Event, ctx: KeyedContext[Event]) -> None:
+        ctx.event_timer(START)
+
+    def on_timer(self, at: datetime, ctx: KeyedContext[Event]) -> None:
+        type(self).fired += 1
+        ctx.event_timer(at)
+
+
+def test_a_job_whose_timers_never_end_can_be_cancelled(tmp_path: Path) -> None:
+    """Timers fire in parts, between which a cancellation is heard."""
+    p = Pipeline("endless")
+    p.read(iterables.Source([event(1), event(2)], event_time="at", rate=1)).key_by("key").process(Endless()).write(
+        collecting.Sink()
+    )
+    asyncio.run(cancelled_once(EmbeddedJob(p, tmp_path / "state", settings()), lambda: Endless.fired > 20_000))
 
 
 class Reminder(KeyedProcess[Event, Event]):
