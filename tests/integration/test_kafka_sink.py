@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import time
 import uuid
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import aiokafka
 import pytest
@@ -279,6 +281,129 @@ async def test_a_missing_topic_is_an_error_that_says_how_to_create_it(settings):
     sink = kafka.Sink("nowhere-to-be-found", security=settings)
     with pytest.raises(PipelineError, match=r"kafka-topics\.sh --create.*create_partitions=N"):
         await asyncio.to_thread(sink.begin)
+
+
+async def committed(target: Target, rows) -> None:
+    """Rows as the job's two halves write them: encoded, then published in one transaction."""
+    encoder = await target.sink.encoder(SCHEMA, "out")
+    publisher = target.publisher()
+    await publisher.open()
+    await publisher.init_producer()
+    await publisher.commit([encoder.encode(rows).frame], PublishedMark(1, "{}"))
+    await publisher.close()
+
+
+async def written(target: Target, rows) -> None:
+    """Rows as the at-least-once writer writes them."""
+    writer = await asyncio.to_thread(target.sink.open, SCHEMA, WriteContext("out", 0, FIRST, 1, lambda: 0))
+    writer.write(rows)
+    persist = writer.prepare(1).persist
+    assert persist is not None
+    await asyncio.to_thread(persist)
+    writer.close()
+
+
+WAYS = {"exactly-once": committed, "at-least-once": written}
+
+
+@pytest.mark.parametrize("delivery", WAYS)
+async def test_rows_that_are_too_large_go_to_the_dead_letters(settings, delivery):
+    """With the reason, in a topic that takes more; all others are in the topic."""
+    import polars as pl
+
+    dead = Target(settings, partitions=2)
+    admin = TopicAdmin(settings, "test")
+    admin.create(dead.topic, 2, {"max.message.bytes": "300000"})
+    target = Target(settings, delivery=delivery, key="name", bad_rows="dead_letter", dead_letters=dead.topic)
+    admin.create(target.topic, 3, {"max.message.bytes": "20000"})
+    large = {5: "x" * 100_000, 8: "y" * 900_000}
+    rows = pl.DataFrame({"id": range(10), "name": [large.get(n, "small") for n in range(10)]})
+    await WAYS[delivery](target, rows)
+    assert sorted(json.loads(record.value)["id"] for record in await target.records()) == [0, 1, 2, 3, 4, 6, 7, 9]
+    letters = sorted(await dead.records(), key=lambda record: record.value)
+    assert json.loads(letters[0].value) == {"id": 5, "name": large[5]}
+    assert letters[1].value.startswith(b'{"id":8,"name":"yyy')
+    assert 290_000 < len(letters[1].value) < 300_000
+    for letter in letters:
+        reason = dict(letter.headers)["penstock-error"].decode()
+        assert f"kafka topic '{target.topic}': a row makes a record of " in reason
+        assert "the topic takes 20,000" in reason
+
+
+async def test_dead_letters_of_a_transaction_that_is_not_committed_are_not_seen(settings):
+    """They are as exactly-once as the rows beside them."""
+    import polars as pl
+
+    dead = Target(settings, partitions=1)
+    target = Target(settings, key="name", delivery="upsert", bad_rows="dead_letter", dead_letters=dead.topic)
+    encoder = await target.sink.encoder(SCHEMA, "out")
+    encoded = encoder.encode(pl.DataFrame({"id": [1, 2], "name": ["k", None]}))
+    assert encoded.skipped == 1
+    first, second = target.publisher(), target.publisher()
+    await first.open()
+    await first.init_producer()
+    await first._producer.begin_transaction()
+    await first._send(first._producer, encoded.frame, sending := [])
+    await asyncio.gather(*sending)
+    await second.open()
+    await second.init_producer()
+    await second.commit([encoded.frame], PublishedMark(1, "{}"))
+    await first.close()
+    await second.close()
+    (letter,) = await dead.records()
+    assert json.loads(letter.value) == {"id": 2, "name": None}
+    assert b"has no key (column name is null)" in dict(letter.headers)["penstock-error"]
+
+
+async def test_a_missing_topic_of_dead_letters_is_an_error(settings):
+    """Before anything runs, as a missing topic is."""
+    present = Target(settings)
+    await asyncio.to_thread(present.sink.begin)
+    sink = kafka.Sink(present.topic, security=settings, bad_rows="dead_letter", dead_letters="nowhere-either")
+    with pytest.raises(PipelineError, match="nowhere-either"):
+        await asyncio.to_thread(sink.begin)
+
+
+def stored(topic: str) -> bytes:
+    """The first partition of a topic as it lies on the broker's disk."""
+    (segment,) = Path(os.environ["PENSTOCK_TEST_FOLDER"]).rglob(f"{topic}-0/*.log")
+    return segment.read_bytes()
+
+
+CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+"""The lowest bits of a batch's attributes, see the protocol's record batch."""
+
+
+@pytest.mark.parametrize(
+    ("delivery", "compression"),
+    [("exactly-once", "gzip"), *(("at-least-once", name) for name in ("gzip", "snappy", "lz4", "zstd"))],
+)
+async def test_batches_are_compressed(settings, delivery, compression):
+    """As the codec is named, to a fraction of the bytes."""
+    import polars as pl
+
+    rows = pl.DataFrame({"id": range(2_000), "name": ["always the same " * 20] * 2_000})
+    sizes: list[int] = []
+    for name in ("none", compression):
+        target = Target(settings, partitions=1, delivery=delivery, compression=name)
+        await WAYS[delivery](target, rows)
+        data = stored(target.topic)
+        assert data[22] & 7 == CODECS[name]
+        sizes.append(len(data))
+        if name in ("none", "gzip"):  # the consumer of this test knows no other without the package cramjam
+            assert len(await target.records()) == 2_000
+    assert 0 < sizes[1] < sizes[0] / 5
+
+
+@pytest.mark.parametrize("compression", ["snappy", "lz4", "zstd"])
+async def test_a_codec_that_is_not_installed_is_refused_with_what_to_install(settings, compression, monkeypatch):
+    """Before the first transaction."""
+    monkeypatch.setattr(f"aiokafka.codec.has_{compression}", lambda: False)
+    target = Target(settings, compression=compression)
+    with pytest.raises(PipelineError, match=f"compression='{compression}'.*pip install cramjam"):
+        await target.publisher().open()
+    with pytest.raises(PipelineError, match="pip install cramjam"):
+        await asyncio.to_thread(target.sink.begin)
 
 
 async def test_the_at_least_once_writer_confirms_before_the_checkpoint(settings):

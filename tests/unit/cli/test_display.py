@@ -16,12 +16,13 @@ from penstock.cli.display import (
     checkpoint_line,
     live_view,
     operator_name,
+    row_lines,
     rows_read,
     rows_written,
     start_lines,
     summary_lines,
 )
-from penstock.connectors import console, files
+from penstock.connectors import console, files, kafka
 from penstock.graph.jobgraph import JobGraph, build_job_graph
 from penstock.protocol.messages import SubtaskId, TaskStatus
 from penstock.runtime.progress import CheckpointProgress, JobProgress
@@ -192,3 +193,18 @@ def test_a_rate_is_smoothed_and_never_negative() -> None:
     assert rate.update(300, 2.0) == 200
     assert rate.update(300, 3.0) == pytest.approx(140)
     assert rate.update(0, 4.0) == pytest.approx(98)
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_rows_that_a_sink_did_not_take_went_to_its_dead_letters(delivery: str) -> None:
+    """Whoever judges them counts them: the encoder, or the writer."""
+    p = Pipeline("shown")
+    sink = kafka.Sink("rows", brokers="b:1", delivery=delivery, bad_rows="dead_letter", dead_letters="rejected")
+    p.read(files.Source("in.jsonl", schema=Row)).write(sink)
+    shown = build_job_graph(p.plan, 1)
+    (judge,) = (found for found in shown.operators() if found.verb in ("encode", "write"))
+
+    def total(operator: str, metric: str) -> int:
+        return 2 if (operator, metric) == (judge.id, "bad_rows") else 0
+
+    assert any(line.endswith(": 2 bad rows went to rejected") for line in row_lines(shown, total, 1.0))

@@ -67,7 +67,10 @@ def encoder(shape: RecordShape, *, schema: Schema = ROWS, limit: int = 1_000_000
         ({"delivery": "exactly_once"}, "did you mean 'exactly-once'"),
         ({"delivery": "upsert"}, "needs key="),
         ({"format": "arrow", "key": "id"}, "holds many rows"),
-        ({"bad_rows": "dead_letter"}, "policy of sources"),
+        ({"bad_rows": "dead_letter"}, "needs dead_letters="),
+        ({"dead_letters": "d"}, "gets no rows with bad_rows='fail'"),
+        ({"bad_rows": "dead_letter", "dead_letters": "t"}, "names the topic itself"),
+        ({"compression": "zst"}, "did you mean 'zstd'"),
         ({"create_partitions": 0}, "number of partitions"),
         ({"brokers": "a:1", "security": KafkaSettings(brokers="b:1")}, "name the brokers once"),
     ],
@@ -197,7 +200,7 @@ def test_arrow_puts_many_rows_into_a_record_that_the_topic_takes():
     tables = [pa.ipc.open_stream(value).read_all() for value in found]
     assert pa.concat_tables(tables).column("id").to_pylist() == list(range(1_000))
     assert encoder(RecordShape("arrow"), limit=300, bad_rows="skip").encode(frame(name=["x"])).skipped == 1
-    with pytest.raises(BadRecordError, match="a single row"):
+    with pytest.raises(BadRecordError, match="a row makes a record of"):
         encoder(RecordShape("arrow"), limit=300).encode(frame(name=["x"]))
 
 
@@ -252,3 +255,42 @@ def test_a_sink_that_does_not_fit_fails_where_it_is_written():
     p = Pipeline("p")
     with pytest.raises(PipelineError, match=r"kafka\.Sink: key"):
         p.read(iterables.Source([], schema=Row)).write(kafka.Sink("t", key="nobody"))
+
+
+def dead_letters(shape: RecordShape, rows: pl.DataFrame, *, limit: int, dead_limit: int) -> tuple[pl.DataFrame, int]:
+    """What the encoder makes of rows where bad ones go to another topic, and how many it counts as bad."""
+    made = KafkaEncoder("kafka topic 't'", ROWS, shape, limit, "dead_letter", dead_limit).encode(rows)
+    assert made.frame.schema == encoded_schema(shape).polars()
+    return made.frame, made.skipped
+
+
+@pytest.mark.parametrize("kind", ["json", "csv", "avro", "arrow"])
+def test_a_row_that_is_too_large_becomes_a_dead_letter(kind):
+    """As JSON whatever the format is, with the reason; the others are as ever."""
+    rows = frame(name=["x", "y" * 5_000, "z"])
+    found, bad = dead_letters(RecordShape(kind, dead_letters=True), rows, limit=2_000, dead_limit=100_000)
+    dead = found.filter(pl.col("dead").is_not_null())
+    assert bad == dead.height == 1
+    assert json.loads(dead["value"][0])["name"] == "y" * 5_000
+    assert "the topic takes 2,000" in dead["dead"][0]
+    assert b"y" * 100 not in b"".join(found.filter(pl.col("dead").is_null())["value"])
+
+
+def test_a_dead_letter_is_cut_to_what_its_topic_takes():
+    """With the reason it is no larger."""
+    rows = frame(name=["y" * 5_000, "ü" * 3_000])
+    found, bad = dead_letters(RecordShape("json", dead_letters=True), rows, limit=2_000, dead_limit=1_000)
+    assert bad == 2
+    for value, reason in found.select("value", "dead").iter_rows():
+        assert 500 < len(value) + len(reason) < 1_000
+        assert value.startswith(b'{"id":')
+
+
+def test_an_upsert_row_without_key_becomes_a_dead_letter():
+    """It has no partition; rows with a key keep theirs."""
+    shape = RecordShape("json", ("name",), key_needed=True, dead_letters=True)
+    found, bad = dead_letters(shape, frame(name=["k", None]), limit=2_000, dead_limit=2_000)
+    assert bad == 1
+    assert found["key"].to_list() == [b"k", None]
+    assert found["hash"].is_null().to_list() == [False, True]
+    assert "has no key (column name is null)" in found["dead"][1]

@@ -158,6 +158,14 @@ def summary_lines(graph: JobGraph, progress: JobProgress, seconds: float) -> lis
     return [*row_lines(graph, progress.total, seconds, since), checkpoint_line(progress)]
 
 
+def _fate(operator: JobOperator) -> str:
+    """Of bad rows: a source has a side output for them, a sink a place of its own."""
+    where = operator.settings.get("dead_letters")
+    if where is not None:
+        return f"went to {where}"
+    return "went to dead_letters()" if operator.settings.get("bad_rows") == "dead_letter" else "were skipped"
+
+
 def row_lines(graph: JobGraph, total: Callable[[str, str], int], seconds: float | None, since: str = "") -> list[str]:
     """What became of the rows. `total` gives a counter of an operator; without `seconds` nothing is said of the speed."""
     read = sum(total(operator.id, "rows_in") for operator in graph.operators() if operator.verb == "read")
@@ -169,8 +177,7 @@ def row_lines(graph: JobGraph, total: Callable[[str, str], int], seconds: float 
         if late:
             lines.append(f"{name}: {late:,} rows came too late and were left out; late_to keeps them")
         if bad:
-            done = "went to dead_letters()" if operator.settings.get("bad_rows") == "dead_letter" else "were skipped"
-            lines.append(f"{name}: {bad:,} bad rows {done}")
+            lines.append(f"{name}: {bad:,} bad rows {_fate(operator)}")
         if operator.verb in SINK_VERBS:
             lines.append(f"{name}: {total(operator.id, 'rows_in'):,} rows")
     return lines

@@ -10,10 +10,10 @@ import asyncio
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from penstock.connectors import base
-from penstock.connectors.base import Guarantee, PublishContext, SinkEncoder, SinkPublisher
+from penstock.connectors.base import Guarantee, Policy, PublishContext, SinkEncoder, SinkPublisher
 from penstock.connectors.declaring import freeze
 from penstock.connectors.kafka_encoding import FORMATS, RecordFormat, RecordShape, encoded_schema, raw_column
 from penstock.connectors.kafka_marks import KIND, SinkMarks, delete_marks, marks_of
@@ -23,9 +23,13 @@ from penstock.errors import PipelineError, nearest
 from penstock.settings import KafkaSettings
 from penstock.types import BINARY, STRING, TIMESTAMP, Schema
 
-Delivery = Literal["exactly-once", "at-least-once", "upsert"]
+if TYPE_CHECKING:
+    from penstock.connectors.kafka_encoding import KafkaEncoder
 
-__all__ = ["Delivery", "Sink", "Source", "use_cluster"]
+Delivery = Literal["exactly-once", "at-least-once", "upsert"]
+Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+
+__all__ = ["Compression", "Delivery", "Sink", "Source", "use_cluster"]
 
 _WHAT = "kafka.Sink"
 
@@ -52,7 +56,12 @@ class Sink(base.PublishedSink):
             after a failure); `upsert` (exactly once, for streams of updates: every record has a key, the newest of a
             key counts).
         bad_rows: what becomes of a row that cannot be a record (larger than the topic takes, no key in an upsert
-            stream): `fail` or `skip`, which counts it.
+            stream): `fail`, `skip`, which counts it, or `dead_letter`, which counts it and writes it to the topic
+            `dead_letters`, in the same transaction as the rows beside it.
+        dead_letters: the topic of those rows: JSON whatever the format is, cut to what that topic takes, with the
+            reason in the header `penstock-error`.
+        compression: `none`, `gzip`, `snappy`, `lz4` or `zstd`, of batches of records; but for `gzip` exactly-once needs
+            the package `cramjam` on the task managers. What is larger than the topic takes is judged before it.
         brokers: `host:port`, several separated by commas; the platform's Kafka if not given.
         security: how to reach another Kafka with TLS or a login.
         create_partitions: create the topic with so many partitions if there is none.
@@ -65,7 +74,9 @@ class Sink(base.PublishedSink):
     topic: str
     shape: RecordShape
     delivery: Delivery
-    bad_rows: Literal["fail", "skip"]
+    bad_rows: Policy
+    dead_letters: str | None
+    compression: Compression
     brokers: str | None
     security: KafkaSettings | None
     create_partitions: int | None
@@ -81,6 +92,8 @@ class Sink(base.PublishedSink):
         format: str = "json",
         delivery: str = "exactly-once",
         bad_rows: str = "fail",
+        dead_letters: str | None = None,
+        compression: str = "none",
         brokers: str | None = None,
         security: KafkaSettings | None = None,
         create_partitions: int | None = None,
@@ -88,7 +101,11 @@ class Sink(base.PublishedSink):
         keys = () if key is None else (key,) if isinstance(key, str) else tuple(key)
         chosen = _one_of(delivery, typing.get_args(Delivery), "delivery")
         kind: RecordFormat = typing.cast("RecordFormat", _one_of(format, FORMATS, "format"))
-        shape = RecordShape(kind, keys, partition_by, timestamp, dict(headers or {}), key_needed=chosen == "upsert")
+        policy = _bad_rows(bad_rows, topic, dead_letters)
+        shape = RecordShape(
+            kind, keys, partition_by, timestamp, dict(headers or {}), key_needed=chosen == "upsert",
+            dead_letters=policy == "dead_letter",
+        )  # fmt: skip
         _check_shape(topic, shape, create_partitions)
         if brokers is not None and security is not None and security.brokers != brokers:
             raise PipelineError(f"{_WHAT}: name the brokers once: security= names {security.brokers!r} as well")
@@ -97,7 +114,9 @@ class Sink(base.PublishedSink):
             topic=topic,
             shape=shape,
             delivery=chosen,
-            bad_rows=_bad_rows(bad_rows),
+            bad_rows=policy,
+            dead_letters=dead_letters,
+            compression=_one_of(compression, typing.get_args(Compression), "compression"),
             brokers=brokers,
             security=security,
             create_partitions=create_partitions,
@@ -157,6 +176,8 @@ class Sink(base.PublishedSink):
             "format": shape.format,
             "delivery": self.delivery,
             "bad_rows": self.bad_rows,
+            "dead_letters": self.dead_letters,
+            "compression": self.compression if self.compression != "none" else None,
             "key": list(shape.key),
             "partition_by": shape.partition_by,
             "timestamp": shape.timestamp,
@@ -174,16 +195,30 @@ class Sink(base.PublishedSink):
         return resolve(self.brokers, self.security)
 
     def begin(self) -> base.Removal:
-        """See `Sink.begin`: a missing topic is found out before anything runs."""
+        """See `Sink.begin`: a missing topic, or codec, is found out before anything runs."""
+        if self.guarantee == "exactly-once" and self.compression != "none":
+            from penstock.connectors.kafka_transactions import check_codec
+
+            check_codec(self.compression)
         self._prepared(self.settings)
         return base.remove_nothing
 
-    def _prepared(self, settings: KafkaSettings) -> tuple[int, int]:
-        """Number of partitions, and the largest record that the topic takes."""
+    def _encoder(self, schema: Schema, limit: int, dead_limit: int) -> KafkaEncoder:
+        from penstock.connectors.kafka_encoding import KafkaEncoder
+
+        return KafkaEncoder(f"kafka topic {self.topic!r}", schema, self.shape, limit, self.bad_rows, dead_limit)
+
+    def _prepared(self, settings: KafkaSettings) -> tuple[int, int, int]:
+        """Number of partitions, and the largest record that the topic takes, and that of dead letters."""
         from penstock.connectors.kafka_topics import TopicAdmin
 
         admin = TopicAdmin(settings, "penstock-sink")
-        return admin.require(self.topic, self.create_partitions), admin.max_message_bytes(self.topic)
+        partitions, dead_limit = admin.require(self.topic, self.create_partitions), 0
+        limit = admin.max_message_bytes(self.topic)
+        if self.dead_letters is not None:
+            admin.require(self.dead_letters, self.create_partitions)
+            dead_limit = admin.max_message_bytes(self.dead_letters)
+        return partitions, limit, dead_limit
 
     def encoded_schema(self, schema: Schema) -> Schema:
         """See `PublishedSink.encoded_schema`."""
@@ -191,18 +226,17 @@ class Sink(base.PublishedSink):
 
     async def encoder(self, schema: Schema, operator: str) -> SinkEncoder:
         """See `PublishedSink.encoder`: asks the topic how large a record may be."""
-        from penstock.connectors.kafka_encoding import KafkaEncoder
-
-        _, limit = await asyncio.to_thread(self._prepared, self.settings)
-        return KafkaEncoder(f"kafka topic {self.topic!r}", schema, self.shape, limit, self.bad_rows)
+        _, limit, dead_limit = await asyncio.to_thread(self._prepared, self.settings)
+        return self._encoder(schema, limit, dead_limit)
 
     def publisher(self, context: PublishContext) -> SinkPublisher:
         """See `PublishedSink.publisher`."""
         from penstock.connectors.kafka_transactions import KafkaPublisher
 
         return KafkaPublisher(
-            self.settings, self.topic, tuple(self.shape.headers), self._marks(context), context, self.create_partitions
-        )
+            self.settings, self.topic, tuple(self.shape.headers), self._marks(context), context, self.create_partitions,
+            dead_letters=self.dead_letters, compression=self.compression,
+        )  # fmt: skip
 
     async def forget(self, context: PublishContext) -> None:
         """See `PublishedSink.forget`: deletes the topic of the marks."""
@@ -213,14 +247,16 @@ class Sink(base.PublishedSink):
 
     def open(self, schema: Schema, context: base.WriteContext) -> base.SinkWriter:
         """See `Sink.open`: the writer where the guarantee is at-least-once."""
-        from penstock.connectors.kafka_encoding import KafkaEncoder
         from penstock.connectors.kafka_writing import KafkaWriter
 
         settings = self.settings
-        partitions, limit = self._prepared(settings)
-        encoder = KafkaEncoder(f"kafka topic {self.topic!r}", schema, self.shape, limit, self.bad_rows)
+        partitions, limit, dead_limit = self._prepared(settings)
+        encoder = self._encoder(schema, limit, dead_limit)
         attempt = context.attempt_number if self.delivery == "upsert" else None
-        return KafkaWriter(settings, self.topic, encoder, tuple(self.shape.headers), attempt, partitions)
+        return KafkaWriter(
+            settings, self.topic, encoder, tuple(self.shape.headers), attempt, partitions,
+            dead_letters=self.dead_letters, compression=self.compression,
+        )  # fmt: skip
 
 
 def _check_shape(topic: str, shape: RecordShape, create_partitions: int | None) -> None:
@@ -243,10 +279,15 @@ def _one_of(value: str, known: Sequence[str], name: str) -> str:
     return value
 
 
-def _bad_rows(policy: str) -> str:
-    if policy == "dead_letter":
+def _bad_rows(policy: str, topic: str, dead_letters: str | None) -> str:
+    if policy == "dead_letter" and not dead_letters:
         raise PipelineError(
-            f"{_WHAT}: bad_rows='dead_letter' is a policy of sources; a sink has nowhere to send a row that it cannot "
-            "encode: write 'fail' or 'skip', and check what may be too large before, with a filter"
+            f"{_WHAT}: bad_rows='dead_letter' needs dead_letters=, the topic that such rows are written to"
         )
-    return _one_of(policy, ("fail", "skip"), "bad_rows")
+    if policy != "dead_letter" and dead_letters is not None:
+        raise PipelineError(
+            f"{_WHAT}: dead_letters={dead_letters!r} gets no rows with bad_rows={policy!r}; say 'dead_letter'"
+        )
+    if dead_letters == topic:
+        raise PipelineError(f"{_WHAT}: dead_letters= names the topic itself; rows that it cannot take need another one")
+    return _one_of(policy, typing.get_args(Policy), "bad_rows")

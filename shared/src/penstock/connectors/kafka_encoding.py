@@ -6,11 +6,11 @@ key where one is needed) is a bad row here, before the exchange, so that the pub
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
-from penstock.connectors.base import Encoded
+from penstock.connectors.base import Encoded, Policy
 from penstock.connectors.encoding import as_text, encode_csv
 from penstock.connectors.kafka_partitioning import key_hashes
 from penstock.errors import BadRecordError
@@ -28,9 +28,14 @@ HASH: Final = "hash"
 TIMESTAMP_MS: Final = "timestamp"
 HEADER: Final = "header"
 """Followed by the header's number."""
+DEAD: Final = "dead"
+"""Why a row cannot be a record of the topic: its value goes to the topic of dead letters, and this with it."""
+DEAD_HEADER: Final = "penstock-error"
+"""The header of a dead letter that says why."""
 _RECORD_OVERHEAD: Final = 128
 """Header of a batch (61 bytes) and the lengths and deltas of a record, at most."""
 _CSV_NEWLINE, _CSV_QUOTE = 10, 34
+_OR: Final = ", or set bad_rows='skip' or 'dead_letter'"
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,8 @@ class RecordShape:
     """Header name to column."""
     key_needed: bool = False
     """Whether a row without key is a bad row."""
+    dead_letters: bool = False
+    """Whether bad rows become records of another topic."""
 
     @property
     def hashed(self) -> bool:
@@ -62,6 +69,8 @@ def encoded_schema(shape: RecordShape) -> Schema:
     if shape.timestamp is not None:
         fields.append(Field(TIMESTAMP_MS, INT64, nullable=True))
     fields += [Field(f"{HEADER}{index}", BINARY, nullable=True) for index in range(len(shape.headers))]
+    if shape.dead_letters:
+        fields.append(Field(DEAD, STRING, nullable=True))
     return Schema(tuple(fields))
 
 
@@ -78,14 +87,21 @@ class KafkaEncoder:
     """The encoder of one subtask; see `SinkEncoder`."""
 
     def __init__(
-        self, what: str, schema: Schema, shape: RecordShape, max_message_bytes: int, bad_rows: Literal["fail", "skip"]
+        self,
+        what: str,
+        schema: Schema,
+        shape: RecordShape,
+        max_message_bytes: int,
+        bad_rows: Policy,
+        dead_letter_bytes: int = 0,
     ) -> None:
-        """`what` leads error messages; `max_message_bytes` is what the topic takes."""
+        """`what` leads error messages; `max_message_bytes` is what the topic takes, and the topic of dead letters."""
         self._what = what
         self._schema = schema
         self._shape = shape
         self._max_bytes = max_message_bytes
         self._bad_rows = bad_rows
+        self._dead_bytes = dead_letter_bytes
 
     def encode(self, frame: pl.DataFrame) -> Encoded:
         """See `SinkEncoder.encode`."""
@@ -102,7 +118,7 @@ class KafkaEncoder:
             columns[TIMESTAMP_MS] = frame[self._shape.timestamp].dt.epoch("ms")
         for index, column in enumerate(self._shape.headers.values()):
             columns[f"{HEADER}{index}"] = self._bytes(frame, column)
-        return self._checked(pl.DataFrame(columns))
+        return self._checked(frame, pl.DataFrame(columns))
 
     # -- parts of a record ----------------------------------------------------------------------------------------------
 
@@ -152,7 +168,7 @@ class KafkaEncoder:
 
     # -- bad rows -------------------------------------------------------------------------------------------------------
 
-    def _checked(self, records: pl.DataFrame) -> Encoded:
+    def _checked(self, frame: pl.DataFrame, records: pl.DataFrame) -> Encoded:
         import polars as pl
 
         size = pl.lit(_RECORD_OVERHEAD)
@@ -169,26 +185,52 @@ class KafkaEncoder:
         judged = records.select(bad=bad, size=size)
         skipped = int(judged["bad"].sum())
         if not skipped:
-            return Encoded(records)
+            return Encoded(self._with_dead(records, []))
+        bad_ones = records.with_columns(judged).filter("bad")
         if self._bad_rows == "fail":
-            self._refuse(records, judged)
-        return Encoded(records.filter(~judged["bad"]), skipped)
+            self._refuse(bad_ones)
+        dead: list[pl.DataFrame] = []
+        if self._shape.dead_letters:
+            keys = bad_ones[KEY].is_null().to_list() if self._shape.key else [False] * skipped
+            reasons = [self._reason(size, no_key) for size, no_key in zip(bad_ones["size"], keys, strict=True)]
+            dead.append(self._dead(frame.filter(judged["bad"]), reasons))
+        return Encoded(self._with_dead(records.filter(~judged["bad"]), dead), skipped)
 
-    def _refuse(self, records: pl.DataFrame, judged: pl.DataFrame) -> None:
+    def _refuse(self, bad_ones: pl.DataFrame) -> None:
+        row = bad_ones.row(0, named=True)
+        reason = self._reason(row["size"], bool(self._shape.key) and row[KEY] is None)
+        start = (row[VALUE] or b"")[:200]
+        raise BadRecordError(f"{self._what}: {reason}{_OR}; it begins {start!r}")
+
+    def _reason(self, size: int, no_key: bool) -> str:
+        if size > self._max_bytes:
+            return (
+                f"a row makes a record of {size:,} bytes, the topic takes {self._max_bytes:,} (max.message.bytes); "
+                "raise that of the topic"
+            )
+        if self._shape.key_needed and no_key:
+            return f"a row has no key (column {', '.join(self._shape.key)} is null)"
+        return "a row has neither value nor key"
+
+    def _dead(self, rows: pl.DataFrame, reasons: Sequence[str]) -> pl.DataFrame:
+        """Rows as dead letters: JSON whatever the format is, cut to what their topic takes."""
         import polars as pl
 
-        row = records.with_columns(judged).filter(pl.col("bad")).row(0, named=True)
-        if row["size"] > self._max_bytes:
-            reason = (
-                f"a row makes a record of {row['size']:,} bytes, the topic takes {self._max_bytes:,} "
-                "(max.message.bytes); raise that of the topic"
-            )
-        elif self._shape.key_needed and row[KEY] is None:
-            reason = f"a row has no key (column {', '.join(self._shape.key)} is null)"
-        else:
-            reason = "a row has neither value nor key"
-        start = (row[VALUE] or b"")[:200]
-        raise BadRecordError(f"{self._what}: {reason}, or set bad_rows='skip'; it begins {start!r}")
+        text = as_text(rows, self._schema).to_struct("row").struct.json_encode().cast(pl.Binary)
+        reason = pl.Series(DEAD, [f"{self._what}: {reason}" for reason in reasons], pl.String)
+        dead = pl.DataFrame({VALUE: text, DEAD: reason})
+        overhead = pl.lit(_RECORD_OVERHEAD + len(DEAD_HEADER)) + pl.col(DEAD).str.len_bytes()
+        room = (pl.lit(self._dead_bytes) - overhead).clip(lower_bound=0)
+        return dead.with_columns(pl.col(VALUE).bin.head(room))
+
+    def _with_dead(self, records: pl.DataFrame, dead: Sequence[pl.DataFrame]) -> pl.DataFrame:
+        import polars as pl
+
+        if not self._shape.dead_letters:
+            return records
+        columns = encoded_schema(self._shape)
+        empty = pl.DataFrame(schema=columns.polars())
+        return pl.concat([empty, records, *dead], how="diagonal").select(columns.names)
 
     # -- many rows per record -------------------------------------------------------------------------------------------
 
@@ -197,6 +239,7 @@ class KafkaEncoder:
         import polars as pl
 
         values: list[bytes] = []
+        dead: list[pl.DataFrame] = []
         skipped = 0
         waiting = [frame] if frame.height else []
         while waiting:
@@ -206,14 +249,14 @@ class KafkaEncoder:
                 values.append(data)
             elif part.height > 1:
                 waiting += [part.slice(part.height // 2), part.head(part.height // 2)]
-            elif self._bad_rows == "skip":
-                skipped += 1
+            elif self._bad_rows == "fail":
+                raise BadRecordError(f"{self._what}: {self._reason(len(data) + _RECORD_OVERHEAD, no_key=False)}{_OR}")
             else:
-                raise BadRecordError(
-                    f"{self._what}: a single row makes a record of {len(data):,} bytes, the topic takes "
-                    f"{self._max_bytes:,} (max.message.bytes); raise that of the topic, or set bad_rows='skip'"
-                )
-        return Encoded(pl.DataFrame({VALUE: pl.Series(values, dtype=pl.Binary)}), skipped)
+                skipped += 1
+                if self._shape.dead_letters:
+                    dead.append(self._dead(part, [self._reason(len(data) + _RECORD_OVERHEAD, no_key=False)]))
+        records = pl.DataFrame({VALUE: pl.Series(values, dtype=pl.Binary)})
+        return Encoded(self._with_dead(records, dead), skipped)
 
     def _stream(self, frame: pl.DataFrame) -> bytes:
         import pyarrow as pa

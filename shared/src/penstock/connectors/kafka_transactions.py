@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
-from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaProducer, TopicPartition, codec
 from aiokafka.errors import (
     ClusterAuthorizationFailedError,
     GroupAuthorizationFailedError,
@@ -27,7 +27,7 @@ from aiokafka.errors import (
 )
 
 from penstock.connectors.base import ProducerFencedError, PublishContext, PublishedMark
-from penstock.connectors.kafka_encoding import HASH, HEADER, KEY, TIMESTAMP_MS, VALUE
+from penstock.connectors.kafka_encoding import DEAD, DEAD_HEADER, HASH, HEADER, KEY, TIMESTAMP_MS, VALUE
 from penstock.connectors.kafka_mark_records import TOPIC_SETTINGS, last_mark, mark_record
 from penstock.connectors.kafka_marks import SinkMarks
 from penstock.connectors.kafka_topics import TopicAdmin
@@ -68,13 +68,19 @@ class KafkaPublisher:
         marks: SinkMarks,
         context: PublishContext,
         create_partitions: int | None,
+        *,
+        dead_letters: str | None = None,
+        compression: str = "none",
     ) -> None:
+        """`dead_letters` is the topic of rows that cannot be records of `topic`, if they are written anywhere."""
         self._settings = settings
         self._topic = topic
         self._headers = tuple(headers)
         self._marks = marks
         self._context = context
         self._create_partitions = create_partitions
+        self._dead_letters = dead_letters
+        self._compression = None if compression == "none" else compression
         self._mark = TopicPartition(marks.topic, context.partition)
         self._transactional_id = f"{context.job}/{context.operator}/g{context.generation}/{context.partition}"
         self._client_id = f"penstock-{context.job[:8]}-{context.partition}"
@@ -93,8 +99,11 @@ class KafkaPublisher:
         self._batch_bytes = min(BATCH_BYTES, limit)
 
     def _prepare_topics(self) -> int:
+        check_codec(self._compression)
         admin = TopicAdmin(self._settings, self._client_id)
-        admin.require(self._topic, self._create_partitions)
+        topics = [self._topic, *([self._dead_letters] if self._dead_letters is not None else [])]
+        for topic in topics:
+            admin.require(topic, self._create_partitions)
         needed = self._context.partitions
         found = admin.partitions(self._marks.topic)
         if found is None:
@@ -105,7 +114,7 @@ class KafkaPublisher:
                 f"kafka: topic {self._marks.topic!r} has {found} partitions, the sink needs {needed}; "
                 "somebody else made it: delete it if no job uses it"
             )
-        return admin.max_message_bytes(self._topic)
+        return min(admin.max_message_bytes(topic) for topic in topics)
 
     # -- a transaction --------------------------------------------------------------------------------------------------
 
@@ -122,6 +131,7 @@ class KafkaPublisher:
                 transactional_id=self._transactional_id,
                 transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
                 max_batch_size=self._batch_bytes,
+                compression_type=self._compression,
             )
             await started(self._producer.start())
 
@@ -162,16 +172,31 @@ class KafkaPublisher:
         """Send the rows of a frame in batches, partition by partition, each in the order of its rows."""
         import polars as pl
 
+        if DEAD in frame.columns:
+            dead, frame = frame.filter(pl.col(DEAD).is_not_null()), frame.filter(pl.col(DEAD).is_null())
+            await self._send_dead(producer, dead, sending)
         partitions = sorted(await producer.partitions_for(self._topic))
         if HASH not in frame.columns:
-            await self._send_to(producer, frame, lambda: self._next(partitions), sending)
+            await self._send_to(producer, self._records(frame), lambda: self._next(partitions), sending)
             return
         chosen = frame.with_columns(pl.col(HASH) % len(partitions))
         for (number,), part in chosen.partition_by(HASH, as_dict=True, maintain_order=True).items():
             if number is None:
-                await self._send_to(producer, part, lambda: self._next(partitions), sending)
+                await self._send_to(producer, self._records(part), lambda: self._next(partitions), sending)
             else:
-                await self._send_to(producer, part, lambda index=number: partitions[index], sending)
+                await self._send_to(producer, self._records(part), lambda index=number: partitions[index], sending)
+
+    async def _send_dead(
+        self, producer: AIOKafkaProducer, dead: pl.DataFrame, sending: list[asyncio.Future[Any]]
+    ) -> None:
+        topic = self._dead_letters
+        if topic is None or not dead.height:
+            return
+        partitions = sorted(await producer.partitions_for(topic))
+        now_ms = self._context.clock_us() // 1_000
+        rows = zip(dead[VALUE].to_list(), dead[DEAD].to_list(), strict=True)
+        records = [(now_ms, None, value, [(DEAD_HEADER, reason.encode())]) for value, reason in rows]
+        await self._send_to(producer, records, lambda: self._next(partitions), sending, topic)
 
     def _next(self, partitions: list[int]) -> int:
         """Where a batch of rows without key goes: as Kafka's sticky partitioner, one after another."""
@@ -181,27 +206,23 @@ class KafkaPublisher:
     async def _send_to(
         self,
         producer: AIOKafkaProducer,
-        frame: pl.DataFrame,
+        records: Iterable[Any],
         partition: Callable[[], int],
         sending: list[asyncio.Future[Any]],
+        topic: str = "",
     ) -> None:
+        """`topic` is another one than that of the sink."""
+        topic = topic or self._topic
         batch = producer.create_batch()
-        for record in self._records(frame):
+        for record in records:
             if _append(batch, record):
                 continue
-            sending.append(await self._send_batch(producer, batch, partition()))
+            sending.append(await _send_batch(producer, batch, topic, partition()))
             batch = producer.create_batch()
             if not _append(batch, record):
-                raise ExternalError(f"kafka topic {self._topic!r}: a record does not fit into an empty batch")
+                raise ExternalError(f"kafka topic {topic!r}: a record does not fit into an empty batch")
         if batch.record_count():
-            sending.append(await self._send_batch(producer, batch, partition()))
-
-    async def _send_batch(self, producer: AIOKafkaProducer, batch: BatchBuilder, partition: int) -> asyncio.Future[Any]:
-        batch.close()
-        future = await producer.send_batch(batch, self._topic, partition=partition)
-        future.add_done_callback(_retrieve)
-        await asyncio.sleep(0)  # a batch takes milliseconds to fill: others run in between
-        return future
+            sending.append(await _send_batch(producer, batch, topic, partition()))
 
     def _records(self, frame: pl.DataFrame) -> Any:
         """(timestamp, key, value, headers) per row."""
@@ -256,6 +277,26 @@ class KafkaPublisher:
         task = asyncio.ensure_future(_stop(producer))
         self._discarding.add(task)
         task.add_done_callback(self._discarding.discard)
+
+
+def check_codec(compression: str | None) -> None:
+    """Raise `PipelineError` if this process cannot compress so in a transaction."""
+    if compression is not None and not getattr(codec, f"has_{compression}")():
+        raise PipelineError(
+            f"kafka.Sink: compression={compression!r} with exactly-once needs the package cramjam, which is not there: "
+            "pip install cramjam on the task managers (and where a job is run or submitted), or write "
+            "compression='gzip', which needs none"
+        )
+
+
+async def _send_batch(
+    producer: AIOKafkaProducer, batch: BatchBuilder, topic: str, partition: int
+) -> asyncio.Future[Any]:
+    batch.close()
+    future = await producer.send_batch(batch, topic, partition=partition)
+    future.add_done_callback(_retrieve)
+    await asyncio.sleep(0)  # a batch takes milliseconds to fill: others run in between
+    return future
 
 
 def _append(batch: BatchBuilder, record: tuple[int, bytes | None, bytes | None, Any]) -> bool:

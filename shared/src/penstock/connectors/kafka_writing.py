@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import KafkaError, Producer
 
 from penstock.connectors.base import Prepared
-from penstock.connectors.kafka_encoding import HASH, HEADER, KEY, TIMESTAMP_MS, VALUE, KafkaEncoder
+from penstock.connectors.kafka_encoding import DEAD, DEAD_HEADER, HASH, HEADER, KEY, TIMESTAMP_MS, VALUE, KafkaEncoder
 from penstock.connectors.kafka_topics import LOG_WARNINGS, LOGGER, TopicAdmin
 from penstock.errors import ExternalError
 from penstock.kafka_clients import confluent_options
@@ -39,15 +39,20 @@ class KafkaWriter:
         headers: Sequence[str],
         attempt_number: int | None,
         partitions: int,
+        *,
+        dead_letters: str | None = None,
+        compression: str = "none",
     ) -> None:
-        """`attempt_number` is written into every record's headers, if given."""
+        """`attempt_number` is written into every record's headers, if given; `dead_letters` as in `KafkaPublisher`."""
         self._topic = topic
         self._encoder = encoder
         self._headers = tuple(headers)
         self._fixed = [] if attempt_number is None else [(ATTEMPT_HEADER, str(attempt_number).encode())]
         self._partitions = partitions
+        self._dead_letters = dead_letters
         self._failures: list[str] = []
         self._lock = threading.Lock()
+        admin, dead = TopicAdmin(settings, "penstock-sink"), [] if dead_letters is None else [dead_letters]
         self._where = f"kafka topic {topic!r} at {settings.brokers}"
         self._producer: Any = Producer(
             {
@@ -57,7 +62,8 @@ class KafkaWriter:
                 "delivery.timeout.ms": DELIVERY_TIMEOUT_MS,
                 "linger.ms": 5,
                 "batch.size": 1 << 20,
-                "message.max.bytes": max(1_000_000, TopicAdmin(settings, "penstock-sink").max_message_bytes(topic)),
+                "compression.type": compression,
+                "message.max.bytes": max(1_000_000, *(admin.max_message_bytes(name) for name in [topic, *dead])),
                 "queue.buffering.max.kbytes": 64 << 10,
                 "delivery.report.only.error": True,
                 "on_delivery": self._delivered,
@@ -70,7 +76,7 @@ class KafkaWriter:
         """See `SinkWriter.write`."""
         encoded = self._encoder.encode(frame)
         self.skipped += encoded.skipped
-        rows = encoded.frame
+        rows = self._without_dead(encoded.frame)
         times = rows[TIMESTAMP_MS].fill_null(0).to_list() if TIMESTAMP_MS in rows.columns else [0] * rows.height
         keys = rows[KEY].to_list() if KEY in rows.columns else [None] * rows.height
         hashes = rows[HASH].to_list() if HASH in rows.columns else [None] * rows.height
@@ -78,19 +84,29 @@ class KafkaWriter:
         headers = list(zip(*columns, strict=True)) if columns else [()] * rows.height
         for value, key, chosen, at, named in zip(rows[VALUE].to_list(), keys, hashes, times, headers, strict=True):
             partition = -1 if chosen is None else chosen % self._partitions
-            self._produce(value, key, partition, at, [*self._fixed, *zip(self._headers, named, strict=True)])
+            all_headers = [*self._fixed, *zip(self._headers, named, strict=True)]
+            self._produce(self._topic, value, key, partition, at, all_headers)
         self._producer.poll(0)
         self._check()
 
+    def _without_dead(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Send what is dead to its own topic; the rest."""
+        import polars as pl
+
+        if self._dead_letters is None:
+            return rows
+        for value, reason in rows.filter(pl.col(DEAD).is_not_null()).select(VALUE, DEAD).iter_rows():
+            self._produce(self._dead_letters, value, None, -1, 0, [*self._fixed, (DEAD_HEADER, reason.encode())])
+        return rows.filter(pl.col(DEAD).is_null())
+
     def _produce(
-        self, value: bytes | None, key: bytes | None, partition: int, at_ms: int, headers: list[tuple[str, Any]]
-    ) -> None:
+        self, topic: str, value: bytes | None, key: bytes | None, partition: int, at_ms: int,
+        headers: list[tuple[str, Any]],
+    ) -> None:  # fmt: skip
         """Waits while the producer's queue is full: that is how a slow cluster slows the job."""
         for _ in range(_POLLS):
             try:
-                self._producer.produce(
-                    self._topic, value, key, partition=partition, timestamp=at_ms, headers=headers or None
-                )
+                self._producer.produce(topic, value, key, partition=partition, timestamp=at_ms, headers=headers or None)
                 return
             except BufferError:
                 self._producer.poll(_POLL_S)

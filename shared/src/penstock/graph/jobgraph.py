@@ -7,7 +7,7 @@ and finds the functions, sources and sinks by the operators' node ids.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Literal
 
 import msgspec
@@ -324,7 +324,7 @@ class _Builder:
             inputs=tuple(link for _, link in self._links[node]) if chained else (),
             schema=schema_to_json(operation.sink.encoded_schema(node.schema)),
             event_time=False,
-            settings={"sink": operation.sink.kind},
+            settings={"sink": operation.sink.kind, **_dead_letters(operation.sink)},
             state="",
         )
 
@@ -376,6 +376,11 @@ def _needed_nodes(plan: LogicalPlan) -> set[Node]:
     for node in writes:
         needed.update(_ancestors(node))
     return needed
+
+
+def _dead_letters(sink: PublishedSink) -> Mapping[str, Any]:
+    """Where rows go that the encoder does not take, if anywhere: it counts them, so it says that."""
+    return {name: value for name, value in sink.describe().items() if name == "dead_letters"}
 
 
 def _links(node: Node) -> Iterator[tuple[Node, Link]]:
