@@ -330,6 +330,17 @@ async def test_rows_that_are_too_large_go_to_the_dead_letters(settings, delivery
         assert "the topic takes 20,000" in reason
 
 
+@pytest.mark.parametrize("delivery", WAYS)
+async def test_batches_are_no_larger_than_the_topic_takes(settings, delivery):
+    """Its limit is on batches, not on records."""
+    import polars as pl
+
+    target = Target(settings, delivery=delivery)
+    TopicAdmin(settings, "test").create(target.topic, 1, {"max.message.bytes": "20000"})
+    await WAYS[delivery](target, pl.DataFrame({"id": range(30), "name": ["x" * 15_000] * 30}))
+    assert len(await target.records()) == 30
+
+
 async def test_dead_letters_of_a_transaction_that_is_not_committed_are_not_seen(settings):
     """They are as exactly-once as the rows beside them."""
     import polars as pl

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     import polars as pl
 
 DELIVERY_TIMEOUT_MS: Final = 120_000
+BATCH_BYTES: Final = 1 << 20
+"""Records are sent in batches of this size, or of what the topic takes if that is less: a topic's limit is on batches."""
+BATCH_HEADER_BYTES: Final = 128
+"""More than what a batch has beside its records."""
 ATTEMPT_HEADER: Final = "penstock-attempt"
 _POLL_S: Final = 0.05
 _POLLS: Final = int(DELIVERY_TIMEOUT_MS / 1_000 / _POLL_S)
@@ -52,7 +56,8 @@ class KafkaWriter:
         self._dead_letters = dead_letters
         self._failures: list[str] = []
         self._lock = threading.Lock()
-        admin, dead = TopicAdmin(settings, "penstock-sink"), [] if dead_letters is None else [dead_letters]
+        admin = TopicAdmin(settings, "penstock-sink")
+        limits = [admin.max_message_bytes(name) for name in (topic, dead_letters) if name is not None]
         self._where = f"kafka topic {topic!r} at {settings.brokers}"
         self._producer: Any = Producer(
             {
@@ -61,9 +66,9 @@ class KafkaWriter:
                 "enable.idempotence": True,
                 "delivery.timeout.ms": DELIVERY_TIMEOUT_MS,
                 "linger.ms": 5,
-                "batch.size": 1 << 20,
+                "batch.size": min(BATCH_BYTES, min(limits) - BATCH_HEADER_BYTES),
                 "compression.type": compression,
-                "message.max.bytes": max(1_000_000, *(admin.max_message_bytes(name) for name in [topic, *dead])),
+                "message.max.bytes": max(1_000_000, *limits),
                 "queue.buffering.max.kbytes": 64 << 10,
                 "delivery.report.only.error": True,
                 "on_delivery": self._delivered,
