@@ -124,7 +124,7 @@ async def test_a_master_that_fails_is_opened_again(monkeypatch):
     """What nobody expected costs that master: the next adopts what runs, and requests are answered."""
     monkeypatch.setattr(unopened, "FIRST_PAUSE_MS", 20)
     handle, faults = JobMaster.handle, [0]
-    cluster = Cluster(rate=2_000)
+    cluster = Cluster(rate=700)  # a request is looked at again once a second, and the job is to run until then
     await cluster.submit()
 
     def faulty(master, event, now_ms):
