@@ -145,6 +145,14 @@ def test_frames_that_are_missing_fail_the_job(publisher: PublisherMachine, frame
     assert "Checkpoints 5 to 6 cover offsets 0 to 6" in command.reason
 
 
+def test_a_log_that_was_written_on_below_what_is_complete_fails_the_job(publisher: PublisherMachine):
+    """It has lost its end, and the next attempt wrote where rows had stood: to read on would lose both."""
+    publisher.handle(Covered((Interval(OLD, 0, 9, 4), Interval(NEW, 5, 8, 5))))
+    commands = read(publisher, Mark(0, 0, 2))
+    assert isinstance(commands[-1], FailJob)
+    assert "it ended at 5 when an attempt began, 9 was complete" in commands[-1].reason
+
+
 def test_a_gap_between_two_chunks_fails_the_job(publisher: PublisherMachine):
     """The mark says where the chunk before ended; what another attempt had published before says nothing."""
     publisher.handle(Covered((Interval(NEW, 0, 9, 5),)))

@@ -11,6 +11,7 @@ which its end was taken. Where that is not so, rows that are complete are gone: 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -327,6 +328,9 @@ class PublisherMachine:
         run = self._run()
         if not run:
             return self._next()
+        for earlier, later in itertools.pairwise(self._intervals):
+            if later.start < earlier.end:  # written on there: to read past it would lose the later rows too
+                return self._damaged(f"it ended at {later.start} when an attempt began, {earlier.end} was complete")
         self.phase = PublisherPhase.READING_FRAMES
         return [ReadFrames(max(run[0].start, mark.position), run[-1].end, self._chunk_bytes)]
 
