@@ -336,7 +336,8 @@ class JobShell:
                     await self._feed(event)
                     if isinstance(event, SlotsOffered):
                         self._offered = event
-                    self._look_for_slots()
+                    if isinstance(event, SlotsOffered | Ticked):
+                        self._look_for_slots()
                 deleting.cancel()
             await self._after(self.ended.result())
         finally:
