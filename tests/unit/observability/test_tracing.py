@@ -112,11 +112,14 @@ async def test_a_job_leaves_one_trace_per_deployment_and_checkpoint() -> None:
     assert all(slots.end_time <= span.start_time for span in starts)
 
     checkpoints = traced.named("checkpoint")
-    numbers = [attribute(span, "penstock.checkpoint.id") for span in checkpoints]
+    numbers = sorted(int(str(attribute(span, "penstock.checkpoint.id"))) for span in checkpoints)
     assert numbers == list(range(1, len(numbers) + 1))
     assert len(numbers) >= 2
-    for checkpoint in checkpoints:
-        assert checkpoint.status.status_code is StatusCode.UNSET
+    # The final checkpoint does not wait for one that is under way, which is aborted once the later one is complete.
+    complete = [span for span in checkpoints if span.status.status_code is StatusCode.UNSET]
+    assert numbers[-1] in {attribute(span, "penstock.checkpoint.id") for span in complete}
+    assert len(complete) >= len(numbers) - 1
+    for checkpoint in complete:
         acks = traced.below(checkpoint, "checkpoint acknowledgement")
         assert {_subtask(span) for span in acks} == {_subtask(span) for span in starts}
         sizes = [attribute(span, "penstock.snapshot.size") for span in acks]
