@@ -15,7 +15,7 @@ from typing import Any
 from penstock.errors import ProtocolError
 from penstock.protocol.frames import Channel, Frame, FrameKind
 from penstock.protocol.messages import Flavour
-from penstock.protocol.watermarks import InputProgress, combined
+from penstock.protocol.watermarks import CombinedProgress, InputProgress
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 
@@ -81,10 +81,13 @@ class InputGate:
     def __init__(self, attempt: str, channels: Iterable[Channel]) -> None:
         self._attempt = attempt
         self._channels = {channel: _ChannelState() for channel in channels}
+        self._progress = CombinedProgress(self._channels.values())
         self._stash: list[_Stashed] = []
         self._watermark = MIN_WATERMARK
         self._idle = False
         self._aligning: Frame | None = None
+        self._arrived = 0
+        """On how many channels the barrier of `_aligning` has come."""
         self._snapshot_due = False
 
     @property
@@ -146,12 +149,14 @@ class InputGate:
             raise ProtocolError("resume without a snapshot that was due")
         self._snapshot_due = False
         self._aligning = None
+        self._arrived = 0
+        commands: list[GateCommand] = []
         for state in self._channels.values():
             state.barriers.popleft()
             state.stashed = 0
+            if state.barriers:
+                self._align(state.barriers[0], commands)
         held, self._stash = self._stash, []
-        commands: list[GateCommand] = []
-        self._check_alignment(commands)
         for item in held:
             self._accept(item, commands)
         return commands
@@ -165,17 +170,19 @@ class InputGate:
         frame = item.frame
         match frame.kind:
             case FrameKind.DATA:
-                state.wake(self._watermark)
+                if state.idle:
+                    self._progress.wake(state, self._watermark)
                 self._idle = False
                 commands.append(Deliver(frame.channel, item.ref, item.size_bytes))
             case FrameKind.BARRIER:
                 state.barriers.append(frame)
-                self._check_alignment(commands)
+                if len(state.barriers) == 1:
+                    self._align(frame, commands)
             case FrameKind.WATERMARK:
-                state.advance(frame.watermark, self._watermark)
+                self._progress.advance(state, frame.watermark, self._watermark)
                 self._combine(commands)
             case FrameKind.IDLE:
-                state.rest()
+                self._progress.rest(state)
                 self._combine(commands)
         state.processed_bytes += item.size_bytes
 
@@ -187,25 +194,22 @@ class InputGate:
             return True
         return bool(state.barriers) and state.barriers[0].flavour == "aligned"
 
-    def _check_alignment(self, commands: list[GateCommand]) -> None:
-        heads = [state.barriers[0] for state in self._channels.values() if state.barriers]
-        if not heads:
-            return
-        first = heads[0]
-        for head in heads:
-            if (head.checkpoint, head.nonce) != (first.checkpoint, first.nonce):
-                raise ProtocolError(
-                    f"channels disagree on the barriers: {head.channel} delivered checkpoint {head.checkpoint}, "
-                    f"{first.channel} delivered {first.checkpoint}"
-                )
-        self._aligning = first
-        if len(heads) == len(self._channels):
+    def _align(self, barrier: Frame, commands: list[GateCommand]) -> None:
+        """The oldest barrier of one more channel: all channels must deliver the same ones in the same order."""
+        first = self._aligning = self._aligning or barrier
+        if (barrier.checkpoint, barrier.nonce) != (first.checkpoint, first.nonce):
+            raise ProtocolError(
+                f"channels disagree on the barriers: {barrier.channel} delivered checkpoint {barrier.checkpoint}, "
+                f"{first.channel} delivered {first.checkpoint}"
+            )
+        self._arrived += 1
+        if self._arrived == len(self._channels):
             self._snapshot_due = True
             commands.append(Align(first.checkpoint, first.nonce, first.flavour))
 
     def _combine(self, commands: list[GateCommand]) -> None:
         """What of event time has changed is said once."""
-        watermark, idle = combined(self._channels.values(), self._watermark)
+        watermark, idle = self._progress.combined(self._watermark)
         if watermark > self._watermark:
             self._watermark = watermark
             commands.append(AdvanceWatermark(watermark))

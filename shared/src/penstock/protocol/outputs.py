@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -41,11 +41,12 @@ class OutputLedger:
         self._producer = producer
         self._outputs = {output: _OutputState() for output in outputs}
         self._credit_bytes = credit_bytes
+        self._blocked: dict[OutputId, None] = {}
 
     @property
-    def outputs(self) -> tuple[OutputId, ...]:
+    def outputs(self) -> Collection[OutputId]:
         """All partitions written to."""
-        return tuple(self._outputs)
+        return self._outputs.keys()
 
     def data(self, output: OutputId, rows: int, size_bytes: int) -> Frame:
         """The header of the next DATA frame; its rows and bytes are counted as sent."""
@@ -53,6 +54,8 @@ class OutputLedger:
         frame = self._next(output, state, FrameKind.DATA, rows=rows, ordinal=state.ordinal)
         state.ordinal += rows
         state.sent_bytes += size_bytes
+        if state.sent_bytes - state.processed_bytes >= self._credit_bytes:
+            self._blocked[output] = None
         return frame
 
     def watermark(self, output: OutputId, watermark: int) -> Frame:
@@ -81,17 +84,15 @@ class OutputLedger:
         """The consumer has processed so many bytes of this attempt's channel in all (older reports are ignored)."""
         state = self._outputs[output]
         state.processed_bytes = max(state.processed_bytes, processed_bytes)
+        if state.sent_bytes - state.processed_bytes < self._credit_bytes:
+            self._blocked.pop(output, None)
 
-    def blocked(self) -> list[OutputId]:
+    def blocked(self) -> Collection[OutputId]:
         """The partitions without credit. Asked before an input batch is taken, never in the middle of one.
 
         A channel with nothing outstanding always has credit, so one frame larger than the budget passes.
         """
-        return [
-            output
-            for output, state in self._outputs.items()
-            if state.sent_bytes - state.processed_bytes >= self._credit_bytes
-        ]
+        return self._blocked.keys()
 
     def last_seqs(self) -> dict[OutputId, int]:
         """The newest seq per partition; -1 if nothing was cut."""

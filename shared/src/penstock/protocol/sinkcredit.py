@@ -21,6 +21,9 @@ class SinkCredit:
         self._scanned: dict[Channel, int] = {}
         self._frames: deque[tuple[int, int]] = deque()
         """(offset behind the frame, bytes) of what was scanned and is not published."""
+        self._uncovered: deque[tuple[int, int]] = deque()
+        """Those of them that COMPLETE does not cover."""
+        self._waiting_bytes = 0
         self._covered = 0
         self._published = 0
 
@@ -28,21 +31,29 @@ class SinkCredit:
         """A frame was scanned; `offset` is the one behind it."""
         self._scanned[channel] = self._scanned.get(channel, 0) + size_bytes
         self._frames.append((offset, size_bytes))
+        self._uncovered.append((offset, size_bytes))
+        self.covered(self._covered)
 
     def covered(self, offset: int) -> None:
         """COMPLETE covers everything below `offset`."""
         self._covered = max(self._covered, offset)
+        while self._uncovered and self._uncovered[0][0] <= self._covered:
+            self._waiting_bytes += self._uncovered.popleft()[1]
 
     def published(self, offset: int) -> None:
         """Everything below `offset` is published."""
         self._published = max(self._published, offset)
         while self._frames and self._frames[0][0] <= self._published:
-            self._frames.popleft()
+            end, size_bytes = self._frames.popleft()
+            if end <= self._covered:
+                self._waiting_bytes -= size_bytes
+            else:
+                self._uncovered.popleft()
 
     @property
     def waiting_bytes(self) -> int:
         """Bytes that COMPLETE covers and that are not published."""
-        return sum(size for offset, size in self._frames if offset <= self._covered)
+        return self._waiting_bytes
 
     def processed_bytes(self) -> dict[Channel, int]:
         """Per channel, the bytes that no longer count against its credit."""
