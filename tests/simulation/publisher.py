@@ -12,7 +12,7 @@ from penstock.errors import ExternalError
 from penstock.ports import BlobNotFoundError, OffsetOutOfRangeError
 from penstock.protocol import publishing as p
 from penstock.protocol.frames import Channel
-from penstock.protocol.manifests import Interval, decode_manifest, manifest_key
+from penstock.protocol.manifests import Interval, PartitionIntervals, decode_manifest, manifest_key
 from penstock.protocol.sinkcredit import SinkCredit
 from penstock.protocol.subtask import Publish
 
@@ -39,6 +39,7 @@ class Publisher:
             first_position=task.deploy.start_offset if intervals is None else None,
         )
         self._initial = tuple(intervals or ())
+        self._intervals = PartitionIntervals(task.deploy.attempt, task.deploy.start_offset, self._initial)
         self._epoch = 0
         self._credit = SinkCredit(self._world.scenario.credit_bytes)
         self.published = 0
@@ -58,9 +59,14 @@ class Publisher:
         """A frame of the sink exchange was scanned."""
         self._credit.scanned(channel, size_bytes, offset)
 
+    def acknowledged(self, checkpoint: int, position: int) -> None:
+        """The barrier of a checkpoint has come."""
+        self._intervals.acknowledged(checkpoint, position)
+
     def load(self, command: Publish) -> Work:
-        """COMPLETE: its manifest says what may be published."""
+        """COMPLETE: what may be published is what its manifest says, though publishers need not read that."""
         deploy = self._task.deploy
+        known = self._intervals.completed(command.checkpoint, self.published)
         key = manifest_key(deploy.job, deploy.attempt, command.checkpoint, command.nonce)
         while True:
             try:
@@ -71,6 +77,8 @@ class Publisher:
             except ExternalError:
                 yield self._task.worker.sleep(self._world.kernel.short(20, 50))
         intervals = manifest.intervals["w"][self._task.index]
+        if known and not _say_the_same(known, intervals):
+            raise Violation(f"{deploy.subtask} takes {known} for complete, the manifest says {intervals}")
         self._credit.covered(max(interval.end for interval in intervals))
         self._world.step(self._task.worker, "covered")
         self._handle(p.Covered(intervals))
@@ -179,3 +187,9 @@ class Publisher:
             self._handle(p.FramesRead(frames, end))
         else:
             self._handle(p.FramesGone(f"it ends at {partition.end}"))
+
+
+def _say_the_same(known: Sequence[Interval], manifest: Sequence[Interval]) -> bool:
+    """Whether both name the same frames of the same attempts, but for a beginning that is published."""
+    mine, said = ({(i.attempt, o) for i in each for o in range(i.start, i.end)} for each in (known, manifest))
+    return mine <= said and all(offset < known[0].start for _, offset in said - mine)

@@ -286,6 +286,8 @@ class Task:
                 self._barriers[command.checkpoint] = self._barrier_offset
                 # a publisher's vertex has one channel, so the frame being handled now is the barrier
                 self.snapshots.freeze(command.checkpoint, self._barrier_offset if self.vertex == "w" else 0)
+                if self.publisher is not None:
+                    self.publisher.acknowledged(command.checkpoint, self._barrier_offset)
                 self.world.froze(self, command.checkpoint)
                 self._feed(subtask.Frozen(command.checkpoint))
             case subtask.FlushRows():

@@ -6,7 +6,7 @@ frames count in which range of the sink's exchange. Every manifest repeats those
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -168,3 +168,36 @@ def open_intervals(
                 kept.append(Interval(attempt, start, positions[partition], checkpoint))
             result[sink][partition] = tuple(kept)
     return result
+
+
+class PartitionIntervals:
+    """What a publisher knows of its own partition without reading manifests: the same as they say (`open_intervals`).
+
+    Its ack said where the barrier of a checkpoint stands, and what COMPLETE adds is the way from the one before. So
+    nobody reads the manifest of every checkpoint, which has as much to say of every other subtask.
+    """
+
+    def __init__(self, attempt: str, start_offset: int, restored: Sequence[Interval]) -> None:
+        """`restored` are those of the checkpoint that the attempt starts from."""
+        self._attempt = attempt
+        self._end = start_offset
+        self._open = tuple(restored)
+        self._barriers: dict[int, int] = {}
+
+    def acknowledged(self, checkpoint: int, position: int) -> None:
+        """The barrier of this checkpoint ends at `position`."""
+        self._barriers[checkpoint] = position
+
+    def completed(self, checkpoint: int, published: int) -> tuple[Interval, ...]:
+        """All that is complete and not known to be published; nothing if COMPLETE of `checkpoint` was heard before.
+
+        `published` is the checkpoint up to which everything is known to be visible.
+        """
+        end = self._barriers.get(checkpoint)
+        if end is None:
+            return ()
+        self._barriers = {n: position for n, position in self._barriers.items() if n > checkpoint}
+        kept = tuple(interval for interval in self._open if interval.checkpoint > published)
+        self._open = (*kept, Interval(self._attempt, self._end, end, checkpoint))
+        self._end = end
+        return self._open

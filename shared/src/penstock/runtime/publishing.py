@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 import structlog
 
 from penstock.connectors.base import PublishContext, PublishedSink, SinkPublisher
-from penstock.errors import ExternalError, PipelineError
+from penstock.errors import PipelineError
 from penstock.graph.executiongraph import ExecutionGraph, exchange_topic
 from penstock.graph.jobgraph import JobGraph
 from penstock.graph.logical import LogicalPlan, Write
-from penstock.ports import BlobNotFoundError
 from penstock.protocol.channels import AdvanceWatermark, BecomeIdle, Deliver
-from penstock.protocol.manifests import Interval, Manifest, decode_manifest, manifest_key
+from penstock.protocol.manifests import Interval, Manifest, PartitionIntervals
 from penstock.protocol.messages import AnyEvent, Deploy, SubtaskSnapshot, TaskState, TaskStatus
 from penstock.protocol.outputs import OutputLedger
 from penstock.protocol.publishing import FramesGone, FramesRead, Mark, PublisherMachine, ReadFrames
@@ -60,7 +59,6 @@ BACKLOG_BYTES: Final = 256 << 20
 """How much of what COMPLETE covers may wait in the log before producers are slowed down."""
 KEPT_BYTES: Final = 64 << 20
 """How much of what was scanned is kept in memory until it is published; the rest is read from the log again."""
-RETRY_MS: Final = 200
 SLICE_EVENTS: Final = 500
 
 _log = structlog.get_logger("penstock.publishing")
@@ -107,8 +105,9 @@ class PublishingRunner:
             deploy, log, self._credit.processed_bytes, services.settings.credit_bytes, inbox.put
         )
         restored = self._restored(manifest)
-        self._intervals = restored or ()
-        first = min((interval.start for interval in self._intervals), default=deploy.start_offset)
+        self._initial = restored or ()
+        self._intervals = PartitionIntervals(deploy.attempt, deploy.start_offset, self._initial)
+        first = min((interval.start for interval in self._initial), default=deploy.start_offset)
         self._reader.hold("reader", deploy.start_offset)
         self._reader.hold("mark", first)
         machine = PublisherMachine(
@@ -153,7 +152,7 @@ class PublishingRunner:
             self._beside(self._reader.fetch())
             self._beside(self._reader.report_credit())
             self._beside(self._reader.trim())
-            self._beside(self._loop.run(self._intervals))
+            self._beside(self._loop.run(self._initial))
             await self._work()
             for task in list(self._tasks):
                 task.cancel()
@@ -239,13 +238,13 @@ class PublishingRunner:
                 self._feed(BarrierSent(command.checkpoint))
             case Upload():
                 # its one channel delivered the barrier just now, and nothing behind it was fed
+                self._intervals.acknowledged(command.checkpoint, self._reader.position)
                 snapshot = SubtaskSnapshot(watermark=self._watermark, position=self._reader.position)
                 self._feed(Uploaded(command.checkpoint, command.nonce, snapshot))
             case Send():
                 self._send_event(command.message)
             case Publish():
-                self._reader.completed(command.checkpoint)
-                self._beside(self._load(command))
+                self._completed(command)
             case FlushRows() | BecomeIdle() | EmitEndOfTime() | SetPaused() | ReportEnded() | Finish():
                 pass
             case _:
@@ -253,23 +252,13 @@ class PublishingRunner:
 
     # -- publishing -----------------------------------------------------------------------------------------------------
 
-    async def _load(self, command: Publish) -> None:
-        """COMPLETE: its manifest says what may be published."""
-        deploy = self.deploy
-        key = manifest_key(deploy.job, deploy.attempt, command.checkpoint, command.nonce)
-        while True:
-            try:
-                manifest = decode_manifest(await self._services.blobs.get(key), key)
-                break
-            except BlobNotFoundError:
-                _log.debug("manifest is gone: a newer one says all that it said", key=key)
-                return
-            except ExternalError as error:
-                _log.warning("manifest: no certain answer, trying again", key=key, error=str(error))
-                await self._services.clock.sleep_ms(RETRY_MS)
-        intervals = manifest.intervals[deploy.subtask.vertex][deploy.subtask.index]
-        self._credit.covered(max(interval.end for interval in intervals))
-        self._loop.covered(intervals)
+    def _completed(self, command: Publish) -> None:
+        """COMPLETE: what stands before its barrier may be published."""
+        self._reader.completed(command.checkpoint)
+        intervals = self._intervals.completed(command.checkpoint, self._published)
+        if intervals:
+            self._credit.covered(intervals[-1].end)
+            self._loop.covered(intervals)
 
     async def _read(self, command: ReadFrames) -> FramesRead | FramesGone:
         """Frames of the asked range, from memory or from the log."""
