@@ -483,7 +483,7 @@ class CoordinatorService:
     def _on_event(self, event: Heartbeat | Acknowledged | Declined | TaskChanged, now_ms: int) -> None:
         match event:
             case Heartbeat(leaving=reason) if reason:
-                self._gone(event.worker, reason)
+                self._gone({event.worker: reason})
             case Heartbeat():
                 self._on_heartbeat(event, now_ms)
             case TaskChanged(worker=name, status=status):
@@ -566,8 +566,8 @@ class CoordinatorService:
                 for worker in self._workers.values():
                     worker.seen_ms += now_ms - last_ms
             last_ms = now_ms
-            for name in self._silent(now_ms):
-                self._gone(name, f"no heartbeat for {now_ms - self._workers[name].seen_ms} ms")
+            silent = self._silent(now_ms)
+            self._gone({name: f"no heartbeat for {now_ms - self._workers[name].seen_ms} ms" for name in silent})
 
     def _silent(self, now_ms: int) -> list[str]:
         """Workers to give up: silent for too long, or of the same task manager as such a one and silent with it.
@@ -586,14 +586,16 @@ class CoordinatorService:
             if name in late or (worker.heartbeat.host in hosts and now_ms - worker.seen_ms >= longest_ms / 2)
         ]
 
-    def _gone(self, name: str, reason: str) -> None:
-        if self._workers.pop(name, None) is None:
-            return
-        _log.info("worker gone", worker=name, reason=reason)
-        self._slots.gone(name)
-        for shell in self._jobs.values():
-            shell.tell(WorkerGone(name, reason))
+    def _gone(self, reasons: Mapping[str, str]) -> None:
+        """These workers are lost. Jobs hear first which slots are left: the next attempt must not begin on the others."""
+        gone = {name: reason for name, reason in reasons.items() if self._workers.pop(name, None) is not None}
+        for name, reason in gone.items():
+            _log.info("worker gone", worker=name, reason=reason)
+            self._slots.gone(name)
         self._offer()
+        for shell in self._jobs.values():
+            for name, reason in gone.items():
+                shell.tell(WorkerGone(name, reason))
 
     def _tell(self, job: str, event: StatusReported | AckReceived) -> None:
         if job in self._jobs:
