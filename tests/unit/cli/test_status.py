@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
 from penstock import Pipeline, count, tumbling
 from penstock.cli.following import progress_of
 from penstock.cli.jobs import status_lines
@@ -72,6 +74,20 @@ def test_counters_of_another_attempt_make_no_rate() -> None:
     row = shown(detail((5_000, 5_000), 900, 100), detail((10, 10), 5, 5, attempts=2))
     assert (row["rows/s"], row["busy"]) == ("", "50%")
     assert shown(None, detail((0, 0), 0, 0))["busy"] == ""
+
+
+def test_what_subtasks_wait_for_is_said() -> None:
+    """Once for all that wait for the same thing; and that the leader hears nobody, with the time of what is shown."""
+    waiting = detail((0, 0, 0, 0, 0), 0, 0)
+    source, *others = waiting.vertices
+    tasks = tuple(msgspec.structs.replace(task, waits_for="append to x: no broker answers") for task in source.tasks)
+    waiting = msgspec.structs.replace(waiting, vertices=(msgspec.structs.replace(source, tasks=tasks), *others))
+    expected = f"waiting      {source.id}[0], {source.id}[1], {source.id}[2] and 2 more: append to x: no broker answers"
+    lines = status_lines(waiting, AT)
+    assert expected in lines
+    assert not any("heard nothing" in line for line in lines)
+    deaf = status_lines(msgspec.structs.replace(waiting, deaf_us=12_000_000), AT)
+    assert any("heard nothing from the brokers for 12.0s" in line and "2026-01-01 11:59:48Z" in line for line in deaf)
 
 
 def test_the_age_of_the_newest_checkpoint_is_said() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -240,3 +241,28 @@ async def test_with_the_store_away_what_the_leader_shows_is_shown(monkeypatch: p
         finally:
             await other.client.close()
             await other.http.aclose()
+
+
+async def test_a_leader_that_hears_no_broker_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No heartbeat comes through then: without that a job would be shown as it was, with no word of why it stands."""
+    async with small_cluster() as cluster:
+        job = await cluster.submit()
+        await cluster.checkpointed(job)
+
+        async def away(*_: Any, **__: Any) -> Any:
+            await asyncio.sleep(0.05)
+            raise ExternalError("no broker answers")
+
+        async def deaf() -> bool:
+            heard = {(await cluster.client.job(job)).deaf_us, (await cluster.client.jobs()).deaf_us}
+            return all(us >= 3_000_000 for us in heard)
+
+        async def heard() -> bool:
+            return not (await cluster.client.job(job)).deaf_us and not (await cluster.client.overview()).deaf_us
+
+        assert await heard()
+        with monkeypatch.context() as patch:
+            for call in ("read", "append"):
+                patch.setattr(cluster.log, call, away)
+            await until(deaf, "the leader says that it hears nobody", 15)
+        await until(heard, "the leader hears the brokers again", 15)

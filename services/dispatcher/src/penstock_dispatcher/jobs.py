@@ -179,7 +179,7 @@ class Jobs:
                 (found_in_view(job, str(error)) for job in view.jobs), key=lambda one: -one.submit.submitted_us
             )
             missing = f"{error}; jobs that have ended are not shown"
-            return JobList(tuple(map(summary_of, shown)), view.leader, missing)
+            return JobList(tuple(map(summary_of, shown)), view.leader, missing, view.deaf_us)
 
     async def _list_stored(self, view: ClusterView | None) -> JobList:
         active = await self._cluster.active()
@@ -192,7 +192,9 @@ class Jobs:
             *sorted(running, key=lambda job: -job.submitted_us),
             *sorted(map(summary_of_finished, ended.values()), key=lambda job: -job.submitted_us),
         ]
-        return JobList(tuple(summaries), view.leader if view is not None else "")
+        if view is None:
+            return JobList(tuple(summaries), "")
+        return JobList(tuple(summaries), view.leader, deaf_us=view.deaf_us)
 
 
 def found_in_view(view: JobView, missing: str) -> Found:
@@ -265,6 +267,7 @@ def detail_of(found: Found) -> JobDetail:
         failures=failures,
         graph=history.graph,
         missing=found.missing,
+        deaf_us=view.deaf_us if view is not None else 0,
     )
 
 

@@ -134,6 +134,7 @@ class PenstockRoutes:
                 counts,
                 __version__,
                 view.scaling,
+                view.deaf_us,
             )
         )
 

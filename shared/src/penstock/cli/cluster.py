@@ -110,3 +110,11 @@ def state_text(job: JobSummary) -> str:
 def slots(count: int) -> str:
     """`1 more slot`, `3 more slots`."""
     return f"{count} more slot{'s' if count > 1 else ''}"
+
+
+def deaf_line(deaf_us: int, now_us: int) -> str:
+    """That the brokers are away, as the leader sees it; `now_us` is the time at which it was asked."""
+    return (
+        f"the coordinator has heard nothing from the brokers for {span(deaf_us)}: what is shown of subtasks and task "
+        f"managers is of {moment(now_us - deaf_us)}; look whether Kafka runs (penstock doctor)"
+    )

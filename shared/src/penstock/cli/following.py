@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from penstock.cli.cluster import slots
+from penstock.cli.cluster import deaf_line, slots
 from penstock.cli.display import Rate, live_view, summary_lines
 from penstock.client import ClusterClient, NoAnswerError
 from penstock.client.documents import ENDED, JobDetail
@@ -32,7 +32,7 @@ def progress_of(detail: JobDetail) -> JobProgress:
             subtask, state = SubtaskId(vertex.id, task.index), _state(task.state)
             progress.statuses[subtask] = TaskStatus(
                 job=detail.summary.job, attempt="", subtask=subtask, state=state, published=task.published,
-                error=task.error, metrics=task.metrics, progress=task.progress,
+                error=task.error, metrics=task.metrics, progress=task.progress, waits_for=task.waits_for,
             )  # fmt: skip
     for seen in detail.checkpoints:
         done_us = seen.triggered_us + seen.duration_us if seen.duration_us is not None else None
@@ -62,6 +62,7 @@ class Follower:
     _missing: int = 0
     _failures: int = 0
     _silent: bool = False
+    _deaf: bool = False
     _rate: Rate = field(default_factory=Rate)
     _started_s: float = field(default_factory=time.monotonic)
 
@@ -103,6 +104,9 @@ class Follower:
                 "rescale this one"
             )
         self._missing = job.missing_slots
+        if detail.deaf_us and not self._deaf:
+            self.say(deaf_line(detail.deaf_us, time.time_ns() // 1_000))
+        self._deaf = bool(detail.deaf_us)
         for failure in detail.failures[self._failures :]:
             self.say(f"failed, and starts again from the newest checkpoint: {failure}")
         self._failures = len(detail.failures)

@@ -7,7 +7,17 @@ import time
 
 import msgspec
 
-from penstock.cli.cluster import lasted, moment, print_json, print_table, slots, span, state_text, with_cluster
+from penstock.cli.cluster import (
+    deaf_line,
+    lasted,
+    moment,
+    print_json,
+    print_table,
+    slots,
+    span,
+    state_text,
+    with_cluster,
+)
 from penstock.cli.following import progress_of
 from penstock.cli.runs import run_row, run_status
 from penstock.cli.vertices import COLUMNS, RIGHT, Look, vertex_rows
@@ -36,6 +46,8 @@ def jobs_command(arguments: argparse.Namespace) -> int:
         return 0
     if listed.missing:
         print(f"not all is known: {listed.missing}, nor are runs on Spark")
+    if listed.deaf_us:
+        print(deaf_line(listed.deaf_us, time.time_ns() // 1_000))
     if not listed.leader and listed.jobs:
         print("no coordinator leads the cluster now; this is what the job logs say")
     if not jobs and not shown_runs:
@@ -72,7 +84,7 @@ def status_command(arguments: argparse.Namespace) -> int:
     if detail.summary.state == "RUNNING" and detail.summary.live and not detail.missing:
         time.sleep(BETWEEN_LOOKS_S)
         detail = with_cluster(arguments, lambda cluster: cluster.job(found.id))
-        before, now = now, _look(detail)
+        before, now = now if not detail.deaf_us else None, _look(detail)
     for line in status_lines(detail, time.time_ns() // 1_000):
         print(line)
     if detail.vertices:
@@ -99,12 +111,28 @@ def status_lines(detail: JobDetail, now_us: int) -> list[str]:
     ]
     if detail.missing:
         lines.append(f"not all is known: {detail.missing}; this is what the coordinator shows")
+    if detail.deaf_us:
+        lines.append(deaf_line(detail.deaf_us, now_us))
+    lines += _waiting_lines(detail)
     if job.missing_slots:
         lines.append(f"it waits for {slots(job.missing_slots)}: start a task manager, or rescale it")
     if not job.live and job.state not in ENDED:
         lines.append("no coordinator leads the cluster now; this is what the job's log says")
     lines += [f"failure      {failure}" for failure in detail.failures[-3:]]
     return lines
+
+
+def _waiting_lines(detail: JobDetail) -> list[str]:
+    """What subtasks wait for that does not answer, a line for each such thing."""
+    waiting: dict[str, list[str]] = {}
+    for vertex in detail.vertices:
+        for task in vertex.tasks:
+            if task.waits_for:
+                waiting.setdefault(task.waits_for, []).append(f"{vertex.id}[{task.index}]")
+    return [
+        f"waiting      {', '.join(who[:3])}{f' and {len(who) - 3} more' if len(who) > 3 else ''}: {what}"
+        for what, who in waiting.items()
+    ]
 
 
 def _checkpoint_age(detail: JobDetail, now_us: int) -> str:

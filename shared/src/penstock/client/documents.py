@@ -144,6 +144,9 @@ class JobList(msgspec.Struct, frozen=True):
     """Who leads the cluster; empty if nobody does."""
     missing: str = ""
     """What could not be read, and why; then jobs are shown as their leader sees them."""
+    deaf_us: int = 0
+    """For how long the leader has heard nothing from the brokers: what it says of subtasks is so old. 0 while it hears
+    them."""
 
 
 class JobDetail(msgspec.Struct, frozen=True):
@@ -159,6 +162,9 @@ class JobDetail(msgspec.Struct, frozen=True):
     graph: dict[str, Any]
     missing: str = ""
     """Why the job's log could not be read; then all this is what its leader shows."""
+    deaf_us: int = 0
+    """For how long the leader has heard nothing from the brokers: the vertices are shown as they were then. 0 while it
+    hears them."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
@@ -261,3 +267,5 @@ class Overview(msgspec.Struct, frozen=True):
     version: str
     scaling: ScalingView | None = None
     """Where the coordinator sets the number of task managers."""
+    deaf_us: int = 0
+    """For how long the leader has heard nothing from the brokers; 0 while it hears them."""

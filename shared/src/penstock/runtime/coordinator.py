@@ -83,6 +83,8 @@ NO_STARTER: Final = (
 READ_S: Final = 1.0
 DEAF_MS: Final = 1_500
 """A read that lasts for longer, where `READ_S` was asked for, found no broker."""
+DEAF_SHOWN_MS: Final = 3_000
+"""A leader that has heard nothing from brokers for so long says so to people."""
 EVENTS_KEPT_BYTES: Final = 8 << 20
 """Events that were obeyed are trimmed away now and then."""
 
@@ -192,6 +194,7 @@ class CoordinatorService:
         """Compete for the lease, lead while it is held; ends by cancellation and gives the lease back."""
         await create_control_topics(self._patient.log)
         _, events = await self._patient.log.offsets(EVENTS, 0)
+        self._heard_ms = self._ports.clock.monotonic_ms()
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._read_events(events))
@@ -662,9 +665,11 @@ class CoordinatorService:
 
     def view(self) -> ClusterView:
         """The cluster as it is now."""
+        clock, deaf_ms = self._ports.clock, self._ports.clock.monotonic_ms() - self._heard_ms
         view = view_of_cluster(
-            self.name, self._address, self.epoch, self._ports.clock.now_us(), self._jobs, self._workers, self._slots
-        )
+            self.name, self._address, self.epoch, clock.now_us(), self._jobs, self._workers, self._slots,
+            deaf_ms * 1_000 if deaf_ms >= DEAF_SHOWN_MS else 0,
+        )  # fmt: skip
         view = msgspec.structs.replace(view, jobs=view.jobs + self._unopened.views())
         return view if self._scaler is None else msgspec.structs.replace(view, scaling=self._scaler.view())
 

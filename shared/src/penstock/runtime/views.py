@@ -96,6 +96,8 @@ class JobView(msgspec.Struct, frozen=True):
     """What made attempts fail, newest last."""
     graph: dict[str, Any] = {}
     artifact: Artifact | None = None
+    deaf_us: int = 0
+    """See `ClusterView`."""
 
 
 class WorkerView(msgspec.Struct, frozen=True):
@@ -124,6 +126,9 @@ class ClusterView(msgspec.Struct, frozen=True):
     jobs: tuple[JobView, ...]
     scaling: ScalingView | None = None
     """None where the number of task managers is not the coordinator's to set."""
+    deaf_us: int = 0
+    """For how long the leader has heard nothing from the brokers: what it shows of workers and subtasks is so old. 0
+    while it hears them."""
 
 
 def view_of_cluster(
@@ -134,8 +139,9 @@ def view_of_cluster(
     jobs: Mapping[str, JobShell],
     workers: Mapping[str, Worker],
     slots: SlotPool,
+    deaf_us: int = 0,
 ) -> ClusterView:
-    """What the leader knows now."""
+    """What the leader knows now; `deaf_us` as the view says it."""
     where = {
         (status.attempt, status.subtask): name for name, worker in workers.items() for status in worker.tasks.values()
     }
@@ -147,7 +153,8 @@ def view_of_cluster(
         slots.total,
         slots.free,
         tuple(_worker_view(name, worker, slots) for name, worker in sorted(workers.items())),
-        tuple(_view_or_reason(shell, where) for _, shell in sorted(jobs.items())),
+        tuple(_view_or_reason(shell, where, deaf_us) for _, shell in sorted(jobs.items())),
+        deaf_us=deaf_us,
     )
 
 
@@ -156,10 +163,10 @@ def _worker_view(name: str, worker: Worker, slots: SlotPool) -> WorkerView:
     return WorkerView(name, beat.host, beat.slots, slots.used(name), len(worker.tasks), beat.memory_bytes)
 
 
-def _view_or_reason(shell: JobShell, where: Mapping[tuple[str, SubtaskId], str]) -> JobView:
+def _view_or_reason(shell: JobShell, where: Mapping[tuple[str, SubtaskId], str], deaf_us: int) -> JobView:
     """What cannot be shown of one job must not hide the others."""
     try:
-        return view_of_job(shell, where)
+        return msgspec.structs.replace(view_of_job(shell, where), deaf_us=deaf_us)
     except Exception as error:
         return unopened_view(shell.job, f"the job cannot be shown: {type(error).__name__}: {error}")
 
