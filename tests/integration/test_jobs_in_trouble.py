@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from tests.integration.one_job import ROWS, TIMEOUTS, Cluster, until
 from tests.integration.published import Destination, Sink
 
 from penstock.adapters.memory import MemoryLog
+from penstock.connectors import files
 from penstock.errors import ExternalError
+from penstock.graph.executiongraph import exchange_topic
 from penstock.ports import LogRecord, NewRecord
+from penstock.protocol import endings
 from penstock.protocol.joblog import Begin
 from penstock.protocol.messages import Restore
 from penstock.protocol.requests import CancelJob, RescaleJob, StopJob, TakeSavepoint
-from penstock.protocol.restarts import NoRestart
+from penstock.protocol.restarts import FixedDelay, NoRestart
 from penstock.runtime.subtask import SubtaskSettings
 
 
@@ -96,6 +100,55 @@ async def test_another_job_starts_from_what_a_failed_one_has_left():
     assert sum(row["n"] for row in destination.rows) == ROWS
     windows = [(row["key"], row["window_start"]) for row in destination.rows]
     assert len(windows) == len(set(windows))
+
+
+async def test_a_job_whose_rows_are_gone_from_the_log_fails_without_restarts(monkeypatch: pytest.MonkeyPatch):
+    """They are complete and not published, and no attempt can bring them back: its restart strategy is not asked."""
+    monkeypatch.setattr(endings, "PUBLISH_DEADLINE_MS", 2_000)
+    destination = Destination()
+    cluster = Cluster(rate=2_000, sink=Sink(destination))
+    await cluster.submit(FixedDelay(attempts=1_000, delay_ms=10))
+    try:
+        _, ended, _ = await cluster.candidate()
+        first = cluster.worker(slots=2)
+        await until(lambda: destination.rows, "a window is visible")
+        destination.refuses_rows = True
+        complete = (await cluster.history()).highest_checkpoint
+        await until(lambda: _is_above(cluster, complete + 1), "checkpoints are complete whose rows are not published")
+        cluster.tasks[first.name].cancel()
+        for vertex in cluster.graph.vertices:
+            if vertex.publishes:
+                topic = exchange_topic(cluster.job, vertex.id, 0)
+                for partition in range(vertex.parallelism):
+                    await cluster.log.trim(topic, partition, (await cluster.log.offsets(topic, partition))[1])
+        cluster.worker(slots=2)
+        outcome = await asyncio.wait_for(ended, 30)
+        assert outcome.state == "FAILED"
+        assert "the log has lost frames that were confirmed" in outcome.reason
+        begins = [record.publishes_only for record in (await cluster.history()).records if isinstance(record, Begin)]
+        assert begins[:2] == [False, False]
+        assert all(begins[2:])
+    finally:
+        await cluster.stop()
+
+
+@pytest.mark.parametrize("ending", ["FINISHED", "STOPPED"])
+async def test_an_ended_job_leaves_no_proofs_of_commits(tmp_path: Path, ending: str):
+    """Its last checkpoint is restored as a savepoint only, and whoever does that knows that all of it is visible."""
+    cluster = Cluster(rate=2_000 if ending == "STOPPED" else None, sink=files.Sink(tmp_path))
+    await cluster.submit()
+    try:
+        _, ended, _ = await cluster.candidate()
+        worker = cluster.worker(slots=2)
+        if ending == "STOPPED":
+            await until(lambda: list(tmp_path.glob("part-*")), "a window is visible")
+            await cluster.request(StopJob(request="stop", job=cluster.job))
+        assert (await asyncio.wait_for(ended, 60)).state == ending
+        await until(lambda: not worker.statuses(), "the subtasks have ended")
+    finally:
+        await cluster.stop()
+    assert list(tmp_path.glob("part-*"))
+    assert list((tmp_path / ".staging").iterdir()) == []
 
 
 async def test_a_stopped_job_needs_one_slot_to_publish():

@@ -19,6 +19,8 @@ class PenstockError(Exception):
 
     domain: ClassVar[Domain] = "internal"
     retryable: ClassVar[bool] = False
+    terminal: ClassVar[bool] = False
+    """Whether no other attempt of the job can do better either: it fails without being restarted."""
 
 
 class PipelineError(PenstockError):

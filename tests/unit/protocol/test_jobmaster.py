@@ -164,6 +164,19 @@ def test_without_restarts_a_failure_fails_the_job():
     assert shell.history.terminated.state == "FAILED"
 
 
+def test_what_no_attempt_can_do_better_fails_the_job_without_a_restart():
+    """Rows that are gone from a log do not come back with the next attempt, whatever the restart strategy allows."""
+    shell = Shell(restarts=FixedDelay(attempts=1_000, delay_ms=10))
+    shell.start()
+    gone = TaskStatus("j", shell.master.attempt, SOURCE, "failed", error="frames are gone", terminal=True)
+    shell.feed(StatusReported("w", gone))
+    shell.now = 20
+    shell.feed(Ticked())
+    assert shell.history.terminated is not None
+    assert (shell.history.terminated.state, shell.history.terminated.reason) == ("FAILED", "s[0]: frames are gone")
+    assert len(shell.announced(Deploy)) == 1
+
+
 def test_a_subtask_that_is_no_longer_listed_fails_the_attempt():
     """Its own event was lost."""
     shell = Shell()

@@ -141,6 +141,7 @@ def test_frames_that_are_missing_fail_the_job(publisher: PublisherMachine, frame
     read(publisher, Mark(0, 0, 2))
     [command] = publisher.handle(FramesRead(frames, end))
     assert isinstance(command, FailJob)
+    assert command.damaged
     assert re.search(f"exchange of this sink: the log has lost .*{what}", command.reason)
     assert "Checkpoints 5 to 6 cover offsets 0 to 6" in command.reason
 

@@ -148,3 +148,24 @@ async def test_parts_of_some_sinks_are_committed_elsewhere():
     assert here.visible == ["part 1"]
     assert there.visible == []
     assert gathered == [StagedPart("there", 1, "part 1")]
+
+
+async def test_the_end_of_the_job_ends_the_proofs_too():
+    """No checkpoint of an ended job is restored as its own, so nobody asks any more whether a part was committed."""
+    forgotten: list[object] = []
+
+    class Remembers(Writer):
+        def forget(self, committable) -> None:
+            forgotten.append(committable)
+
+    committer = Committer({"sink": Remembers()}, [], 0, lambda: None)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(committer.run())
+        for checkpoint in (1, 2):
+            committer.prepare(checkpoint)
+            committer.completed(checkpoint)
+            await until(lambda checkpoint=checkpoint: committer.published == checkpoint)
+        running.cancel()
+    assert "part 2" not in forgotten
+    await committer.job_ended()
+    assert "part 2" in forgotten

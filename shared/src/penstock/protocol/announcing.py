@@ -68,6 +68,6 @@ class Announcements:
         """The newest attempt is to stop at once; `final` if the job has ended."""
         return Announce(CancelAttempt(epoch=self.epoch, job=self.job, attempt=self.attempt, reason=reason, final=final))
 
-    def finish(self) -> Announce:
-        """The newest attempt is to end: its final checkpoint is complete and published."""
-        return Announce(FinishAttempt(epoch=self.epoch, job=self.job, attempt=self.attempt))
+    def finish(self, *, final: bool = False) -> Announce:
+        """The newest attempt is to end: its final checkpoint is complete and published; `final` if the job has ended."""
+        return Announce(FinishAttempt(epoch=self.epoch, job=self.job, attempt=self.attempt, final=final))

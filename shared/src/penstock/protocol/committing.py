@@ -4,7 +4,8 @@ A staged part belongs to the first COMPLETE at or above its checkpoint (a part o
 with the next one: the state has moved past its rows). It is listed in every snapshot until it is known to be visible.
 
 The sink keeps a proof of the commit as long as a checkpoint that may be restored lists the part: until a snapshot that
-was taken after the commit, and so does not list it, is COMPLETE.
+was taken after the commit, and so does not list it, is COMPLETE. Those of the last checkpoints go when the job has
+ended: a savepoint of it is restored by another job only if all that it lists is on record as visible.
 """
 
 from __future__ import annotations
@@ -70,6 +71,13 @@ class StagedParts:
         """The committed parts that nothing lists any more; each is named once."""
         found = [part for checkpoint, part in self._unlisted if checkpoint <= self._complete]
         self._unlisted = [(checkpoint, part) for checkpoint, part in self._unlisted if checkpoint > self._complete]
+        return found
+
+    def to_forget_at_the_end(self) -> list[StagedPart]:
+        """The committed parts that `to_forget` has not named: the job has ended, and no checkpoint is restored as its own
+        any more."""
+        found = [*(part for _, part in self._unlisted), *self._visible]
+        self._unlisted, self._visible = [], []
         return found
 
     def _advance(self) -> None:

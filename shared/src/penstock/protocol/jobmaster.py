@@ -376,7 +376,8 @@ class JobMaster:
         ending = self._endings.current
         if ending is not None and ending.deadline_ms is not None:
             return [*self._restart(reason, now_ms, PUBLISH_AGAIN_MS), failed]
-        delay_ms = self._restarts.delay_ms(now_ms)
+        terminal = status is not None and status.terminal
+        delay_ms = None if terminal else self._restarts.delay_ms(now_ms)
         if delay_ms is not None:
             return [*self._restart(reason, now_ms, delay_ms), failed]
         if self._resumable:
@@ -547,7 +548,7 @@ class JobMaster:
         self._move(Phase.TERMINATED)
         ended = JobEnded(record.state, record.reason)
         if record.state in ("FINISHED", "STOPPED"):
-            return [self._announce.finish(), ended]
+            return [self._announce.finish(final=True), ended]
         cancel = self._announce.cancel(record.reason or record.state, final=True)
         return [cancel, ended] if self.attempt else [ended]
 

@@ -118,10 +118,12 @@ class CancelAttempt(Command, frozen=True, kw_only=True):
 
 
 class FinishAttempt(Command, frozen=True, kw_only=True):
-    """The final checkpoint is complete and published: subtasks end."""
+    """The final checkpoint is complete and published: subtasks end; `final` if nobody restores it any more but as a
+    savepoint, all of which is visible."""
 
     job: str
     attempt: str
+    final: bool = False
 
 
 class UnknownCommand(Command, frozen=True, kw_only=True):
@@ -156,6 +158,8 @@ class TaskStatus(msgspec.Struct, frozen=True):
     progress: dict[str, Any] = {}
     waits_for: str = ""
     """What it waits for that does not answer, and why; the attempt goes on once it does."""
+    terminal: bool = False
+    """Whether it failed of something that every other attempt would fail of too."""
 
 
 class Heartbeat(Message, frozen=True, kw_only=True):

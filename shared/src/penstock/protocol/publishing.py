@@ -178,6 +178,8 @@ class FailJob:
     """Going on would lose or double rows."""
 
     reason: str
+    damaged: bool = False
+    """Whether rows that are complete are gone: no other attempt can publish them either."""
 
 
 PublisherCommand = InitProducer | ReadMark | ReadFrames | CommitTransaction | BackOff | ReportPublished | Exit | FailJob
@@ -379,11 +381,13 @@ class PublisherMachine:
 
     def _damaged(self, what: str) -> list[PublisherCommand]:
         run = self._run()
-        return self._fail(
+        self.phase = PublisherPhase.EXITED
+        reason = (
             f"{self._exchange}: the log has lost frames that were confirmed: {what}. Checkpoints {run[0].checkpoint} to "
             f"{run[-1].checkpoint} cover offsets {run[0].start} to {run[-1].end}, and what of that is not published "
             "cannot be published as it was; repair the log, or accept the loss and start the job anew from a savepoint"
         )
+        return [FailJob(reason, damaged=True)]
 
     def _commit(self, refs: tuple[Any, ...], mark: Mark) -> list[PublisherCommand]:
         self.phase = PublisherPhase.COMMITTING

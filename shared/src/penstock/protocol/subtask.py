@@ -116,7 +116,9 @@ class SourceExhausted:
 
 @dataclass(frozen=True, slots=True)
 class FinishRead:
-    """The leader commands the end: the final checkpoint is complete and published."""
+    """The leader commands the end: the final checkpoint is complete and published; `final`: the job has ended."""
+
+    final: bool = False
 
 
 SubtaskEvent = (
@@ -191,7 +193,9 @@ class ReportEnded:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """End: close operators, report `finished`."""
+    """End: close operators, report `finished`; `final`: forget what was kept for whoever goes on with the job."""
+
+    final: bool = False
 
 
 SubtaskCommand = (
@@ -265,7 +269,7 @@ class SubtaskMachine:
                 return [*self._end_of_time(), ReportEnded()]
             case FinishRead():
                 self.finished = True
-                return [Finish()]
+                return [Finish(event.final)]
             case _:
                 assert_never(event)
 

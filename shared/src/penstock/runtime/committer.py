@@ -7,12 +7,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 
 import msgspec
+import structlog
 
 from penstock.connectors.base import ForgetsCommits, SinkWriter
+from penstock.errors import ExternalError
 from penstock.protocol.committing import StagedPart, StagedParts
 
 STAGED = "staged"
 """Name of the list state that holds staged parts."""
+
+_log = structlog.get_logger("penstock.committer")
 
 
 class Committer:
@@ -77,6 +81,16 @@ class Committer:
             self._changed()
             if forgotten := self._parts.to_forget():
                 await asyncio.to_thread(self._forget, forgotten)
+
+    async def job_ended(self) -> None:
+        """Forget the proofs of what the last checkpoints committed: nobody restores what lists it any more.
+
+        What cannot be removed is in nobody's way.
+        """
+        try:
+            await asyncio.to_thread(self._forget, self._parts.to_forget_at_the_end())
+        except ExternalError as error:
+            _log.warning("proofs of commits stay behind", error=str(error))
 
     def _forget(self, parts: Sequence[StagedPart]) -> None:
         for part in parts:

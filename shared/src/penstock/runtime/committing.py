@@ -63,8 +63,10 @@ class CommittingRunner:
         self._changed()
         async with asyncio.TaskGroup() as group:
             committing = group.create_task(self._committer.run())
-            await self._until_finished()
+            final = await self._until_finished()
             committing.cancel()
+        if final:
+            await self._committer.job_ended()
         self.state = "finished"
 
     async def _open(self) -> tuple[dict[str, SinkWriter], list[StagedPart]]:
@@ -92,12 +94,13 @@ class CommittingRunner:
             operator, deploy.subtask.index, deploy.attempt, deploy.attempt_number, self._services.clock.now_us
         )
 
-    async def _until_finished(self) -> None:
+    async def _until_finished(self) -> bool:
+        """Returns whether the job has ended."""
         while True:
             self.inbox.clear()
             event = self.inbox.take(frames=False)
             if isinstance(event, FinishRead):
-                return
+                return event.final
             if event is None:
                 await self.inbox.wait(1.0)
 

@@ -63,6 +63,12 @@ class PublishingError(PenstockError):
     domain = "external"
 
 
+class DamagedExchangeError(PublishingError):
+    """Rows that are complete and not published are gone from the log."""
+
+    terminal = True
+
+
 @dataclass(frozen=True)
 class PublishHooks:
     """What the owner of a loop does when something happens."""
@@ -177,7 +183,7 @@ class PublishLoop:
                 _log.info("publisher leaves", reason=command.reason)
                 return None
             case FailJob():
-                raise PublishingError(command.reason)
+                raise (DamagedExchangeError if command.damaged else PublishingError)(command.reason)
             case _:
                 assert_never(command)
 

@@ -141,6 +141,8 @@ class SubtaskRunner:
         self._source: SourceDriver | None = None
         self._paused = False
         self._exhausted = False
+        self._final = False
+        """Whether the job has ended with this attempt."""
         self._watermark = MIN_WATERMARK
         self._ahead: dict[str, dict[int, int]] = {}
         """Per operator: key groups whose former owner had come further than this subtask has."""
@@ -206,6 +208,8 @@ class SubtaskRunner:
                 await self._work(chain)
                 for task in list(self._tasks):
                     task.cancel()
+            if self._final:
+                await committer.job_ended()
             self.state = "finished"
         finally:
             if self._source is not None:
@@ -484,7 +488,7 @@ class SubtaskRunner:
                 self.state = "ended"
                 self._status_changed(self.status)
             case Finish():
-                pass
+                self._final = command.final
             case _:
                 assert_never(command)
 

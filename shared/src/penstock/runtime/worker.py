@@ -110,6 +110,7 @@ class _Task:
     task: asyncio.Task[None] | None = None
     runner: SubtaskRunner | PublishingRunner | CommittingRunner | None = None
     failed: str = ""
+    terminal: bool = False
     frames: str = ""
     canceled: bool = False
     finished: bool = False
@@ -122,7 +123,9 @@ class _Task:
             deploy = self.deploy
             status = TaskStatus(deploy.job, deploy.attempt, deploy.subtask, "initializing")
         if self.failed:
-            return msgspec.structs.replace(status, state="failed", error=self.failed, frames=self.frames)
+            return msgspec.structs.replace(
+                status, state="failed", error=self.failed, frames=self.frames, terminal=self.terminal
+            )
         return msgspec.structs.replace(status, state="canceled") if self.canceled else status
 
 
@@ -255,6 +258,7 @@ class WorkerService:
             if not isinstance(error, Exception):
                 raise
             task.failed = describe_error(error)
+            task.terminal = isinstance(error, PenstockError) and error.terminal
             task.frames = cut(user_frames(error.__cause__ or error))
             self.failures.append(error)
             log.warning("subtask failed", error=task.failed)
@@ -288,7 +292,7 @@ class WorkerService:
                     task.inbox.put(AbortRead(command))
                 case FinishAttempt():
                     self._job_over = job == self._loader.bound_to
-                    task.inbox.put(FinishRead())
+                    task.inbox.put(FinishRead(command.final))
                 case _:
                     assert_never(command)
 
