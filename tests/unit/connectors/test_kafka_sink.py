@@ -16,12 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import Pipeline
-from penstock.connectors import iterables, kafka
+from penstock.connectors import iterables, kafka, kafka_encoding
 from penstock.connectors.avro import avro_schema
 from penstock.connectors.kafka_encoding import KafkaEncoder, RecordShape, encoded_schema
 from penstock.connectors.kafka_marks import marks_of
 from penstock.connectors.kafka_partitioning import key_hashes
 from penstock.errors import BadRecordError, PipelineError
+from penstock.graph import logical
 from penstock.settings import KafkaSettings, Secret
 from penstock.types import (
     BINARY,
@@ -168,6 +169,47 @@ def test_an_upsert_without_key_is_a_bad_row():
     with pytest.raises(BadRecordError, match="no key"):
         encoder(shape).encode(frame(name=["x", None]))
     assert encoder(shape, bad_rows="skip").encode(frame(name=["x", None])).skipped == 1
+
+
+SESSIONS = Schema(
+    (
+        Field("user", STRING, False),
+        Field("window_start", TIMESTAMP, False),
+        Field("window_end", TIMESTAMP, False),
+        Field("retracted", BOOLEAN, False),
+        Field("n", INT64, False),
+    )
+)
+
+
+def retracted(shape: RecordShape) -> list[bool]:
+    """Which records of three results have no value: the first session, its retraction, the session it became part of."""
+    rows = pl.DataFrame(
+        {"user": ["a"] * 3, "window_start": [AT] * 3, "window_end": [AT, AT, AT + timedelta(minutes=1)],
+         "retracted": [False, True, False], "n": [1, 1, 2]},
+        schema=SESSIONS.polars(),
+    )  # fmt: skip
+    found = encoder(shape, schema=SESSIONS).encode(rows).frame
+    assert found["key"].null_count() == 0
+    assert found["key"][0] == found["key"][1]
+    return found["value"].is_null().to_list()
+
+
+def test_a_retracted_session_is_a_tombstone_of_an_upsert_topic():
+    """Compaction and tables made of the topic then forget the window; its key is that of the result it takes away."""
+    assert logical.RETRACTED == kafka_encoding.RETRACTED
+    for key in (("user", "window_start"), ("user", "window_end"), ("user", "window_start", "window_end")):
+        shape = RecordShape("json", key, key_needed=True)
+        assert retracted(shape) == [False, True, False]
+        sink = kafka.Sink("t", key=key, delivery="upsert")
+        assert sink.encoded_schema(SESSIONS).field("value").nullable
+
+
+def test_where_nothing_says_which_window_it_is_a_retraction_stays_a_row():
+    """The newest record of the user may be another session's; and a topic of all rows has all of them."""
+    assert retracted(RecordShape("json", ("user",), key_needed=True)) == [False] * 3
+    assert retracted(RecordShape("json", ("user", "window_start"))) == [False] * 3
+    assert not kafka.Sink("t", key="user", delivery="upsert").encoded_schema(SESSIONS).field("value").nullable
 
 
 @given(st.lists(st.text(), min_size=1))

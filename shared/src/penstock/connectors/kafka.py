@@ -54,7 +54,8 @@ class Sink(base.PublishedSink):
             nothing else uses), or `arrow` (a record holds an Arrow stream of many rows: fast, without key).
         delivery: `exactly-once`; `at-least-once` (lower latency: rows are visible before the checkpoint, and again
             after a failure); `upsert` (exactly once, for streams of updates: every record has a key, the newest of a
-            key counts).
+            key counts; where `window_start` or `window_end` is in the key, a session that was retracted becomes a
+            record without a value, which deletes its key).
         bad_rows: what becomes of a row that cannot be a record (larger than the topic takes, no key in an upsert
             stream): `fail`, `skip`, which counts it, or `dead_letter`, which counts it and writes it to the topic
             `dead_letters`, in the same transaction as the rows beside it.
@@ -222,7 +223,7 @@ class Sink(base.PublishedSink):
 
     def encoded_schema(self, schema: Schema) -> Schema:
         """See `PublishedSink.encoded_schema`."""
-        return encoded_schema(self.shape)
+        return encoded_schema(self.shape, deletes=self.shape.deletes(schema))
 
     async def encoder(self, schema: Schema, operator: str) -> SinkEncoder:
         """See `PublishedSink.encoder`: asks the topic how large a record may be."""

@@ -14,7 +14,7 @@ from penstock.connectors.base import Encoded, Policy
 from penstock.connectors.encoding import as_text, encode_csv
 from penstock.connectors.kafka_partitioning import key_hashes
 from penstock.errors import BadRecordError
-from penstock.types import BINARY, INT32, INT64, STRING, Field, Schema
+from penstock.types import BINARY, BOOLEAN, INT32, INT64, STRING, Field, Schema
 
 if TYPE_CHECKING:
     import polars as pl
@@ -28,6 +28,9 @@ HASH: Final = "hash"
 TIMESTAMP_MS: Final = "timestamp"
 HEADER: Final = "header"
 """Followed by the header's number."""
+RETRACTED: Final = "retracted"
+"""The column in which corrected sessions say that a window is no more."""
+_WINDOW: Final = frozenset({"window_start", "window_end"})
 DEAD: Final = "dead"
 """Why a row cannot be a record of the topic: its value goes to the topic of dead letters, and this with it."""
 DEAD_HEADER: Final = "penstock-error"
@@ -58,10 +61,18 @@ class RecordShape:
         """Whether the partition follows from the row."""
         return bool(self.key) or self.partition_by is not None
 
+    def deletes(self, schema: Schema) -> bool:
+        """Whether a retracted row is a record without a value, which deletes its key.
 
-def encoded_schema(shape: RecordShape) -> Schema:
-    """The columns of encoded records; only those that are used."""
-    fields = [Field(VALUE, BINARY, nullable=shape.format == "raw")]
+        Only where the key says which window it is: another key's newest record may be that of another window.
+        """
+        retracts = RETRACTED in schema and schema.field(RETRACTED).type == BOOLEAN
+        return self.key_needed and retracts and not _WINDOW.isdisjoint(self.key)
+
+
+def encoded_schema(shape: RecordShape, *, deletes: bool = False) -> Schema:
+    """The columns of encoded records; only those that are used. `deletes`: some have no value."""
+    fields = [Field(VALUE, BINARY, nullable=shape.format == "raw" or deletes)]
     if shape.key:
         fields.append(Field(KEY, BINARY, nullable=True))
     if shape.hashed:
@@ -102,6 +113,7 @@ class KafkaEncoder:
         self._max_bytes = max_message_bytes
         self._bad_rows = bad_rows
         self._dead_bytes = dead_letter_bytes
+        self._deletes = shape.deletes(schema)
 
     def encode(self, frame: pl.DataFrame) -> Encoded:
         """See `SinkEncoder.encode`."""
@@ -110,6 +122,8 @@ class KafkaEncoder:
         if self._shape.format == "arrow":
             return self._encode_whole(frame)
         columns = {VALUE: self._values(frame)}
+        if self._deletes:
+            columns[VALUE] = _without_retracted(columns[VALUE], frame[RETRACTED])
         if self._shape.key:
             columns[KEY] = self._key(frame)
         if self._shape.hashed:
@@ -267,6 +281,14 @@ class KafkaEncoder:
         with pa.ipc.new_stream(out, arrow) as writer:
             writer.write_table(table)
         return out.getvalue().to_pybytes()
+
+
+def _without_retracted(values: pl.Series, retracted: pl.Series) -> pl.Series:
+    """The values, null where a row takes an earlier one away: a tombstone."""
+    import polars as pl
+
+    kept = pl.when(retracted.fill_null(value=False)).then(None).otherwise(values)
+    return pl.select(kept.alias(VALUE)).to_series()
 
 
 def _csv_lines(frame: pl.DataFrame, schema: Schema) -> pl.Series:
