@@ -151,6 +151,37 @@ async def test_an_ended_job_leaves_no_proofs_of_commits(tmp_path: Path, ending: 
     assert list((tmp_path / ".staging").iterdir()) == []
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["until it is published", "until it is cancelled once more"])
+async def test_a_cancelled_job_goes_on_publishing(monkeypatch: pytest.MonkeyPatch, again: bool):
+    """Rows that are complete are in nobody's hands but its own: it says what it waits for, and loses none."""
+    monkeypatch.setattr(endings, "PUBLISH_DEADLINE_MS", 300)
+    destination = Destination()
+    cluster = Cluster(rate=2_000, sink=Sink(destination))
+    await cluster.submit()
+    try:
+        service, ended, _ = await cluster.candidate()
+        cluster.worker(slots=2)
+        await until(lambda: destination.rows, "a window is visible")
+        destination.refuses_rows = True
+        complete = (await cluster.history()).highest_checkpoint
+        await until(lambda: _is_above(cluster, complete), "a checkpoint is complete whose rows are not published")
+        await cluster.request(CancelJob(request="cancel", job=cluster.job))
+        await until(lambda: any("cancel it again" in job.ending for job in service.view().jobs), "it says so")
+        assert not ended.done()
+        if again:
+            await cluster.request(CancelJob(request="again", job=cluster.job))
+            assert (await cluster.answer("again")).outcome == "completed"
+        destination.refuses_rows = again
+        assert (await cluster.answer("cancel")).outcome == "completed"
+        assert (await asyncio.wait_for(ended, 60)).state == "CANCELED"
+        history = await cluster.history()
+        assert history.terminated is not None
+        assert history.terminated.unpublished == again
+        assert (history.retained is not None) == again
+    finally:
+        await cluster.stop()
+
+
 async def test_a_stopped_job_needs_one_slot_to_publish():
     """The slots for all of it do not come back: its savepoint is the newest checkpoint, published by its sinks alone."""
     cluster = Cluster(rate=2_000, parallelism=3)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from penstock.protocol.attempts import AttemptTasks
@@ -93,6 +95,34 @@ def test_a_cancel_waits_for_publishing_until_its_deadline() -> None:
     assert not endings.is_over(TASKS, TOPOLOGY, Phase.RUNNING, 1000 + PUBLISH_DEADLINE_MS - 1)
     assert endings.is_over(TASKS, TOPOLOGY, Phase.RUNNING, 1000 + PUBLISH_DEADLINE_MS)
     assert endings.last_words(TASKS, TOPOLOGY) == "asked; checkpoint 2 was not fully published in time"
+
+
+def test_a_cancel_goes_on_while_rows_stand_in_an_exchange() -> None:
+    """Nothing else would ever publish them: it ends when they are visible, or when it is cancelled once more."""
+    topology = replace(TOPOLOGY, publishers=frozenset({SINK.vertex}))
+    endings = Endings(_history())
+    endings.requested(_requested("cancel"), Phase.RUNNING, "", 0)
+    late = PUBLISH_DEADLINE_MS
+    assert "cancel it again" not in endings.status(late - 1)
+    [early] = endings.requested(_requested("cancel", "r2"), Phase.RUNNING, "", late - 1)
+    assert isinstance(early, RequestDone)
+    assert "cancel it once more in 1 s" in early.outcome
+    assert not endings.is_over(TASKS, topology, Phase.RUNNING, 10 * late)
+    assert "have not published checkpoint 2 yet; cancel it again" in endings.status(late)
+    assert [endings.publish_again_ms(1_000, late + ms) for ms in (-1, 0, 5_000, 10**6)] == [1_000, 1_000, 5_000, 60_000]
+    assert endings.requested(_requested("cancel", "r3"), Phase.RUNNING, "", late) == []
+    assert endings.is_over(TASKS, topology, Phase.RUNNING, late)
+    assert endings.unpublished(TASKS, topology)
+
+
+def test_a_cancel_does_not_wait_for_rows_that_are_gone() -> None:
+    """Its deadline serves the other sinks."""
+    topology = replace(TOPOLOGY, publishers=frozenset({SINK.vertex}))
+    endings = Endings(_history())
+    endings.requested(_requested("cancel"), Phase.RUNNING, "", 0)
+    endings.cannot_publish()
+    assert not endings.is_over(TASKS, topology, Phase.RUNNING, PUBLISH_DEADLINE_MS - 1)
+    assert endings.is_over(TASKS, topology, Phase.RUNNING, PUBLISH_DEADLINE_MS)
 
 
 def test_a_cancel_without_a_complete_is_over_at_once() -> None:

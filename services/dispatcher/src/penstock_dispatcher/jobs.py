@@ -216,7 +216,7 @@ def summary_of(found: Found) -> JobSummary:
     submit, view, history, finished = found.submit, found.view, found.history, found.finished
     tasks = [task for vertex in view.vertices for task in vertex.tasks] if view is not None else []
     terminated = history.terminated
-    wrong = view.failures[-1] if view is not None and view.state == "UNOPENED" else ""
+    wrong = "" if view is None else view.failures[-1] if view.state == "UNOPENED" else view.ending
     return JobSummary(
         job=found.job,
         name=submit.name,

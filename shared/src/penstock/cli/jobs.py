@@ -66,7 +66,7 @@ def jobs_command(arguments: argparse.Namespace) -> int:
     columns = ("job", "name", "engine", "state", "parallelism", "submitted", "lasted")
     print_table(columns, rows, right=("parallelism", "lasted"))
     for job in jobs:
-        if job.state == "UNOPENED":
+        if job.reason and job.state not in ENDED:
             print(f"{job.job[:8]}: {job.reason}")
     return 0
 

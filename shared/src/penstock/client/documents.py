@@ -126,7 +126,7 @@ class JobSummary(msgspec.Struct, frozen=True):
     submitted_us: int
     ended_us: int | None = None
     reason: str = ""
-    """Why it ended, or what is wrong with it."""
+    """Why it ended; what is wrong with it; or which ending is under way, and what that waits for."""
     running_tasks: int = 0
     tasks: int = 0
     missing_slots: int = 0

@@ -18,7 +18,11 @@ from penstock.protocol.joblog import AnyRecord, Complete, JobHistory, Savepoint,
 from penstock.protocol.phases import Phase
 
 PUBLISH_DEADLINE_MS = 30_000
-"""How long a cancelled or failed job may still publish what is complete."""
+"""How long a failed job may still publish what is complete. A cancelled one goes on with it until that is done, or until
+it is cancelled once more after this time."""
+
+LONGEST_PAUSE_MS = 60_000
+"""Between two attempts of a cancelled job to publish, once it has tried for long."""
 
 _BUSY: dict[str, str] = {
     "finish": "its input has ended, and its last checkpoint is being taken and published",
@@ -44,6 +48,8 @@ class Ending:
     deadline_ms: int | None = None
     changed: ChangedGraph | None = None
     """What a rescaled job, or one that goes on with a changed pipeline, runs then."""
+    given_up: bool = False
+    """Whether it ends at its deadline even if rows that are complete still stand in an exchange."""
     publishes_alone: bool = False
     """Whether the job cannot run for want of slots, so that only its sinks are started."""
 
@@ -130,6 +136,8 @@ class Endings:
         if done is not None and request.kind == "savepoint":
             return [RequestDone(request.request, "completed", done.restore)]
         self._requests.add(request.request)
+        if self._is_cancelled_again(request, phase):
+            return self._give_up(request, now_ms)
         if unreadable and request.kind != "cancel":
             return [RequestDone(request.request, f"refused: the job cannot go on: {unreadable}; cancel it")]
         former = self.current
@@ -139,6 +147,43 @@ class Endings:
             return [RequestDone(request.request, f"refused: the job is busy: {busy}")]
         self.current = self._ending_of(request, now_ms)
         return self._replaced(former, _BUSY[request.kind])
+
+    def _is_cancelled_again(self, request: Requested, phase: Phase) -> bool:
+        cancelled = self.current is not None and self.current.kind == "cancel"
+        return cancelled and request.kind == "cancel" and phase is not Phase.ENDING
+
+    def _give_up(self, request: Requested, now_ms: int) -> list[JobCommand]:
+        """Cancelled once more, it ends without publishing; but not because a client was impatient."""
+        ending = self.current
+        assert ending is not None
+        assert ending.deadline_ms is not None
+        if now_ms < ending.deadline_ms:
+            left_s = (ending.deadline_ms - now_ms) // 1_000 + 1
+            why = f"if its sinks cannot publish what is complete, cancel it once more in {left_s} s to end it without"
+            return [RequestDone(request.request, f"refused: the job is busy: {_BUSY['cancel']}; {why}")]
+        ending.given_up = True
+        return []
+
+    def cannot_publish(self) -> None:
+        """What is complete will never be published: nobody is to wait for it."""
+        if self.current is not None:
+            self.current.given_up = True
+
+    def status(self, now_ms: int) -> str:
+        """What is under way, for people; empty if nothing is."""
+        ending = self.current
+        if ending is None:
+            return ""
+        late = ending.kind == "cancel" and ending.deadline_ms is not None and now_ms >= ending.deadline_ms
+        waits = f", but its sinks have not published checkpoint {ending.checkpoint} yet; cancel it again to end it so"
+        return _BUSY[ending.kind] + (waits if late else "")
+
+    def publish_again_ms(self, first_ms: int, now_ms: int) -> int:
+        """The pause before an attempt that publishes only begins again: growing where nobody waits for it any more."""
+        ending = self.current
+        if ending is None or ending.deadline_ms is None or now_ms < ending.deadline_ms:
+            return first_ms
+        return min(max(first_ms, now_ms - ending.deadline_ms), LONGEST_PAUSE_MS)
 
     def _ending_of(self, request: Requested, now_ms: int) -> Ending:
         ending = Ending(request.kind, request.request, request.drain, request.reason, changed=request.changed)
@@ -250,13 +295,18 @@ class Endings:
         return [terminated] if ending.request in self._history.savepoints else [savepoint, terminated]
 
     def is_over(self, tasks: AttemptTasks, topology: Topology, phase: Phase, now_ms: int) -> bool:
-        """A cancelled or failed job ends when all is published, or at its deadline even if something is left."""
+        """A cancelled or failed job ends when all is published; at its deadline even if something is left, but for rows
+        of a cancelled one that stand in an exchange."""
         ending = self.current
         if ending is None or ending.deadline_ms is None:
             return False
         if phase in (Phase.OPENING, Phase.BEGINNING, Phase.ENDING, Phase.TERMINATED):
             return False
-        return self.published(tasks, topology) or not ending.checkpoint or now_ms >= ending.deadline_ms
+        if self.published(tasks, topology) or not ending.checkpoint:
+            return True
+        if now_ms < ending.deadline_ms:
+            return False
+        return ending.kind != "cancel" or ending.given_up or not self.unpublished(tasks, topology)
 
     def last_words(self, tasks: AttemptTasks, topology: Topology) -> str:
         """Why the cancelled or failed job ended, and what could not be published."""

@@ -151,6 +151,10 @@ class JobMaster:
             return self.topology.subtasks
         return [subtask for subtask in self.topology.subtasks if subtask in self.topology.sinks]
 
+    def ending(self, now_ms: int) -> str:
+        """Which ending or savepoint is under way, for people; empty if none is."""
+        return self._endings.status(now_ms)
+
     @property
     def slots_needed(self) -> int:
         """How many slots the newest attempt, or the one that is about to begin, cannot do without."""
@@ -374,9 +378,11 @@ class JobMaster:
         """The attempt failed: stop it, and begin another one later or give up, but not before all is published."""
         failed = self._failed(reason, worker, status)
         ending = self._endings.current
-        if ending is not None and ending.deadline_ms is not None:
-            return [*self._restart(reason, now_ms, PUBLISH_AGAIN_MS), failed]
         terminal = status is not None and status.terminal
+        if ending is not None and ending.deadline_ms is not None:
+            if terminal:
+                self._endings.cannot_publish()
+            return [*self._restart(reason, now_ms, self._endings.publish_again_ms(PUBLISH_AGAIN_MS, now_ms)), failed]
         delay_ms = None if terminal else self._restarts.delay_ms(now_ms)
         if delay_ms is not None:
             return [*self._restart(reason, now_ms, delay_ms), failed]

@@ -200,6 +200,11 @@ class JobShell:
         return self._master.phase if self._master is not None else Phase.OPENING
 
     @property
+    def ending(self) -> str:
+        """Which ending or savepoint is under way, for people; empty if none is."""
+        return self._master.ending(self._ports.clock.monotonic_ms()) if self._master is not None else ""
+
+    @property
     def settings(self) -> JobSettings:
         """How the job is run."""
         return self.history.submit.settings if self.history.submit is not None else JobSettings()

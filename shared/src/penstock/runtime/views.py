@@ -98,6 +98,8 @@ class JobView(msgspec.Struct, frozen=True):
     artifact: Artifact | None = None
     deaf_us: int = 0
     """See `ClusterView`."""
+    ending: str = ""
+    """Which ending or savepoint is under way, and what it waits for."""
 
 
 class WorkerView(msgspec.Struct, frozen=True):
@@ -224,6 +226,7 @@ def view_of_job(shell: JobShell, where: Mapping[tuple[str, SubtaskId], str]) -> 
         failures=tuple(progress.failures),
         graph=history.graph,
         artifact=submit.artifact,
+        ending=shell.ending,
     )
 
 
