@@ -1,6 +1,7 @@
 """Settings of Kafka as the two clients want them: aiokafka (frames, control) and confluent-kafka (users' topics).
 
-The only place that knows how each client spells security. In a printed dict passwords are stars.
+The only place that knows how each client spells security, and what a broker says that refuses it. In a printed dict
+passwords are stars.
 Neither an adapter nor a connector, because both need it: connectors do not import adapters.
 """
 
@@ -11,15 +12,23 @@ import functools
 import random
 import ssl
 from collections.abc import Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.cluster import ClusterMetadata
-from aiokafka.errors import KafkaError
+from aiokafka.conn import create_conn
+from aiokafka.errors import (
+    AuthenticationFailedError,
+    IllegalSaslStateError,
+    KafkaError,
+    SaslAuthenticationFailed,
+    UnsupportedSaslMechanismError,
+)
 from aiokafka.helpers import create_ssl_context
 from aiokafka.protocol.metadata import MetadataRequest
 
-from penstock.errors import UsageError
+from penstock.errors import ExternalError, UsageError
 from penstock.settings import KafkaSettings
 
 REQUEST_TIMEOUT_MS: Final = 30_000
@@ -28,6 +37,22 @@ METADATA_MAX_AGE_MS: Final = 60_000
 """How old a client's picture of leaders may become while nothing fails."""
 START_GRACE_S: Final = 2.0
 """How long whoever gives up the start of an aiokafka client waits for it."""
+
+PROBE_S: Final = 5.0
+"""How long a broker has to take or refuse a client that asks only for that."""
+UNREACHED: Final = (
+    "check that the brokers run, the setting kafka.brokers, and that kafka.security_protocol (with ssl_certfile, where "
+    "clients need one) is that of the listener at these ports"
+)
+"""What to do where no broker answers, or each closes the connection without a word: as all do whom one talks to in the
+wrong protocol."""
+_LOGIN_REFUSED: Final = (
+    UnsupportedSaslMechanismError,
+    SaslAuthenticationFailed,
+    IllegalSaslStateError,
+    AuthenticationFailedError,
+)
+_DROPPED: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
 
 def durable_topic(copies: int) -> dict[str, str]:
@@ -121,7 +146,7 @@ def confluent_options(settings: KafkaSettings, client_id: str) -> dict[str, Any]
     """Configuration for confluent-kafka's producers, consumers and admin clients.
 
     Raises:
-        UsageError: SASL lacks its user; names the setting.
+        UsageError: a file of certificates cannot be used, or SASL lacks its user; names the setting.
     """
     options: dict[str, Any] = {
         "bootstrap.servers": ",".join(broker_list(settings)),
@@ -130,6 +155,7 @@ def confluent_options(settings: KafkaSettings, client_id: str) -> dict[str, Any]
         "topic.metadata.refresh.interval.ms": METADATA_MAX_AGE_MS,
     }
     if settings.security_protocol in ("SSL", "SASL_SSL"):
+        _ssl_context(settings)  # else librdkafka finds out what is wrong with the files, in words of its own
         files = {
             "ssl.ca.location": settings.ssl_cafile,
             "ssl.certificate.location": settings.ssl_certfile,
@@ -143,6 +169,61 @@ def confluent_options(settings: KafkaSettings, client_id: str) -> dict[str, Any]
         options["sasl.username"] = settings.sasl_username
         options["sasl.password"] = _Password(settings.sasl_password.reveal())
     return options
+
+
+def refusal(error: BaseException) -> str | None:
+    """The setting to check, for an error of aiokafka by which a broker (or its certificate) is sure to refuse us, or we
+    it: no retry helps. None for anything else, a broker that is away or going down among it."""
+    causes = [error, error.__cause__]
+    if any(isinstance(cause, _LOGIN_REFUSED) for cause in causes):
+        return "check the settings kafka.security_protocol, sasl_mechanism, sasl_username and sasl_password"
+    if any(isinstance(cause, ssl.SSLError) and not isinstance(cause, _DROPPED) for cause in causes):
+        return (
+            "check the settings kafka.security_protocol, ssl_cafile (who signed the broker's certificate), ssl_certfile "
+            "and ssl_keyfile (ours), and the name in the broker's certificate"
+        )
+    return None
+
+
+async def why_not(settings: KafkaSettings) -> Exception | None:
+    """What is wrong with connecting to the brokers; None if one of them takes this client.
+
+    The clients' own starts do not tell: aiokafka's only logs it, librdkafka's tries on and on.
+    """
+    options = aiokafka_options(settings, "penstock-probe")
+    kept = {name: value for name, value in options.items() if name not in ("bootstrap_servers", "metadata_max_age_ms")}
+    seen: Exception | None = None
+    for broker in options["bootstrap_servers"]:
+        host, _, port = broker.rpartition(":")
+        try:
+            async with asyncio.timeout(PROBE_S):
+                connection = await create_conn(host.strip("[]"), int(port), **kept)
+        except (KafkaError, OSError, TimeoutError) as error:
+            if refusal(error):
+                return error
+            seen = error
+            continue
+        connection.close()
+        return None
+    return seen
+
+
+async def raise_refusal(settings: KafkaSettings) -> None:
+    """Do nothing unless the brokers refuse this client.
+
+    Raises:
+        ExternalError: they do; says why, and which setting to check.
+    """
+    error = await why_not(settings)
+    if error is not None and (advice := refusal(error)):
+        cause = error.__cause__ or error
+        raise ExternalError(f"Kafka at {settings.brokers}: {type(cause).__name__}: {cause}; {advice}") from error
+
+
+def raise_refusal_blocking(settings: KafkaSettings) -> None:
+    """`raise_refusal` for a thread that may not wait otherwise."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, raise_refusal(settings)).result()
 
 
 def broker_list(settings: KafkaSettings) -> list[str]:
@@ -174,7 +255,7 @@ def _ssl_context(settings: KafkaSettings) -> ssl.SSLContext:
             cafile=settings.ssl_cafile or None,
             certfile=settings.ssl_certfile or None,
             keyfile=settings.ssl_keyfile or None,
-            password=settings.ssl_keypassword.reveal() or None,
+            password=settings.ssl_keypassword.reveal(),  # None would make OpenSSL ask for it at the terminal
         )
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         raise UsageError(

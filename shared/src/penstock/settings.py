@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hmac
 import os
+import ssl
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -101,6 +102,23 @@ class StoreSettings:
     region: str = "us-east-1"
     access_key: str = ""
     secret_key: Secret = _NONE
+    ssl_cafile: str = ""
+    """For an `https://` endpoint whose certificate is signed by an authority of one's own: that one's, as PEM. Public
+    authorities count besides."""
+
+    def authorities(self) -> bytes | None:
+        """The certificates of `ssl_cafile`; None where there is none.
+
+        Raises:
+            UsageError: the file cannot be read, or holds no certificate.
+        """
+        if not self.ssl_cafile:
+            return None
+        try:
+            ssl.create_default_context(cafile=self.ssl_cafile)
+            return Path(self.ssl_cafile).read_bytes()
+        except OSError as error:  # ssl.SSLError is one
+            raise UsageError(f"setting store.ssl_cafile: {self.ssl_cafile}: no certificates (PEM): {error}") from error
 
 
 @dataclass(frozen=True)

@@ -48,10 +48,10 @@ def test_certificates_are_named_when_they_are_bad(tmp_path: Path) -> None:
     """A missing or unreadable certificate is an error of the settings, which it names."""
     for path in (tmp_path / "missing.pem", Path(__file__)):
         settings = KafkaSettings(security_protocol="SSL", ssl_cafile=str(path), ssl_keypassword=Secret("pa55word"))
-        with pytest.raises(UsageError, match=r"kafka\.ssl_cafile") as caught:
-            aiokafka_options(settings, "me")
-        assert "pa55word" not in str(caught.value)
-        assert confluent_options(settings, "me")["ssl.ca.location"] == str(path)
+        for options in (aiokafka_options, confluent_options):
+            with pytest.raises(UsageError, match=r"kafka\.ssl_cafile") as caught:
+                options(settings, "me")
+            assert "pa55word" not in str(caught.value)
 
 
 @pytest.mark.parametrize("brokers", ["", " , ", "host", "host:", "a:1,b"])

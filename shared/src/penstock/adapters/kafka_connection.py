@@ -8,19 +8,17 @@ tells a topic that is not there from one that has no leader yet.
 from __future__ import annotations
 
 import asyncio
-import ssl
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 from aiokafka import errors
 from aiokafka.client import AIOKafkaClient
-from aiokafka.conn import create_conn
 from aiokafka.protocol.metadata import MetadataRequest
 
 from penstock.adapters.naming import MAX_TOPIC_LENGTH, checked_topic
 from penstock.errors import ExternalError, UsageError
-from penstock.kafka_clients import aiokafka_options, started, without_topic_creation
+from penstock.kafka_clients import UNREACHED, aiokafka_options, refusal, started, why_not, without_topic_creation
 from penstock.ports import TopicNotFoundError
 from penstock.settings import KafkaSettings
 
@@ -43,14 +41,6 @@ RETRIABLE: Final = (
     errors.RequestTimedOutError,
     errors.CorrelationIdError,
     errors.ReplicaNotAvailableError,
-)
-
-
-_LOGIN_REFUSED: Final = (
-    errors.UnsupportedSaslMechanismError,
-    errors.SaslAuthenticationFailed,
-    errors.IllegalSaslStateError,
-    errors.AuthenticationFailedError,
 )
 
 
@@ -94,8 +84,9 @@ class KafkaConnection:
                         await started(client.bootstrap())
                 except BaseException as error:
                     await client.close()
-                    if isinstance(error, errors.KafkaConnectionError):
-                        await _raise_reason(options)
+                    reason = await why_not(self.settings) if isinstance(error, errors.KafkaConnectionError) else None
+                    if reason is not None:
+                        raise reason from reason.__cause__
                     raise
                 self._client = client
         self.check_open()
@@ -211,12 +202,8 @@ class KafkaConnection:
         """`error` as ours."""
         if isinstance(error, errors.TopicAuthorizationFailedError | errors.ClusterAuthorizationFailedError):
             advice = "give the setting kafka.sasl_username's user the rights on topics of this prefix"
-        elif isinstance(error, _LOGIN_REFUSED):
-            advice = "check the settings kafka.security_protocol, sasl_mechanism, sasl_username and sasl_password"
-        elif isinstance(error, ssl.SSLError):
-            advice = "check the settings kafka.ssl_cafile and ssl_certfile, and the name in the broker's certificate"
         else:
-            advice = "check that the brokers run and the setting kafka.brokers"
+            advice = refusal(error) or UNREACHED
         reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         failure = ExternalError(f"Kafka at {self.settings.brokers}: cannot {what} {topic}: {reason}; {advice}")
         failure.__cause__ = error
@@ -233,13 +220,6 @@ class KafkaConnection:
         if client is not None:
             async with asyncio.timeout(ANSWER_TIMEOUT_MS / 1_000):
                 await client.close()
-
-
-async def _raise_reason(options: dict[str, Any]) -> None:
-    """Raise why the first broker cannot be connected to: the client's bootstrap only logs it."""
-    host, _, port = options["bootstrap_servers"][0].rpartition(":")
-    kept = {name: value for name, value in options.items() if name not in ("bootstrap_servers", "metadata_max_age_ms")}
-    (await create_conn(host.strip("[]"), int(port), **kept)).close()
 
 
 class Attempts:
@@ -259,8 +239,7 @@ class Attempts:
             ExternalError: another attempt cannot help, or there were enough.
         """
         self._connection.check_open()
-        refused = isinstance(error, (ssl.SSLError, *_LOGIN_REFUSED))
-        may_pass = not refused and (isinstance(error, RETRIABLE) or getattr(error, "retriable", False))
+        may_pass = refusal(error) is None and (isinstance(error, RETRIABLE) or getattr(error, "retriable", False))
         if not may_pass or time.monotonic() > self._give_up_s:
             raise self._connection.failure(self._what, self._topic, error)
         self._connection.forget(self._topic)

@@ -12,7 +12,7 @@ import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
@@ -23,6 +23,9 @@ from penstock.errors import ExternalError
 from penstock.ports import BlobExistsError, BlobNotFoundError
 from penstock.settings import StoreSettings
 
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig
+
 RETRY_TIMEOUT_S: Final = 10
 """How long the client repeats a failing request by itself."""
 TIMEOUT_S: Final = 20.0
@@ -31,6 +34,7 @@ SLOWEST_BYTES_PER_S: Final = 1 << 20
 """A transfer slower than this counts as failed."""
 LARGEST_GET_S: Final = 300.0
 _CREATE_TRIES: Final = 3
+_UNTRUSTED: Final = re.compile(r"InvalidCertificate\(\s*(\w+)")
 _REASON: Final = re.compile(r"<Code>(.*?)</Code><Message>(.*?)</Message>", re.DOTALL)
 
 
@@ -140,13 +144,26 @@ class S3Blobs:
             advice = "check the settings store.access_key and store.secret_key and what that user may do"
         elif "NoSuchBucket" in str(error):
             advice = "create the bucket or correct the setting store.bucket"
+        elif _UNTRUSTED.search(str(error)):
+            advice = "check the settings store.ssl_cafile (who signed the store's certificate) and store.endpoint"
         else:
             advice = "it may or may not have been done; check that the store runs and the setting store.endpoint"
         return ExternalError(f"object {path} ({self._where}): {_reason(error)}; {advice}")
 
 
 def s3_store(settings: StoreSettings) -> S3Store:
-    """The client of a bucket."""
+    """The client of a bucket.
+
+    Raises:
+        UsageError: the file of certificates cannot be used.
+    """
+    client_options: ClientConfig = {
+        "allow_http": settings.endpoint.startswith("http://"),
+        "connect_timeout": timedelta(seconds=3),
+        "timeout": timedelta(seconds=LARGEST_GET_S),
+    }
+    if (authorities := settings.authorities()) is not None:
+        client_options["root_certificate"] = authorities
     credentials: dict[str, Any] = {}
     if settings.access_key:  # else the client looks where AWS's clients do: environment, instance profile
         credentials = {"access_key_id": settings.access_key, "secret_access_key": settings.secret_key.reveal()}
@@ -155,11 +172,7 @@ def s3_store(settings: StoreSettings) -> S3Store:
         endpoint=settings.endpoint,
         region=settings.region,
         virtual_hosted_style_request=False,
-        client_options={
-            "allow_http": settings.endpoint.startswith("http://"),
-            "connect_timeout": timedelta(seconds=3),
-            "timeout": timedelta(seconds=LARGEST_GET_S),
-        },
+        client_options=client_options,
         retry_config={
             "max_retries": 8,
             "retry_timeout": timedelta(seconds=RETRY_TIMEOUT_S),
@@ -174,7 +187,9 @@ def _transfer_s(size_bytes: int) -> float:
 
 
 def _reason(error: Exception | str) -> str:
-    """The store's own words if it answered, else the first line of the client's."""
+    """The store's own words if it answered, what is wrong with its certificate, or the first line of the client's."""
     text = str(error)
     answered = _REASON.search(text)
+    if untrusted := _UNTRUSTED.search(text):  # of the chain of causes, which the client tells only for debugging
+        return f"its certificate is not trusted: {untrusted[1]}"
     return f"{answered[2]} ({answered[1]})" if answered else text.splitlines()[0] if text else type(error).__name__

@@ -18,9 +18,9 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
-from penstock.connectors.kafka_topics import LOG_WARNINGS, LOGGER, TopicAdmin
+from penstock.connectors.kafka_topics import LOG_WARNINGS, LOGGER, TopicAdmin, is_away
 from penstock.errors import ExternalError, PipelineError
-from penstock.kafka_clients import confluent_options
+from penstock.kafka_clients import UNREACHED, confluent_options, raise_refusal_blocking
 from penstock.settings import KafkaSettings
 
 TIMEOUT_S: Final = 20.0
@@ -77,7 +77,11 @@ def topic_id(settings: KafkaSettings, topic: str, timeout_s: float = TIMEOUT_S) 
             return None
         if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise PipelineError(f"kafka: there is no topic {topic!r} at {settings.brokers} (any more)") from error
-        raise ExternalError(f"kafka topic {topic!r} at {settings.brokers}: {error.args[0].str()}") from error
+        text = f"kafka topic {topic!r} at {settings.brokers}: {error.args[0].str()}"
+        if is_away(error.args[0]):
+            raise_refusal_blocking(settings)
+            text += f"; {UNREACHED}"
+        raise ExternalError(text) from error
     except TimeoutError as error:
         raise ExternalError(f"kafka topic {topic!r} at {settings.brokers}: no answer in {timeout_s:.0f} s") from error
 

@@ -17,10 +17,12 @@ from confluent_kafka.admin import (
 )
 
 from penstock.errors import ExternalError, PipelineError
-from penstock.kafka_clients import confluent_options, durable_topic
+from penstock.kafka_clients import UNREACHED, confluent_options, durable_topic, raise_refusal_blocking
 from penstock.settings import KafkaSettings
 
 TIMEOUT_S: Final = 20.0
+REFUSAL_S: Final = 3.0
+"""How long a client goes without an answer before its brokers are asked whether they refuse it."""
 _PAUSE_S: Final = 0.1
 LOG_WARNINGS: Final = 4
 """librdkafka's level: at its default it reports every client that is closed."""
@@ -32,6 +34,13 @@ _DENIED: Final = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
+)
+_AWAY: Final = (
+    KafkaError._TRANSPORT,
+    KafkaError._TIMED_OUT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._AUTHENTICATION,
+    KafkaError._SSL,
 )
 
 
@@ -45,7 +54,7 @@ class TopicAdmin:
     def partitions(self, topic: str) -> int | None:
         """How many partitions the topic has; None if there is no such topic."""
         try:
-            found = self._client.list_topics(topic, timeout=TIMEOUT_S).topics.get(topic)
+            found = self._listed(topic).topics.get(topic)
         except KafkaException as error:
             raise self._error(f"looking for topic {topic!r}", error) from error
         if found is None:
@@ -55,6 +64,16 @@ class TopicAdmin:
         if found.error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
             return None
         raise self._error(f"looking for topic {topic!r}", KafkaException(found.error))
+
+    def _listed(self, topic: str) -> Any:
+        """What the brokers say of a topic. Who is refused by them is told soon, and not only that nobody answers."""
+        try:
+            return self._client.list_topics(topic, timeout=REFUSAL_S)
+        except KafkaException as error:
+            if not is_away(error.args[0]):
+                raise
+        raise_refusal_blocking(self._settings)
+        return self._client.list_topics(topic, timeout=TIMEOUT_S)
 
     def require(self, topic: str, create_partitions: int | None) -> int:
         """The number of partitions of a topic, which is created if that is wanted.
@@ -130,12 +149,19 @@ class TopicAdmin:
 
     def _error(self, what: str, error: KafkaException) -> ExternalError | PipelineError:
         text = f"kafka at {self._settings.brokers}: {what}: {error.args[0]}"
-        return PipelineError(f"{text}; grant it to this user") if is_denied(error) else ExternalError(text)
+        if is_denied(error):
+            return PipelineError(f"{text}; grant it to this user")
+        return ExternalError(f"{text}; {UNREACHED}" if is_away(error.args[0]) else text)
 
 
 def is_denied(error: KafkaException) -> bool:
     """Whether a right is missing: no retry helps."""
     return _code(error) in _DENIED
+
+
+def is_away(error: KafkaError) -> bool:
+    """Whether no broker answers, or none that takes this client: librdkafka does not tell the two apart."""
+    return error.code() in _AWAY
 
 
 def _code(error: KafkaException) -> int:

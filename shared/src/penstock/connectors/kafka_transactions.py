@@ -19,6 +19,7 @@ from aiokafka.errors import (
     GroupAuthorizationFailedError,
     IllegalOperation,
     InvalidProducerEpoch,
+    KafkaConnectionError,
     KafkaError,
     MessageSizeTooLargeError,
     ProducerFenced,
@@ -32,7 +33,7 @@ from penstock.connectors.kafka_mark_records import TOPIC_SETTINGS, last_mark, ma
 from penstock.connectors.kafka_marks import SinkMarks
 from penstock.connectors.kafka_topics import TopicAdmin
 from penstock.errors import ExternalError, PipelineError
-from penstock.kafka_clients import aiokafka_options, started
+from penstock.kafka_clients import UNREACHED, aiokafka_options, raise_refusal, started
 from penstock.settings import KafkaSettings
 
 if TYPE_CHECKING:
@@ -133,7 +134,11 @@ class KafkaPublisher:
                 max_batch_size=self._batch_bytes,
                 compression_type=self._compression,
             )
-            await started(self._producer.start())
+            try:
+                await started(self._producer.start())
+            except KafkaConnectionError:
+                await raise_refusal(self._settings)
+                raise
 
     async def read_mark(self) -> PublishedMark | None:
         """See `SinkPublisher.read_mark`."""
@@ -266,7 +271,8 @@ class KafkaPublisher:
                     "job ran: raise it again"
                 )
         if isinstance(error, KafkaError | OSError | TimeoutError):
-            return ExternalError(f"{where}: {error!r}" if str(error) else f"{where}: {type(error).__name__}")
+            text = f"{where}: {error!r}" if str(error) else f"{where}: {type(error).__name__}"
+            return ExternalError(f"{text}; {UNREACHED}" if isinstance(error, KafkaConnectionError) else text)
         return error
 
     def _discard(self) -> None:

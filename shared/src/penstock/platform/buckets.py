@@ -20,8 +20,13 @@ def make_bucket(settings: StoreSettings) -> None:
     Raises:
         S3Error: the store refuses.
         MinioException, OSError, urllib3.exceptions.HTTPError: it does not answer.
+        UsageError: the file of certificates cannot be used.
     """
-    pool = urllib3.PoolManager(timeout=urllib3.Timeout(connect=1, read=5), retries=False)
+    authorities = settings.authorities()
+    pool = urllib3.PoolManager(
+        timeout=urllib3.Timeout(connect=1, read=5), retries=False,
+        ca_cert_data=None if authorities is None else authorities.decode(),
+    )  # fmt: skip
     address = urlsplit(settings.endpoint)
     client = Minio(
         address.netloc,
@@ -48,5 +53,5 @@ def ensure_bucket(settings: StoreSettings) -> None:
     except (MinioException, urllib3.exceptions.HTTPError, OSError) as error:
         raise ExternalError(
             f"store at {settings.endpoint}: cannot make the bucket {settings.bucket}: {error}; check the settings "
-            "store.endpoint, store.access_key and store.secret_key, or make the bucket yourself"
+            "store.endpoint, store.ssl_cafile, store.access_key and store.secret_key, or make the bucket yourself"
         ) from error

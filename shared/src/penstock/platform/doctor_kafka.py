@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
     ResourceType,  # pyright: ignore[reportPrivateImportUsage]
 )
 
-from penstock.kafka_clients import aiokafka_options, confluent_options
+from penstock.kafka_clients import UNREACHED, aiokafka_options, confluent_options, raise_refusal
 from penstock.platform.doctor import CheckFailedError, Checks, Finding, skew_finding
 from penstock.settings import ClusterSettings, KafkaSettings, possible_copies
 
@@ -43,9 +43,7 @@ async def check_kafka(settings: ClusterSettings) -> list[Finding]:
     """All findings on Kafka."""
     checks = Checks("kafka")
     probe = _Probe(settings)
-    reached = await checks.run(
-        "reached", probe.reached(), "check that the brokers run, kafka.brokers, and their advertised.listeners"
-    )
+    reached = await checks.run("reached", probe.reached(), f"{UNREACHED}; and their advertised.listeners")
     if not reached:
         return checks.findings
     await checks.run("requests", probe.requests(), "use Kafka 2.5 or newer")
@@ -83,19 +81,21 @@ class _Probe:
         self._settings = settings
         self._name = f"penstock.{settings.name}.doctor.{uuid.uuid4().hex[:8]}"
         self._partition = TopicPartition(self._name, 0)
-        quiet = logging.Logger("penstock.doctor")  # of its own: what librdkafka logs is in the findings
-        quiet.addHandler(logging.NullHandler())
-        options = confluent_options(settings.kafka, "penstock-doctor")
-        self._admin: Any = AdminClient({**options, "socket.timeout.ms": _ANSWER_S * 1_000}, logger=quiet)
+        self._admin: Any = None
         self._brokers: list[int] = []
         self._times: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
     async def reached(self) -> str:
+        await raise_refusal(self._settings.kafka)
         client = AIOKafkaClient(**self._options)
         try:
-            await client.bootstrap()  # aiokafka says at once why; librdkafka would try on until the deadline
+            await client.bootstrap()  # aiokafka gives up at once; librdkafka would try on until the deadline
         finally:
             await client.close()
+        quiet = logging.Logger("penstock.doctor")  # of its own: what librdkafka logs is in the findings
+        quiet.addHandler(logging.NullHandler())
+        options = confluent_options(self._settings.kafka, "penstock-doctor")
+        self._admin = AdminClient({**options, "socket.timeout.ms": _ANSWER_S * 1_000}, logger=quiet)
         cluster = await asyncio.to_thread(self._admin.describe_cluster(request_timeout=_ANSWER_S).result, _ANSWER_S)
         self._brokers = [node.id for node in cluster.nodes]
         return f"brokers: {len(self._brokers)}, cluster {cluster.cluster_id}"

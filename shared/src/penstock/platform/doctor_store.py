@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import email.utils
 import os
+import ssl
 import time
 import uuid
 from collections.abc import Iterable
@@ -17,7 +18,7 @@ from penstock.adapters.s3_blobs import S3Blobs
 from penstock.errors import ExternalError
 from penstock.platform.doctor import CheckFailedError, Checks, Finding, skew_finding
 from penstock.ports import BlobNotFoundError
-from penstock.settings import ClusterSettings
+from penstock.settings import ClusterSettings, StoreSettings
 
 # Above the size from which clients send in parts.
 _LARGE_BYTES: Final = 6 * 1024 * 1024
@@ -40,7 +41,7 @@ async def check_store(settings: ClusterSettings) -> list[Finding]:
             )
             await checks.run(
                 "clock",
-                _clock(settings.store.endpoint),
+                _clock(settings.store),
                 "synchronise the clocks of this machine and of the store (NTP)",
             )
     finally:
@@ -83,10 +84,11 @@ async def _conditional(blobs: S3Blobs) -> str:
     return f"{ROUNDS} times one of {WRITERS} racing writers won"
 
 
-async def _clock(endpoint: str) -> str:
-    async with httpx.AsyncClient(timeout=10) as client:
+async def _clock(settings: StoreSettings) -> str:
+    trusted = ssl.create_default_context(cafile=settings.ssl_cafile or None)
+    async with httpx.AsyncClient(timeout=10, verify=trusted) as client:
         before = time.time()
-        date = (await client.head(endpoint)).headers.get("date")
+        date = (await client.head(settings.endpoint)).headers.get("date")
         after = time.time()
     if date is None:
         return "not told by this store"
