@@ -24,7 +24,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from penstock import Pipeline, count, tumbling
-from penstock.connectors import collecting, kafka, kafka_reading
+from penstock.connectors import collecting, kafka, kafka_reading, schema_registry
 from penstock.connectors.base import EndOfSplit, Fetched, ReadContext, Split
 from penstock.errors import BadRecordError, ExternalError, PipelineError
 from penstock.protocol.restarts import FixedDelay
@@ -458,8 +458,9 @@ async def test_avro_with_a_registry(broker):
     assert asked == ["/schemas/ids/5", "/schemas/ids/6", "/schemas/ids/7"]
 
 
-async def test_a_registry_that_does_not_answer(broker):
+async def test_a_registry_that_does_not_answer(broker, monkeypatch):
     """It is an error that says so, not thousands of bad records."""
+    monkeypatch.setattr(schema_registry, "PATIENCE_S", 0.0)
     topic = broker.topic()
     broker.send(topic, b"\0\0\0\0\5" + datum(OWN, {"n": 1}))
     with registry({}) as (address, _):

@@ -73,6 +73,9 @@ def encoder(shape: RecordShape, *, schema: Schema = ROWS, limit: int = 1_000_000
         ({"bad_rows": "dead_letter", "dead_letters": "t"}, "names the topic itself"),
         ({"compression": "zst"}, "did you mean 'zstd'"),
         ({"create_partitions": 0}, "number of partitions"),
+        ({"registry": "http://r:8081"}, "for format=\"avro\", this one is 'json'"),
+        ({"format": "avro", "registry": "r:8081"}, "an address such as https://"),
+        ({"format": "avro", "register_schema": False}, "for a sink with registry="),
         ({"brokers": "a:1", "security": KafkaSettings(brokers="b:1")}, "name the brokers once"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Avro for rows of a schema: which Avro schema they have, and one datum per row, without a registry's prefix.
+"""Avro for rows of a schema: which Avro schema they have, and one datum per row, behind a registry's prefix or none.
 
 A datum is what `fastavro.schemaless_writer` writes: reader and writer know the schema. Timestamps are
 `timestamp-micros`, dates `date`, durations microseconds (long), lists arrays, structs records.
@@ -34,8 +34,8 @@ def avro_schema(schema: Schema, name: str = "Row") -> dict[str, Any]:
     return _record(schema.fields, name)
 
 
-def encode_avro(frame: pl.DataFrame, schema: Schema) -> pl.Series:
-    """One datum per row, as Binary."""
+def encode_avro(frame: pl.DataFrame, schema: Schema, prefix: bytes = b"") -> pl.Series:
+    """One datum per row, as Binary, each behind the prefix."""
     import fastavro
     import polars as pl
 
@@ -44,6 +44,7 @@ def encode_avro(frame: pl.DataFrame, schema: Schema) -> pl.Series:
     data: list[bytes] = []
     out = io.BytesIO()
     for row in rows.iter_rows(named=True):
+        out.write(prefix)
         fastavro.schemaless_writer(out, parsed, row)
         data.append(out.getvalue())
         out.seek(0)

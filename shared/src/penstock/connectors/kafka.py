@@ -19,6 +19,7 @@ from penstock.connectors.kafka_encoding import FORMATS, RecordFormat, RecordShap
 from penstock.connectors.kafka_marks import KIND, SinkMarks, delete_marks, marks_of
 from penstock.connectors.kafka_platform import cluster_name, resolve, use_cluster
 from penstock.connectors.kafka_source import Source
+from penstock.connectors.schema_registry import SchemaRegistry, check_address, prefix_of, shown, subject_of
 from penstock.errors import PipelineError, nearest
 from penstock.settings import KafkaSettings
 from penstock.types import BINARY, STRING, TIMESTAMP, Schema
@@ -50,8 +51,12 @@ class Sink(base.PublishedSink):
         headers: header name to column.
         timestamp: a timestamp column for the record's timestamp; the time of publishing if not given.
         format: `json` (an object per row, as `files.Sink` writes it), `csv` (without header), `avro` (a datum per row,
-            without a registry's prefix), `raw` (the bytes or text of the column `value`, or of the only column that
+            see `registry`), `raw` (the bytes or text of the column `value`, or of the only column that
             nothing else uses), or `arrow` (a record holds an Arrow stream of many rows: fast, without key).
+        registry: address of a Confluent schema registry, for `avro`, with a login `https://user:password@host`: records
+            are written in its wire format, and the schema of the stream is registered as the subject `<topic>-value`
+            where an attempt begins. Without it a record is a bare datum.
+        register_schema: whether the schema is registered; otherwise it must be there.
         delivery: `exactly-once`; `at-least-once` (lower latency: rows are visible before the checkpoint, and again
             after a failure); `upsert` (exactly once, for streams of updates: every record has a key, the newest of a
             key counts; where `window_start` or `window_end` is in the key, a session that was retracted becomes a
@@ -74,6 +79,8 @@ class Sink(base.PublishedSink):
     kind: ClassVar[str] = KIND
     topic: str
     shape: RecordShape
+    registry: str | None
+    register_schema: bool
     delivery: Delivery
     bad_rows: Policy
     dead_letters: str | None
@@ -91,6 +98,8 @@ class Sink(base.PublishedSink):
         headers: Mapping[str, str] | None = None,
         timestamp: str | None = None,
         format: str = "json",
+        registry: str | None = None,
+        register_schema: bool = True,
         delivery: str = "exactly-once",
         bad_rows: str = "fail",
         dead_letters: str | None = None,
@@ -108,12 +117,15 @@ class Sink(base.PublishedSink):
             dead_letters=policy == "dead_letter",
         )  # fmt: skip
         _check_shape(topic, shape, create_partitions)
+        _check_registry(registry, register_schema, kind)
         if brokers is not None and security is not None and security.brokers != brokers:
             raise PipelineError(f"{_WHAT}: name the brokers once: security= names {security.brokers!r} as well")
         freeze(
             self,
             topic=topic,
             shape=shape,
+            registry=registry,
+            register_schema=register_schema,
             delivery=chosen,
             bad_rows=policy,
             dead_letters=dead_letters,
@@ -175,6 +187,8 @@ class Sink(base.PublishedSink):
         described: dict[str, Any] = {
             "topic": self.topic,
             "format": shape.format,
+            "registry": None if self.registry is None else shown(self.registry),
+            "register_schema": None if self.register_schema else False,
             "delivery": self.delivery,
             "bad_rows": self.bad_rows,
             "dead_letters": self.dead_letters,
@@ -207,7 +221,19 @@ class Sink(base.PublishedSink):
     def _encoder(self, schema: Schema, limit: int, dead_limit: int) -> KafkaEncoder:
         from penstock.connectors.kafka_encoding import KafkaEncoder
 
-        return KafkaEncoder(f"kafka topic {self.topic!r}", schema, self.shape, limit, self.bad_rows, dead_limit)
+        return KafkaEncoder(
+            f"kafka topic {self.topic!r}", schema, self.shape, limit, self.bad_rows, dead_limit, self._prefix(schema)
+        )
+
+    def _prefix(self, schema: Schema) -> bytes:
+        """What stands before each record: the id of the stream's schema, asked of the registry."""
+        if self.registry is None:
+            return b""
+        from penstock.connectors.avro import avro_schema
+
+        registry = SchemaRegistry(self.registry)
+        find = registry.register if self.register_schema else registry.registered
+        return prefix_of(find(subject_of(self.topic), avro_schema(schema)))
 
     def _prepared(self, settings: KafkaSettings) -> tuple[int, int, int]:
         """Number of partitions, and the largest record that the topic takes, and that of dead letters."""
@@ -226,9 +252,9 @@ class Sink(base.PublishedSink):
         return encoded_schema(self.shape, deletes=self.shape.deletes(schema))
 
     async def encoder(self, schema: Schema, operator: str) -> SinkEncoder:
-        """See `PublishedSink.encoder`: asks the topic how large a record may be."""
+        """See `PublishedSink.encoder`: asks the topic how large a record may be, and the registry for the schema's id."""
         _, limit, dead_limit = await asyncio.to_thread(self._prepared, self.settings)
-        return self._encoder(schema, limit, dead_limit)
+        return await asyncio.to_thread(self._encoder, schema, limit, dead_limit)
 
     def publisher(self, context: PublishContext) -> SinkPublisher:
         """See `PublishedSink.publisher`."""
@@ -272,6 +298,16 @@ def _check_shape(topic: str, shape: RecordShape, create_partitions: int | None) 
         )
     if create_partitions is not None and create_partitions < 1:
         raise PipelineError(f"{_WHAT}: create_partitions= is a number of partitions, got {create_partitions}")
+
+
+def _check_registry(registry: str | None, register_schema: bool, kind: RecordFormat) -> None:
+    if registry is None:
+        if not register_schema:
+            raise PipelineError(f"{_WHAT}: register_schema=False is for a sink with registry=")
+        return
+    if kind != "avro":
+        raise PipelineError(f'{_WHAT}: registry= is for format="avro", this one is {kind!r}')
+    check_address(_WHAT, registry)
 
 
 def _one_of(value: str, known: Sequence[str], name: str) -> str:

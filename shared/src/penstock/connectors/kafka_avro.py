@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import io
 import json
-import struct
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from penstock.connectors.avro import avro_schema
 from penstock.connectors.columns import FrameBuilder
 from penstock.connectors.decoding import BadLine, Decoded
-from penstock.errors import ExternalError
+from penstock.connectors.schema_registry import MAGIC, PREFIX, SchemaRegistry
+from penstock.errors import ExternalError, PipelineError
 from penstock.types import Schema
-
-_MAGIC: Final = 0
-_PREFIX: Final = struct.Struct(">bI")
-_TIMEOUT_S: Final = 10.0
-_NOT_FOUND: Final = 404
 
 
 class AvroValues:
@@ -32,7 +25,7 @@ class AvroValues:
 
         self._schema = schema
         self._builder = FrameBuilder(schema)
-        self._registry = registry.rstrip("/") if registry is not None else None
+        self._registry = SchemaRegistry(registry) if registry is not None else None
         own = fastavro.parse_schema(avro_schema(schema))
         self._writer: Any = fastavro.parse_schema(json.loads(writer_schema)) if writer_schema is not None else own
         self._by_id: dict[int, Any] = {}
@@ -45,7 +38,7 @@ class AvroValues:
         for index, value in enumerate(values):
             try:
                 row = self._row(value)
-            except ExternalError:
+            except (ExternalError, PipelineError):  # the registry's, not the record's
                 raise
             except Exception as error:  # whatever fastavro meets in bytes that are no datum
                 bad.append(BadLine(index, f"no datum of its schema: {type(error).__name__}: {error}", value))
@@ -62,11 +55,11 @@ class AvroValues:
         writer = self._writer
         data = value
         if self._registry is not None:
-            magic, number = _PREFIX.unpack_from(value)
-            if magic != _MAGIC:
+            magic, number = PREFIX.unpack_from(value)
+            if magic != MAGIC:
                 raise ValueError(f"begins with {magic}, not with 0 and the id of a schema")
-            writer = self._by_id.get(number) or self._fetch(number)
-            data = value[_PREFIX.size :]
+            writer = self._by_id.get(number) or self._fetch(self._registry, number)
+            data = value[PREFIX.size :]
         read = io.BytesIO(data)
         row: Any = fastavro.schemaless_reader(read, writer, None)
         if read.tell() != len(data):
@@ -75,19 +68,9 @@ class AvroValues:
             raise ValueError(f"a {type(row).__name__}, not a record")
         return row
 
-    def _fetch(self, number: int) -> Any:
+    def _fetch(self, registry: SchemaRegistry, number: int) -> Any:
+        """An id that nobody has registered is the record's fault."""
         import fastavro
 
-        address = f"{self._registry}/schemas/ids/{number}"
-        try:
-            with urllib.request.urlopen(address, timeout=_TIMEOUT_S) as answer:
-                text = json.loads(answer.read())["schema"]
-        except urllib.error.HTTPError as error:
-            error.close()
-            if error.code == _NOT_FOUND:  # an id that nobody has registered is the record's fault
-                raise ValueError(f"the schema registry knows no schema {number}") from error
-            raise ExternalError(f"schema registry: {address}: {error}") from error
-        except (OSError, ValueError, KeyError) as error:
-            raise ExternalError(f"schema registry: {address}: {error}") from error
-        self._by_id[number] = fastavro.parse_schema(json.loads(text))
+        self._by_id[number] = fastavro.parse_schema(registry.schema(number))
         return self._by_id[number]

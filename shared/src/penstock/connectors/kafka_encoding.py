@@ -105,8 +105,10 @@ class KafkaEncoder:
         max_message_bytes: int,
         bad_rows: Policy,
         dead_letter_bytes: int = 0,
+        prefix: bytes = b"",
     ) -> None:
-        """`what` leads error messages; `max_message_bytes` is what the topic takes, and the topic of dead letters."""
+        """`what` leads error messages; `max_message_bytes` is what the topic takes, and the topic of dead letters;
+        `prefix` stands before every Avro datum."""
         self._what = what
         self._schema = schema
         self._shape = shape
@@ -114,6 +116,7 @@ class KafkaEncoder:
         self._bad_rows = bad_rows
         self._dead_bytes = dead_letter_bytes
         self._deletes = shape.deletes(schema)
+        self._prefix = prefix
 
     def encode(self, frame: pl.DataFrame) -> Encoded:
         """See `SinkEncoder.encode`."""
@@ -147,7 +150,7 @@ class KafkaEncoder:
             case "avro":
                 from penstock.connectors.avro import encode_avro
 
-                return encode_avro(frame, self._schema)
+                return encode_avro(frame, self._schema, self._prefix)
             case _:
                 column = raw_column(self._schema, self._shape)
                 assert column is not None

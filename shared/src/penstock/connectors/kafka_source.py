@@ -14,6 +14,7 @@ from penstock.connectors import base
 from penstock.connectors.base import EventTime, Policy, Position, ReadContext, Split, SplitReader, WatermarkStrategy
 from penstock.connectors.declaring import declare, freeze, zone
 from penstock.connectors.kafka_platform import resolve
+from penstock.connectors.schema_registry import check_address, shown
 from penstock.errors import PipelineError, nearest
 from penstock.settings import KafkaSettings
 from penstock.times import Duration
@@ -55,6 +56,7 @@ class Source(base.Source[T]):
         bad_rows: `fail`, `skip` or `dead_letter`.
         timezone: zone of naive timestamps in the data.
         registry: address of a Confluent schema registry: records carry the id of the Avro schema they were written with.
+            With a login it is `https://user:password@host`.
         writer_schema: the Avro schema (JSON) that records were written with, where there is no registry.
         brokers: `host:port`, several separated by commas; the platform's Kafka if not given.
         security: how to reach another Kafka with TLS or a login.
@@ -121,6 +123,8 @@ class Source(base.Source[T]):
             raise PipelineError(f"{_WHAT}: name the brokers once: security= names {security.brokers!r} as well")
         if (registry is not None or writer_schema is not None) and format != "avro":
             raise PipelineError(f'{_WHAT}: registry= and writer_schema= are for format="avro"')
+        if registry is not None:
+            check_address(_WHAT, registry)
         _check_metadata(metadata or {}, declared.schema)
         freeze(
             self,
@@ -228,7 +232,7 @@ class Source(base.Source[T]):
             "end": _shown(self.end),
             "metadata": dict(self.metadata),
             "timezone": self.timezone,
-            "registry": self.registry,
+            "registry": None if self.registry is None else shown(self.registry),
             "brokers": brokers,
         }
         return {name: value for name, value in described.items() if value not in (None, {})}
