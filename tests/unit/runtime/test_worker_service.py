@@ -206,3 +206,32 @@ async def test_a_worker_survives_the_end_of_a_job_that_it_has_just_begun(runners
         await until(lambda: runners, "it runs")
         await until(lambda: not worker._credit_readers, "there is nothing to read")
         assert [status.state for status in worker.statuses()] == ["running"]
+
+
+class FailsWhenStopped(Runner):
+    """A subtask that meets an error on its way out."""
+
+    async def run(self) -> None:
+        try:
+            await super().run()
+        except asyncio.CancelledError:
+            raise ExternalError("what it reads is gone") from None
+
+
+async def test_a_subtask_that_fails_while_it_is_stopped_is_not_listed(
+    runners: list[Runner], monkeypatch: pytest.MonkeyPatch
+):
+    """Nobody stops its attempt once more: it would be in every heartbeat for as long as the process lives."""
+    monkeypatch.setattr(worker_module, "SubtaskRunner", FailsWhenStopped)
+    log, loader = MemoryLog(), Loader()
+    loader.allowed.set()
+    async with serving(log, loader) as worker:
+        await log.append(COMMANDS, 0, [NewRecord(encode(deploy(worker)))])
+        await until(lambda: [s.state for s in worker.statuses()] == ["running"], "it runs")
+        await log.append(COMMANDS, 0, [NewRecord(encode(CancelAttempt(epoch=1, job=JOB, attempt="a")))])
+
+        async def told() -> bool:
+            return [status.state for status in await changes(log)] == ["failed"]
+
+        await until(told, "its end is told")
+        assert worker.statuses() == []

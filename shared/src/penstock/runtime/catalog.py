@@ -6,11 +6,10 @@ submission until everything of the job is cleaned up, `finished/<job>` from then
 
 from __future__ import annotations
 
-import contextlib
 
 import msgspec
 
-from penstock.errors import CorruptDataError
+from penstock.errors import CorruptDataError, ExternalError
 from penstock.ports import BlobExistsError, BlobNotFoundError, Blobs
 from penstock.protocol.joblog import JobHistory, Submit, encode_record, log_key
 from penstock.protocol.requests import Answer, SubmitJob, answer_key
@@ -53,11 +52,20 @@ class JobCatalog:
         await self.create(submit)
 
     async def create(self, submit: Submit) -> None:
-        """Write the first record of a job's log."""
+        """Write the first record of a job's log.
+
+        Raises:
+            ExternalError: it is not certain that the log is there; trying again helps.
+        """
         if await self._exists(FINISHED + submit.job):
             return
-        with contextlib.suppress(BlobExistsError):  # the same request, read again: its id is the job's
-            await self._blobs.create(log_key(submit.job, 0), encode_record(submit))
+        key = log_key(submit.job, 0)
+        try:
+            await self._blobs.create(key, encode_record(submit))
+        except BlobExistsError as error:
+            # The same request, read again: its id is the job's. Or a conflict that wrote nothing, as some stores have it.
+            if not await self._exists(key):
+                raise ExternalError(f"create {key}: refused, and it is not there") from error
         await self._blobs.put(ACTIVE + submit.job, b"")
 
     async def ended(self, history: JobHistory, ended_us: int) -> None:

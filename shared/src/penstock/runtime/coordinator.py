@@ -175,6 +175,8 @@ class CoordinatorService:
         self._leading: asyncio.Task[None] | None = None
         self._shells: dict[str, asyncio.Task[None]] = {}
         self._unopened = UnopenedJobs()
+        self._to_open: set[str] = set()
+        """Jobs that were found at the takeover and not looked at yet."""
         self._waiting: dict[int, AnyRequest] = {}
         """Requests without an answer, by their offset."""
         self._lead_command: Lead | None = None
@@ -244,6 +246,7 @@ class CoordinatorService:
         self._shells.clear()
         self._jobs.clear()
         self._unopened.clear()
+        self._to_open.clear()
         self._waiting.clear()
         self._leading = None
         self._scaler = None
@@ -253,10 +256,13 @@ class CoordinatorService:
         """What a leader does. An error that is nobody's fault outside ends the leadership, not the process."""
         try:
             await self._ports.clock.sleep_ms(self._timeouts.takeover_ms)
+            active = await self._catalog.active()
+            self._slots, self._to_open = SlotPool(), set(active)
             for name, worker in self._workers.items():
                 self._heard_slots(name, worker)
-            for job in await self._catalog.active():
+            for job in active:
                 await self._open(job, command, command.markers)
+                self._to_open.discard(job)
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._tick_jobs())
                 group.create_task(self._tick_workers(command))
@@ -548,15 +554,16 @@ class CoordinatorService:
 
     def _heard_slots(self, name: str, worker: Worker) -> None:
         beat = worker.heartbeat
-        # subtasks of earlier attempts are being ended: the slot is free for the next one
-        running = {
-            status.job
-            for status in worker.tasks.values()
-            if name not in self._slots.workers
-            and (status.job not in self._jobs or status.attempt == self._jobs[status.job].attempt)
-        }
+        new = name not in self._slots.workers
+        running = {status.job for status in worker.tasks.values() if new and self._occupies_slot(status)}
         self._slots.heard(name, beat.slots, beat.bound_to, running)
         self._offer()
+
+    def _occupies_slot(self, status: TaskStatus) -> bool:
+        """Not those of earlier attempts and of jobs that have ended: they are being ended, and the slot is free."""
+        if status.job in self._jobs:
+            return status.attempt == self._jobs[status.job].attempt
+        return status.job in self._to_open or self._unopened.get(status.job) is not None
 
     async def _drop_silent_workers(self) -> None:
         clock = self._ports.clock

@@ -114,6 +114,8 @@ class _Task:
     frames: str = ""
     canceled: bool = False
     finished: bool = False
+    stopped: bool = False
+    """Whether it was told to end: whatever becomes of it then, nobody does so again."""
 
     @property
     def status(self) -> TaskStatus:
@@ -267,13 +269,14 @@ class WorkerService:
         """However it ended; a failed subtask stays listed until its attempt is stopped."""
         task.canceled = not (task.failed or task.finished)
         self._changed(task.status)
-        if not task.failed and self._tasks.get(key) is task:
+        if (task.stopped or not task.failed) and self._tasks.get(key) is task:
             del self._tasks[key]
 
     def _stop(self, job: str, attempt: str, reason: str) -> None:
         for key, task in list(self._tasks.items()):
             if key[0] == job and attempt in ("", key[1]):
                 _log.debug("stopping subtask", job=job[:8], subtask=key[2], reason=reason)
+                task.stopped = True
                 if task.task is not None:
                     task.task.cancel()
                 if task.failed:
