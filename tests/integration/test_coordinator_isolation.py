@@ -18,6 +18,7 @@ from penstock.protocol.jobmaster import JobMaster
 from penstock.protocol.requests import CancelJob, RescaleJob, StopJob, SubmitJob, TakeSavepoint
 from penstock.runtime import unopened
 from penstock.runtime.coordinator import CoordinatorService
+from penstock.runtime.job_shell import JobShell
 from penstock.runtime.topics import EVENTS, REQUESTS, create_control_topics
 
 STRANGE_GRAPH = {"version": 99, "vertices": "of another version"}
@@ -203,3 +204,25 @@ def noted_past(cluster: Cluster, offset: int):
         return int(await cluster.metadata.get("requests-read") or 0) > offset
 
     return noted
+
+
+async def test_a_master_that_fails_while_leadership_ends_is_left_to_the_next_leader(monkeypatch):
+    """It is not opened again by who leads no longer."""
+    opened: list[str] = []
+
+    async def run(shell: JobShell, epoch: int, markers: object) -> None:
+        opened.append(shell.job)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise RuntimeError("nobody expected this") from None
+
+    monkeypatch.setattr(JobShell, "run", run)
+    cluster = Cluster()
+    await cluster.submit()
+    async with running(cluster, workers=0) as service:
+        await until(lambda: opened, "the job is looked after")
+        await service._stop("the test says so")
+        left = [coroutine for task in asyncio.all_tasks() if (coroutine := task.get_coro()) is not None]
+        assert not [found for found in left if "_open_later" in found.__qualname__]
+        assert service.shells == []

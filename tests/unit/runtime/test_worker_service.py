@@ -19,6 +19,7 @@ from penstock.ports import LogRecord, NewRecord
 from penstock.protocol.messages import (
     CancelAttempt,
     Deploy,
+    FinishAttempt,
     SubtaskId,
     TaskChanged,
     TaskStatus,
@@ -235,3 +236,24 @@ async def test_a_subtask_that_fails_while_it_is_stopped_is_not_listed(
 
         await until(told, "its end is told")
         assert worker.statuses() == []
+
+
+class FailsAtOnce(Runner):
+    """A subtask that does not come far."""
+
+    async def run(self) -> None:
+        raise ExternalError("it cannot begin")
+
+
+async def test_a_failed_subtask_is_not_listed_behind_the_end_of_its_attempt(
+    runners: list[Runner], monkeypatch: pytest.MonkeyPatch
+):
+    """It is until then, so that the leader hears of it; what follows the end of the attempt ends nothing of it."""
+    monkeypatch.setattr(worker_module, "SubtaskRunner", FailsAtOnce)
+    log, loader = MemoryLog(), Loader()
+    loader.allowed.set()
+    async with serving(log, loader) as worker:
+        await log.append(COMMANDS, 0, [NewRecord(encode(deploy(worker)))])
+        await until(lambda: [s.state for s in worker.statuses()] == ["failed"], "it has failed")
+        await log.append(COMMANDS, 0, [NewRecord(encode(FinishAttempt(epoch=1, job=JOB, attempt="a")))])
+        await until(lambda: worker.statuses() == [], "nothing is listed")

@@ -323,6 +323,8 @@ class CoordinatorService:
     def _open_later(
         self, job: str, command: Lead, error: Exception, markers: Collection[BarrierMarker], lived_ms: int = 0
     ) -> None:
+        if self._lead_command is not command:  # it fails while leadership ends: who leads next opens it
+            return
         unopened = self._unopened.failed(job, error, markers, lived_ms)
         self._progress.setdefault(job, JobProgress(job)).failed(unopened.reason)
 

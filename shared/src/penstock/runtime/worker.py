@@ -276,15 +276,18 @@ class WorkerService:
         for key, task in list(self._tasks.items()):
             if key[0] == job and attempt in ("", key[1]):
                 _log.debug("stopping subtask", job=job[:8], subtask=key[2], reason=reason)
-                task.stopped = True
                 if task.task is not None:
                     task.task.cancel()
-                if task.failed:
-                    del self._tasks[key]
+                self._told_to_end(key, task)
+
+    def _told_to_end(self, key: tuple[str, str, str], task: _Task) -> None:
+        task.stopped = True
+        if task.failed:
+            del self._tasks[key]
 
     def _hand(self, command: BarrierMarker | CheckpointCompleted | CheckpointAborted | FinishAttempt) -> None:
-        for (job, attempt, _), task in self._tasks.items():
-            if (job, attempt) != (command.job, command.attempt):
+        for key, task in list(self._tasks.items()):
+            if key[:2] != (command.job, command.attempt):
                 continue
             match command:
                 case BarrierMarker():
@@ -296,6 +299,7 @@ class WorkerService:
                 case FinishAttempt():
                     self._job_over = job == self._loader.bound_to
                     task.inbox.put(FinishRead(command.final))
+                    self._told_to_end(key, task)
                 case _:
                     assert_never(command)
 
