@@ -135,3 +135,17 @@ async def test_a_candidate_that_lists_too_little_leads_in_the_next_free_epoch():
 
 async def _nothing(_prefix: str) -> list[str]:
     return []
+
+
+async def test_a_leader_with_the_lease_stops_when_a_higher_epoch_has_begun():
+    """A candidate that had the lease for a moment began it: nobody obeys the lower one any more, so it is given up."""
+    log = MemoryLog()
+    await create_control_topics(log)
+    candidate = Candidate("one", ports_of(log))
+    async with competing(candidate):
+        await until(lambda: candidate.led, "it leads")
+        await candidate.leadership._ports.blobs.create(epoch_key(2), b"another")
+        await log.append(COMMANDS, 0, [NewRecord(encode(EpochStarted(epoch=2, leader="another")))])
+        await until(lambda: len(candidate.led) == 2, "it leads again")
+        assert candidate.stopped == ["a leader of epoch 2 acts"]
+        assert [led.epoch for led in candidate.led] == [1, 3]

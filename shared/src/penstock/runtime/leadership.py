@@ -11,7 +11,16 @@ from typing import Final, assert_never
 import structlog
 
 from penstock.errors import ExternalError
-from penstock.ports import BlobExistsError, BlobNotFoundError, Blobs, Clock, Log, Metadata, NewRecord
+from penstock.ports import (
+    BlobExistsError,
+    BlobNotFoundError,
+    Blobs,
+    Clock,
+    Log,
+    Metadata,
+    NewRecord,
+    OffsetOutOfRangeError,
+)
 from penstock.protocol.leader import (
     AppendEpoch,
     AskForLease,
@@ -75,6 +84,8 @@ class Leadership:
         self._lost: str | None = None
         self._pending: deque[LeaderCommand] = deque()
         self._wake = asyncio.Event()
+        self._known_to = 0
+        """Up to where `commands` were read at the takeover."""
 
     @property
     def epoch(self) -> int:
@@ -91,6 +102,7 @@ class Leadership:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._keep_lease())
                 group.create_task(self._carry_out())
+                group.create_task(self._watch_for_higher_epochs())
         finally:
             try:
                 await self._ports.metadata.release(LEASE, self._name.encode())
@@ -205,4 +217,34 @@ class Leadership:
                 command = CommandRead(decode_command(record.value))
                 result += machine.handle(command, self._ports.clock.monotonic_ms())
             await self._ports.clock.sleep_ms(0)  # the lease is renewed meanwhile
+        self._known_to = position
         return result
+
+    async def _watch_for_higher_epochs(self) -> None:
+        """A candidate that had the lease for a moment may have begun one.
+
+        Then nobody obeys this leader any more, and nothing else tells it: it has the lease, and would keep it for ever.
+        """
+        while True:
+            try:
+                await self._follow(self._machine.epoch, self._known_to)
+            except ExternalError as error:
+                _log.warning("cannot see whether another leader acts", error=str(error))
+            await self._ports.clock.sleep_ms(UNCERTAIN_PAUSE_MS)
+
+    async def _follow(self, epoch: int, position: int) -> None:
+        """Read `commands` on as long as this epoch is led."""
+        log, machine = self._ports.log, self._machine
+        while self._leads_in(epoch):
+            try:
+                records = await log.read(COMMANDS, 0, position, max_bytes=READ_BYTES, timeout_s=1.0)
+            except OffsetOutOfRangeError:  # trimmed by another leader, whose commands are what is left
+                position, _ = await log.offsets(COMMANDS, 0)
+                continue
+            for record in records if self._leads_in(epoch) else ():
+                position = record.next_offset
+                command = CommandRead(decode_command(record.value))
+                self._order(machine.handle(command, self._ports.clock.monotonic_ms()))
+
+    def _leads_in(self, epoch: int) -> bool:
+        return (self._machine.phase, self._machine.epoch) == (LeaderPhase.LEADING, epoch)
