@@ -74,8 +74,9 @@ bench-kafka: platform ## Measure windows and filters from Kafka to Kafka, latenc
 	$(BIN)/python -m benchmarks.kafka
 	$(BIN)/python -m benchmarks.live
 
-simulate: setup ## Search SEEDS (10000) fresh histories of the protocol
+simulate: setup ## Search SEEDS (10000) fresh histories of the protocol, and a tenth as many of the services
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+	$(BIN)/python -W ignore -m tests.simulation.shells --seeds $$(( ($(SEEDS) + 9) / 10 ))
 
 chaos: platform ## Kill everything CYCLES (200) times, LEADER (50) of them the leader, and compare every row
 	$(BIN)/python -m tests.chaos --cycles $(CYCLES) --leader $(LEADER)

@@ -6,7 +6,6 @@ submission until everything of the job is cleaned up, `finished/<job>` from then
 
 from __future__ import annotations
 
-
 import msgspec
 
 from penstock.errors import CorruptDataError, ExternalError
