@@ -297,7 +297,7 @@ class WorkerService:
                 case CheckpointAborted():
                     task.inbox.put(AbortRead(command))
                 case FinishAttempt():
-                    self._job_over = job == self._loader.bound_to
+                    self._job_over = command.job == self._loader.bound_to
                     task.inbox.put(FinishRead(command.final))
                     self._told_to_end(key, task)
                 case _:
