@@ -17,6 +17,8 @@ from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
 from typing import Any
 
+from tests.simulation.kernel import Violation
+
 from penstock.testing.virtual_time import _JumpingSelector
 
 FOREVER_S = 1e6
@@ -129,7 +131,7 @@ class SeededLoop(asyncio.SelectorEventLoop):
         if found := selector.select(0):
             return found
         if timeout_s is None:
-            raise RuntimeError("nothing will ever happen in this history any more")
+            raise Violation("I10: nothing will ever happen in this history any more")
         self.now_s += timeout_s
         return []
 

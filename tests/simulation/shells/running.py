@@ -95,7 +95,10 @@ def _run(
         result.failure = f"{type(error).__name__}: {error}\n" + "".join(traceback.format_exception(error)[-3:])
     finally:
         result.virtual_s, result.digest = loop.now_s, story.digest.hexdigest()
-        loop.finish(processes())
+        try:
+            loop.finish(processes())
+        except Violation as violation:  # something that was told to end never does
+            result.failure = result.failure or str(violation)
     if result.failure:
         result.failure = _report(kind, result.seed, mutant, result.failure, story)
     return result

@@ -68,17 +68,19 @@ class StagedParts:
         self._advance()
 
     def to_forget(self) -> list[StagedPart]:
-        """The committed parts that nothing lists any more; each is named once."""
-        found = [part for checkpoint, part in self._unlisted if checkpoint <= self._complete]
-        self._unlisted = [(checkpoint, part) for checkpoint, part in self._unlisted if checkpoint > self._complete]
-        return found
+        """The committed parts that nothing lists any more."""
+        return [part for checkpoint, part in self._unlisted if checkpoint <= self._complete]
 
     def to_forget_at_the_end(self) -> list[StagedPart]:
-        """The committed parts that `to_forget` has not named: the job has ended, and no checkpoint is restored as its own
-        any more."""
-        found = [*(part for _, part in self._unlisted), *self._visible]
-        self._unlisted, self._visible = [], []
-        return found
+        """All committed parts that are not forgotten: the job has ended, and no checkpoint is restored as its own any
+        more."""
+        return [*(part for _, part in self._unlisted), *self._visible]
+
+    def forgotten(self, parts: Iterable[StagedPart]) -> None:
+        """These parts are forgotten for certain; until then they are named again."""
+        gone = list(parts)
+        self._unlisted = [(checkpoint, part) for checkpoint, part in self._unlisted if part not in gone]
+        self._visible = [part for part in self._visible if part not in gone]
 
     def _advance(self) -> None:
         if not self.to_commit():

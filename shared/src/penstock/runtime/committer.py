@@ -79,8 +79,9 @@ class Committer:
                     await asyncio.to_thread(self._writers[part.operator].commit, part.committable)
                 self._parts.committed(part)
             self._changed()
-            if forgotten := self._parts.to_forget():
-                await asyncio.to_thread(self._forget, forgotten)
+            if unlisted := self._parts.to_forget():
+                await asyncio.to_thread(self._forget, unlisted)
+                self._parts.forgotten(unlisted)
 
     async def job_ended(self) -> None:
         """Forget the proofs of what the last checkpoints committed: nobody restores what lists it any more.
