@@ -57,8 +57,8 @@ def peak_mib() -> int:
 def run_engine(case: Case, folder: Path, rows: int) -> dict[str, Any]:
     """Run the pipeline of the case. The clock starts when the source is opened and stops when the job has finished."""
     started = time.perf_counter()
+    from penstock.embedded import EmbeddedJob, EmbeddedSettings
     from penstock.observability.logs import configure_logging
-    from penstock.runtime.embedded import EmbeddedJob, EmbeddedSettings
 
     configure_logging("text", "warning")
     source = case.source(folder, rows)

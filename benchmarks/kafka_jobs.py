@@ -78,8 +78,8 @@ class Samples:
 
 async def run_embedded(pipeline: str, parameters: dict[str, str], directory: Path, events: int) -> dict[str, Any]:
     """One job, in this process and its two workers."""
-    from penstock.runtime.embedded import EmbeddedJob, EmbeddedSettings, PipelineFile
-    from penstock.runtime.loading import load_pipeline
+    from penstock.api.loading import load_pipeline
+    from penstock.embedded import EmbeddedJob, EmbeddedSettings, PipelineFile
 
     code = PipelineFile(f"{PIPELINES}:{pipeline}", parameters)
     settings = EmbeddedSettings(parallelism=PARALLELISM, checkpoint_interval_ms=CHECKPOINT_INTERVAL_MS)

@@ -28,7 +28,9 @@ import structlog
 from penstock import Pipeline, col, count, tumbling
 from penstock.adapters.memory import MemoryLog
 from penstock.connectors import collecting, iterables
+from penstock.coordination.control_topics import COMMANDS, EVENTS
 from penstock.graph.jobgraph import build_job_graph
+from penstock.jobmanager.coordinator import CoordinatorTimeouts
 from penstock.ports import NewRecord
 from penstock.protocol.checkpoints import CheckpointSettings
 from penstock.protocol.joblog import JobSettings
@@ -49,8 +51,6 @@ from penstock.protocol.messages import (
 from penstock.protocol.phases import Phase
 from penstock.protocol.requests import SubmitJob
 from penstock.protocol.restarts import FixedDelay
-from penstock.runtime.coordinator import CoordinatorTimeouts
-from penstock.runtime.topics import COMMANDS, EVENTS
 from penstock.testing.memory_cluster import MemoryCluster
 from penstock.testing.virtual_time import VirtualClock, VirtualLoop
 

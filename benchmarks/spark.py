@@ -179,7 +179,7 @@ def _parameters(case: str, given: Path, out: Path) -> dict[str, str]:
 
 def _goes_native(case: str, place: Path) -> bool:
     """Whether Spark's own plan computes something of a pipeline."""
-    from penstock.runtime.loading import load_pipeline
+    from penstock.api.loading import load_pipeline
     from penstock.spark.engine import batch_graph
     from penstock.spark.native import native_windows, ways
 
@@ -188,7 +188,7 @@ def _goes_native(case: str, place: Path) -> bool:
 
 
 def _penstock(spark: SparkSession, case: str, given: Path, out: Path, *, native: bool) -> None:
-    from penstock.runtime.loading import load_pipeline
+    from penstock.api.loading import load_pipeline
     from penstock.spark.engine import RunOptions, SparkRun
 
     parameters = _parameters(case, given, out)
@@ -221,8 +221,8 @@ def _query(spark: SparkSession, case: str, given: Path, out: Path) -> None:
 
 
 def _embedded(case: str, given: Path, out: Path) -> None:
-    from penstock.runtime.embedded import EmbeddedJob, EmbeddedSettings, PipelineFile
-    from penstock.runtime.loading import load_pipeline
+    from penstock.api.loading import load_pipeline
+    from penstock.embedded import EmbeddedJob, EmbeddedSettings, PipelineFile
 
     parameters = _parameters(case, given, out)
     pipeline = load_pipeline(str(PIPELINES), parameters)

@@ -127,7 +127,7 @@ def _session(jars: list[Path]) -> SparkSession:
 
 
 def _run(spark: SparkSession, pipeline: str, parameters: dict[str, str], folder: Path) -> None:
-    from penstock.runtime.loading import load_pipeline
+    from penstock.api.loading import load_pipeline
     from penstock.spark.engine import RunOptions, SparkRun
 
     target = f"{PIPELINES}:{pipeline}"

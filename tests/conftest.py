@@ -24,7 +24,7 @@ import pytest
 import structlog
 from hypothesis import settings
 
-from penstock.connectors import kafka_platform
+from penstock.connectors.kafka import default_cluster as kafka_platform
 from penstock.settings import FILE_VARIABLE, ClusterSettings
 
 _FOLDER = "PENSTOCK_TEST_FOLDER"

@@ -20,10 +20,18 @@ from confluent_kafka.admin import (
 from tests.chaos.feed import PARTITIONS, TOPIC
 from tests.chaos.outputs import SINKS
 
-from penstock.connectors.kafka_platform import use_cluster
+from penstock.adapters.cluster_ports import cluster_log, cluster_metadata, cluster_store
+from penstock.api.loading import load_pipeline
+from penstock.connectors.kafka.default_cluster import use_cluster
+from penstock.coordination.artifacts import pack
+from penstock.coordination.cluster_view import ClusterView, JobView
+from penstock.coordination.control_topics import REQUESTS
+from penstock.coordination.failpoints import VARIABLE
+from penstock.coordination.job_catalog import FinishedJob, JobCatalog
 from penstock.errors import ExternalError
 from penstock.graph.jobgraph import build_job_graph
-from penstock.graph.scaling import scalable_form
+from penstock.graph.rescaling import scalable_form
+from penstock.jobmanager.coordinator import VIEW
 from penstock.kafka_clients import confluent_options
 from penstock.platform.free_ports import free_port
 from penstock.platform.processes import ProcessId, marked, tail
@@ -36,14 +44,6 @@ from penstock.protocol.joblog import JobSettings
 from penstock.protocol.messages import encode
 from penstock.protocol.requests import Answer, AnyRequest, CancelJob, RescaleJob, StopJob, SubmitJob, TakeSavepoint
 from penstock.protocol.restarts import FixedDelay
-from penstock.runtime.artifacts import pack
-from penstock.runtime.catalog import FinishedJob, JobCatalog
-from penstock.runtime.cluster_ports import cluster_log, cluster_metadata, cluster_store
-from penstock.runtime.coordinator import VIEW
-from penstock.runtime.loading import load_pipeline
-from penstock.runtime.steps import VARIABLE
-from penstock.runtime.topics import REQUESTS
-from penstock.runtime.views import ClusterView, JobView
 from penstock.settings import ClusterSettings, settings_to_toml
 
 NAME: Final = "chaos"

@@ -13,11 +13,11 @@ from typing import Final, Protocol
 
 from tests.chaos.cluster import LEASE_S, PARALLELISM, WORKER_TIMEOUT_S, ChaosCluster, ChaosError, until
 
+from penstock.coordination import failpoints
 from penstock.platform.processes import ProcessId, send, wait_until_gone
 from penstock.platform.server import Server
 from penstock.platform.services import ServiceProcess
 from penstock.protocol.requests import Answer
-from penstock.runtime import steps
 
 STEP_S: Final = 30.0
 """A named step must be reached within this time."""
@@ -324,8 +324,8 @@ def _at(step: str, what: str, strike: Callable[[str, Cycle], Awaitable[None]], *
 FAULTS: Final[tuple[Fault, ...]] = (
     Fault("kill-leader", crash_leader, leader=True),
     Fault("pause-leader", pause_leader, leader=True),
-    _at(steps.BEFORE_COMPLETE, "kill-leader", kill_leader_at, leader=True),
-    _at(steps.AFTER_COMPLETE, "kill-leader", kill_leader_at, leader=True),
+    _at(failpoints.BEFORE_COMPLETE, "kill-leader", kill_leader_at, leader=True),
+    _at(failpoints.AFTER_COMPLETE, "kill-leader", kill_leader_at, leader=True),
     Fault("rescale+kill-leader", partial(rescale, meanwhile=crash_leader), leader=True),
     Fault("savepoint+kill-leader", partial(savepoint, meanwhile=crash_leader), leader=True),
     Fault("kill-worker", kill_worker),
@@ -334,9 +334,12 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault("pause-taskmanager", pause_task_manager),
     *(
         _at(step, "kill-worker", kill_worker_at)
-        for step in (steps.BEFORE_INIT, steps.AFTER_INIT, steps.BEFORE_COMMIT, steps.AFTER_COMMIT)
+        for step in (failpoints.BEFORE_INIT, failpoints.AFTER_INIT, failpoints.BEFORE_COMMIT, failpoints.AFTER_COMMIT)
     ),
-    *(_at(step, "zombie-sink", zombie_at) for step in (steps.BEFORE_INIT, steps.AFTER_INIT, steps.BEFORE_COMMIT)),
+    *(
+        _at(step, "zombie-sink", zombie_at)
+        for step in (failpoints.BEFORE_INIT, failpoints.AFTER_INIT, failpoints.BEFORE_COMMIT)
+    ),
     Fault("restart-redis", restart_redis),
     Fault("kill-redis", partial(restart_redis, by_force=True)),
     Fault("wipe-redis", partial(restart_redis, by_force=True, wipe=True)),
@@ -373,16 +376,16 @@ def _spread(kinds: Sequence[Fault], number: int, rng: random.Random) -> list[Fau
 
 
 BRIEF: Final[tuple[Fault, ...]] = (
-    fault("kill-worker", steps.AFTER_INIT),
-    fault("kill-leader", steps.BEFORE_COMPLETE),
-    fault("kill-worker", steps.BEFORE_COMMIT),
+    fault("kill-worker", failpoints.AFTER_INIT),
+    fault("kill-leader", failpoints.BEFORE_COMPLETE),
+    fault("kill-worker", failpoints.BEFORE_COMMIT),
     fault("kill-taskmanager"),
-    fault("kill-leader", steps.AFTER_COMPLETE),
-    fault("zombie-sink", steps.BEFORE_INIT),
+    fault("kill-leader", failpoints.AFTER_COMPLETE),
+    fault("zombie-sink", failpoints.BEFORE_INIT),
     fault("wipe-redis"),
     fault("rescale+kill-worker"),
     fault("pause-leader"),
-    fault("kill-worker", steps.AFTER_COMMIT),
+    fault("kill-worker", failpoints.AFTER_COMMIT),
     fault("kill-minio"),
     fault("pause-broker"),
 )

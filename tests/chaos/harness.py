@@ -22,9 +22,9 @@ from tests.chaos.hygiene import inspect
 from tests.chaos.outputs import Outputs
 from tests.chaos.report import CycleResult, Report
 
+from penstock.coordination.cluster_view import ClusterView, JobView
 from penstock.platform.server import Recorder, no_recorder
 from penstock.platform.servers import Servers
-from penstock.runtime.views import ClusterView, JobView
 
 RECOVERY_S: Final = 90.0
 HEALED_S: Final = 60.0

@@ -12,8 +12,8 @@ from tests.chaos.cluster import NAME, ChaosCluster, ChaosError, until
 from tests.chaos.feed import TOPIC
 from tests.chaos.outputs import SINKS
 
+from penstock.coordination.control_topics import COMMANDS, EVENTS, REQUESTS
 from penstock.kafka_clients import confluent_options
-from penstock.runtime.topics import COMMANDS, EVENTS, REQUESTS
 
 _CONTROL: Final = {f"penstock.{NAME}.{topic}" for topic in (COMMANDS, EVENTS, REQUESTS)}
 _KAFKAS_OWN: Final = {"__consumer_offsets", "__transaction_state"}

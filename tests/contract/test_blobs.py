@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.adapters.conditional_put import check_conditional_put
-from penstock.adapters.directory_blobs import DirectoryBlobs
+from penstock.adapters.directory.blobs import DirectoryBlobs
 from penstock.adapters.local_copies import LocalCopies
 from penstock.adapters.memory import MemoryBlobs
 from penstock.adapters.s3_blobs import S3Blobs

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.adapters.directory_log import DirectoryLog
-from penstock.adapters.kafka_log import KafkaLog
+from penstock.adapters.directory.log import DirectoryLog
+from penstock.adapters.kafka.log import KafkaLog
 from penstock.adapters.memory import MemoryLog
 from penstock.errors import ExternalError, UsageError
 from penstock.ports import (

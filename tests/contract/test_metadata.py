@@ -10,7 +10,7 @@ from typing import Protocol
 import pytest
 from redis.asyncio import Redis
 
-from penstock.adapters.directory_metadata import DirectoryMetadata
+from penstock.adapters.directory.metadata import DirectoryMetadata
 from penstock.adapters.memory import MemoryMetadata
 from penstock.adapters.redis_metadata import RedisMetadata
 from penstock.ports import Metadata

@@ -14,7 +14,7 @@ from penstock.adapters.kubernetes_scale import KubernetesScale, kubernetes_scale
 from penstock.adapters.memory import MemoryScale
 from penstock.errors import ExternalError, UsageError
 from penstock.ports import ScaleChangedError, TaskManagerScale
-from penstock.runtime.serving import http_server
+from penstock.service.http_server import http_server
 
 from .small_api_server import SmallApiServer
 

@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from tests.services import wait_for
 
 from penstock import savepoint
-from penstock.connectors.kafka_topics import TopicAdmin
+from penstock.connectors.kafka.topics import TopicAdmin
 from penstock.settings import KafkaSettings
 
 from .test_cluster_commands import Cluster

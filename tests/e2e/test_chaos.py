@@ -11,7 +11,7 @@ import pytest
 from tests.chaos.faults import BRIEF
 from tests.chaos.harness import ChaosRun
 
-from penstock.runtime import steps
+from penstock.coordination import failpoints
 
 pytestmark = pytest.mark.e2e
 
@@ -29,5 +29,5 @@ def test_no_fault_loses_or_doubles_a_row(own_platform: Any) -> None:
 
 def test_every_named_step_is_tried() -> None:
     """The fixed list leaves out no step."""
-    named = {value for name, value in vars(steps).items() if name.startswith(("BEFORE_", "AFTER_"))}
+    named = {value for name, value in vars(failpoints).items() if name.startswith(("BEFORE_", "AFTER_"))}
     assert {fault.step for fault in BRIEF} - {""} == named

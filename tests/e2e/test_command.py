@@ -279,7 +279,7 @@ p.read(iterables.Source([Row(n) for n in range(10)])).map(invert).write(files.Si
     assert lines[-1].startswith("error: map (n1-map): invert raised ZeroDivisionError")
     assert lines[-1].endswith("row: Row(n=7)")
     debugged = penstock.run("run", "boom.py", "--fresh", "--debug", code=1)
-    assert "penstock/runtime" in debugged.stderr
+    assert "penstock/task" in debugged.stderr
 
 
 BAD_ROWS = (

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from penstock import Pipeline
+from penstock.embedded import EmbeddedJob, EmbeddedSettings, JobResult
 from penstock.errors import UsageError
-from penstock.runtime.embedded import EmbeddedJob, EmbeddedSettings, JobResult
 
 Row = dict[str, Any]
 Make = Callable[[Path], Pipeline]

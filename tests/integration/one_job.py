@@ -15,14 +15,14 @@ from penstock.adapters.memory import MemoryLog
 from penstock.connectors import collecting, iterables
 from penstock.connectors.base import Sink
 from penstock.graph.jobgraph import build_job_graph
-from penstock.graph.scaling import scalable_form
+from penstock.graph.rescaling import scalable_form
+from penstock.jobmanager.coordinator import CoordinatorService, CoordinatorTimeouts
 from penstock.protocol.checkpoints import CheckpointSettings
 from penstock.protocol.joblog import JobHistory, JobSettings
 from penstock.protocol.messages import Restore
 from penstock.protocol.requests import Answer, SubmitJob
 from penstock.protocol.restarts import FixedDelay, RestartStrategy
-from penstock.runtime.coordinator import CoordinatorService, CoordinatorTimeouts
-from penstock.runtime.subtask import SubtaskSettings
+from penstock.task.subtask import SubtaskSettings
 from penstock.testing.memory_cluster import MemoryCluster
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

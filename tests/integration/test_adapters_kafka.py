@@ -10,7 +10,7 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from penstock.adapters.kafka_log import KafkaLog
+from penstock.adapters.kafka.log import KafkaLog
 from penstock.errors import ExternalError
 from penstock.platform.servers import Servers
 from penstock.ports import NewRecord, TopicNotFoundError

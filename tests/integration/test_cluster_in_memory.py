@@ -9,14 +9,15 @@ import msgspec
 from tests.integration.one_job import Cluster, until
 
 from penstock.adapters.memory import MemoryLog
+from penstock.coordination.control_topics import EVENTS
+from penstock.coordination.job_catalog import JobCatalog
+from penstock.jobmanager import coordinator, job_cleanup
 from penstock.ports import NewRecord
 from penstock.protocol import joblog
 from penstock.protocol.joblog import Savepoint
 from penstock.protocol.messages import Acknowledged, BarrierMarker, decode_event
 from penstock.protocol.requests import Answer, CancelJob, RescaleJob, StopJob, TakeSavepoint
-from penstock.runtime import coordinator, remains, snapshots
-from penstock.runtime.catalog import JobCatalog
-from penstock.runtime.topics import EVENTS
+from penstock.task import snapshots
 
 
 async def test_a_job_runs_on_two_workers():
@@ -141,7 +142,7 @@ async def test_a_new_leader_adopts_what_runs():
 
 async def test_a_new_leader_goes_on_from_a_compacted_log(monkeypatch):
     """The log stays small while the job runs, and says all that the next leader needs."""
-    monkeypatch.setattr(remains, "COMPACT_AFTER", 4)
+    monkeypatch.setattr(job_cleanup, "COMPACT_AFTER", 4)
     monkeypatch.setattr(joblog, "KEPT_COMPLETES", 1)
     cluster = Cluster(rate=3_000)
     await cluster.submit()

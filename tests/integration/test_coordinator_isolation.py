@@ -11,15 +11,15 @@ import msgspec
 from tests.integration.one_job import Cluster, until
 
 from penstock.adapters.memory import MemoryBlobs
+from penstock.coordination.control_topics import EVENTS, REQUESTS, create_control_topics
+from penstock.jobmanager import unopened_jobs
+from penstock.jobmanager.coordinator import CoordinatorService
+from penstock.jobmanager.job_shell import JobShell
 from penstock.ports import NewRecord
 from penstock.protocol.jobevents import Requested
 from penstock.protocol.joblog import Savepoint, Submit, encode_record, log_key
 from penstock.protocol.jobmaster import JobMaster
 from penstock.protocol.requests import CancelJob, RescaleJob, StopJob, SubmitJob, TakeSavepoint
-from penstock.runtime import unopened
-from penstock.runtime.coordinator import CoordinatorService
-from penstock.runtime.job_shell import JobShell
-from penstock.runtime.topics import EVENTS, REQUESTS, create_control_topics
 
 STRANGE_GRAPH = {"version": 99, "vertices": "of another version"}
 
@@ -56,7 +56,7 @@ async def checkpoint(cluster: Cluster) -> None:
 
 async def test_a_job_of_another_version_does_not_end_leadership(monkeypatch):
     """It is shown with the reason and tried again; the other job runs to its end under the first leader."""
-    monkeypatch.setattr(unopened, "FIRST_PAUSE_MS", 20)
+    monkeypatch.setattr(unopened_jobs, "FIRST_PAUSE_MS", 20)
     cluster = Cluster()
     strange = await strange_job(cluster)
     await cluster.blobs.put("active/no-such-job", b"")
@@ -123,7 +123,7 @@ async def test_an_event_that_cannot_be_read_is_passed_over():
 
 async def test_a_master_that_fails_is_opened_again(monkeypatch):
     """What nobody expected costs that master: the next adopts what runs, and requests are answered."""
-    monkeypatch.setattr(unopened, "FIRST_PAUSE_MS", 20)
+    monkeypatch.setattr(unopened_jobs, "FIRST_PAUSE_MS", 20)
     handle, faults = JobMaster.handle, [0]
     cluster = Cluster(rate=700)  # a request is looked at again once a second, and the job is to run until then
     await cluster.submit()

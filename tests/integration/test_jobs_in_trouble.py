@@ -21,7 +21,7 @@ from penstock.protocol.joblog import Begin
 from penstock.protocol.messages import Restore
 from penstock.protocol.requests import CancelJob, RescaleJob, StopJob, TakeSavepoint
 from penstock.protocol.restarts import FixedDelay, NoRestart
-from penstock.runtime.subtask import SubtaskSettings
+from penstock.task.subtask import SubtaskSettings
 
 
 async def test_a_parallelism_that_has_no_slots_is_refused_before_anything_stops():
@@ -226,7 +226,7 @@ async def test_a_job_whose_checkpoint_is_gone_is_cancelled():
 
 async def test_a_manifest_that_is_put_back_is_gone_on_from(monkeypatch: pytest.MonkeyPatch):
     """Whoever restores the store from a backup need not restart anything."""
-    monkeypatch.setattr("penstock.runtime.job_shell.UNREADABLE_PAUSE_MS", 50)
+    monkeypatch.setattr("penstock.jobmanager.job_shell.UNREADABLE_PAUSE_MS", 50)
     cluster = Cluster(rate=2_000)
     await cluster.submit()
     try:

@@ -15,20 +15,20 @@ from pathlib import Path
 import aiokafka
 import pytest
 from tests.integration.one_job import ROWS, Cluster, until
-from tests.unit.runtime.publishing_parts import Exchange, Run
+from tests.unit.task.publishing_parts import Exchange, Run
 
 from penstock.adapters.system_clock import SystemClock
 from penstock.connectors import kafka
 from penstock.connectors.base import ProducerFencedError, PublishContext, PublishedMark, WriteContext
-from penstock.connectors.kafka_marks import delete_marks, marks_of_job
-from penstock.connectors.kafka_topics import TopicAdmin
+from penstock.connectors.kafka.marks import delete_marks, marks_of_job
+from penstock.connectors.kafka.topics import TopicAdmin
 from penstock.errors import ExternalError, PipelineError
 from penstock.graph.jobgraph import build_job_graph
 from penstock.protocol.manifests import Interval
 from penstock.protocol.publishing import Mark, PublisherPhase
 from penstock.protocol.requests import RescaleJob
-from penstock.runtime.publish_loop import PublishingError, encode_mark
 from penstock.settings import KafkaSettings
+from penstock.task.publish_loop import PublishingError, encode_mark
 from penstock.types import INT64, STRING, Field, Schema
 
 pytestmark = pytest.mark.timeout(180)

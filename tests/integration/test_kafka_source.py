@@ -24,15 +24,16 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from penstock import Pipeline, count, tumbling
-from penstock.connectors import collecting, kafka, kafka_reading, schema_registry
+from penstock.connectors import collecting, kafka, schema_registry
 from penstock.connectors.base import EndOfSplit, Fetched, ReadContext, Split
+from penstock.connectors.kafka import reading as kafka_reading
+from penstock.embedded import EmbeddedJob, EmbeddedSettings
 from penstock.errors import BadRecordError, ExternalError, PipelineError
 from penstock.protocol.restarts import FixedDelay
-from penstock.runtime import sources
-from penstock.runtime.embedded import EmbeddedJob, EmbeddedSettings
-from penstock.runtime.operator import OperatorMetrics
-from penstock.runtime.sources import SourceDriver
 from penstock.settings import KafkaSettings
+from penstock.task import sources
+from penstock.task.operator import OperatorMetrics
+from penstock.task.sources import SourceDriver
 from penstock.types import STRING, Field, Schema
 
 pytestmark = pytest.mark.timeout(180)

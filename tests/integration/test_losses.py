@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from tests.integration.one_job import Cluster, until
 
 from penstock.adapters.memory import MemoryBlobs, MemoryLog
+from penstock.coordination.control_topics import EVENTS
 from penstock.ports import NewRecord
 from penstock.protocol.joblog import Begin
 from penstock.protocol.messages import Heartbeat, TaskChanged, decode_event
-from penstock.runtime.topics import EVENTS
 
 
 class HeartbeatCounter(MemoryLog):

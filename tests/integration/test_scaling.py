@@ -6,12 +6,12 @@ import asyncio
 
 from penstock.adapters.memory import MemoryScale
 from penstock.errors import ExternalError
+from penstock.jobmanager.autoscaling import Scaling
+from penstock.jobmanager.coordinator import CoordinatorService
 from penstock.ports import Scale
+from penstock.protocol.autoscaling import ScalingLimits
 from penstock.protocol.joblog import JobSettings
 from penstock.protocol.requests import SubmitJob
-from penstock.protocol.scaling import ScalingLimits
-from penstock.runtime.coordinator import CoordinatorService
-from penstock.runtime.scaling import Scaling
 from penstock_coordinator.metrics import coordinator_samples
 
 from .one_job import Cluster, until

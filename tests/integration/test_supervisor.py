@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.adapters.directory_log import DirectoryLog
+from penstock.adapters.directory.log import DirectoryLog
 from penstock.adapters.system_clock import SystemClock
+from penstock.coordination.control_topics import EVENTS, create_control_topics
 from penstock.protocol.messages import AnyEvent, Heartbeat, decode_event
-from penstock.runtime.supervisor import Supervisor
-from penstock.runtime.topics import EVENTS, create_control_topics
-from penstock.runtime.worker_process import WorkerSpec
+from penstock.taskmanager.supervisor import Supervisor
+from penstock.taskmanager.worker_process import WorkerSpec
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -102,7 +102,7 @@ async def test_a_worker_that_is_busy_keeps_its_heartbeat(
     hanging.mkdir()
     (hanging / "sitecustomize.py").write_text(
         "import asyncio, threading\n"
-        "from penstock.runtime import worker\n"
+        "from penstock.taskmanager import worker\n"
         "async def heartbeats(self, kept=worker.WorkerService._heartbeats):\n"
         "    task = asyncio.ensure_future(kept(self))\n"
         "    await asyncio.sleep(1)\n"

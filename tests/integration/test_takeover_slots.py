@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from tests.integration.one_job import until
 
+from penstock.coordination.control_topics import EVENTS, create_control_topics
+from penstock.jobmanager.coordinator import CoordinatorService
+from penstock.jobmanager.leadership import LEASE
 from penstock.ports import NewRecord
 from penstock.protocol.messages import Heartbeat, SubtaskId, TaskStatus, encode
-from penstock.runtime.coordinator import CoordinatorService
-from penstock.runtime.leadership import LEASE
-from penstock.runtime.topics import EVENTS, create_control_topics
 from penstock.testing.memory_cluster import MemoryCluster
 
 ENDED = TaskStatus("e" * 32, "a" * 32, SubtaskId("v0", 0), "running")

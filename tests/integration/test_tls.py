@@ -26,14 +26,16 @@ from tests.integration.secured import (
 )
 
 from penstock import Pipeline
-from penstock.adapters import kafka_connection
-from penstock.adapters.kafka_log import KafkaLog
+from penstock.adapters.kafka import connection as kafka_connection
+from penstock.adapters.kafka.log import KafkaLog
 from penstock.adapters.redis_metadata import RedisMetadata
 from penstock.adapters.s3_blobs import S3Blobs
-from penstock.connectors import kafka, kafka_topics
+from penstock.connectors import kafka
 from penstock.connectors.base import PublishContext, WriteContext
-from penstock.connectors.kafka_places import topic_id
-from penstock.connectors.kafka_topics import TopicAdmin
+from penstock.connectors.kafka import topics as kafka_topics
+from penstock.connectors.kafka.offsets import topic_id
+from penstock.connectors.kafka.topics import TopicAdmin
+from penstock.embedded import EmbeddedJob, EmbeddedSettings
 from penstock.errors import ExternalError, PenstockError, UsageError
 from penstock.kafka_clients import aiokafka_options
 from penstock.platform.buckets import ensure_bucket
@@ -43,7 +45,6 @@ from penstock.platform.free_ports import HOST, free_port
 from penstock.platform.parts import cached_parts
 from penstock.platform.redis import RedisServer
 from penstock.ports import NewRecord
-from penstock.runtime.embedded import EmbeddedJob, EmbeddedSettings
 from penstock.settings import (
     FILE_VARIABLE,
     ClusterSettings,

@@ -19,9 +19,9 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from obstore.store import S3Store
 
-from penstock.adapters.kafka_log import KafkaLog
-from penstock.connectors.kafka_mark_records import TOPIC_SETTINGS
-from penstock.connectors.kafka_topics import TopicAdmin
+from penstock.adapters.kafka.log import KafkaLog
+from penstock.connectors.kafka.mark_records import TOPIC_SETTINGS
+from penstock.connectors.kafka.topics import TopicAdmin
 from penstock.kafka_clients import confluent_options
 from penstock.platform.doctor import examine
 from penstock.platform.doctor_kafka import check_kafka

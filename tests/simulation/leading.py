@@ -1,4 +1,4 @@
-"""The simulated coordinator: the same steps as `penstock.runtime.coordinator`, as a generator instead of coroutines."""
+"""The simulated coordinator: the steps of `penstock.jobmanager.coordinator`, as a generator instead of coroutines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulated subtask: the same steps as `penstock.runtime.subtask`, with tiny operators and sinks.
+"""The simulated subtask: the same steps as `penstock.task.subtask`, with tiny operators and sinks.
 
 Its operators are in `operators`, its outputs in `sending`, its state at a barrier in `snapshots`, its publishing to
 Kafka in `publisher`; here is the loop that feeds the `SubtaskMachine` and carries out what it says.

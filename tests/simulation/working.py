@@ -1,4 +1,4 @@
-"""The simulated worker process: the same steps as `penstock.runtime.worker`."""
+"""The simulated worker process: the same steps as `penstock.taskmanager.worker`."""
 
 from __future__ import annotations
 

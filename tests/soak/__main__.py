@@ -28,7 +28,7 @@ from tests.soak.ledger import Ledger
 
 from penstock.client import ClusterClient
 from penstock.client.documents import JobDetail
-from penstock.connectors.kafka_topics import TopicAdmin
+from penstock.connectors.kafka.topics import TopicAdmin
 from penstock.kafka_clients import confluent_options
 from penstock.platform.free_ports import free_port
 from penstock.platform.parts import cached_parts

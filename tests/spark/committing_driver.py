@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from penstock.runtime.loading import load_pipeline, parse_parameters
+from penstock.api.loading import load_pipeline, parse_parameters
 from penstock.spark import publishing
 from penstock.spark.committing import RunManifests, commit
 

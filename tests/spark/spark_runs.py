@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.runtime.loading import load_pipeline
+from penstock.api.loading import load_pipeline
 from penstock.spark.engine import RunOptions, SparkResult, SparkRun
 
 if TYPE_CHECKING:

@@ -15,16 +15,16 @@ from pipelines import events
 from spark_runs import HERE
 
 from penstock import Pipeline, savepoint
-from penstock.adapters.directory_blobs import DirectoryBlobs
+from penstock.adapters.directory.blobs import DirectoryBlobs
+from penstock.api.loading import load_pipeline
 from penstock.client.exporting import export_savepoint, import_savepoint
+from penstock.coordination.job_catalog import JobCatalog
+from penstock.embedded import CURRENT, EmbeddedJob
 from penstock.graph.jobgraph import build_job_graph
 from penstock.protocol.joblog import Submit
-from penstock.runtime.catalog import JobCatalog
-from penstock.runtime.embedded import CURRENT, EmbeddedJob
-from penstock.runtime.loading import load_pipeline
-from penstock.runtime.submission import check_compatible
 from penstock.spark.engine import RunOptions, SparkResult, SparkRun
 from penstock.spark.starting import starting_point
+from penstock.submission.admission import check_compatible
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

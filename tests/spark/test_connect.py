@@ -12,9 +12,9 @@ from embedded_runs import finish, rows
 from spark_runs import SPARK_CASES_FILE
 from standalone import connect_server
 
+from penstock.api.loading import load_pipeline
 from penstock.errors import ExternalError, UsageError
 from penstock.platform.free_ports import free_port
-from penstock.runtime.loading import load_pipeline
 from penstock.spark.session import SparkSettings, open_session
 
 pytestmark = pytest.mark.timeout(300)

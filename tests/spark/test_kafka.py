@@ -11,7 +11,7 @@ import pytest
 from embedded_runs import rows
 from spark_runs import HERE, run
 
-from penstock.connectors.kafka_topics import TopicAdmin
+from penstock.connectors.kafka.topics import TopicAdmin
 
 pytestmark = pytest.mark.timeout(300)
 ROWS = 600

@@ -23,13 +23,13 @@ from penstock.connectors import collecting, iterables
 from penstock.expressions.aggregate_rules import AGGREGATES
 from penstock.graph.logical import Node, SlidingWindow, TumblingWindow
 from penstock.protocol.keygroups import KeyGroupRange
-from penstock.runtime.operator import OperatorContext
-from penstock.runtime.operators.partials import Partials
 from penstock.spark.engine import batch_graph
 from penstock.spark.native import KEYS, NativeWindow, Replayed, Way, ways
 from penstock.spark.outputs import StageOutputs
 from penstock.spark.partials import START, MergedWindows
 from penstock.spark.wire import READ_TAGS, REPORT, StageEdge, column_name, decode_frame
+from penstock.task.operator import OperatorContext
+from penstock.task.operators.partials import Partials
 from penstock.testing.harness import Collector, OperatorHarness
 from penstock.times import MAX_WATERMARK
 from penstock.types import DataType, arrow_type

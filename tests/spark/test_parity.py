@@ -10,7 +10,7 @@ from embedded_runs import assert_same, counted, finish, rows, settings
 from pipelines import CASES, Case, write_files
 from spark_runs import CASES_FILE, SPARK_CASES_FILE, execute, prepare, rounded, run
 
-from penstock.runtime.loading import load_pipeline
+from penstock.api.loading import load_pipeline
 from penstock.spark.native import native_windows
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

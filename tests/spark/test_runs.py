@@ -8,11 +8,11 @@ import pytest
 from embedded_runs import rows
 from spark_runs import SPARK_CASES_FILE, execute, prepare, run
 
-from penstock.adapters.directory_claim import claimed
+from penstock.adapters.directory.claim import claimed
+from penstock.api.loading import load_pipeline
 from penstock.connectors import collecting
 from penstock.errors import BadRecordError, PipelineError, UsageError, UserCodeError
 from penstock.graph.logical import Write
-from penstock.runtime.loading import load_pipeline
 from penstock.spark import engine
 from penstock.spark.engine import SparkRun
 from penstock.spark.native import native_windows

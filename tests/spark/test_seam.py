@@ -26,9 +26,9 @@ from state_runs import continue_embedded, merged, run_part, write_part
 
 from penstock import Pipeline, savepoint
 from penstock.adapters.s3_blobs import s3_store
-from penstock.connectors.kafka_topics import TopicAdmin
+from penstock.api.loading import load_pipeline
+from penstock.connectors.kafka.topics import TopicAdmin
 from penstock.errors import PipelineError, UsageError
-from penstock.runtime.loading import load_pipeline
 from penstock.settings import KafkaSettings, settings_to_toml
 
 pytestmark = pytest.mark.timeout(300)

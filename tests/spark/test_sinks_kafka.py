@@ -19,17 +19,17 @@ from embedded_runs import finish
 from kafka_reading import Record, committed
 from spark_runs import HERE, QUICK, run
 
-from penstock.connectors.kafka_marks import delete_marks
-from penstock.connectors.kafka_topics import TopicAdmin
+from penstock.api.loading import load_pipeline
+from penstock.connectors.kafka.marks import delete_marks
+from penstock.connectors.kafka.topics import TopicAdmin
+from penstock.coordination import failpoints
 from penstock.errors import ExternalError, PipelineError
-from penstock.runtime import steps
-from penstock.runtime.loading import load_pipeline
-from penstock.runtime.publish_loop import PublishingError
 from penstock.settings import KafkaSettings
 from penstock.spark import engine, publishing
 from penstock.spark.committing import RunManifests
 from penstock.spark.publishing import publishing_job
 from penstock.spark.staging import StagedPart, check_shared
+from penstock.task.publish_loop import PublishingError
 
 pytestmark = pytest.mark.timeout(300)
 FILE = HERE / "kafka_sink_pipelines.py"
@@ -132,12 +132,18 @@ async def test_a_driver_killed_at_every_step_doubles_and_loses_nothing(topics, s
     command += ["--parallelism", "2", "--run-id", chosen, "--conf", "spark.ui.enabled=false"]
     command += [part for name, value in QUICK.items() for part in ("--conf", f"{name}={value}")]
     command += [part for name, value in topics.parameters.items() for part in ("--param", f"{name}={value}")]
-    assert killed_at(steps.AFTER_COMMIT, command, tmp_path)
+    assert killed_at(failpoints.AFTER_COMMIT, command, tmp_path)
     seen = [len(await topics.numbers())]
     folder = tmp_path / ".penstock" / "kafka-sinks" / "spark"
     commit = [sys.executable, str(HERE / "committing_driver.py"), str(folder), chosen]
     commit += [f"{name}={value}" for name, value in topics.parameters.items()]
-    for step in (steps.BEFORE_COMMIT, steps.AFTER_COMMIT, steps.BEFORE_INIT, steps.AFTER_INIT, steps.AFTER_COMMIT):
+    for step in (
+        failpoints.BEFORE_COMMIT,
+        failpoints.AFTER_COMMIT,
+        failpoints.BEFORE_INIT,
+        failpoints.AFTER_INIT,
+        failpoints.AFTER_COMMIT,
+    ):
         assert killed_at(step, commit, tmp_path)
         seen.append(len(await topics.numbers()))
     assert seen == sorted(seen)
@@ -194,7 +200,7 @@ def killed_at(step: str, command: list[str], folder: Path) -> bool:
     orders = folder / "steps"
     orders.mkdir(exist_ok=True)
     (orders / step).write_text("SIGKILL")
-    environment = {**os.environ, steps.VARIABLE: str(orders)}
+    environment = {**os.environ, failpoints.VARIABLE: str(orders)}
     with open(folder / "driver.log", "w") as log:  # a pipe would stay open as long as the JVM that the driver leaves
         code = subprocess.run(command, cwd=folder, env=environment, stdout=log, stderr=log, timeout=200).returncode
     assert code == -signal.SIGKILL, (folder / "driver.log").read_text()

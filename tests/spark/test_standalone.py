@@ -10,7 +10,7 @@ from embedded_runs import finish, rows
 from spark_runs import SPARK_CASES_FILE
 from standalone import penstock_run
 
-from penstock.runtime.loading import load_pipeline
+from penstock.api.loading import load_pipeline
 
 pytestmark = pytest.mark.timeout(300)
 

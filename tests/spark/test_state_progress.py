@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.runtime.sources import SplitEntry
 from penstock.spark.progress import Activity, Progress, SplitReport, combined, source_progress
+from penstock.task.sources import SplitEntry
 from penstock.times import MIN_WATERMARK
 
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from spark_runs import SPARK_CASES_FILE
 
 from penstock import PipelineError
+from penstock.api.loading import load_pipeline
 from penstock.batches import EVENT_TIME
 from penstock.errors import UserCodeError
 from penstock.graph.jobgraph import JobEdge, JobGraph, Link, build_job_graph
 from penstock.protocol.keygroups import subtask_of
-from penstock.runtime.loading import load_pipeline
 from penstock.spark import taskwork
 from penstock.spark.code import pack_code
 from penstock.spark.committing import RunManifest, RunManifests, commit, staged_parts

@@ -10,19 +10,6 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.api.functions import (
-        Context,
-        KeyedContext,
-        KeyedProcess,
-        ListState,
-        MapState,
-        OperatorListState,
-        OutputTag,
-        Process,
-        ReducingState,
-        UnionListState,
-        ValueState,
-    )
     from penstock.api.parameters import param
     from penstock.api.pipeline import Pipeline
     from penstock.api.stream import KeyedStream, Row, Stream, UpsertStream, WindowedStream
@@ -42,11 +29,24 @@ if TYPE_CHECKING:
         min_horizontal,
         when,
     )
+    from penstock.process_functions import (
+        Context,
+        KeyedContext,
+        KeyedProcess,
+        ListState,
+        MapState,
+        OperatorListState,
+        OutputTag,
+        Process,
+        ReducingState,
+        UnionListState,
+        ValueState,
+    )
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "penstock.api.functions": (
+    "penstock.process_functions": (
         "Context", "KeyedContext", "KeyedProcess", "ListState", "MapState", "OperatorListState", "OutputTag",
         "Process", "ReducingState", "UnionListState", "ValueState",
     ),

@@ -15,10 +15,10 @@ from tests.simulation.shells.ports import WORLD
 from penstock.errors import ExternalError
 from penstock.protocol.messages import Deploy, TaskStatus
 from penstock.protocol.subtask import FinishRead
-from penstock.runtime.sending import encode_batch
-from penstock.runtime.subtask import Services
-from penstock.runtime.worker import WorkerService
-from penstock.runtime.worker_process import LENGTH
+from penstock.task.subtask import Services
+from penstock.taskmanager.event_appender import encode_batch
+from penstock.taskmanager.worker import WorkerService
+from penstock.taskmanager.worker_process import LENGTH
 
 if TYPE_CHECKING:
     from tests.simulation.shells.workers import WorkersWorld

@@ -30,22 +30,22 @@ from tests.simulation.shells.ports import (
 )
 
 from penstock.adapters.memory import MemoryBlobs, MemoryLog
+from penstock.coordination.control_topics import COMMANDS, EVENTS, REQUESTS, create_control_topics
+from penstock.coordination.job_catalog import FINISHED, answer_key
+from penstock.coordination.job_store import JobStore
 from penstock.errors import ExternalError
 from penstock.graph.jobgraph import graph_from_json
+from penstock.jobmanager.coordinator import CoordinatorService, CoordinatorTimeouts
+from penstock.jobmanager.leadership import LEASE, ControlPorts
 from penstock.ports import NewRecord
 from penstock.protocol import joblog
 from penstock.protocol.jobmaster import JobMaster
 from penstock.protocol.leader import epoch_key
 from penstock.protocol.messages import Deploy, EpochStarted, Heartbeat, Restore, decode_command, encode
 from penstock.protocol.requests import CancelJob, StopJob, TakeSavepoint
-from penstock.runtime.catalog import FINISHED, answer_key
-from penstock.runtime.coordinator import CoordinatorService, CoordinatorTimeouts
-from penstock.runtime.job_store import JobStore
-from penstock.runtime.leadership import LEASE, ControlPorts
-from penstock.runtime.sinks import staged_parts
-from penstock.runtime.subtask import Services, SubtaskSettings
-from penstock.runtime.topics import COMMANDS, EVENTS, REQUESTS, create_control_topics
-from penstock.runtime.worker import LoadedJob, WorkerService
+from penstock.task.sinks import staged_parts
+from penstock.task.subtask import Services, SubtaskSettings
+from penstock.taskmanager.worker import LoadedJob, WorkerService
 
 TIMEOUTS = CoordinatorTimeouts(lease_ttl_ms=3_000, takeover_ms=700, worker_ms=1_500)
 HEAL_S = 6.0

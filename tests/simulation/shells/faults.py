@@ -10,8 +10,8 @@ from tests.simulation.shells.loop import Process
 from tests.simulation.shells.ports import at_once
 
 from penstock.adapters.memory import MemoryLog
+from penstock.coordination.control_topics import EVENTS, REQUESTS
 from penstock.ports import NewRecord
-from penstock.runtime.topics import EVENTS, REQUESTS
 
 Fault = Callable[[ClusterWorld], None]
 FAULTS: dict[str, Fault] = {}

@@ -16,7 +16,8 @@ from typing import Any
 
 from tests.simulation.shells.loop import step
 
-from penstock.connectors import file_writing, files
+from penstock.connectors import files
+from penstock.connectors.files import writing as file_writing
 
 
 @dataclass(eq=False)

@@ -11,7 +11,7 @@ from penstock import KeyedContext, KeyedProcess, Pipeline, ValueState
 from penstock.connectors import files, iterables
 from penstock.graph.jobgraph import build_job_graph
 from penstock.graph.logical import LogicalPlan
-from penstock.graph.scaling import scalable_form
+from penstock.graph.rescaling import scalable_form
 from penstock.protocol.checkpoints import CheckpointSettings
 from penstock.protocol.joblog import JobSettings
 from penstock.protocol.requests import SubmitJob

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from tests.simulation.mutants import Mutant, Patch
 
-from penstock.connectors import file_writing
-from penstock.connectors.file_writing import FileWriter
+from penstock.connectors.files import writing as file_writing
+from penstock.connectors.files.writing import FileWriter
+from penstock.coordination.job_catalog import JobCatalog
+from penstock.jobmanager.coordinator import CoordinatorService
+from penstock.jobmanager.leadership import Leadership
 from penstock.protocol.committing import StagedParts
 from penstock.protocol.leader import LeaderMachine
 from penstock.protocol.worker import WorkerMachine
-from penstock.runtime import sinks, subtask
-from penstock.runtime.catalog import JobCatalog
-from penstock.runtime.coordinator import CoordinatorService
-from penstock.runtime.leadership import Leadership
-from penstock.runtime.worker import WorkerService
+from penstock.task import sinks, subtask
+from penstock.taskmanager.worker import WorkerService
 
 _SINKS = (
     Mutant(1, "recover_takes_newer_attempts_for_older", (

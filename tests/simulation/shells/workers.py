@@ -23,6 +23,7 @@ from tests.simulation.shells.children import Runner, SimulatedChild
 from tests.simulation.shells.loop import Process, SeededLoop, current
 from tests.simulation.shells.ports import WORLD, SimulatedBlobs, SimulatedLog, VirtualClock, Wire
 
+from penstock.coordination.control_topics import COMMANDS, EVENTS, create_control_topics
 from penstock.errors import ExternalError
 from penstock.graph.executiongraph import credits_topic
 from penstock.ports import NewRecord
@@ -37,11 +38,10 @@ from penstock.protocol.messages import (
     decode_event,
     encode,
 )
-from penstock.runtime import supervisor as supervisor_module
-from penstock.runtime import worker as worker_module
-from penstock.runtime.supervisor import Supervisor
-from penstock.runtime.topics import COMMANDS, EVENTS, create_control_topics
-from penstock.runtime.worker import WorkerService
+from penstock.taskmanager import supervisor as supervisor_module
+from penstock.taskmanager import worker as worker_module
+from penstock.taskmanager.supervisor import Supervisor
+from penstock.taskmanager.worker import WorkerService
 
 HEAL_S = 8.0
 SETTLED_S = 30.0

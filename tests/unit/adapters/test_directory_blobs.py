@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.adapters.directory_blobs import DirectoryBlobs
+from penstock.adapters.directory.blobs import DirectoryBlobs
 from penstock.errors import ExternalError, UsageError
 from penstock.ports import BlobExistsError
 

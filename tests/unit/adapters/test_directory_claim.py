@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.adapters.directory_claim import claimed
+from penstock.adapters.directory.claim import claimed
 from penstock.errors import ExternalError, UsageError
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from penstock.adapters.directory_claim import claimed
+from penstock.adapters.directory.claim import claimed
 with claimed(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

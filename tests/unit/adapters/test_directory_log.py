@@ -16,17 +16,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.adapters import directory_log, directory_partition
-from penstock.adapters.directory_log import DirectoryLog
-from penstock.adapters.directory_records import HEADER_BYTES
-from penstock.adapters.directory_state import PartitionState
+from penstock.adapters.directory import log as directory_log
+from penstock.adapters.directory import partition as directory_partition
+from penstock.adapters.directory.log import DirectoryLog
+from penstock.adapters.directory.records import HEADER_BYTES
+from penstock.adapters.directory.state import PartitionState
 from penstock.errors import CorruptDataError, ExternalError
 from penstock.ports import LogRecord, NewRecord, OffsetOutOfRangeError, TopicNotFoundError
 
 APPENDER = """
 import asyncio, sys
 from pathlib import Path
-from penstock.adapters.directory_log import DirectoryLog
+from penstock.adapters.directory.log import DirectoryLog
 from penstock.ports import NewRecord
 
 async def main(root, name, count, size):

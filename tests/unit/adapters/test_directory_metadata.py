@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from penstock.adapters.directory_metadata import DirectoryMetadata
+from penstock.adapters.directory.metadata import DirectoryMetadata
 from penstock.adapters.system_clock import SystemClock
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from penstock.adapters import kafka_chunks
-from penstock.adapters.kafka_chunks import Chunk, ChunkStore, decode
+from penstock.adapters.kafka import chunks as kafka_chunks
+from penstock.adapters.kafka.chunks import Chunk, ChunkStore, decode
 from penstock.errors import CorruptDataError
 from penstock.ports import LogRecord
 

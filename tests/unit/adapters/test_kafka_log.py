@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from aiokafka import errors
 
-from penstock.adapters.kafka_log import KafkaLog
+from penstock.adapters.kafka.log import KafkaLog
 from penstock.ports import OffsetOutOfRangeError
 from penstock.settings import KafkaSettings
 

@@ -23,9 +23,9 @@ from penstock.cli.display import (
     summary_lines,
 )
 from penstock.connectors import console, files, kafka
+from penstock.coordination.job_progress import CheckpointProgress, JobProgress
 from penstock.graph.jobgraph import JobGraph, build_job_graph
 from penstock.protocol.messages import SubtaskId, TaskStatus
-from penstock.runtime.progress import CheckpointProgress, JobProgress
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 

@@ -6,10 +6,10 @@ import argparse
 
 import pytest
 
+from penstock.api.loading import parse_parameters
 from penstock.cli.main import main
 from penstock.cli.options import positive
 from penstock.errors import UsageError
-from penstock.runtime.loading import parse_parameters
 
 
 def test_parameters_are_split_at_the_first_equals_sign() -> None:

@@ -12,10 +12,10 @@ import pytest
 from rich.console import Console
 
 from penstock.cli.run import _Interrupts, _repeated, _write_metrics_once
+from penstock.coordination.job_progress import JobProgress
+from penstock.embedded import EmbeddedJob
 from penstock.errors import ExternalError
 from penstock.graph.jobgraph import JobGraph
-from penstock.runtime.embedded import EmbeddedJob
-from penstock.runtime.progress import JobProgress
 
 
 class FakeJob:

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from penstock.connectors.csv_decoding import CsvDecoder, header_of
-from penstock.connectors.encoding import encode_csv
+from penstock.connectors.formats.csv_decoding import CsvDecoder, header_of
+from penstock.connectors.formats.encoding import encode_csv
 from penstock.errors import PipelineError
 from penstock.types import (
     BINARY,

@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.connectors import file_writing, files
+from penstock.connectors import files
 from penstock.connectors.base import LostPartError, WriteContext
+from penstock.connectors.files import writing as file_writing
 from penstock.errors import PipelineError
 from penstock.types import (
     BINARY,

@@ -18,8 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from penstock.connectors import file_reading, files
+from penstock.connectors import files
 from penstock.connectors.base import EndOfSplit
+from penstock.connectors.files import reading as file_reading
 from penstock.errors import ExternalError, PipelineError
 
 

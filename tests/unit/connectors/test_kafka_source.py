@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import KafkaError
 
 from penstock.connectors import kafka
-from penstock.connectors.kafka_decoding import Records
-from penstock.connectors.kafka_reading import COLLECT_AFTER, WAIT_S, Attention, PartitionReader, ease_collection
+from penstock.connectors.kafka.decoding import Records
+from penstock.connectors.kafka.reading import COLLECT_AFTER, WAIT_S, Attention, PartitionReader, ease_collection
 from penstock.errors import ExternalError, PipelineError
 from penstock.settings import KafkaSettings, Secret
 
@@ -145,7 +145,7 @@ def test_what_the_broker_says_as_an_error(code, kind, message):
 
 
 def decoder_of(source):
-    from penstock.connectors.kafka_decoding import record_decoder
+    from penstock.connectors.kafka.decoding import record_decoder
 
     return record_decoder(source, None)
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from penstock.errors import UsageError
-from penstock.runtime.coordinator import CoordinatorTimeouts
+from penstock.jobmanager.coordinator import CoordinatorTimeouts
 from penstock_coordinator.scaling import add_scaling_options, scaling_of
 
 

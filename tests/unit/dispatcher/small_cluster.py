@@ -21,12 +21,12 @@ from penstock import Pipeline, col, count, tumbling
 from penstock.client import ClusterClient
 from penstock.connectors import collecting, iterables
 from penstock.graph.jobgraph import build_job_graph
-from penstock.graph.scaling import scalable_form
+from penstock.graph.rescaling import scalable_form
+from penstock.jobmanager.coordinator import CoordinatorTimeouts
 from penstock.protocol.checkpoints import CheckpointSettings
 from penstock.protocol.joblog import JobSettings
 from penstock.protocol.restarts import FixedDelay
-from penstock.runtime.coordinator import CoordinatorTimeouts
-from penstock.runtime.serving import Readiness
+from penstock.service.http_server import Readiness
 from penstock.testing.memory_cluster import MemoryCluster
 from penstock_dispatcher.app import dispatcher_app
 from penstock_dispatcher.cluster import DispatcherPorts

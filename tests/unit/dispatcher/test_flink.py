@@ -6,7 +6,7 @@ import uuid
 
 from small_cluster import small_cluster, until
 
-from penstock.runtime.views import JobState
+from penstock.coordination.cluster_view import JobState
 
 
 async def test_what_flinks_command_line_calls() -> None:

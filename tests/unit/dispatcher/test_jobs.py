@@ -10,10 +10,10 @@ import pytest
 from small_cluster import ROWS, SmallCluster, small_cluster, until
 
 from penstock.client import NoAnswerError, RefusedError
+from penstock.coordination.cluster_view import ClusterView
 from penstock.errors import ExternalError
 from penstock.protocol.joblog import Submit, encode_record, log_key
 from penstock.protocol.messages import encode
-from penstock.runtime.views import ClusterView
 
 
 async def test_a_job_from_submission_to_its_end() -> None:

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_cluster import SmallCluster, small_cluster, sources
 
+from penstock.coordination.cluster_view import ClusterView
 from penstock.errors import ExternalError
+from penstock.jobmanager.autoscaling import ScalingView
 from penstock.protocol.messages import encode
-from penstock.runtime.scaling import ScalingView
-from penstock.runtime.views import ClusterView
 from penstock_dispatcher import bodies
 from penstock_dispatcher import cluster as cluster_module
 

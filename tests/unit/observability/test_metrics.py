@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from penstock.coordination.job_progress import CheckpointProgress, JobProgress
 from penstock.graph.jobgraph import PUBLISH, JobGraph, JobOperator, JobVertex
 from penstock.observability import metrics
 from penstock.observability.metrics import CATALOGUE, Sample, markdown, prometheus_text, samples
 from penstock.protocol.messages import SubtaskId, TaskStatus
-from penstock.runtime.progress import CheckpointProgress, JobProgress
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 SINK = JobOperator("n0", "sink", PUBLISH, (), [], False, {}, "")

@@ -271,7 +271,7 @@ def test_off_loads_nothing() -> None:
     """A coordinator that does not trace needs no OpenTelemetry. (The client of Redis loads it where it is installed.)"""
     program = """
 import asyncio, sys
-import penstock.runtime.coordinator
+import penstock.jobmanager.coordinator
 from penstock.observability.tracing import tracing
 from penstock.settings import TracingSettings
 

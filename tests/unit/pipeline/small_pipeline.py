@@ -14,15 +14,15 @@ import pytest
 
 from penstock.adapters.memory import MemoryBlobs, MemoryLog, MemoryMetadata
 from penstock.adapters.system_clock import SystemClock
+from penstock.coordination.control_topics import REQUESTS
 from penstock.ports import NewRecord
 from penstock.protocol.joblog import Artifact
 from penstock.protocol.messages import encode
 from penstock.protocol.requests import CancelRun, RunOptions, RunRequest, SubmitRun
-from penstock.runtime.runs import AttemptBegan, RunHistory, RunOutcome, Submitted
-from penstock.runtime.runs_deciding import RunFacts
-from penstock.runtime.runs_store import RunStore
-from penstock.runtime.runs_views import RunProgress
-from penstock.runtime.topics import REQUESTS
+from penstock.runs.run_log import AttemptBegan, RunHistory, RunOutcome, Submitted
+from penstock.runs.run_scheduler import RunFacts
+from penstock.runs.run_store import RunStore
+from penstock.runs.run_views import RunProgress
 from penstock_pipeline.service import PipelinePorts, PipelineService, PipelineSettings
 
 DONE = RunOutcome("FINISHED", counts={"events": {"rows_in": 7}})

@@ -15,7 +15,7 @@ from small_pipeline import until
 from penstock.platform.processes import identify, is_alive, kill, marked
 from penstock.protocol.joblog import Artifact
 from penstock.protocol.requests import RunOptions
-from penstock.runtime.runs import AttemptBegan, RunHistory, RunOutcome, Submitted, history_of
+from penstock.runs.run_log import AttemptBegan, RunHistory, RunOutcome, Submitted, history_of
 from penstock.settings import ClusterSettings, RedisSettings, Secret
 from penstock.spark.submitting import AttemptFolder, AttemptSpec, submit_command, submit_environment
 from penstock_pipeline import children as children_module

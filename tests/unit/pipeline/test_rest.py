@@ -21,12 +21,12 @@ from penstock.client import ClusterClient, NoAnswerError, RefusedError
 from penstock.client.documents import ArtifactDescription
 from penstock.client.run_documents import RunOptions, RunSubmission
 from penstock.connectors import collecting, iterables
+from penstock.coordination.job_catalog import JobCatalog
 from penstock.graph.jobgraph import build_job_graph
 from penstock.protocol.joblog import Artifact
 from penstock.protocol.requests import SubmitJob
-from penstock.runtime.catalog import JobCatalog
-from penstock.runtime.runs import RunOutcome
-from penstock.runtime.serving import Readiness
+from penstock.runs.run_log import RunOutcome
+from penstock.service.http_server import Readiness
 from penstock_dispatcher.app import dispatcher_app
 from penstock_dispatcher.cluster import DispatcherPorts
 from penstock_pipeline import service as service_module

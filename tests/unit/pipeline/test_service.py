@@ -6,11 +6,11 @@ import msgspec
 import pytest
 from small_pipeline import DONE, SmallPipeline, until
 
+from penstock.coordination.control_topics import REQUESTS
 from penstock.observability.metrics import prometheus_text
 from penstock.ports import NewRecord
-from penstock.runtime.runs import RunOutcome
-from penstock.runtime.runs_views import PIPELINE_VIEW, PipelineView, RunView
-from penstock.runtime.topics import REQUESTS
+from penstock.runs.run_log import RunOutcome
+from penstock.runs.run_views import PIPELINE_VIEW, PipelineView, RunView
 from penstock_pipeline import service as service_module
 from penstock_pipeline.metrics import pipeline_samples
 

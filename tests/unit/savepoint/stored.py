@@ -19,8 +19,8 @@ from penstock.protocol.joblog import StateBackend
 from penstock.protocol.keygroups import key_group_range
 from penstock.protocol.manifests import Manifest, decode_manifest, encode_manifest
 from penstock.protocol.messages import Restore, SubtaskSnapshot
-from penstock.runtime.operator import Operator
-from penstock.runtime.snapshots import FrozenSubtask, restore_operator, upload
+from penstock.task.operator import Operator
+from penstock.task.snapshots import FrozenSubtask, restore_operator, upload
 from penstock.testing.harness import HarnessSnapshot, OperatorHarness
 
 GROUPS = 16

@@ -36,18 +36,18 @@ from penstock import (
     session,
     tumbling,
 )
-from penstock.adapters.directory_blobs import DirectoryBlobs
+from penstock.adapters.directory.blobs import DirectoryBlobs
 from penstock.adapters.memory import MemoryBlobs
 from penstock.client.exporting import export_savepoint, import_savepoint
 from penstock.connectors import collecting, iterables
+from penstock.coordination.job_catalog import JobCatalog
+from penstock.embedded import CURRENT, EmbeddedJob, EmbeddedSettings, JobResult
 from penstock.errors import CorruptDataError, UsageError
 from penstock.graph.jobgraph import build_job_graph
 from penstock.protocol.joblog import Submit
-from penstock.runtime.catalog import JobCatalog
-from penstock.runtime.embedded import CURRENT, EmbeddedJob, EmbeddedSettings, JobResult
-from penstock.runtime.submission import check_compatible
 from penstock.savepoint import objects
 from penstock.savepoint.operators import parts_of
+from penstock.submission.admission import check_compatible
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 ROWS = 2_000

@@ -11,7 +11,8 @@ from typing import Generic, TypeVar
 import msgspec
 import pytest
 
-from penstock.api.functions import (
+from penstock.errors import IncompatibleStateError, PipelineError, UsageError
+from penstock.process_functions import (
     KeyedProcess,
     ListState,
     MapState,
@@ -24,7 +25,6 @@ from penstock.api.functions import (
     describe_states,
     process_types,
 )
-from penstock.errors import IncompatibleStateError, PipelineError, UsageError
 from penstock.state.declarations import check_states, declared_states
 
 
@@ -192,7 +192,7 @@ def test_a_changed_kind_is_incompatible_and_a_removed_state_is_named():
 def test_importing_functions_loads_no_data_library():
     """`import penstock` stays quick: neither Polars nor numpy nor Arrow."""
     code = (
-        "import sys, penstock.api.functions; "
+        "import sys, penstock.process_functions; "
         "print([name for name in ('polars', 'pyarrow', 'numpy') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

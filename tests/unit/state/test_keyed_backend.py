@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.api.functions import KeyedProcess, ListState, MapState, ReducingState, ValueState
 from penstock.errors import CorruptDataError, IncompatibleStateError, UserCodeError
+from penstock.process_functions import KeyedProcess, ListState, MapState, ReducingState, ValueState
 from penstock.state.backend import ABSENT
 from penstock.state.declarations import declared_states, describe_states
 from penstock.state.keyed_backend import KeyedObjectBackend

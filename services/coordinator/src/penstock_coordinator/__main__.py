@@ -8,15 +8,15 @@ import socket
 import uuid
 from collections.abc import Sequence
 
+from penstock.adapters.cluster_ports import cluster_log, cluster_metadata, cluster_store
 from penstock.adapters.conditional_put import check_conditional_put
 from penstock.adapters.system_clock import SystemClock
-from penstock.leaving import leave
+from penstock.coordination.retrying_ports import insist
+from penstock.jobmanager.coordinator import CoordinatorService, CoordinatorTimeouts, TaskManagerStarter
+from penstock.jobmanager.leadership import ControlPorts
+from penstock.jobmanager.sink_cleanup import sink_cleaner
 from penstock.observability.tracing import tracing
-from penstock.runtime.cluster_ports import cluster_log, cluster_metadata, cluster_store
-from penstock.runtime.coordinator import CoordinatorService, CoordinatorTimeouts, TaskManagerStarter
-from penstock.runtime.leadership import ControlPorts
-from penstock.runtime.patience import insist
-from penstock.runtime.serving import (
+from penstock.service.http_server import (
     Readiness,
     health_app,
     http_server,
@@ -25,7 +25,7 @@ from penstock.runtime.serving import (
     service_parser,
     watch_readiness,
 )
-from penstock.runtime.sink_cleaning import sink_cleaner
+from penstock.service.process_exit import leave
 from penstock.settings import ClusterSettings
 from penstock.times import duration_us
 from penstock_coordinator.application import submit_application

@@ -7,15 +7,15 @@ import argparse
 import msgspec
 import structlog
 
+from penstock.api.loading import parse_parameters
+from penstock.coordination.control_topics import REQUESTS, create_control_topics
+from penstock.coordination.job_catalog import JobCatalog
+from penstock.coordination.retrying_ports import PatientBlobs, PatientLog
 from penstock.errors import UsageError
 from penstock.ports import Blobs, Clock, Log, NewRecord
 from penstock.protocol.messages import encode
-from penstock.runtime.application import ApplicationSpec, application_id, prepare_elsewhere, restore_of
-from penstock.runtime.catalog import JobCatalog
-from penstock.runtime.loading import parse_parameters
-from penstock.runtime.patience import PatientBlobs, PatientLog
-from penstock.runtime.topics import REQUESTS, create_control_topics
 from penstock.settings import ClusterSettings
+from penstock.submission.application import ApplicationSpec, application_id, prepare_elsewhere, restore_of
 
 _log = structlog.get_logger("penstock.coordinator")
 

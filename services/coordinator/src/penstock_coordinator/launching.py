@@ -7,7 +7,7 @@ import sys
 
 import structlog
 
-from penstock.runtime.coordinator import TaskManagerStarter
+from penstock.jobmanager.coordinator import TaskManagerStarter
 
 _log = structlog.get_logger("penstock.coordinator")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from penstock.jobmanager.autoscaling import ScalingView
+from penstock.jobmanager.coordinator import CoordinatorService
 from penstock.observability.metrics import (
     FREE_SLOTS,
     LEADING,
@@ -15,8 +17,6 @@ from penstock.observability.metrics import (
     Sample,
     samples,
 )
-from penstock.runtime.coordinator import CoordinatorService
-from penstock.runtime.scaling import ScalingView
 
 
 def coordinator_samples(service: CoordinatorService, now_us: int) -> list[Sample]:

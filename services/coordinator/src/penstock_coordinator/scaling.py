@@ -7,9 +7,9 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from penstock.errors import UsageError
-from penstock.protocol.scaling import ScalingLimits
-from penstock.runtime.coordinator import CoordinatorTimeouts
-from penstock.runtime.scaling import Scaling
+from penstock.jobmanager.autoscaling import Scaling
+from penstock.jobmanager.coordinator import CoordinatorTimeouts
+from penstock.protocol.autoscaling import ScalingLimits
 from penstock.times import duration_us
 
 

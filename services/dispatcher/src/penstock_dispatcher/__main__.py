@@ -9,11 +9,11 @@ from typing import Final
 
 import httpx
 
+from penstock.adapters.cluster_ports import cluster_log, cluster_metadata, cluster_store
 from penstock.adapters.system_clock import SystemClock
-from penstock.leaving import leave
-from penstock.runtime.access import access_of
-from penstock.runtime.cluster_ports import cluster_log, cluster_metadata, cluster_store
-from penstock.runtime.serving import Readiness, http_server, run_service, service_parser, watch_readiness
+from penstock.service.access import access_of
+from penstock.service.http_server import Readiness, http_server, run_service, service_parser, watch_readiness
+from penstock.service.process_exit import leave
 from penstock.settings import ClusterSettings
 from penstock_dispatcher.app import dispatcher_app
 from penstock_dispatcher.cluster import DispatcherPorts

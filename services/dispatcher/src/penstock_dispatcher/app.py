@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from penstock.observability.metrics import Sample
-from penstock.runtime.serving import Readiness, health_routes
+from penstock.service.http_server import Readiness, health_routes
 from penstock_dispatcher.bodies import BodyLimit
 from penstock_dispatcher.cluster import Cluster, DispatcherPorts
 from penstock_dispatcher.describing import docs_page, openapi_of

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.client.documents import MAX_DOCUMENT_BYTES, MAX_SOURCES_BYTES
-from penstock.runtime.artifacts import problem_of
+from penstock.coordination.artifacts import problem_of
 from penstock_dispatcher.refusing import RestError, problem
 
 MAX_BODY_BYTES: Final = 1 << 20

@@ -16,20 +16,20 @@ import httpx
 import msgspec
 import structlog
 
+from penstock.coordination.cluster_view import ClusterView
+from penstock.coordination.collected_rows import collected_names, collected_prefix
+from penstock.coordination.control_topics import REQUESTS, create_control_topics
+from penstock.coordination.job_catalog import ACTIVE, FINISHED, FinishedJob, JobCatalog
+from penstock.coordination.job_store import JobStore
+from penstock.coordination.worker_logs import LOGS_PATH, WorkerLog, WorkerLogList, logs_in
 from penstock.errors import CorruptDataError, ExternalError, UsageError
+from penstock.jobmanager.coordinator import VIEW
 from penstock.ports import BlobNotFoundError, Blobs, Clock, Log, Metadata, NewRecord, RecordTooLargeError
 from penstock.protocol.joblog import JobHistory
 from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import Restore, encode
 from penstock.protocol.requests import Answer, AnyRequest, AnyRunRequest, artifact_key
-from penstock.runtime.catalog import ACTIVE, FINISHED, FinishedJob, JobCatalog
-from penstock.runtime.collected import collected_names, collected_prefix
-from penstock.runtime.coordinator import VIEW
-from penstock.runtime.job_store import JobStore
-from penstock.runtime.runs_views import PipelineView
-from penstock.runtime.topics import REQUESTS, create_control_topics
-from penstock.runtime.views import ClusterView
-from penstock.runtime.worker_logs import LOGS_PATH, WorkerLog, WorkerLogList, logs_in
+from penstock.runs.run_views import PipelineView
 from penstock_dispatcher.refusing import RestError
 
 ANSWER_S: Final = 8.0

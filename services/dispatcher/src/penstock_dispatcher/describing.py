@@ -12,7 +12,7 @@ from fastapi.openapi.utils import get_openapi
 
 from penstock import __version__
 from penstock.client import documents, run_documents
-from penstock.runtime.worker_logs import WorkerLogList
+from penstock.coordination.worker_logs import WorkerLogList
 
 KINDS: Final = (
     documents.Problem, documents.Submission, documents.StopBody, documents.SavepointBody, documents.RescaleBody,

@@ -6,9 +6,9 @@ import hashlib
 from typing import Any, Final
 
 from penstock.client.documents import ENDED, JobSummary, TaskView, VertexView, WorkerView
+from penstock.coordination.cluster_view import ClusterView
 from penstock.graph.jobgraph import JobGraph, JobVertex
 from penstock.protocol.joblog import Begin, JobHistory
-from penstock.runtime.views import ClusterView
 from penstock_dispatcher.jobs import Found, summary_of
 
 FLINK_VERSION: Final = "2.3.0"

@@ -21,12 +21,12 @@ from penstock.client.documents import (
     Savepoint,
     VertexView,
 )
+from penstock.coordination.cluster_view import ClusterView, JobState, JobView
+from penstock.coordination.job_catalog import FinishedJob
 from penstock.errors import CorruptDataError, ExternalError, nearest
 from penstock.graph.jobgraph import JobGraph, JobVertex, graph_from_json
 from penstock.protocol.joblog import Begin, Complete, JobHistory, Submit
 from penstock.protocol.joblog import Savepoint as SavepointRecord
-from penstock.runtime.catalog import FinishedJob
-from penstock.runtime.views import ClusterView, JobState, JobView
 from penstock_dispatcher.cluster import Cluster
 from penstock_dispatcher.refusing import RestError
 

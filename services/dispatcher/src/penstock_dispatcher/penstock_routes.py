@@ -28,13 +28,13 @@ from penstock.client.documents import (
     Submission,
     WorkerList,
 )
+from penstock.coordination.collected_rows import CollectedPart
+from penstock.coordination.worker_logs import WorkerLogList
 from penstock.graph.jobgraph import graph_from_json
-from penstock.graph.scaling import scaled
+from penstock.graph.rescaling import scaled
 from penstock.protocol.joblog import Artifact
 from penstock.protocol.manifests import covers_rows
 from penstock.protocol.requests import AnyRequest, CancelJob, RescaleJob, StopJob, SubmitJob, TakeSavepoint
-from penstock.runtime.collected import CollectedPart
-from penstock.runtime.worker_logs import WorkerLogList
 from penstock_dispatcher.bodies import check_sources, read_body, read_submission
 from penstock_dispatcher.cluster import Cluster
 from penstock_dispatcher.describing import answers, submits, takes

@@ -24,8 +24,8 @@ from penstock.client.run_documents import (
 from penstock.errors import ExternalError, nearest
 from penstock.protocol.joblog import Artifact
 from penstock.protocol.requests import CancelRun, SubmitRun
-from penstock.runtime.runs import RunHistory, is_run_id, overrides_refused
-from penstock.runtime.runs_views import PipelineView
+from penstock.runs.run_log import RunHistory, is_run_id, overrides_refused
+from penstock.runs.run_views import PipelineView
 from penstock_dispatcher.bodies import check_sources, read_body, read_submission
 from penstock_dispatcher.cluster import Cluster
 from penstock_dispatcher.describing import answers, submits, takes

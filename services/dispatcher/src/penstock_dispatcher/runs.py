@@ -11,9 +11,9 @@ from penstock.client.documents import RequestState
 from penstock.client.run_documents import RunDetail, RunList, RunLog, RunSummary
 from penstock.errors import CorruptDataError, ExternalError
 from penstock.ports import BlobNotFoundError
-from penstock.runtime.runs import RunHistory, is_run_id
-from penstock.runtime.runs_store import RunStore
-from penstock.runtime.runs_views import PIPELINE_VIEW, PipelineView, RunView, summary_of_run
+from penstock.runs.run_log import RunHistory, is_run_id
+from penstock.runs.run_store import RunStore
+from penstock.runs.run_views import PIPELINE_VIEW, PipelineView, RunView, summary_of_run
 from penstock_dispatcher.cluster import Cluster, DispatcherPorts, Freshness, each, keep, soon
 from penstock_dispatcher.jobs import HIDDEN, SHORTEST_PREFIX, nearest_of, shown_record, some
 from penstock_dispatcher.refusing import RestError

@@ -11,17 +11,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from penstock.adapters.cluster_ports import cluster_log, cluster_metadata, cluster_store
 from penstock.adapters.conditional_put import check_conditional_put
-from penstock.adapters.directory_claim import claimed
+from penstock.adapters.directory.claim import claimed
 from penstock.adapters.system_clock import SystemClock
+from penstock.coordination.retrying_ports import PatientBlobs, PatientLog, insist
 from penstock.errors import UsageError
-from penstock.leaving import leave
 from penstock.platform.processes import ProcessId, identify
 from penstock.protocol.requests import RunOptions
-from penstock.runtime.cluster_ports import cluster_log, cluster_metadata, cluster_store
-from penstock.runtime.patience import PatientBlobs, PatientLog, insist
-from penstock.runtime.runs_store import RunStore
-from penstock.runtime.serving import (
+from penstock.runs.run_store import RunStore
+from penstock.service.http_server import (
     Readiness,
     health_app,
     http_server,
@@ -30,6 +29,7 @@ from penstock.runtime.serving import (
     service_parser,
     watch_readiness,
 )
+from penstock.service.process_exit import leave
 from penstock.settings import ClusterSettings
 from penstock.spark.session import DEFAULT_MASTER, check_installed, parse_conf
 from penstock_pipeline.children import Children

@@ -20,9 +20,9 @@ import structlog
 from penstock.errors import PenstockError
 from penstock.platform.processes import MARK_VARIABLE, ProcessId, identify, is_alive, marked, send, spawn, tail
 from penstock.protocol.requests import RunOptions
-from penstock.runtime.runs import AttemptBegan, RunHistory, Submitted
-from penstock.runtime.runs_deciding import RunFacts
-from penstock.runtime.runs_views import RunProgress
+from penstock.runs.run_log import AttemptBegan, RunHistory, Submitted
+from penstock.runs.run_scheduler import RunFacts
+from penstock.runs.run_views import RunProgress
 from penstock.settings import ClusterSettings
 from penstock.spark.submitting import AttemptFolder, AttemptSpec, is_decided, submit_command, submit_environment
 

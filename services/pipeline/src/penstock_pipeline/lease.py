@@ -11,10 +11,10 @@ from typing import Final
 import msgspec
 import structlog
 
+from penstock.coordination.retrying_ports import insist
 from penstock.errors import ExternalError, UsageError
 from penstock.platform.processes import ProcessId, is_alive
 from penstock.ports import Clock, Metadata
-from penstock.runtime.patience import insist
 
 LEASE: Final = "pipeline-service"
 TTL_MS: Final = 10_000

@@ -11,7 +11,7 @@ from penstock.observability.metrics import (
     RUNS_ENDED,
     Sample,
 )
-from penstock.runtime.runs import RUN_ENDED
+from penstock.runs.run_log import RUN_ENDED
 from penstock_pipeline.service import PipelineService
 
 

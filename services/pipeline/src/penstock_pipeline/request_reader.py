@@ -7,10 +7,10 @@ from typing import Final
 
 import structlog
 
+from penstock.coordination.control_topics import REQUESTS
 from penstock.errors import CorruptDataError, ExternalError
 from penstock.ports import Log, Metadata
 from penstock.protocol.requests import AnyRunRequest, RunRequest, decode_request
-from penstock.runtime.topics import REQUESTS
 
 READ_S: Final = 1.0
 REQUESTS_READ: Final = "pipeline-requests-read"

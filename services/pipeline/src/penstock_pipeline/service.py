@@ -14,10 +14,11 @@ from typing import Final, assert_never
 import msgspec
 import structlog
 
+from penstock.coordination.control_topics import create_control_topics
 from penstock.errors import CorruptDataError, ExternalError
 from penstock.ports import BlobNotFoundError, Blobs, Clock, Log, Metadata
 from penstock.protocol.requests import AnyRunRequest, CancelRun, RunOptions, SubmitRun
-from penstock.runtime.runs import (
+from penstock.runs.run_log import (
     AnyRunRecord,
     AttemptBegan,
     AttemptLost,
@@ -28,7 +29,7 @@ from penstock.runtime.runs import (
     Submitted,
     overrides_refused,
 )
-from penstock.runtime.runs_deciding import (
+from penstock.runs.run_scheduler import (
     BeginAttempt,
     EndRun,
     LoseAttempt,
@@ -38,9 +39,8 @@ from penstock.runtime.runs_deciding import (
     StopProcess,
     queue_of,
 )
-from penstock.runtime.runs_store import RunStore
-from penstock.runtime.runs_views import PIPELINE_VIEW, PipelineView, RunView
-from penstock.runtime.topics import create_control_topics
+from penstock.runs.run_store import RunStore
+from penstock.runs.run_views import PIPELINE_VIEW, PipelineView, RunView
 from penstock_pipeline.children import Children
 from penstock_pipeline.request_reader import RequestReader
 

@@ -10,13 +10,13 @@ import tempfile
 import uuid
 from collections.abc import Sequence
 
+from penstock.adapters.cluster_ports import cluster_log, cluster_store
 from penstock.adapters.system_clock import SystemClock
-from penstock.leaving import leave
+from penstock.coordination.control_topics import create_control_topics
+from penstock.coordination.retrying_ports import PatientLog
 from penstock.observability.metrics import TASK_MANAGER_SLOTS, WORKER_MEMORY, Sample
-from penstock.runtime.access import access_of, is_loopback
-from penstock.runtime.cluster_ports import cluster_log, cluster_store
-from penstock.runtime.patience import PatientLog
-from penstock.runtime.serving import (
+from penstock.service.access import access_of, is_loopback
+from penstock.service.http_server import (
     Readiness,
     health_app,
     http_server,
@@ -25,12 +25,12 @@ from penstock.runtime.serving import (
     service_parser,
     watch_readiness,
 )
-from penstock.runtime.subtask import SubtaskSettings
-from penstock.runtime.supervisor import SpecOf, Supervisor
-from penstock.runtime.topics import create_control_topics
-from penstock.runtime.worker import resident_bytes
-from penstock.runtime.worker_process import WorkerSpec
+from penstock.service.process_exit import leave
 from penstock.settings import ClusterSettings, settings_to_toml
+from penstock.task.subtask import SubtaskSettings
+from penstock.taskmanager.supervisor import SpecOf, Supervisor
+from penstock.taskmanager.worker import resident_bytes
+from penstock.taskmanager.worker_process import WorkerSpec
 from penstock.times import duration_us
 
 

@@ -12,7 +12,7 @@ from penstock.types import Schema, row_class
 
 if TYPE_CHECKING:
     from penstock.connectors.base import Source
-    from penstock.runtime.embedded import JobResult
+    from penstock.embedded import JobResult
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ class Pipeline:
         """
         if _importing:
             return None
-        from penstock.runtime.embedded import run_pipeline
+        from penstock.embedded import run_pipeline
 
         return run_pipeline(self, parallelism=parallelism, directory=directory, resume=resume)
 

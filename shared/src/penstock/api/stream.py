@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
-from penstock.api.functions import KeyedProcess, OutputTag, Process
 from penstock.api.verbs import ColumnVerbs, StreamBase, process_node, returned_class
 from penstock.errors import PipelineError, nearest
 from penstock.expressions import Expr, col, contains_aggregate, output_field
@@ -29,6 +28,7 @@ from penstock.graph.logical import (
     Window,
     WindowAggregate,
 )
+from penstock.process_functions import KeyedProcess, OutputTag, Process
 from penstock.times import Duration, duration_us
 from penstock.types import (
     BINARY,

@@ -9,7 +9,6 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from penstock.api.functions import KeyedProcess, OutputTag, Process, check_process, process_types
 from penstock.errors import PipelineError, nearest
 from penstock.expressions import Expr, col, contains_aggregate, lit, output_field, output_name
 from penstock.graph.logical import (
@@ -24,6 +23,7 @@ from penstock.graph.logical import (
     Union,
     Write,
 )
+from penstock.process_functions import KeyedProcess, OutputTag, Process, check_process, process_types
 from penstock.types import (
     Field,
     Schema,

@@ -19,7 +19,9 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
+from penstock.adapters.cluster_ports import cluster_store
 from penstock.adapters.system_clock import SystemClock
+from penstock.api.loading import load_pipeline
 from penstock.api.pipeline import Pipeline
 from penstock.cli.cluster import answered, print_json, timeout_s, with_cluster
 from penstock.cli.spark import Wanted, carry_out, mean_cluster
@@ -28,16 +30,14 @@ from penstock.cli.submit import _accepted
 from penstock.client import ClusterClient
 from penstock.client.documents import ENDED, ArtifactDescription, Requested, Submission
 from penstock.client.exporting import import_savepoint
+from penstock.coordination.artifacts import check_requirements, unpack
+from penstock.coordination.job_store import JobStore
 from penstock.errors import CorruptDataError, UsageError
 from penstock.graph.jobgraph import build_job_graph
-from penstock.graph.scaling import scalable_form
+from penstock.graph.rescaling import scalable_form
 from penstock.ports import BlobExistsError
 from penstock.protocol.joblog import JobSettings
 from penstock.protocol.messages import Restore
-from penstock.runtime.artifacts import check_requirements, unpack
-from penstock.runtime.cluster_ports import cluster_store
-from penstock.runtime.job_store import JobStore
-from penstock.runtime.loading import load_pipeline
 from penstock.savepoint.folder import SEAL
 from penstock.savepoint.reading import read_restore
 from penstock.settings import ClusterSettings

@@ -9,8 +9,8 @@ import msgspec
 
 from penstock.connectors import collecting
 from penstock.connectors.base import WriteContext
+from penstock.coordination.collected_rows import operator_of
 from penstock.graph.logical import LogicalPlan, Write
-from penstock.runtime.collected import operator_of
 from penstock.types import Schema
 
 if TYPE_CHECKING:

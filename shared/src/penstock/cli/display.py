@@ -9,8 +9,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from penstock.coordination.job_progress import JobProgress
 from penstock.graph.jobgraph import SINK_VERBS, JobGraph, JobOperator, JobVertex
-from penstock.runtime.progress import JobProgress
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK, format_time
 
 

@@ -15,9 +15,9 @@ from penstock.cli.cluster import deaf_line, slots
 from penstock.cli.display import Rate, live_view, summary_lines
 from penstock.client import ClusterClient, NoAnswerError
 from penstock.client.documents import ENDED, JobDetail
+from penstock.coordination.job_progress import CheckpointProgress, JobProgress
 from penstock.graph.jobgraph import graph_from_json
 from penstock.protocol.messages import SubtaskId, TaskStatus
-from penstock.runtime.progress import CheckpointProgress, JobProgress
 
 POLL_S: Final = 0.5
 

@@ -13,8 +13,8 @@ from penstock.cli.cluster import moment, print_json, with_cluster
 from penstock.cli.runs import run_logs
 from penstock.client import ClusterClient, NoAnswerError
 from penstock.client.documents import ENDED, Failures, JobLog
+from penstock.coordination.worker_logs import WorkerLogList
 from penstock.errors import UsageError
-from penstock.runtime.worker_logs import WorkerLogList
 
 POLL_S: Final = 1.0
 INDENT: Final = " " * 27

@@ -19,8 +19,8 @@ from penstock.cli.platform_parsers import add_platform_commands
 from penstock.cli.services import SERVICES, add_service_commands, run_service_command
 from penstock.cli.spark_options import add_backfill, add_catch_up, add_engine_option, add_spark_options, check_engine
 from penstock.errors import IncompatibleStateError, PenstockError, PipelineError, UsageError, UserCodeError
-from penstock.leaving import leave
 from penstock.observability.user_frames import shown_frames, shown_text
+from penstock.service.process_exit import leave
 
 
 def main(argv: Sequence[str] | None = None) -> int:

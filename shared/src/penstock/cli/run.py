@@ -14,15 +14,15 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from penstock.api.loading import load_pipeline, parse_parameters
 from penstock.api.pipeline import Pipeline
 from penstock.cli.collected import print_collected
 from penstock.cli.display import Rate, changed_lines, live_view, start_lines, summary_lines
+from penstock.embedded import EmbeddedJob, EmbeddedSettings, JobResult, PipelineFile, default_directory
 from penstock.errors import ExternalError, PenstockError, UsageError, UserCodeError
 from penstock.graph.jobgraph import graph_from_json
 from penstock.observability.metrics import prometheus_text, samples
-from penstock.runtime.embedded import EmbeddedJob, EmbeddedSettings, JobResult, PipelineFile, default_directory
-from penstock.runtime.loading import load_pipeline, parse_parameters
-from penstock.runtime.subtask import SubtaskSettings
+from penstock.task.subtask import SubtaskSettings
 from penstock.times import duration_us
 
 REFRESH_S = 0.25

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.console import Console
 from rich.text import Text
 
+from penstock.api.loading import load_pipeline, parse_parameters
 from penstock.api.pipeline import Pipeline
 from penstock.cli.display import operator_name, row_lines
-from penstock.connectors.kafka_platform import use_cluster
+from penstock.connectors.kafka.default_cluster import use_cluster
 from penstock.errors import PenstockError, UsageError
 from penstock.graph.jobgraph import SINK_VERBS, JobVertex
-from penstock.runtime.loading import load_pipeline, parse_parameters
 from penstock.settings import FILE_VARIABLE, ClusterSettings, load_settings
 from penstock.spark.engine import RunOptions, SparkResult, SparkRun, batch_graph, check_options, spark_graph
 from penstock.spark.explain import explain_stages

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 from rich.console import Console
 
+from penstock.api.loading import load_pipeline, parse_parameters
 from penstock.api.pipeline import Pipeline
 from penstock.cli.cluster import print_json, timeout_s
 from penstock.cli.collected import fetch_collected, print_collected
@@ -20,17 +21,16 @@ from penstock.cli.following import Follower
 from penstock.cli.strategies import parse_restart
 from penstock.client import ClusterClient
 from penstock.client.documents import ENDED, ArtifactDescription, Requested, Submission
+from penstock.coordination.artifacts import Packed, pack
 from penstock.errors import ExternalError, PenstockError
 from penstock.graph.jobgraph import SINK_VERBS, JobGraph, build_job_graph
 from penstock.graph.logical import LogicalPlan
-from penstock.graph.scaling import scalable_form
+from penstock.graph.rescaling import scalable_form
 from penstock.protocol.checkpoints import CheckpointSettings
 from penstock.protocol.joblog import JobSettings
 from penstock.protocol.messages import Restore
-from penstock.runtime.artifacts import Packed, pack
-from penstock.runtime.fitness import advice, check_fit
-from penstock.runtime.loading import load_pipeline, parse_parameters
 from penstock.settings import ClusterSettings, load_settings
+from penstock.submission.cluster_checks import advice, check_fit
 from penstock.times import duration_us
 
 T = TypeVar("T")

@@ -10,6 +10,7 @@ from typing import Final
 from msgspec.structs import replace
 from rich.console import Console
 
+from penstock.api.loading import load_pipeline, parse_parameters
 from penstock.api.pipeline import Pipeline
 from penstock.cli.cluster import print_json, timeout_s
 from penstock.cli.run_following import RunFollower
@@ -18,15 +19,14 @@ from penstock.client import ClusterClient
 from penstock.client.documents import ArtifactDescription, Requested
 from penstock.client.run_documents import RunOptions, RunSubmission
 from penstock.connectors import collecting
+from penstock.coordination.artifacts import pack
 from penstock.errors import ExternalError, PenstockError, UsageError, UserCodeError
 from penstock.graph.logical import LogicalPlan, Write
-from penstock.runtime.artifacts import pack
-from penstock.runtime.fitness import advice, check_fit
-from penstock.runtime.loading import load_pipeline, parse_parameters
 from penstock.settings import ClusterSettings, load_settings
 from penstock.spark.committing import checked_run_id
 from penstock.spark.engine import spark_graph
 from penstock.spark.session import PLANNED_PARALLELISM, parse_conf
+from penstock.submission.cluster_checks import advice, check_fit
 
 WORKERS: Final = "the pipeline service"
 

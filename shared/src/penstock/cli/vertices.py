@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.cli.display import watermark_text
+from penstock.coordination.job_progress import JobProgress
 from penstock.graph.jobgraph import JobGraph, JobVertex
 from penstock.protocol.messages import TaskStatus
-from penstock.runtime.progress import JobProgress
 
 COLUMNS = (
     "vertex", "parallelism", "subtasks", "rows in", "rows out", "rows/s", "busy", "blocked", "skew", "behind",

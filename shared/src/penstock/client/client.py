@@ -34,9 +34,9 @@ from penstock.client.documents import (
 )
 from penstock.client.errors import NoAnswerError, RefusedError
 from penstock.client.run_documents import Located, RunBody, RunDetail, RunList, RunLog, RunSubmission
+from penstock.coordination.collected_rows import CollectedPart
+from penstock.coordination.worker_logs import WorkerLogList
 from penstock.errors import CorruptDataError, UsageError
-from penstock.runtime.collected import CollectedPart
-from penstock.runtime.worker_logs import WorkerLogList
 from penstock.settings import Secret
 
 ANSWER_S: Final = 20.0

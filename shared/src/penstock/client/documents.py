@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 import msgspec
 
+from penstock.coordination.cluster_view import CheckpointView, JobState, TaskView, VertexView, WorkerView
+from penstock.jobmanager.autoscaling import ScalingView
 from penstock.protocol.joblog import JobSettings
 from penstock.protocol.messages import Restore
 from penstock.protocol.requests import Answer
-from penstock.runtime.scaling import ScalingView
-from penstock.runtime.views import CheckpointView, JobState, TaskView, VertexView, WorkerView
 
 __all__ = [
     "Answer", "ArtifactDescription", "Checkpoint", "CheckpointList", "CheckpointView", "FailedAttempt", "Failures",

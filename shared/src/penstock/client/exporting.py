@@ -11,12 +11,12 @@ import hashlib
 from pathlib import Path
 from typing import Final
 
+from penstock.adapters.cluster_ports import cluster_store
 from penstock.adapters.system_clock import SystemClock
+from penstock.coordination.job_store import JobStore
 from penstock.ports import Blobs
 from penstock.protocol.manifests import encode_manifest
 from penstock.protocol.messages import Restore
-from penstock.runtime.cluster_ports import cluster_store
-from penstock.runtime.job_store import JobStore
 from penstock.savepoint.folder import handles_of, read_file, read_folder, seal_folder, with_keys, write_file
 from penstock.savepoint.objects import read_object
 from penstock.settings import ClusterSettings

@@ -8,8 +8,8 @@ import msgspec
 
 from penstock.client.documents import ArtifactDescription
 from penstock.protocol.requests import RunOptions
-from penstock.runtime.runs import RUN_ENDED, RunState
-from penstock.runtime.runs_views import RunProgress, RunSummary
+from penstock.runs.run_log import RUN_ENDED, RunState
+from penstock.runs.run_views import RunProgress, RunSummary
 
 __all__ = [
     "RUN_ENDED", "Located", "RunBody", "RunDetail", "RunList", "RunLog", "RunOptions", "RunProgress", "RunState",

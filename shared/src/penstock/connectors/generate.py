@@ -75,7 +75,7 @@ class _FunctionContent(Content[Any]):
 
     def rows(self, numbers: npt.NDArray[np.int64]) -> tuple[pl.DataFrame, list[tuple[int, str, bytes]]]:
         """The rows that fit the schema and those that do not."""
-        from penstock.connectors.conforming import Conformer
+        from penstock.connectors.formats.schema_matching import Conformer
 
         where = f"generate.Source: {self.describe()}"
         try:

@@ -28,7 +28,7 @@ from penstock.types import Schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.connectors.decoding import LineDecoder
+    from penstock.connectors.formats.decoding import LineDecoder
 
 T = TypeVar("T")
 
@@ -123,8 +123,8 @@ class Source(base.Source[T], Generic[T]):
         return _Reader(self, self._decoder(), position or 0)
 
     def _decoder(self) -> LineDecoder:
-        from penstock.connectors.csv_decoding import CsvDecoder
-        from penstock.connectors.decoding import JsonDecoder
+        from penstock.connectors.formats.csv_decoding import CsvDecoder
+        from penstock.connectors.formats.decoding import JsonDecoder
 
         naive = zone(self.timezone, "sockets.Source")
         if self.format == "csv":

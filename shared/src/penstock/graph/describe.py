@@ -110,7 +110,7 @@ def state_signature(node: Node) -> str:
         case RunningReduce():
             return _text({"verb": "reduce", "keys": _keys(node), "row": schema_to_json(node.schema)})
         case ProcessRows(process=process):
-            from penstock.api.functions import describe_states
+            from penstock.process_functions import describe_states
 
             return _text({"verb": "process", "keys": _keys(node), "states": describe_states(process)})
         case Write(sink=sink):

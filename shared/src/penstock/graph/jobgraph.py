@@ -355,7 +355,7 @@ def _keeps_state(node: Node) -> bool:
         case WindowAggregate() | RunningAggregate() | RunningReduce():
             return True
         case ProcessRows(process=process):
-            from penstock.api.functions import describe_states
+            from penstock.process_functions import describe_states
 
             return bool(node.inputs[0].keys) or bool(describe_states(process))
         case _:

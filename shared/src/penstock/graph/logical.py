@@ -1,7 +1,7 @@
 """The logical plan: what the user wrote, checked and typed, before it is cut into vertices.
 
 A `Node` is one verb applied to its inputs; its `operation` says which and with what. Nodes are made by `penstock.api`,
-read by `penstock.graph.jobgraph` (structure) and `penstock.runtime.operators` (behaviour). Python functions, sources
+read by `penstock.graph.jobgraph` (structure) and `penstock.task.operators` (behaviour). Python functions, sources
 and sinks stand in operations as objects: a worker that runs a job imports the user's file again and finds them by the
 node's id, they never travel.
 """
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from penstock.types import BOOLEAN, TIMESTAMP, Field, Schema
 
 if TYPE_CHECKING:
-    from penstock.api.functions import KeyedProcess, OutputTag, Process
     from penstock.connectors.base import Sink, Source
     from penstock.expressions import Expr
+    from penstock.process_functions import KeyedProcess, OutputTag, Process
 
 
 # -- windows ------------------------------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, Literal
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 if TYPE_CHECKING:
+    from penstock.coordination.job_progress import JobProgress
     from penstock.graph.jobgraph import JobGraph
-    from penstock.runtime.progress import JobProgress
 
 Kind = Literal["counter", "gauge"]
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import UsageError
+from penstock.protocol.job_observer import JobObserver
 from penstock.protocol.jobevents import (
     AckReceived,
     Announce,
@@ -41,7 +42,6 @@ from penstock.protocol.messages import (
     SubtaskId,
 )
 from penstock.protocol.phases import Phase
-from penstock.runtime.observing import JobObserver
 from penstock.settings import TracingSettings
 
 if TYPE_CHECKING:

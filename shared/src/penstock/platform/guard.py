@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from penstock.adapters.file_lock import file_lock
+from penstock.adapters.directory.file_lock import file_lock
 from penstock.platform.errors import PlatformError, ServerStartError
 from penstock.platform.parts import Parts
 from penstock.platform.process_table import ProcessTable

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from penstock.adapters.file_lock import file_lock
+from penstock.adapters.directory.file_lock import file_lock
 from penstock.errors import UsageError
 from penstock.platform.free_ports import HOST
 from penstock.platform.parts import Parts, Progress, silent

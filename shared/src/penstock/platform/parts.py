@@ -23,7 +23,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from penstock.adapters.file_lock import file_lock
+from penstock.adapters.directory.file_lock import file_lock
 from penstock.platform.errors import PlatformError
 from penstock.platform.prerequisites import Need, check_prerequisites
 from penstock.platform.processes import tail

@@ -18,7 +18,6 @@ from collections.abc import Callable, Collection, Mapping
 from typing import assert_never
 
 from penstock.errors import ProtocolError
-from penstock.protocol.announcing import NEW_ATTEMPT, RESCALE, Announcements
 from penstock.protocol.attempts import AttemptTasks
 from penstock.protocol.checkpoints import CheckpointBook, CheckpointSettings, PendingCheckpoint, Purpose
 from penstock.protocol.completing import Completions
@@ -57,6 +56,7 @@ from penstock.protocol.joblog import (
     TerminalState,
     Terminated,
 )
+from penstock.protocol.leader_commands import NEW_ATTEMPT, RESCALE, Announcements
 from penstock.protocol.messages import Acknowledged, Declined, SubtaskId, TaskStatus
 from penstock.protocol.phases import MOVES, Phase
 from penstock.protocol.restarts import RestartStrategy, restart_decider

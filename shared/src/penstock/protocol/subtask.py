@@ -1,7 +1,7 @@
 """One subtask of one attempt: what it does about barriers, snapshots, acks, pauses and its end.
 
 `SubtaskMachine` is the same for sources and for subtasks behind an exchange; only how a barrier reaches them differs.
-The shell that drives it (`penstock.runtime.subtask`) carries commands out in the order given, synchronously, except
+The shell that drives it (`penstock.task.subtask`) carries commands out in the order given, synchronously, except
 `Upload`, which runs in the background and comes back as `Uploaded`, and the sending of frames, which comes back as
 `FrameConfirmed`.
 """

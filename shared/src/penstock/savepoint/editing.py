@@ -20,14 +20,14 @@ import polars as pl
 from penstock.errors import ExternalError, UsageError
 from penstock.protocol.keygroups import key_group_range
 from penstock.protocol.messages import Handle, OperatorHandles
-from penstock.runtime.sources import SplitEntry
-from penstock.runtime.subtask import SPLITS
 from penstock.savepoint import encoding, tables
 from penstock.savepoint.folder import check_target, open_private, seal_folder, with_operators, write_file
 from penstock.savepoint.operators import parts_of
 from penstock.savepoint.reading import Savepoint, read
 from penstock.state.declarations import State, describe_states
 from penstock.state.segments import decode_segment, encode_segments
+from penstock.task.sources import SplitEntry
+from penstock.task.subtask import SPLITS
 from penstock.times import MIN_WATERMARK, to_micros
 from penstock.types import schema_from_json
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from penstock.adapters.system_clock import SystemClock
+from penstock.coordination.job_store import JobStore
 from penstock.errors import CorruptDataError, ExternalError, UsageError
 from penstock.ports import BlobNotFoundError, Blobs
 from penstock.protocol.manifests import Manifest, decode_manifest
 from penstock.protocol.messages import Handle
-from penstock.runtime.job_store import JobStore
 from penstock.savepoint.folder import checked
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def with_store(store: ClusterSettings | Blobs, work: Callable[[Blobs], Awaitable
     async def opened() -> T:
         if not isinstance(store, ClusterSettings):
             return await work(store)
-        from penstock.runtime.cluster_ports import cluster_store  # needs the clients of a cluster, a folder does not
+        from penstock.adapters.cluster_ports import cluster_store  # needs the clients of a cluster, a folder does not
 
         async with cluster_store(store) as blobs:
             return await work(blobs)

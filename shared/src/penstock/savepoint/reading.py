@@ -10,18 +10,18 @@ import msgspec
 import polars as pl
 
 from penstock.adapters.system_clock import SystemClock
+from penstock.coordination.job_store import JobStore
 from penstock.errors import CorruptDataError, UsageError, nearest
 from penstock.protocol.keygroups import key_group_range
 from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import Restore
-from penstock.runtime.job_store import JobStore
-from penstock.runtime.sources import SplitEntry
-from penstock.runtime.subtask import SPLITS
 from penstock.savepoint import tables
 from penstock.savepoint.folder import MANIFEST, read_folder
 from penstock.savepoint.objects import FolderObjects, Objects, StoreObjects, find_manifest, with_store
 from penstock.savepoint.operators import OperatorState, checked_uid, operators_of, parts_of
 from penstock.state.segments import decode_segment
+from penstock.task.sources import SplitEntry
+from penstock.task.subtask import SPLITS
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ def result_maker(uid: str, pipeline: Pipeline) -> Callable[[tables.Segment], pl.
         UsageError: the pipeline has no aggregates of that uid.
         IncompatibleStateError: when it is called: its aggregates are not those of the savepoint.
     """
-    from penstock.runtime.operators.partials import Partials
+    from penstock.task.operators.partials import Partials
 
     partials = Partials(_node(uid, pipeline))
 

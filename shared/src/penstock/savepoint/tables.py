@@ -177,11 +177,11 @@ def aggregate_table(segment: Segment) -> pl.DataFrame:
     header, rows = segment
     match header["kind"]:
         case "window":
-            from penstock.runtime.operators.window_panes import table_of_panes
+            from penstock.task.operators.window_panes import table_of_panes
 
             return table_of_panes(header, rows)
         case "session":
-            from penstock.runtime.operators.session_window import table_of_sessions
+            from penstock.task.operators.session_window import table_of_sessions
 
             return table_of_sessions(header, rows)
         case _:
@@ -192,11 +192,11 @@ def stored_aggregates(header: dict[str, Any], table: pl.DataFrame) -> pl.DataFra
     """The inverse of `aggregate_table`; raises `ValueError` if such rows cannot be."""
     match header["kind"]:
         case "window":
-            from penstock.runtime.operators.window_panes import panes_of_table
+            from penstock.task.operators.window_panes import panes_of_table
 
             return panes_of_table(header, table)
         case "session":
-            from penstock.runtime.operators.session_window import sessions_of_table
+            from penstock.task.operators.session_window import sessions_of_table
 
             return sessions_of_table(header, table)
         case _:

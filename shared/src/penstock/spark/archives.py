@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 from penstock.connectors import files
 from penstock.connectors.base import Fetched, Position, ReadContext, Source, Split, SplitReader
-from penstock.connectors.formats import format_of
+from penstock.connectors.formats.names import format_of
 from penstock.errors import ExternalError, PipelineError
 from penstock.settings import StoreSettings, load_settings
 

@@ -14,11 +14,11 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.connectors import kafka_platform
+from penstock.api.loading import load_pipeline
+from penstock.connectors.kafka import default_cluster as kafka_platform
+from penstock.coordination.artifacts import pack, unpack
 from penstock.graph.logical import LogicalPlan
 from penstock.protocol.joblog import Artifact
-from penstock.runtime.artifacts import pack, unpack
-from penstock.runtime.loading import load_pipeline
 from penstock.settings import KafkaSettings
 
 

@@ -23,7 +23,7 @@ import msgspec
 from penstock.connectors.base import Sink, WriteContext
 from penstock.errors import CorruptDataError, ExternalError, UsageError
 from penstock.graph.logical import LogicalPlan, Write
-from penstock.runtime.runs import is_run_id
+from penstock.runs.run_log import is_run_id
 from penstock.spark.binding import Binding
 from penstock.spark.publishing import StagedSink, forget, publish
 from penstock.spark.savepoints import KeptState

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from penstock.adapters.directory_claim import claimed
+from penstock.adapters.directory.claim import claimed
 from penstock.connectors.base import WriteContext
 from penstock.errors import ExternalError, UsageError, nearest
 from penstock.graph.jobgraph import JobGraph, JobVertex, build_job_graph

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from penstock.connectors import kafka_marks
+from penstock.connectors.kafka import marks as kafka_marks
 from penstock.graph.jobgraph import JobEdge, JobGraph, JobOperator, JobVertex
 from penstock.spark.native import NativeWindow, Way
 from penstock.spark.replay import is_keyed

@@ -16,8 +16,8 @@ from typing import Final
 from penstock.expressions.aggregate_rules import BY_NAME
 from penstock.graph.jobgraph import JobGraph, JobVertex
 from penstock.graph.logical import LogicalPlan, Node, SessionWindow, WindowAggregate
-from penstock.runtime.operators.partials import Partials
-from penstock.runtime.operators.window_shape import WindowShape
+from penstock.task.operators.partials import Partials
+from penstock.task.operators.window_shape import WindowShape
 from penstock.types import (
     BOOLEAN,
     DATE,

@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from penstock.batches import EVENT_TIME
 from penstock.graph.logical import LogicalPlan
-from penstock.runtime.exchange import key_group_owners
 from penstock.spark.partials import PartialOutput
 from penstock.spark.wire import (
     FROM,
@@ -28,6 +27,7 @@ from penstock.spark.wire import (
     output_schema,
 )
 from penstock.state.hashing import key_groups
+from penstock.task.exchange import key_group_owners
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

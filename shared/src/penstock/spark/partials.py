@@ -13,11 +13,11 @@ import polars as pl
 
 from penstock.batches import EVENT_TIME
 from penstock.graph.logical import LogicalPlan
-from penstock.runtime.operator import Operator, OperatorContext, Output, RestoredState
-from penstock.runtime.operators.partials import Partials
-from penstock.runtime.operators.window_aggregate import window_columns
 from penstock.spark.native import NativeWindow
 from penstock.spark.wire import OUTPUT, StageEdge, column_name, encode_columns
+from penstock.task.operator import Operator, OperatorContext, Output, RestoredState
+from penstock.task.operators.partials import Partials
+from penstock.task.operators.window_aggregate import window_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

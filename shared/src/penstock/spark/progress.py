@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.runtime.sources import SplitEntry
+from penstock.task.sources import SplitEntry
 from penstock.times import MIN_WATERMARK
 
 

@@ -32,8 +32,8 @@ from penstock.errors import ExternalError, PenstockError, PipelineError
 from penstock.protocol.frames import Channel, Frame, FrameKind
 from penstock.protocol.manifests import Interval
 from penstock.protocol.publishing import CHUNK_BYTES, FramesRead, Mark, PublisherMachine, ReadFrames
-from penstock.runtime.publish_loop import PublishHooks, PublishLoop, decode_mark
 from penstock.spark.staging import STAGED, StagedPart, read_batches
+from penstock.task.publish_loop import PublishHooks, PublishLoop, decode_mark
 
 if TYPE_CHECKING:
     import polars as pl

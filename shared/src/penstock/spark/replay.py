@@ -18,13 +18,13 @@ from penstock.batches import EVENT_TIME
 from penstock.errors import ProtocolError
 from penstock.graph.jobgraph import JobVertex
 from penstock.protocol.keygroups import KeyGroupRange
-from penstock.runtime.exchange import frame_schema
-from penstock.runtime.operators.partials import Partials
 from penstock.spark.native import NativeWindow
 from penstock.spark.outputs import StageOutputs
 from penstock.spark.partials import START
 from penstock.spark.taskwork import TaskWork
 from penstock.spark.wire import GROUP, OUTPUT, READ_TAGS, REPORT, REPORT_OUTPUT, decode_frame
+from penstock.task.exchange import frame_schema
+from penstock.task.operators.partials import Partials
 from penstock.types import schema_from_json
 
 if TYPE_CHECKING:

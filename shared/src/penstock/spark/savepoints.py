@@ -18,13 +18,13 @@ from penstock.errors import CorruptDataError, ExternalError
 from penstock.graph.jobgraph import JobGraph, JobVertex
 from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import OperatorHandles, SubtaskSnapshot
-from penstock.runtime.committer import STAGED
-from penstock.runtime.sources import SplitEntry, owner_of
-from penstock.runtime.subtask import SPLITS
 from penstock.savepoint.folder import SEAL, check_target, handles_of, read_folder, seal_folder
 from penstock.spark.progress import Progress, SplitReport, combined, source_progress, split_reports
 from penstock.spark.starting import StartingPoint
 from penstock.spark.state import OBJECTS, SavedState, StageState
+from penstock.task.committer import STAGED
+from penstock.task.sources import SplitEntry, owner_of
+from penstock.task.subtask import SPLITS
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 _KEPT: Final = "state"

@@ -19,10 +19,10 @@ from penstock.connectors.base import Position, Source, Split
 from penstock.errors import CorruptDataError, UsageError
 from penstock.graph.jobgraph import JobGraph
 from penstock.graph.logical import LogicalPlan, Read
-from penstock.runtime.sources import SplitEntry
 from penstock.spark.archives import archive_of
 from penstock.spark.binding import differing_settings
 from penstock.spark.committing import create_once
+from penstock.task.sources import SplitEntry
 
 
 class RunSplit(msgspec.Struct, frozen=True):

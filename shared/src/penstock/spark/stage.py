@@ -1,6 +1,6 @@
 """What runs in a Spark task: it reads the task's input, drives the chain of the vertex, and yields what the chain sends.
 
-The chain is the one that `penstock.runtime.chain` builds for streaming; only what surrounds it differs. A source task
+The chain is the one that `penstock.task.chain` builds for streaming; only what surrounds it differs. A source task
 reads one split to its end. Any other task gets its rows sorted by event time and, where the vertex is keyed, by key
 group first: then every key group has a chain of its own, one after the other, so that a task holds the state of one key
 group at a time; or it gets partials of a window that Spark has merged (see `native`), sorted by window. Before rows are
@@ -26,8 +26,6 @@ from penstock.connectors.base import EndOfSplit, Fetched, ReadContext, Source, S
 from penstock.graph.jobgraph import DEAD_LETTERS_TAG, JobVertex, graph_from_json
 from penstock.graph.logical import LogicalPlan, Read
 from penstock.protocol.keygroups import key_group_range
-from penstock.runtime.judging import RowJudge
-from penstock.runtime.sources import BATCH_ROWS, SplitEntry
 from penstock.spark.archives import archive_of
 from penstock.spark.code import PipelineCode, load_plan
 from penstock.spark.failures import wrapped
@@ -38,6 +36,8 @@ from penstock.spark.splits import RunSplit
 from penstock.spark.state import NO_STATE, StageState
 from penstock.spark.taskwork import TaskWork, now_us
 from penstock.spark.wire import PARTITION, StageEdge
+from penstock.task.bad_rows import RowJudge
+from penstock.task.sources import BATCH_ROWS, SplitEntry
 from penstock.times import MIN_WATERMARK
 
 _SILENT_S: Final = 0.01

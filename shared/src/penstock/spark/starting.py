@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.adapters.system_clock import SystemClock
+from penstock.coordination.job_store import JobStore
 from penstock.errors import IncompatibleStateError, UsageError
 from penstock.graph.jobgraph import JobGraph
 from penstock.ports import Blobs
-from penstock.runtime.job_store import JobStore
-from penstock.runtime.sources import SplitEntry
-from penstock.runtime.submission import check_compatible
 from penstock.savepoint.objects import with_store
 from penstock.savepoint.reading import Savepoint, read
 from penstock.settings import ClusterSettings, load_settings
+from penstock.submission.admission import check_compatible
+from penstock.task.sources import SplitEntry
 
 
 @dataclass(frozen=True)

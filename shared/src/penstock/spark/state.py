@@ -22,11 +22,11 @@ from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import Handle, OperatorHandles, SubtaskSnapshot
 from penstock.protocol.restoring import watermarks_above
-from penstock.runtime.chain import Chain
-from penstock.runtime.operator import OperatorSnapshot, RestoredState
-from penstock.runtime.snapshots import restored_beside_keys, safe_name
 from penstock.savepoint.objects import FolderObjects, Objects, StoreObjects
 from penstock.settings import ClusterSettings
+from penstock.task.chain import Chain
+from penstock.task.operator import OperatorSnapshot, RestoredState
+from penstock.task.snapshots import restored_beside_keys, safe_name
 from penstock.times import MAX_WATERMARK
 
 OBJECTS: Final = "objects"

@@ -10,12 +10,12 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from penstock.connectors.kafka_platform import use_cluster
+from penstock.api.loading import load_pipeline
+from penstock.connectors.kafka.default_cluster import use_cluster
+from penstock.coordination.artifacts import check_requirements, unpack
 from penstock.observability.user_frames import shown_frames, shown_text
-from penstock.runtime.artifacts import check_requirements, unpack
-from penstock.runtime.loading import load_pipeline
-from penstock.runtime.runs import RunOutcome
-from penstock.runtime.runs_views import RunProgress
+from penstock.runs.run_log import RunOutcome
+from penstock.runs.run_views import RunProgress
 from penstock.settings import load_settings
 from penstock.spark.engine import RunOptions as EngineOptions
 from penstock.spark.engine import SparkRun

@@ -21,15 +21,15 @@ import msgspec
 from penstock.errors import CorruptDataError, UsageError
 from penstock.protocol.joblog import Artifact
 from penstock.protocol.requests import RunOptions
-from penstock.runtime.runs import RunOutcome
-from penstock.runtime.runs_views import RunProgress
+from penstock.runs.run_log import RunOutcome
+from penstock.runs.run_views import RunProgress
 from penstock.settings import ClusterSettings, settings_to_toml
 from penstock.spark.committing import RunManifests
 from penstock.spark.session import is_local, start_settings
 
 _LAUNCHER: Final = """\
 # Started by spark-submit; see penstock.spark.submitted.
-from penstock.leaving import leave
+from penstock.service.process_exit import leave
 from penstock.spark.submitted import main
 
 leave(main)

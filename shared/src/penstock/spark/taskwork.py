@@ -12,15 +12,15 @@ from penstock.errors import PipelineError, ProtocolError
 from penstock.graph.jobgraph import JobVertex
 from penstock.graph.logical import LogicalPlan, Node
 from penstock.protocol.keygroups import KeyGroupRange, key_group_range
-from penstock.runtime.chain import Chain, build_chain
-from penstock.runtime.operator import Operator, RestoredState
 from penstock.spark.native import NativeWindow
+from penstock.spark.ordered_timers import timely_builder
 from penstock.spark.outputs import StageOutputs
 from penstock.spark.partials import MergedWindows, PartialOutput
 from penstock.spark.sinks import TaskSinks
 from penstock.spark.state import NO_STATE, Keeping, Restoring, StageState
-from penstock.spark.timely import timely_builder
 from penstock.spark.wire import StageEdge
+from penstock.task.chain import Chain, build_chain
+from penstock.task.operator import Operator, RestoredState
 from penstock.times import MAX_WATERMARK
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.graph.jobgraph import JobVertex
-from penstock.runtime.runs_views import RunProgress
+from penstock.runs.run_views import RunProgress
 from penstock.spark.session import ui_address
 
 if TYPE_CHECKING:

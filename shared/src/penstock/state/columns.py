@@ -1,6 +1,6 @@
 """Columns of scalars to lists of Python values and back, exactly and fast.
 
-Used wherever Python code meets columns: rows of per-row functions (`penstock.runtime.rows`), keys of object state. A
+Used wherever Python code meets columns: rows of per-row functions (`penstock.task.rows`), keys of object state. A
 value that does not belong into a column is found and named; what is said about it is the caller's business.
 """
 

@@ -9,7 +9,7 @@ from penstock.state.codec import ValueCodec
 from penstock.state.declarations import OperatorListState, State, UnionListState
 
 if TYPE_CHECKING:
-    from penstock.runtime.operator import RestoredState
+    from penstock.task.operator import RestoredState
 
 
 class BoundOperatorList(OperatorListState[Any]):

@@ -16,12 +16,12 @@ from typing import Any, Literal, Self, TypeVar
 
 from penstock.api.pipeline import Pipeline
 from penstock.errors import ExternalError, PenstockError, UsageError, UserCodeError, nearest
+from penstock.jobmanager.coordinator import CoordinatorService
 from penstock.protocol.checkpoints import CheckpointSettings
 from penstock.protocol.joblog import JobSettings
 from penstock.protocol.messages import Restore
 from penstock.protocol.requests import Answer, AnyRequest, CancelJob, RescaleJob, StopJob, TakeSavepoint
 from penstock.protocol.restarts import FixedDelay
-from penstock.runtime.coordinator import CoordinatorService
 from penstock.testing.feeds import Collected, Feed, Rows, feeds_of, rewired
 from penstock.testing.memory_cluster import MemoryCluster, until
 from penstock.times import Duration, duration_us

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
-from penstock.api.functions import KeyedProcess, OutputTag, Process, process_types
 from penstock.batches import EVENT_TIME
 from penstock.errors import UsageError
 from penstock.graph.logical import Node, ProcessRows, Read
+from penstock.process_functions import KeyedProcess, OutputTag, Process, process_types
 from penstock.protocol.keygroups import key_group_range, subtask_of
 from penstock.times import MIN_WATERMARK, to_micros
 from penstock.types import Schema, schema_of
@@ -28,7 +28,7 @@ from penstock.types import Schema, schema_of
 if TYPE_CHECKING:
     import polars as pl
 
-    from penstock.runtime.operator import Operator, OperatorMetrics, RestoredState
+    from penstock.task.operator import Operator, OperatorMetrics, RestoredState
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class OperatorHarness:
         restored: HarnessSnapshot | None = None,
         now_us: int = 0,
     ) -> None:
-        from penstock.runtime.operators import build_operator
+        from penstock.task.operators import build_operator
 
         self.now_us = now_us
         self.collected = Collector()
@@ -128,7 +128,7 @@ class OperatorHarness:
     _event_time_column: str | None = None
 
     def _open(self, subtask: int, operator: Operator, restored: HarnessSnapshot | None) -> None:
-        from penstock.runtime.operator import OperatorContext, OperatorMetrics
+        from penstock.task.operator import OperatorContext, OperatorMetrics
 
         metrics = OperatorMetrics()
         self.metrics.append(metrics)
@@ -144,7 +144,7 @@ class OperatorHarness:
         operator.open(context, self._share(subtask, restored) if restored else None)
 
     def _share(self, subtask: int, snapshot: HarnessSnapshot) -> RestoredState:
-        from penstock.runtime.operator import RestoredState
+        from penstock.task.operator import RestoredState
 
         owned = key_group_range(subtask, self._parallelism, self._max_parallelism)
         return RestoredState(
@@ -158,7 +158,7 @@ class OperatorHarness:
 
     def rows(self, *rows: Any) -> None:
         """Feed row objects as one batch; event time is taken from the harness's event-time column."""
-        from penstock.runtime.rows import RowWriter
+        from penstock.task.rows import RowWriter
 
         if self._node is None:
             raise UsageError("OperatorHarness.rows: needs a harness made from a node or by of_process; use frame()")

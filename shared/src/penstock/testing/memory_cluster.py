@@ -14,24 +14,24 @@ from typing import Any, Final
 
 from penstock.adapters.memory import MemoryBlobs, MemoryLog, MemoryMetadata
 from penstock.adapters.system_clock import SystemClock
+from penstock.coordination.control_topics import EVENTS, REQUESTS, create_control_topics
+from penstock.coordination.job_catalog import JobCatalog
+from penstock.coordination.job_store import JobStore
 from penstock.errors import ExternalError
 from penstock.graph.jobgraph import build_job_graph, graph_from_json
 from penstock.graph.logical import LogicalPlan
-from penstock.graph.scaling import scalable_form
+from penstock.graph.rescaling import scalable_form
+from penstock.jobmanager.autoscaling import Scaling
+from penstock.jobmanager.coordinator import CoordinatorService, CoordinatorTimeouts
+from penstock.jobmanager.leadership import ControlPorts
 from penstock.ports import Clock, NewRecord
+from penstock.protocol.job_observer import JobObserver
 from penstock.protocol.joblog import JobHistory, JobSettings
 from penstock.protocol.messages import Deploy, Heartbeat, Restore, encode
 from penstock.protocol.requests import Answer, AnyRequest, SubmitJob
 from penstock.protocol.worker import LEADER_SILENCE_MS
-from penstock.runtime.catalog import JobCatalog
-from penstock.runtime.coordinator import CoordinatorService, CoordinatorTimeouts
-from penstock.runtime.job_store import JobStore
-from penstock.runtime.leadership import ControlPorts
-from penstock.runtime.observing import JobObserver
-from penstock.runtime.scaling import Scaling
-from penstock.runtime.subtask import Services, SubtaskSettings
-from penstock.runtime.topics import EVENTS, REQUESTS, create_control_topics
-from penstock.runtime.worker import LoadedJob, WorkerService, describe_error
+from penstock.task.subtask import Services, SubtaskSettings
+from penstock.taskmanager.worker import LoadedJob, WorkerService, describe_error
 from penstock.testing.virtual_time import timers_count
 
 QUICK: Final = CoordinatorTimeouts(lease_ttl_ms=3_000, takeover_ms=300, worker_ms=1_500)

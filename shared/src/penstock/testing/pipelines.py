@@ -109,11 +109,11 @@ def _in_a_loop_of_its_own(plan: LogicalPlan, parallelism: int, now_us: int) -> N
 async def _run(plan: LogicalPlan, parallelism: int, now_us: int) -> None:
     from penstock.graph.executiongraph import ExecutionGraph
     from penstock.graph.jobgraph import build_job_graph
+    from penstock.jobmanager.coordinator import CoordinatorTimeouts
     from penstock.protocol.checkpoints import CheckpointSettings
     from penstock.protocol.joblog import JobSettings
     from penstock.protocol.restarts import NoRestart
-    from penstock.runtime.coordinator import CoordinatorTimeouts
-    from penstock.runtime.subtask import SubtaskSettings
+    from penstock.task.subtask import SubtaskSettings
     from penstock.testing.memory_cluster import MemoryCluster
     from penstock.testing.virtual_log import VirtualLog
     from penstock.testing.virtual_time import VirtualClock

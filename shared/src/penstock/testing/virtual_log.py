@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.adapters.memory import MemoryLog
+from penstock.coordination.control_topics import COMMANDS, EVENTS
 from penstock.ports import LogRecord, NewRecord
-from penstock.runtime.topics import COMMANDS, EVENTS
 from penstock.testing.virtual_time import VirtualLoop, timers_do_not_count
 
 _SIGNS_OF_LIFE: Final = (b'{"type":"Heartbeat"', b'{"type":"LeaderTick"')

@@ -1,0 +1,1 @@
+"""Log, blobs and claims in a directory of one machine."""

@@ -1,0 +1,1 @@
+"""Formats of rows, whatever system they come from."""

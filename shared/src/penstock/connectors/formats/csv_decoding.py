@@ -1,0 +1,238 @@
+"""Comma-separated values to frames: records with quoting (RFC 4180), a header, typed columns.
+
+pyarrow splits records into texts; the columns are converted here, so that a text that does not fit makes its record bad
+instead of null. An unquoted text equal to `null` is null (an empty text in a column of strings that may not be null).
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+from collections.abc import Sequence
+from datetime import date, datetime, timedelta, tzinfo
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+
+from penstock.connectors.columns import FrameBuilder, WrongValueError
+from penstock.connectors.formats.decoding import BadLine, Decoded, line_ends, timestamps_of
+from penstock.errors import PipelineError, nearest
+from penstock.types import FLOATS, INTEGERS, STRING, TIMESTAMP, Field, ListType, Scalar, Schema, StructType, polars_type
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import polars as pl
+
+_QUOTE: Final = 34
+_TRUTH: Final = {"true": True, "false": False}
+_BY_MSGSPEC: Final[dict[str, Any]] = {"timestamp": datetime, "duration": timedelta, "date": date}
+
+
+class CsvDecoder:
+    """Decodes CSV records into rows of a schema.
+
+    Args:
+        schema: the columns; none of them nested.
+        header: the columns of the file in order. A column of the schema that it lacks is null where that is allowed.
+        where: names the file in errors.
+        delimiter: one ASCII character.
+        null: the text that stands for null.
+        zone: the zone of timestamps without offset; None: they make a record bad.
+
+    Raises:
+        PipelineError: header and schema do not go together.
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        header: Sequence[str],
+        where: str,
+        *,
+        delimiter: str = ",",
+        null: str = "",
+        zone: tzinfo | None = None,
+    ) -> None:
+        check_csv(schema, where)
+        doubled = {name for name in header if header.count(name) > 1}
+        if doubled:
+            raise PipelineError(f"{where}: the header names {', '.join(sorted(doubled))} twice")
+        for field in schema:
+            if field.name not in header and not field.nullable:
+                raise PipelineError(f"{where}: the header has no column {field.name!r}; {nearest(field.name, header)}")
+        self._schema = schema
+        self._header = list(header)
+        self._delimiter = delimiter
+        self._null = null
+        self._builder = FrameBuilder(schema, zone)
+        self._has_zone = zone is not None
+
+    def ends(self, buffer: bytes) -> npt.NDArray[np.int64]:
+        """Positions behind every newline that is not within quotes: those with an even number of quotes before them."""
+        import numpy as np
+
+        ends = line_ends(buffer)
+        if b'"' not in buffer:
+            return ends
+        quotes = np.flatnonzero(np.frombuffer(buffer, np.uint8) == _QUOTE)
+        return ends[np.searchsorted(quotes, ends) % 2 == 0]
+
+    def decode(self, block: bytes) -> Decoded:
+        """See `LineDecoder.decode`. Blank lines are nothing."""
+        records: list[bytes] = []
+        start = 0
+        for end in [*self.ends(block).tolist(), len(block)]:
+            if end > start:
+                records.append(block[start:end])
+            start = end
+        indexes = [index for index, record in enumerate(records) if record.strip(b"\r\n")]
+        return self._decode_records([records[index] for index in indexes], indexes)
+
+    def _decode_records(self, records: Sequence[bytes], indexes: Sequence[int]) -> Decoded:
+        """Decode records, and if the parser refuses the whole, its halves: one unreadable record costs little."""
+        import polars as pl
+        import pyarrow as pa
+
+        if not records:
+            return Decoded(self._builder.strict([[] for _ in self._schema]))
+        try:
+            texts, skipped = self._split(b"".join(records))
+        except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+            if len(records) == 1:
+                reason = str(error).splitlines()[0]
+                return Decoded(self._decode_records([], []).frame, [BadLine(indexes[0], reason, _raw(records[0]))])
+            middle = len(records) // 2
+            first = self._decode_records(records[:middle], indexes[:middle])
+            second = self._decode_records(records[middle:], indexes[middle:])
+            return Decoded(pl.concat([first.frame, second.frame]), [*first.bad, *second.bad])
+        kept = [index for index in range(len(records)) if index not in skipped]
+        frame, wrong = self._typed(texts)
+        bad = [BadLine(indexes[index], reason, _raw(records[index])) for index, reason in skipped.items()]
+        bad += [BadLine(indexes[kept[row]], reason, _raw(records[kept[row]])) for row, reason in wrong]
+        return Decoded(frame, sorted(bad, key=lambda line: line.index))
+
+    def _split(self, text: bytes) -> tuple[pl.DataFrame, dict[int, str]]:
+        """Every column of the schema that the file has as texts, and the records with another number of columns."""
+        import polars as pl
+        import pyarrow as pa
+        from pyarrow import csv as arrow_csv
+
+        skipped: dict[int, str] = {}
+
+        def note(row: arrow_csv.InvalidRow) -> Literal["skip"]:
+            assert row.number is not None
+            skipped[row.number - 1] = f"has {row.actual_columns} columns, the header {row.expected_columns}"
+            return "skip"
+
+        names = [field.name for field in self._schema if field.name in self._header]
+        table = arrow_csv.read_csv(
+            io.BytesIO(text),
+            read_options=arrow_csv.ReadOptions(
+                column_names=self._header, use_threads=False, block_size=max(len(text) + 1, 1 << 16)
+            ),
+            parse_options=arrow_csv.ParseOptions(
+                delimiter=self._delimiter, newlines_in_values=True, invalid_row_handler=note, ignore_empty_lines=True
+            ),
+            convert_options=arrow_csv.ConvertOptions(
+                column_types={name: pa.large_string() for name in self._header},
+                include_columns=names,
+                null_values=[self._null],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            ),
+        )
+        made = pl.from_arrow(table)
+        assert isinstance(made, pl.DataFrame)
+        return made, skipped
+
+    def _typed(self, texts: pl.DataFrame) -> tuple[pl.DataFrame, list[tuple[int, str]]]:
+        """Rows of the schema, and for every other row its index and the reason."""
+        import polars as pl
+
+        columns: list[pl.Series] = []
+        reasons: dict[int, str] = {}
+        for field in self._schema:
+            if field.name in texts.columns:
+                text = texts[field.name]
+            else:
+                text = pl.Series(field.name, [None] * texts.height, dtype=pl.String)
+            if field.type == STRING and not field.nullable:
+                text = text.fill_null(self._null)
+            column = self._converted(field, text)
+            failed = column.is_null() if not field.nullable else column.is_null() & text.is_not_null()
+            for row in failed.arg_true():
+                reasons.setdefault(row, self._reason(field, text[row]))
+            columns.append(column)
+        frame = pl.DataFrame(columns)
+        if reasons:
+            keep = pl.Series([row not in reasons for row in range(texts.height)], dtype=pl.Boolean)
+            frame = frame.filter(keep)
+        return frame, sorted(reasons.items())
+
+    def _converted(self, field: Field, text: pl.Series) -> pl.Series:
+        """The column; null where a text does not fit."""
+        import polars as pl
+
+        if field.type == STRING:
+            return text
+        if field.type in INTEGERS or field.type in FLOATS:
+            return text.cast(polars_type(field.type), strict=False)
+        if field.type == TIMESTAMP and not self._has_zone:
+            relaxed = Field(field.name, field.type, nullable=True)
+            try:
+                return timestamps_of(relaxed, text.to_list())
+            except (ValueError, OverflowError):
+                pass  # something out of the ordinary: one by one
+        values = [None if value is None else self._value(field, value)[0] for value in text]
+        made, _ = FrameBuilder(Schema((Field(field.name, field.type, nullable=True),))).frame([values])
+        assert made.height == len(values)
+        return made.to_series() if made.width else pl.Series(field.name, values)
+
+    def _value(self, field: Field, text: str) -> tuple[Any, str]:
+        """The value of a text, or None and the reason why it is none."""
+        assert isinstance(field.type, Scalar)
+        expected = f"{field.name}: expected {field.type}, got {text!r:.100}"
+        try:
+            if field.type.name in _BY_MSGSPEC:
+                value = msgspec.convert(text, _BY_MSGSPEC[field.type.name])
+                return self._builder._checked(value, field.type, field.name), ""
+            if field.type.name == "binary":
+                return base64.b64decode(text, validate=True), ""
+            return _TRUTH.get(text.lower()), expected
+        except WrongValueError as error:
+            return None, str(error)
+        except (ValueError, msgspec.MsgspecError):
+            return None, expected
+
+    def _reason(self, field: Field, text: str | None) -> str:
+        if text is None:
+            return f"{field.name}: missing; declare it as '... | None' if it may be"
+        if field.type in INTEGERS or field.type in FLOATS:
+            return f"{field.name}: expected {field.type}, got {text!r:.100}"
+        return self._value(field, text)[1]
+
+
+def check_csv(schema: Schema, where: str) -> None:
+    """Raise `PipelineError` if CSV cannot hold a column of the schema."""
+    for field in schema:
+        if isinstance(field.type, ListType | StructType):
+            raise PipelineError(f"{where}: column {field.name!r} is a {field.type}, which CSV cannot hold; use jsonl")
+
+
+def header_of(line: bytes, delimiter: str, where: str) -> list[str]:
+    """The column names of a file's first record.
+
+    Raises:
+        PipelineError: it is not UTF-8.
+    """
+    try:
+        text = line.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise PipelineError(f"{where}: the header is not UTF-8: {error}") from error
+    return next(csv.reader([text.rstrip("\r\n")], delimiter=delimiter), [])
+
+
+def _raw(record: bytes) -> bytes:
+    return record.rstrip(b"\r\n")

@@ -1,0 +1,7 @@
+"""Kafka: `kafka.Source` reads a topic, `kafka.Sink` writes a stream to one, exactly once by default."""
+
+from __future__ import annotations
+
+from penstock.connectors.kafka.sink import Compression, Delivery, Sink, Source, use_cluster
+
+__all__ = ["Compression", "Delivery", "Sink", "Source", "use_cluster"]

@@ -1,0 +1,254 @@
+"""Values of Kafka records to rows, format by format; a batch of records at a time."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from datetime import tzinfo
+from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock.connectors.columns import FrameBuilder
+from penstock.connectors.formats.decoding import BadLine, Decoded, JsonDecoder, LineDecoder
+from penstock.errors import PipelineError
+from penstock.types import STRING, Schema
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from penstock.connectors.kafka.source import Source
+
+
+class ValueDecoder(Protocol):
+    """Decodes the values of consecutive records."""
+
+    rows_per_value: bool
+    """Whether a value is exactly one row; else the numbers of rows come back as `counts`."""
+
+    def decode(self, values: Sequence[bytes]) -> tuple[Decoded, Sequence[int] | None]:
+        """The rows in order and the bad records (`BadLine.index` counts values); rows per value where they differ."""
+        ...
+
+
+class _Lines(ABC):
+    """Records that are a line each: decoded as one block, unless that does not come out as one row per record."""
+
+    rows_per_value = True
+
+    def __init__(self, decoder: LineDecoder) -> None:
+        self._decoder = decoder
+
+    def decode(self, values: Sequence[bytes]) -> tuple[Decoded, None]:
+        block = b"\n".join(values)
+        if block.count(b"\n") == len(values) - 1:  # no record holds a newline, so no line can become more rows than one
+            decoded = self._decoder.decode(block)
+            if decoded.frame.height + len(decoded.bad) == len(values):
+                return decoded, None
+        return self._one_by_one(values), None
+
+    @abstractmethod
+    def _one_by_one(self, values: Sequence[bytes]) -> Decoded:
+        """The rows of records of which any may hold anything."""
+
+
+class _Json(_Lines):
+    def __init__(self, schema: Schema, zone: tzinfo | None) -> None:
+        self._json = JsonDecoder(schema, zone)
+        super().__init__(self._json)
+
+    def _one_by_one(self, values: Sequence[bytes]) -> Decoded:
+        return self._json.decode_values(values)
+
+
+class _Csv(_Lines):
+    def __init__(self, schema: Schema, zone: tzinfo | None) -> None:
+        from penstock.connectors.formats.csv_decoding import CsvDecoder
+
+        super().__init__(CsvDecoder(schema, schema.names, "kafka.Source", zone=zone))
+        self._schema = schema
+
+    def _one_by_one(self, values: Sequence[bytes]) -> Decoded:
+        import polars as pl
+
+        frames: list[pl.DataFrame] = []
+        bad: list[BadLine] = []
+        for index, value in enumerate(values):
+            decoded = self._decoder.decode(value)
+            if decoded.frame.height + len(decoded.bad) != 1:
+                rows = decoded.frame.height + len(decoded.bad)
+                bad.append(BadLine(index, f"a record is one line of CSV; this one holds {rows}", value))
+                continue
+            frames.append(decoded.frame)
+            bad += [BadLine(index, line.error, value) for line in decoded.bad]
+        frame = pl.concat(frames, rechunk=True) if frames else pl.DataFrame(schema=self._schema.polars())
+        return Decoded(frame, bad)
+
+
+class _Raw:
+    rows_per_value = True
+
+    def __init__(self, schema: Schema) -> None:
+        self._builder = FrameBuilder(schema)
+        self._text = schema.fields[0].type == STRING
+
+    def decode(self, values: Sequence[bytes]) -> tuple[Decoded, None]:
+        if not self._text:
+            frame, _ = self._builder.frame([values])
+            return Decoded(frame), None
+        texts: list[str] = []
+        bad: list[BadLine] = []
+        for index, value in enumerate(values):
+            try:
+                texts.append(value.decode())
+            except UnicodeDecodeError as error:
+                bad.append(BadLine(index, f"not UTF-8: {error}", value))
+        frame, _ = self._builder.frame([texts])
+        return Decoded(frame, bad), None
+
+
+class _Arrow:
+    rows_per_value = False
+
+    def __init__(self, schema: Schema, timezone: str | None) -> None:
+        self._schema = schema
+        self._timezone = timezone
+        self._found: Any = None
+        self._conformer: Any = None
+
+    def decode(self, values: Sequence[bytes]) -> tuple[Decoded, Sequence[int]]:
+        import polars as pl
+        import pyarrow as pa
+
+        frames: list[pl.DataFrame] = []
+        bad: list[BadLine] = []
+        counts: list[int] = []
+        for index, value in enumerate(values):
+            try:
+                table: Any = pa.ipc.open_stream(value).read_all()
+                frame, wrong = self._conforming(table)
+            except (pa.ArrowException, PipelineError) as error:
+                bad.append(BadLine(index, f"no Arrow stream of these rows: {error}", value[:1_000]))
+                counts.append(0)
+                continue
+            frames.append(frame)
+            counts.append(frame.height)
+            bad += [BadLine(index, reason, raw) for _, reason, raw in wrong]
+        frame = pl.concat(frames) if frames else pl.DataFrame(schema=self._schema.polars())
+        return Decoded(frame, bad), counts
+
+    def _conforming(self, table: Any) -> tuple[pl.DataFrame, list[tuple[int, str, bytes]]]:
+        from penstock.connectors.formats.schema_matching import Conformer
+
+        if self._found is None or not self._found.equals(table.schema):
+            self._conformer = Conformer(self._schema, table.schema, "a record", self._timezone)
+            self._found = table.schema
+        return self._conformer.frame(table)
+
+
+def record_decoder(source: Source[Any], zone: tzinfo | None) -> RecordDecoder:
+    """The decoder that a source declares."""
+    schema = source.value_schema
+    match source.format:
+        case "json":
+            values: ValueDecoder = _Json(schema, zone)
+        case "csv":
+            values = _Csv(schema, zone)
+        case "raw":
+            values = _Raw(schema)
+        case "arrow":
+            values = _Arrow(schema, source.timezone)
+        case "avro":
+            from penstock.connectors.kafka.avro_values import AvroValues
+
+            values = AvroValues(schema, source.registry, source.writer_schema)
+    return RecordDecoder(source.schema, dict(source.metadata), values)
+
+
+class Records:
+    """Consecutive records of a partition, without their objects unless columns are made of those."""
+
+    def __init__(self, *, keep_messages: bool) -> None:
+        self.values: list[bytes | None] = []
+        self.offsets: list[int] = []
+        self.messages: list[Any] = []
+        self.size_bytes = 0
+        self._keep_messages = keep_messages
+
+    def add(self, messages: Sequence[Any]) -> None:
+        """Append confluent messages, none of which is an error."""
+        if not messages:
+            return
+        values: list[bytes | None] = [message.value() for message in messages]
+        first, last = messages[0].offset(), messages[-1].offset()
+        dense = last - first + 1 == len(messages)  # else there are markers or removed records between them
+        self.offsets += range(first, last + 1) if dense else [message.offset() for message in messages]
+        self.values += values
+        self.size_bytes += sum([len(value) for value in values if value is not None])
+        if self._keep_messages:
+            self.messages += messages
+
+
+class RecordDecoder:
+    """Rows of records: values through a `ValueDecoder`, and columns of metadata beside them."""
+
+    def __init__(self, schema: Schema, metadata: dict[str, str], values: ValueDecoder) -> None:
+        self._schema = schema
+        self._metadata = metadata
+        self._values = values
+        self.keep_messages = bool(metadata)
+        """Whether `decode` needs the records' objects."""
+
+    @property
+    def rows_per_value(self) -> bool:
+        """Whether every record is one row."""
+        return self._values.rows_per_value
+
+    def decode(self, records: Records) -> Decoded:
+        """The rows; records without a value (tombstones) are bad. `BadLine.index` counts records."""
+        values = [value for value in records.values if value is not None]
+        kept: Sequence[int] = range(len(values))
+        tombstones: list[int] = []
+        if len(values) < len(records.values):
+            kept = [index for index, value in enumerate(records.values) if value is not None]
+            tombstones = [index for index, value in enumerate(records.values) if value is None]
+        decoded, counts = self._values.decode(values)
+        bad = [BadLine(kept[line.index], line.error, line.raw) for line in decoded.bad]
+        bad += [BadLine(index, "the record has no value (a tombstone)", b"") for index in tombstones]
+        frame = decoded.frame
+        if self._metadata:
+            wrong = {line.index for line in decoded.bad} if counts is None else set[int]()
+            good = [records.messages[kept[index]] for index in range(len(values)) if index not in wrong]
+            frame = self._with_metadata(frame, good, counts)
+        return Decoded(frame, sorted(bad, key=lambda line: line.index) if tombstones else bad)
+
+    def _with_metadata(self, frame: pl.DataFrame, records: Sequence[Any], counts: Sequence[int] | None) -> pl.DataFrame:
+        import polars as pl
+
+        columns: list[pl.Series] = []
+        for part, name in self._metadata.items():
+            field = self._schema.field(name)
+            found = [_part(record, part) for record in records]
+            if part == "key" and field.type == STRING:
+                found = [None if key is None else key.decode("utf-8", "replace") for key in found]
+            if counts is not None:
+                found = [value for value, count in zip(found, counts, strict=True) for _ in range(count)]
+            if part == "timestamp":
+                column = pl.Series(name, found, dtype=pl.Int64).cast(pl.Datetime("us", "UTC"))
+            else:
+                column = pl.Series(name, found, dtype=self._schema.polars()[name])
+            columns.append(column)
+        return frame.with_columns(columns).select(list(self._schema.names))
+
+
+def _part(record: Any, part: str) -> Any:
+    match part:
+        case "key":
+            return record.key()
+        case "offset":
+            return record.offset()
+        case "partition":
+            return record.partition()
+        case "timestamp":
+            kind, millis = record.timestamp()
+            return millis * 1_000 if kind else None
+        case _:
+            return [{"name": name, "value": value or b""} for name, value in record.headers() or ()]

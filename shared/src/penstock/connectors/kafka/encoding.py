@@ -1,0 +1,312 @@
+"""Rows to Kafka records: value, key, the hash that says which partition, timestamp, headers; one column each.
+
+Vectorised: what is published later is only copied. A row that cannot be a record (too large for the topic, no value, no
+key where one is needed) is a bad row here, before the exchange, so that the publisher never meets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal
+
+from penstock.connectors.base import Encoded, Policy
+from penstock.connectors.formats.encoding import as_text, encode_csv
+from penstock.connectors.kafka.partitioning import key_hashes
+from penstock.errors import BadRecordError
+from penstock.types import BINARY, BOOLEAN, INT32, INT64, STRING, Field, Schema
+
+if TYPE_CHECKING:
+    import polars as pl
+
+RecordFormat = Literal["json", "arrow", "csv", "avro", "raw"]
+FORMATS: Final[tuple[RecordFormat, ...]] = ("json", "arrow", "csv", "avro", "raw")
+
+VALUE: Final = "value"
+KEY: Final = "key"
+HASH: Final = "hash"
+TIMESTAMP_MS: Final = "timestamp"
+HEADER: Final = "header"
+"""Followed by the header's number."""
+RETRACTED: Final = "retracted"
+"""The column in which corrected sessions say that a window is no more."""
+_WINDOW: Final = frozenset({"window_start", "window_end"})
+DEAD: Final = "dead"
+"""Why a row cannot be a record of the topic: its value goes to the topic of dead letters, and this with it."""
+DEAD_HEADER: Final = "penstock-error"
+"""The header of a dead letter that says why."""
+_RECORD_OVERHEAD: Final = 128
+"""Header of a batch (61 bytes) and the lengths and deltas of a record, at most."""
+_CSV_NEWLINE, _CSV_QUOTE = 10, 34
+_OR: Final = ", or set bad_rows='skip' or 'dead_letter'"
+
+
+@dataclass(frozen=True)
+class RecordShape:
+    """Which columns of a row become what of a record."""
+
+    format: RecordFormat
+    key: tuple[str, ...] = ()
+    partition_by: str | None = None
+    timestamp: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Header name to column."""
+    key_needed: bool = False
+    """Whether a row without key is a bad row."""
+    dead_letters: bool = False
+    """Whether bad rows become records of another topic."""
+
+    @property
+    def hashed(self) -> bool:
+        """Whether the partition follows from the row."""
+        return bool(self.key) or self.partition_by is not None
+
+    def deletes(self, schema: Schema) -> bool:
+        """Whether a retracted row is a record without a value, which deletes its key.
+
+        Only where the key says which window it is: another key's newest record may be that of another window.
+        """
+        retracts = RETRACTED in schema and schema.field(RETRACTED).type == BOOLEAN
+        return self.key_needed and retracts and not _WINDOW.isdisjoint(self.key)
+
+
+def encoded_schema(shape: RecordShape, *, deletes: bool = False) -> Schema:
+    """The columns of encoded records; only those that are used. `deletes`: some have no value."""
+    fields = [Field(VALUE, BINARY, nullable=shape.format == "raw" or deletes)]
+    if shape.key:
+        fields.append(Field(KEY, BINARY, nullable=True))
+    if shape.hashed:
+        fields.append(Field(HASH, INT32, nullable=True))
+    if shape.timestamp is not None:
+        fields.append(Field(TIMESTAMP_MS, INT64, nullable=True))
+    fields += [Field(f"{HEADER}{index}", BINARY, nullable=True) for index in range(len(shape.headers))]
+    if shape.dead_letters:
+        fields.append(Field(DEAD, STRING, nullable=True))
+    return Schema(tuple(fields))
+
+
+def raw_column(schema: Schema, shape: RecordShape) -> str | None:
+    """The column whose bytes are the value of a `raw` record: `value`, or the only one that nothing else uses."""
+    if VALUE in schema:
+        return VALUE
+    used = {*shape.key, shape.partition_by, shape.timestamp, *shape.headers.values()}
+    left = [name for name in schema.names if name not in used]
+    return left[0] if len(left) == 1 else None
+
+
+class KafkaEncoder:
+    """The encoder of one subtask; see `SinkEncoder`."""
+
+    def __init__(
+        self,
+        what: str,
+        schema: Schema,
+        shape: RecordShape,
+        max_message_bytes: int,
+        bad_rows: Policy,
+        dead_letter_bytes: int = 0,
+        prefix: bytes = b"",
+    ) -> None:
+        """`what` leads error messages; `max_message_bytes` is what the topic takes, and the topic of dead letters;
+        `prefix` stands before every Avro datum."""
+        self._what = what
+        self._schema = schema
+        self._shape = shape
+        self._max_bytes = max_message_bytes
+        self._bad_rows = bad_rows
+        self._dead_bytes = dead_letter_bytes
+        self._deletes = shape.deletes(schema)
+        self._prefix = prefix
+
+    def encode(self, frame: pl.DataFrame) -> Encoded:
+        """See `SinkEncoder.encode`."""
+        import polars as pl
+
+        if self._shape.format == "arrow":
+            return self._encode_whole(frame)
+        columns = {VALUE: self._values(frame)}
+        if self._deletes:
+            columns[VALUE] = _without_retracted(columns[VALUE], frame[RETRACTED])
+        if self._shape.key:
+            columns[KEY] = self._key(frame)
+        if self._shape.hashed:
+            columns[HASH] = key_hashes(self._partition_key(frame, columns))
+        if self._shape.timestamp is not None:
+            columns[TIMESTAMP_MS] = frame[self._shape.timestamp].dt.epoch("ms")
+        for index, column in enumerate(self._shape.headers.values()):
+            columns[f"{HEADER}{index}"] = self._bytes(frame, column)
+        return self._checked(frame, pl.DataFrame(columns))
+
+    # -- parts of a record ----------------------------------------------------------------------------------------------
+
+    def _values(self, frame: pl.DataFrame) -> pl.Series:
+        import polars as pl
+
+        match self._shape.format:
+            case "json":
+                return as_text(frame, self._schema).to_struct("row").struct.json_encode().cast(pl.Binary)
+            case "csv":
+                return _csv_lines(frame, self._schema)
+            case "avro":
+                from penstock.connectors.formats.avro import encode_avro
+
+                return encode_avro(frame, self._schema, self._prefix)
+            case _:
+                column = raw_column(self._schema, self._shape)
+                assert column is not None
+                return frame[column].cast(pl.Binary)
+
+    def _key(self, frame: pl.DataFrame) -> pl.Series:
+        """One column: its bytes or its text; several: a JSON object."""
+        import polars as pl
+
+        if len(self._shape.key) == 1:
+            return self._bytes(frame, self._shape.key[0])
+        columns = self._schema.select(self._shape.key)
+        return as_text(frame, columns).to_struct("key").struct.json_encode().cast(pl.Binary)
+
+    def _partition_key(self, frame: pl.DataFrame, columns: Mapping[str, pl.Series]) -> pl.Series:
+        by = self._shape.partition_by
+        return columns[KEY] if by is None else self._bytes(frame, by)
+
+    def _bytes(self, frame: pl.DataFrame, column: str) -> pl.Series:
+        """A column as bytes: binary as it is, text as UTF-8, anything else as JSON writes it, without quotes."""
+        import polars as pl
+
+        kind = self._schema.field(column).type
+        if kind in (BINARY, STRING):
+            return frame[column].cast(pl.Binary)
+        text = as_text(frame.select(column), self._schema.select([column]))[column]
+        if text.dtype == pl.Date:
+            text = text.dt.to_string("iso")
+        elif isinstance(text.dtype, pl.Struct | pl.List):
+            text = text.to_frame("v").to_struct("row").struct.json_encode().str.slice(5).str.head(-1)
+        return text.cast(pl.String).cast(pl.Binary)
+
+    # -- bad rows -------------------------------------------------------------------------------------------------------
+
+    def _checked(self, frame: pl.DataFrame, records: pl.DataFrame) -> Encoded:
+        import polars as pl
+
+        size = pl.lit(_RECORD_OVERHEAD)
+        for column in records.columns:
+            if records[column].dtype == pl.Binary:
+                size = size + pl.col(column).bin.size().fill_null(0)
+        for name in self._shape.headers:
+            size = size + len(name) + 10
+        bad = size > self._max_bytes
+        if self._shape.key_needed:
+            bad = bad | pl.col(KEY).is_null()
+        elif self._shape.format == "raw" and not self._shape.key:
+            bad = bad | pl.col(VALUE).is_null()
+        judged = records.select(bad=bad, size=size)
+        skipped = int(judged["bad"].sum())
+        if not skipped:
+            return Encoded(self._with_dead(records, []))
+        bad_ones = records.with_columns(judged).filter("bad")
+        if self._bad_rows == "fail":
+            self._refuse(bad_ones)
+        dead: list[pl.DataFrame] = []
+        if self._shape.dead_letters:
+            keys = bad_ones[KEY].is_null().to_list() if self._shape.key else [False] * skipped
+            reasons = [self._reason(size, no_key) for size, no_key in zip(bad_ones["size"], keys, strict=True)]
+            dead.append(self._dead(frame.filter(judged["bad"]), reasons))
+        return Encoded(self._with_dead(records.filter(~judged["bad"]), dead), skipped)
+
+    def _refuse(self, bad_ones: pl.DataFrame) -> None:
+        row = bad_ones.row(0, named=True)
+        reason = self._reason(row["size"], bool(self._shape.key) and row[KEY] is None)
+        start = (row[VALUE] or b"")[:200]
+        raise BadRecordError(f"{self._what}: {reason}{_OR}; it begins {start!r}")
+
+    def _reason(self, size: int, no_key: bool) -> str:
+        if size > self._max_bytes:
+            return (
+                f"a row makes a record of {size:,} bytes, the topic takes {self._max_bytes:,} (max.message.bytes); "
+                "raise that of the topic"
+            )
+        if self._shape.key_needed and no_key:
+            return f"a row has no key (column {', '.join(self._shape.key)} is null)"
+        return "a row has neither value nor key"
+
+    def _dead(self, rows: pl.DataFrame, reasons: Sequence[str]) -> pl.DataFrame:
+        """Rows as dead letters: JSON whatever the format is, cut to what their topic takes."""
+        import polars as pl
+
+        text = as_text(rows, self._schema).to_struct("row").struct.json_encode().cast(pl.Binary)
+        reason = pl.Series(DEAD, [f"{self._what}: {reason}" for reason in reasons], pl.String)
+        dead = pl.DataFrame({VALUE: text, DEAD: reason})
+        overhead = pl.lit(_RECORD_OVERHEAD + len(DEAD_HEADER)) + pl.col(DEAD).str.len_bytes()
+        room = (pl.lit(self._dead_bytes) - overhead).clip(lower_bound=0)
+        return dead.with_columns(pl.col(VALUE).bin.head(room))
+
+    def _with_dead(self, records: pl.DataFrame, dead: Sequence[pl.DataFrame]) -> pl.DataFrame:
+        import polars as pl
+
+        if not self._shape.dead_letters:
+            return records
+        columns = encoded_schema(self._shape)
+        empty = pl.DataFrame(schema=columns.polars())
+        return pl.concat([empty, records, *dead], how="diagonal").select(columns.names)
+
+    # -- many rows per record -------------------------------------------------------------------------------------------
+
+    def _encode_whole(self, frame: pl.DataFrame) -> Encoded:
+        """Format `arrow`: a record is an Arrow stream (schema and one batch) with as many rows as it takes."""
+        import polars as pl
+
+        values: list[bytes] = []
+        dead: list[pl.DataFrame] = []
+        skipped = 0
+        waiting = [frame] if frame.height else []
+        while waiting:
+            part = waiting.pop()
+            data = self._stream(part)
+            if len(data) + _RECORD_OVERHEAD <= self._max_bytes:
+                values.append(data)
+            elif part.height > 1:
+                waiting += [part.slice(part.height // 2), part.head(part.height // 2)]
+            elif self._bad_rows == "fail":
+                raise BadRecordError(f"{self._what}: {self._reason(len(data) + _RECORD_OVERHEAD, no_key=False)}{_OR}")
+            else:
+                skipped += 1
+                if self._shape.dead_letters:
+                    dead.append(self._dead(part, [self._reason(len(data) + _RECORD_OVERHEAD, no_key=False)]))
+        records = pl.DataFrame({VALUE: pl.Series(values, dtype=pl.Binary)})
+        return Encoded(self._with_dead(records, dead), skipped)
+
+    def _stream(self, frame: pl.DataFrame) -> bytes:
+        import pyarrow as pa
+
+        arrow = self._schema.arrow()
+        table = frame.select(self._schema.names).to_arrow().cast(arrow).combine_chunks()
+        out = pa.BufferOutputStream()
+        with pa.ipc.new_stream(out, arrow) as writer:
+            writer.write_table(table)
+        return out.getvalue().to_pybytes()
+
+
+def _without_retracted(values: pl.Series, retracted: pl.Series) -> pl.Series:
+    """The values, null where a row takes an earlier one away: a tombstone."""
+    import polars as pl
+
+    kept = pl.when(retracted.fill_null(value=False)).then(None).otherwise(values)
+    return pl.select(kept.alias(VALUE)).to_series()
+
+
+def _csv_lines(frame: pl.DataFrame, schema: Schema) -> pl.Series:
+    """One CSV record per row, without header and newline. A newline within quotes ends no record."""
+    import numpy as np
+    import polars as pl
+    import pyarrow as pa
+
+    text = np.frombuffer(encode_csv(frame, schema, header=False), np.uint8)
+    inside = np.cumsum(text == _CSV_QUOTE) % 2 == 1
+    ends = np.flatnonzero((text == _CSV_NEWLINE) & ~inside)
+    kept = np.ones(len(text), bool)
+    kept[ends] = False
+    offsets = np.concatenate([np.zeros(1, np.int64), ends - np.arange(len(ends))])
+    buffers = [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(text[kept].tobytes())]
+    found = pl.from_arrow(pa.LargeBinaryArray.from_buffers(pa.large_binary(), frame.height, buffers))
+    assert isinstance(found, pl.Series)
+    return found

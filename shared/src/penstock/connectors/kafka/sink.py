@@ -1,0 +1,330 @@
+"""Kafka: `kafka.Source` reads a topic, `kafka.Sink` writes a stream to one, exactly once by default.
+
+Without `brokers` or `security` the platform's Kafka is meant: that of `use_cluster`, else that of the settings' file and
+environment. Importing this loads no Kafka client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from penstock.connectors import base
+from penstock.connectors.base import Guarantee, Policy, PublishContext, SinkEncoder, SinkPublisher
+from penstock.connectors.declaring import freeze
+from penstock.connectors.kafka.default_cluster import cluster_name, resolve, use_cluster
+from penstock.connectors.kafka.encoding import FORMATS, RecordFormat, RecordShape, encoded_schema, raw_column
+from penstock.connectors.kafka.marks import KIND, SinkMarks, delete_marks, marks_of
+from penstock.connectors.kafka.schema_registry import SchemaRegistry, check_address, prefix_of, shown, subject_of
+from penstock.connectors.kafka.source import Source
+from penstock.errors import PipelineError, nearest
+from penstock.settings import KafkaSettings
+from penstock.types import BINARY, STRING, TIMESTAMP, Schema
+
+if TYPE_CHECKING:
+    from penstock.connectors.kafka.encoding import KafkaEncoder
+
+Delivery = Literal["exactly-once", "at-least-once", "upsert"]
+Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+
+__all__ = ["Compression", "Delivery", "Sink", "Source", "use_cluster"]
+
+_WHAT = "kafka.Sink"
+
+
+@dataclass(frozen=True, init=False, eq=False)
+class Sink(base.PublishedSink):
+    """Rows as records of a topic.
+
+    Exactly-once is a Kafka transaction per checkpoint and partition: consumers with `isolation.level=read_committed`
+    see every row once. Rows of one key keep their order. The partition follows from the key as with any Kafka client
+    (murmur2); rows without key are spread over the partitions in batches.
+
+    Args:
+        topic: must exist, unless `create_partitions` says with how many partitions to create it.
+        key: column or columns of the record's key. One column: its bytes or text as they are, other types as JSON
+            writes them; several: a JSON object.
+        partition_by: a column whose text chooses the partition instead of the key.
+        headers: header name to column.
+        timestamp: a timestamp column for the record's timestamp; the time of publishing if not given.
+        format: `json` (an object per row, as `files.Sink` writes it), `csv` (without header), `avro` (a datum per row,
+            see `registry`), `raw` (the bytes or text of the column `value`, or of the only column that
+            nothing else uses), or `arrow` (a record holds an Arrow stream of many rows: fast, without key).
+        registry: address of a Confluent schema registry, for `avro`, with a login `https://user:password@host`: records
+            are written in its wire format, and the schema of the stream is registered as the subject `<topic>-value`
+            where an attempt begins. Without it a record is a bare datum.
+        register_schema: whether the schema is registered; otherwise it must be there.
+        delivery: `exactly-once`; `at-least-once` (lower latency: rows are visible before the checkpoint, and again
+            after a failure); `upsert` (exactly once, for streams of updates: every record has a key, the newest of a
+            key counts; where `window_start` or `window_end` is in the key, a session that was retracted becomes a
+            record without a value, which deletes its key).
+        bad_rows: what becomes of a row that cannot be a record (larger than the topic takes, no key in an upsert
+            stream): `fail`, `skip`, which counts it, or `dead_letter`, which counts it and writes it to the topic
+            `dead_letters`, in the same transaction as the rows beside it.
+        dead_letters: the topic of those rows: JSON whatever the format is, cut to what that topic takes, with the
+            reason in the header `penstock-error`.
+        compression: `none`, `gzip`, `snappy`, `lz4` or `zstd`, of batches of records; but for `gzip` exactly-once needs
+            the package `cramjam` on the task managers. What is larger than the topic takes is judged before it.
+        brokers: `host:port`, several separated by commas; the platform's Kafka if not given.
+        security: how to reach another Kafka with TLS or a login.
+        create_partitions: create the topic with so many partitions if there is none.
+
+    Raises:
+        PipelineError: one of them does not fit.
+    """
+
+    kind: ClassVar[str] = KIND
+    topic: str
+    shape: RecordShape
+    registry: str | None
+    register_schema: bool
+    delivery: Delivery
+    bad_rows: Policy
+    dead_letters: str | None
+    compression: Compression
+    brokers: str | None
+    security: KafkaSettings | None
+    create_partitions: int | None
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        key: str | Sequence[str] | None = None,
+        partition_by: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        timestamp: str | None = None,
+        format: str = "json",
+        registry: str | None = None,
+        register_schema: bool = True,
+        delivery: str = "exactly-once",
+        bad_rows: str = "fail",
+        dead_letters: str | None = None,
+        compression: str = "none",
+        brokers: str | None = None,
+        security: KafkaSettings | None = None,
+        create_partitions: int | None = None,
+    ) -> None:
+        keys = () if key is None else (key,) if isinstance(key, str) else tuple(key)
+        chosen = _one_of(delivery, typing.get_args(Delivery), "delivery")
+        kind: RecordFormat = typing.cast("RecordFormat", _one_of(format, FORMATS, "format"))
+        policy = _bad_rows(bad_rows, topic, dead_letters)
+        shape = RecordShape(
+            kind, keys, partition_by, timestamp, dict(headers or {}), key_needed=chosen == "upsert",
+            dead_letters=policy == "dead_letter",
+        )  # fmt: skip
+        _check_shape(topic, shape, create_partitions)
+        _check_registry(registry, register_schema, kind)
+        if brokers is not None and security is not None and security.brokers != brokers:
+            raise PipelineError(f"{_WHAT}: name the brokers once: security= names {security.brokers!r} as well")
+        freeze(
+            self,
+            topic=topic,
+            shape=shape,
+            registry=registry,
+            register_schema=register_schema,
+            delivery=chosen,
+            bad_rows=policy,
+            dead_letters=dead_letters,
+            compression=_one_of(compression, typing.get_args(Compression), "compression"),
+            brokers=brokers,
+            security=security,
+            create_partitions=create_partitions,
+        )
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Exactly-once unless declared otherwise; an upsert sink takes the same way."""
+        return "at-least-once" if self.delivery == "at-least-once" else "exactly-once"
+
+    def check(self, schema: Schema, *, updates: bool) -> None:
+        """See `Sink.check`."""
+        shape = self.shape
+        for name in shape.key:
+            schema.field(name, f"{_WHAT}: key")
+        for name in shape.headers.values():
+            schema.field(name, f"{_WHAT}: headers")
+        if shape.partition_by is not None:
+            schema.field(shape.partition_by, f"{_WHAT}: partition_by")
+        if shape.timestamp is not None:
+            found = schema.field(shape.timestamp, f"{_WHAT}: timestamp").type
+            if found != TIMESTAMP:
+                raise PipelineError(f"{_WHAT}: timestamp={shape.timestamp!r} is a column of {found}, not a timestamp")
+        if updates and not shape.key:
+            raise PipelineError(
+                f"{_WHAT}: a row of this stream may replace an earlier one of the same key, but its records have no key, "
+                f'so every update would count as a row; write kafka.Sink({self.topic!r}, key=..., delivery="upsert")'
+            )
+        self._check_format(schema)
+
+    def _check_format(self, schema: Schema) -> None:
+        match self.shape.format:
+            case "csv":
+                from penstock.connectors.formats.csv_decoding import check_csv
+
+                check_csv(schema, _WHAT)
+            case "avro":
+                from penstock.connectors.formats.avro import avro_schema
+
+                avro_schema(schema)
+            case "raw":
+                column = raw_column(schema, self.shape)
+                if column is None or schema.field(column).type not in (BINARY, STRING):
+                    raise PipelineError(
+                        f'{_WHAT}: format="raw" writes the bytes of a column `value` (bytes or str), or of the only one '
+                        f"that is neither key nor header; there are: {schema}"
+                    )
+            case _:
+                pass
+
+    def describe(self) -> Mapping[str, Any]:
+        """See `Sink.describe`: what is not the default; the brokers if they are not the platform's; no security."""
+        shape = self.shape
+        brokers = self.security.brokers if self.security is not None else self.brokers
+        described: dict[str, Any] = {
+            "topic": self.topic,
+            "format": shape.format,
+            "registry": None if self.registry is None else shown(self.registry),
+            "register_schema": None if self.register_schema else False,
+            "delivery": self.delivery,
+            "bad_rows": self.bad_rows,
+            "dead_letters": self.dead_letters,
+            "compression": self.compression if self.compression != "none" else None,
+            "key": list(shape.key),
+            "partition_by": shape.partition_by,
+            "timestamp": shape.timestamp,
+            "headers": dict(shape.headers),
+            "brokers": brokers,
+            "create_partitions": self.create_partitions,
+        }
+        return {name: value for name, value in described.items() if value not in (None, [], {})}
+
+    # -- running --------------------------------------------------------------------------------------------------------
+
+    @property
+    def settings(self) -> KafkaSettings:
+        """How to reach its Kafka, from this process."""
+        return resolve(self.brokers, self.security)
+
+    def begin(self) -> base.Removal:
+        """See `Sink.begin`: a missing topic, or codec, is found out before anything runs."""
+        if self.guarantee == "exactly-once" and self.compression != "none":
+            from penstock.connectors.kafka.transactions import check_codec
+
+            check_codec(self.compression)
+        self._prepared(self.settings)
+        return base.remove_nothing
+
+    def _encoder(self, schema: Schema, limit: int, dead_limit: int) -> KafkaEncoder:
+        from penstock.connectors.kafka.encoding import KafkaEncoder
+
+        return KafkaEncoder(
+            f"kafka topic {self.topic!r}", schema, self.shape, limit, self.bad_rows, dead_limit, self._prefix(schema)
+        )
+
+    def _prefix(self, schema: Schema) -> bytes:
+        """What stands before each record: the id of the stream's schema, asked of the registry."""
+        if self.registry is None:
+            return b""
+        from penstock.connectors.formats.avro import avro_schema
+
+        registry = SchemaRegistry(self.registry)
+        find = registry.register if self.register_schema else registry.registered
+        return prefix_of(find(subject_of(self.topic), avro_schema(schema)))
+
+    def _prepared(self, settings: KafkaSettings) -> tuple[int, int, int]:
+        """Number of partitions, and the largest record that the topic takes, and that of dead letters."""
+        from penstock.connectors.kafka.topics import TopicAdmin
+
+        admin = TopicAdmin(settings, "penstock-sink")
+        partitions, dead_limit = admin.require(self.topic, self.create_partitions), 0
+        limit = admin.max_message_bytes(self.topic)
+        if self.dead_letters is not None:
+            admin.require(self.dead_letters, self.create_partitions)
+            dead_limit = admin.max_message_bytes(self.dead_letters)
+        return partitions, limit, dead_limit
+
+    def encoded_schema(self, schema: Schema) -> Schema:
+        """See `PublishedSink.encoded_schema`."""
+        return encoded_schema(self.shape, deletes=self.shape.deletes(schema))
+
+    async def encoder(self, schema: Schema, operator: str) -> SinkEncoder:
+        """See `PublishedSink.encoder`: asks the topic how large a record may be, and the registry for the schema's id."""
+        _, limit, dead_limit = await asyncio.to_thread(self._prepared, self.settings)
+        return await asyncio.to_thread(self._encoder, schema, limit, dead_limit)
+
+    def publisher(self, context: PublishContext) -> SinkPublisher:
+        """See `PublishedSink.publisher`."""
+        from penstock.connectors.kafka.transactions import KafkaPublisher
+
+        return KafkaPublisher(
+            self.settings, self.topic, tuple(self.shape.headers), self._marks(context), context, self.create_partitions,
+            dead_letters=self.dead_letters, compression=self.compression,
+        )  # fmt: skip
+
+    async def forget(self, context: PublishContext) -> None:
+        """See `PublishedSink.forget`: deletes the topic of the marks."""
+        await delete_marks(self.settings, self._marks(context).topic)
+
+    def _marks(self, context: PublishContext) -> SinkMarks:
+        return marks_of(cluster_name(), context.job, context.operator, context.generation, self.brokers)
+
+    def open(self, schema: Schema, context: base.WriteContext) -> base.SinkWriter:
+        """See `Sink.open`: the writer where the guarantee is at-least-once."""
+        from penstock.connectors.kafka.writing import KafkaWriter
+
+        settings = self.settings
+        partitions, limit, dead_limit = self._prepared(settings)
+        encoder = self._encoder(schema, limit, dead_limit)
+        attempt = context.attempt_number if self.delivery == "upsert" else None
+        return KafkaWriter(
+            settings, self.topic, encoder, tuple(self.shape.headers), attempt, partitions,
+            dead_letters=self.dead_letters, compression=self.compression,
+        )  # fmt: skip
+
+
+def _check_shape(topic: str, shape: RecordShape, create_partitions: int | None) -> None:
+    if not topic:
+        raise PipelineError(f"{_WHAT}: the topic's name is empty")
+    if shape.key_needed and not shape.key:
+        raise PipelineError(f'{_WHAT}: delivery="upsert" needs key=, the columns that say which record is replaced')
+    if shape.format == "arrow" and (shape.hashed or shape.headers or shape.timestamp is not None):
+        raise PipelineError(
+            f'{_WHAT}: with format="arrow" a record holds many rows, so it has no key, partition_by, headers or '
+            "timestamp of a row; leave them out or choose another format"
+        )
+    if create_partitions is not None and create_partitions < 1:
+        raise PipelineError(f"{_WHAT}: create_partitions= is a number of partitions, got {create_partitions}")
+
+
+def _check_registry(registry: str | None, register_schema: bool, kind: RecordFormat) -> None:
+    if registry is None:
+        if not register_schema:
+            raise PipelineError(f"{_WHAT}: register_schema=False is for a sink with registry=")
+        return
+    if kind != "avro":
+        raise PipelineError(f'{_WHAT}: registry= is for format="avro", this one is {kind!r}')
+    check_address(_WHAT, registry)
+
+
+def _one_of(value: str, known: Sequence[str], name: str) -> str:
+    if value not in known:
+        raise PipelineError(f"{_WHAT}: there is no {name}={value!r}; {nearest(value, known)}")
+    return value
+
+
+def _bad_rows(policy: str, topic: str, dead_letters: str | None) -> str:
+    if policy == "dead_letter" and not dead_letters:
+        raise PipelineError(
+            f"{_WHAT}: bad_rows='dead_letter' needs dead_letters=, the topic that such rows are written to"
+        )
+    if policy != "dead_letter" and dead_letters is not None:
+        raise PipelineError(
+            f"{_WHAT}: dead_letters={dead_letters!r} gets no rows with bad_rows={policy!r}; say 'dead_letter'"
+        )
+    if dead_letters == topic:
+        raise PipelineError(f"{_WHAT}: dead_letters= names the topic itself; rows that it cannot take need another one")
+    return _one_of(policy, typing.get_args(Policy), "bad_rows")

@@ -1,0 +1,287 @@
+"""`kafka.Source`: a topic as a stream, one split per partition. Importing this loads no Kafka client."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ClassVar, Final, Literal, TypeVar
+
+import msgspec
+
+from penstock.connectors import base
+from penstock.connectors.base import EventTime, Policy, Position, ReadContext, Split, SplitReader, WatermarkStrategy
+from penstock.connectors.declaring import declare, freeze, zone
+from penstock.connectors.kafka.default_cluster import resolve
+from penstock.connectors.kafka.schema_registry import check_address, shown
+from penstock.errors import PipelineError, nearest
+from penstock.settings import KafkaSettings
+from penstock.times import Duration
+from penstock.types import BINARY, INT64, STRING, TIMESTAMP, ListType, Schema, StructType
+
+T = TypeVar("T")
+
+SourceFormat = Literal["json", "arrow", "csv", "avro", "raw"]
+FORMATS: Final[tuple[SourceFormat, ...]] = typing.get_args(SourceFormat)
+Offsets = str | datetime | Mapping[int, int]
+
+_WHAT: Final = "kafka.Source"
+_METADATA: Final = ("key", "headers", "offset", "partition", "timestamp")
+
+
+@dataclass(frozen=True, init=False, eq=False)
+class Source(base.Source[T]):
+    """The records of a topic as rows.
+
+    Every partition is a split with an event time of its own, so that one that is read faster makes no row of another
+    late. Partitions that are added while the job runs are found and read from their beginning.
+
+    Args:
+        topic: must exist.
+        schema: the columns of a row: dataclass, msgspec.Struct, pyarrow.Schema or Schema.
+        event_time: name of a timestamp column.
+        max_out_of_orderness: how much later than the newest row of its partition a row may come (`"0s"`).
+        watermarks: another strategy instead.
+        idle_after: how long a silent partition holds the watermark back; None: for ever.
+        format: `json` (an object per record), `arrow` (a record is an Arrow IPC stream of rows), `csv` (a line per
+            record, without header, columns in the order of the schema), `avro`, `raw` (the value as it is, in the only
+            column that is no metadata, bytes or str).
+        start: where a job that starts anew begins: `"earliest"`, `"latest"`, a datetime (the first record with that
+            timestamp or a later one), or partition to offset. Resolved once and remembered before the first row.
+        end: None, or where the input ends, to make it bounded: `"latest"` (what is there when the job starts), a
+            datetime, or partition to offset (the first that is not read). Resolved once as well.
+        metadata: what else of a record goes into which column of the schema: `key` (bytes or str), `headers` (list of
+            structs `name: str, value: bytes`), `offset`, `partition` (int), `timestamp` (datetime).
+        bad_rows: `fail`, `skip` or `dead_letter`.
+        timezone: zone of naive timestamps in the data.
+        registry: address of a Confluent schema registry: records carry the id of the Avro schema they were written with.
+            With a login it is `https://user:password@host`.
+        writer_schema: the Avro schema (JSON) that records were written with, where there is no registry.
+        brokers: `host:port`, several separated by commas; the platform's Kafka if not given.
+        security: how to reach another Kafka with TLS or a login.
+
+    Raises:
+        PipelineError: one of them does not fit.
+    """
+
+    kind: ClassVar[str] = "kafka"
+    ends_on_request: ClassVar[bool] = True
+    schema: Schema
+    row_type: type[T] | None
+    event_time: EventTime | None
+    bad_rows: Policy
+    topic: str
+    format: SourceFormat
+    start: Offsets
+    end: Offsets | None
+    metadata: Mapping[str, str]
+    timezone: str | None
+    registry: str | None
+    writer_schema: str | None
+    brokers: str | None
+    security: KafkaSettings | None
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        schema: type[T] | Any,
+        event_time: str | None = None,
+        max_out_of_orderness: Duration | None = None,
+        watermarks: WatermarkStrategy | None = None,
+        idle_after: Duration | None = None,
+        format: str = "json",
+        start: Offsets = "earliest",
+        end: Offsets | None = None,
+        metadata: Mapping[str, str] | None = None,
+        bad_rows: str = "fail",
+        timezone: str | None = None,
+        registry: str | None = None,
+        writer_schema: str | None = None,
+        brokers: str | None = None,
+        security: KafkaSettings | None = None,
+    ) -> None:
+        if not topic:
+            raise PipelineError(f"{_WHAT}: the topic's name is empty")
+        if format not in FORMATS:
+            raise PipelineError(f"{_WHAT}: there is no format={format!r}; {nearest(format, FORMATS)}")
+        declared = declare(
+            _WHAT,
+            schema,
+            event_time=event_time,
+            max_out_of_orderness=max_out_of_orderness,
+            watermarks=watermarks,
+            idle_after=idle_after,
+            bad_rows=bad_rows,
+            timezone=timezone,
+        )
+        _check_offsets(start, ("earliest", "latest"), "start")
+        if end is not None:
+            _check_offsets(end, ("latest",), "end")
+        if brokers is not None and security is not None and security.brokers != brokers:
+            raise PipelineError(f"{_WHAT}: name the brokers once: security= names {security.brokers!r} as well")
+        if (registry is not None or writer_schema is not None) and format != "avro":
+            raise PipelineError(f'{_WHAT}: registry= and writer_schema= are for format="avro"')
+        if registry is not None:
+            check_address(_WHAT, registry)
+        _check_metadata(metadata or {}, declared.schema)
+        freeze(
+            self,
+            schema=declared.schema,
+            row_type=declared.row_type,
+            event_time=declared.event_time,
+            bad_rows=declared.bad_rows,
+            topic=topic,
+            format=format,
+            start=start,
+            end=end,
+            metadata=dict(metadata or {}),
+            timezone=timezone,
+            registry=registry,
+            writer_schema=writer_schema,
+            brokers=brokers,
+            security=security,
+        )
+        self._check_format()
+
+    def _check_format(self) -> None:
+        values = self.value_schema
+        if not values.fields:
+            raise PipelineError(f"{_WHAT}: every column is metadata; nothing of the record's value would be read")
+        if self.format == "raw" and (len(values.fields) != 1 or values.fields[0].type not in (BINARY, STRING)):
+            raise PipelineError(
+                f'{_WHAT}: format="raw" puts the value into the only column that is no metadata, of type bytes or str; '
+                f"there are: {values}"
+            )
+        if self.format == "csv":
+            from penstock.connectors.formats.csv_decoding import check_csv
+
+            check_csv(values, _WHAT)
+        if self.format == "avro":
+            from penstock.connectors.formats.avro import avro_schema
+
+            avro_schema(values)
+
+    @property
+    def value_schema(self) -> Schema:
+        """The columns that come from a record's value."""
+        return Schema(tuple(field for field in self.schema if field.name not in self.metadata.values()))
+
+    @property
+    def settings(self) -> KafkaSettings:
+        """How to reach its Kafka, from this process."""
+        return resolve(self.brokers, self.security)
+
+    def discover(self) -> Sequence[Split]:
+        """See `Source.discover`: a split per partition."""
+        from penstock.connectors.kafka.offsets import partitions_of
+
+        return [Split(str(number)) for number in range(partitions_of(self.settings, self.topic))]
+
+    def resolve(self, split: Split, *, late: bool) -> Position:
+        """See `Source.resolve`."""
+        from penstock.connectors.kafka.offsets import resolved_position
+
+        start = "earliest" if late else self.start
+        return msgspec.to_builtins(resolved_position(self.settings, self.topic, int(split.id), start, self.end))
+
+    def until_now(self, split: Split, position: Position) -> Position:
+        """See `Source.until_now`: up to `end=`, or to the offsets at which the topic ends now."""
+        from penstock.connectors.kafka.offsets import PartitionPosition, resolved_position
+
+        begin = msgspec.convert(position, PartitionPosition)
+        if begin.end is not None:
+            return position
+        found = resolved_position(self.settings, self.topic, int(split.id), "earliest", self.end or "latest")
+        assert found.end is not None
+        return msgspec.to_builtins(msgspec.structs.replace(begin, end=max(begin.offset, found.end)))
+
+    def go_on_from(self, position: Position) -> Position | None:
+        """See `Source.go_on_from`: from the same offset, without the end."""
+        return {**position, "end": None}
+
+    def open(self, split: Split, position: Position, context: ReadContext) -> SplitReader:
+        """See `Source.open`."""
+        from penstock.connectors.kafka.decoding import record_decoder
+        from penstock.connectors.kafka.reading import Attention, PartitionReader
+
+        if position is None:
+            position = self.resolve(split, late=False)
+        decoder = record_decoder(self, zone(self.timezone, _WHAT))
+        attention = context.shared.setdefault("kafka.Attention", Attention())
+        return PartitionReader(self.settings, self.topic, int(split.id), position, decoder, attention)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether it has an end."""
+        return self.end is not None
+
+    @property
+    def replayable(self) -> bool:
+        """True: a topic can be read again, as far as it is kept."""
+        return True
+
+    def describe(self) -> Mapping[str, Any]:
+        """See `Source.describe`: what is not the default; the brokers if they are not the platform's; no security."""
+        brokers = self.security.brokers if self.security is not None else self.brokers
+        described: dict[str, Any] = {
+            "topic": self.topic,
+            "format": self.format,
+            "start": None if self.start == "earliest" else _shown(self.start),
+            "end": _shown(self.end),
+            "metadata": dict(self.metadata),
+            "timezone": self.timezone,
+            "registry": None if self.registry is None else shown(self.registry),
+            "brokers": brokers,
+        }
+        return {name: value for name, value in described.items() if value not in (None, {})}
+
+
+def _shown(offsets: Offsets | None) -> Any:
+    if isinstance(offsets, datetime):
+        return offsets.isoformat()
+    return {str(key): value for key, value in offsets.items()} if isinstance(offsets, Mapping) else offsets
+
+
+def _check_offsets(offsets: Offsets, names: Sequence[str], what: str) -> None:
+    if isinstance(offsets, str):
+        if offsets not in names:
+            raise PipelineError(f"{_WHAT}: there is no {what}={offsets!r}; {nearest(offsets, names)}")
+    elif isinstance(offsets, datetime):
+        if offsets.tzinfo is None:
+            raise PipelineError(f"{_WHAT}: {what}= is a datetime without time zone; write for example tzinfo=UTC")
+    elif not isinstance(offsets, Mapping) or not all(
+        isinstance(key, int) and isinstance(value, int) and key >= 0 and value >= 0 for key, value in offsets.items()
+    ):
+        raise PipelineError(
+            f"{_WHAT}: {what}= is {', '.join(names)}, a datetime, or partition to offset; got {offsets!r}"
+        )
+
+
+def _check_metadata(metadata: Mapping[str, str], schema: Schema) -> None:
+    for part, column in metadata.items():
+        if part not in _METADATA:
+            raise PipelineError(f"{_WHAT}: metadata: a record has no {part!r}; {nearest(part, _METADATA)}")
+        kind = schema.field(column, f"{_WHAT}: metadata").type
+        fits = {
+            "key": kind in (BINARY, STRING),
+            "offset": kind == INT64,
+            "partition": kind == INT64,
+            "timestamp": kind == TIMESTAMP,
+            "headers": _is_headers(kind),
+        }[part]
+        wanted = {
+            "key": "bytes or str", "offset": "int", "partition": "int", "timestamp": "datetime",
+            "headers": "a list of objects with name: str and value: bytes",
+        }[part]  # fmt: skip
+        if not fits:
+            raise PipelineError(
+                f"{_WHAT}: metadata: column {column!r} for the {part} is {kind}; declare it as {wanted}"
+            )
+
+
+def _is_headers(kind: Any) -> bool:
+    if not isinstance(kind, ListType) or not isinstance(kind.inner, StructType):
+        return False
+    return [(field.name, field.type) for field in kind.inner.fields] == [("name", STRING), ("value", BINARY)]

@@ -1,0 +1,1 @@
+"""What job manager, task managers and clients share: topics, keys, documents, retrying ports, failpoints."""

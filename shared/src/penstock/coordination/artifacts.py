@@ -1,0 +1,277 @@
+"""How a job's code travels: the pipeline file and the local modules that it imports, zipped. Never a pickle.
+
+Where the user is the file is imported, so what it imports is known; on a task manager the same files are unpacked and
+imported again. Distributions from elsewhere must be installed there: those that are missing are named all at once.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import hashlib
+import importlib.metadata
+import io
+import stat
+import sys
+import sysconfig
+import zipfile
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import structlog
+
+from penstock.api.loading import load_pipeline
+from penstock.api.pipeline import Pipeline
+from penstock.coordination.job_store import JobStore
+from penstock.errors import CorruptDataError, PipelineError, ProtocolError, UsageError
+from penstock.graph.jobgraph import JobGraph, graph_from_json
+from penstock.ports import BlobNotFoundError, Blobs
+from penstock.protocol.joblog import Artifact, Begin, JobHistory
+from penstock.protocol.messages import Deploy
+from penstock.protocol.requests import artifact_key
+from penstock.taskmanager.worker import LoadedJob
+
+MAX_BYTES = 64 << 20
+"""Sources are text; what is larger is data, which belongs into the store or the image."""
+MAX_UNPACKED_BYTES = 256 << 20
+MAX_FILES = 10_000
+
+_LIBRARY = Path(__file__).resolve().parent.parent
+_log = structlog.get_logger("penstock.artifacts")
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The sources of a job, ready to be stored."""
+
+    artifact: Artifact
+    data: bytes
+    files: tuple[str, ...]
+
+
+def pack(target: str, parameters: dict[str, str]) -> Packed:
+    """Zip the file of a pipeline, which was imported before, with the local modules that this brought in.
+
+    Args:
+        target: `file.py` or `file.py:name`.
+        parameters: what `--param` gave.
+
+    Raises:
+        UsageError: it is too large.
+    """
+    path_text, _, name = target.partition(":")
+    path = Path(path_text).resolve()
+    folder = path.parent
+    files = sorted({path, *_local_modules(folder)})
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in files:
+            entry = zipfile.ZipInfo(str(file.relative_to(folder)))  # without times: equal sources, equal bytes
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, file.read_bytes())
+    data = buffer.getvalue()
+    if len(data) > MAX_BYTES:
+        size, limit = len(data) >> 20, MAX_BYTES >> 20
+        raise UsageError(f"{path_text}: its sources make {size} MiB zipped; the limit is {limit} MiB")
+    digest = hashlib.sha256(data).hexdigest()
+    inside = path.name + (f":{name}" if name else "")
+    artifact = Artifact(artifact_key(digest), digest, inside, dict(parameters), tuple(_requirements(files, folder)))
+    return Packed(artifact, data, tuple(str(file.relative_to(folder)) for file in files))
+
+
+def _local_modules(folder: Path) -> Iterable[Path]:
+    """Files of imported modules that lie beside the pipeline's, or below."""
+    installed = {Path(place).resolve() for place in sysconfig.get_paths().values()}
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if not file or not file.endswith(".py"):
+            continue
+        path = Path(file).resolve()
+        if not path.is_relative_to(folder) or path.is_relative_to(_LIBRARY) or "site-packages" in path.parts:
+            continue
+        if any(path.is_relative_to(place) for place in installed if place != folder):
+            continue
+        yield path
+
+
+def _requirements(files: Iterable[Path], folder: Path) -> list[str]:
+    """Distributions that the files import, with their versions here."""
+    names: set[str] = set()
+    local = {file.relative_to(folder).parts[0].removesuffix(".py") for file in files}
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_bytes(), str(file))):
+            if isinstance(node, ast.Import):
+                names.update(alias.name.partition(".")[0] for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names.add(node.module.partition(".")[0])
+    names -= {*local, *sys.stdlib_module_names, "penstock"}
+    owners = importlib.metadata.packages_distributions() if names else {}
+    distributions = {owner for name in names for owner in owners.get(name, ())}
+    return sorted(f"{name}=={importlib.metadata.version(name)}" for name in distributions)
+
+
+def check_requirements(requirements: Iterable[str]) -> None:
+    """Raise `PipelineError` naming every distribution that is not installed here; another version is only noted."""
+    missing: list[str] = []
+    for requirement in requirements:
+        name, _, version = requirement.partition("==")
+        try:
+            found = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(requirement)
+            continue
+        if found != version:
+            _log.warning("another version than where the job was submitted", package=name, here=found, there=version)
+    if missing:
+        raise PipelineError(
+            f"the machine that runs this pipeline lacks what it imports: {', '.join(missing)}; install it there (into "
+            "the image)"
+        )
+
+
+def unpack(artifact: Artifact, data: bytes, folder: Path) -> Path:
+    """Write the files below `folder`; returns the folder they are in.
+
+    Raises:
+        CorruptDataError: the object is not what was stored.
+    """
+    if hashlib.sha256(data).hexdigest() != artifact.sha256:
+        raise CorruptDataError(f"{artifact.key}: not what was stored (checksum)")
+    place = folder / artifact.sha256[:16]
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            problem = problem_of(archive)
+            if problem:
+                raise CorruptDataError(f"{artifact.key}: {problem}")
+            archive.extractall(place)  # reads no more of a file than its entry says, which was added up
+    except (zipfile.BadZipFile, NotImplementedError, zlib.error, EOFError) as error:
+        raise CorruptDataError(f"{artifact.key}: this is no zip that can be unpacked: {error}") from error
+    return place
+
+
+def problem_of(archive: zipfile.ZipFile) -> str:
+    """Why sources are not unpacked; empty if they are. Looks at the entries alone."""
+    entries = archive.infolist()
+    if len(entries) > MAX_FILES:
+        return f"it holds {len(entries):,} files; the limit is {MAX_FILES:,}"
+    size = sum(entry.file_size for entry in entries)
+    if size > MAX_UNPACKED_BYTES:
+        return f"its files are {size >> 20} MiB; the limit is {MAX_UNPACKED_BYTES >> 20} MiB"
+    for entry in entries:
+        parts = PurePosixPath(entry.filename).parts
+        if entry.filename.startswith("/") or "\\" in entry.filename or ".." in parts:
+            return f"it holds a file outside its folder: {entry.filename!r}"
+        if stat.S_ISLNK(entry.external_attr >> 16):
+            return f"it holds a link: {entry.filename!r}"
+        if entry.flag_bits & 1:
+            return f"it holds a file that is encrypted: {entry.filename!r}"
+    return ""
+
+
+class StoreLoader:
+    """Loads jobs from the store: graph and settings from the job log, code from the artifact. For one job per process,
+    because Python can hold only one version of a module."""
+
+    def __init__(self, blobs: Blobs, store: JobStore, folder: Path, for_job: str = "") -> None:
+        """`folder` is this process's own; sources are unpacked there. `for_job`: it serves no other from the start."""
+        self._blobs = blobs
+        self._store = store
+        self._folder = folder
+        self._job = for_job
+        self._pipeline: Pipeline | None = None
+        self._loading = asyncio.Lock()
+        self._attempts: dict[str, LoadedJob] = {}
+
+    @property
+    def bound_to(self) -> str:
+        """The job whose code is loaded here."""
+        return self._job
+
+    async def load(self, deploy: Deploy) -> LoadedJob:
+        """The graph that this attempt runs, the code, and the checkpoint it starts from."""
+        async with self._loading:
+            if self._job not in ("", deploy.job):
+                raise PipelineError(f"this process holds the code of job {self._job[:8]} and serves no other")
+            if deploy.attempt not in self._attempts:
+                self._job = deploy.job
+                self._attempts = {deploy.attempt: await self._load(deploy)}
+            return self._attempts[deploy.attempt]
+
+    async def _load(self, deploy: Deploy) -> LoadedJob:
+        history = await self._store.history(deploy.job)
+        submit = history.submit
+        if submit is None or submit.artifact is None:
+            raise CorruptDataError(f"job {deploy.job}: its log names no sources")
+        if history.begin is None or history.begin.attempt != deploy.attempt:
+            raise ProtocolError(f"attempt {deploy.attempt_number} is over: another one has begun")
+        if self._pipeline is None:
+            self._pipeline = await self._import(submit.artifact)
+        graph = graph_of(history, deploy.attempt)
+        _check_plan(self._pipeline, graph, deploy)
+        manifest = await self._store.manifest(deploy.restore) if deploy.restore else None
+        return LoadedJob(graph, self._pipeline.plan, manifest, submit.settings.state_backend)
+
+    async def _import(self, artifact: Artifact) -> Pipeline:
+        check_requirements(artifact.requirements)
+        try:
+            data = await self._blobs.get(artifact.key)
+        except BlobNotFoundError as error:
+            raise CorruptDataError(f"{artifact.key}: the sources of the job are missing in the store") from error
+        place = await asyncio.to_thread(unpack, artifact, data, self._folder)
+        return load_pipeline(str(place / artifact.target), dict(artifact.parameters))
+
+
+class FileLoader:
+    """Loads a job from the file that the user runs: for worker processes on the same machine, working directory
+    included."""
+
+    def __init__(self, target: str, parameters: dict[str, str], store: JobStore) -> None:
+        self._target = target
+        self._parameters = parameters
+        self._store = store
+        self._pipeline: Pipeline | None = None
+
+    @property
+    def bound_to(self) -> str:
+        """Empty: there is only one job."""
+        return ""
+
+    async def load(self, deploy: Deploy) -> LoadedJob:
+        """The graph that this attempt runs, the code, and the checkpoint it starts from."""
+        history = await self._store.history(deploy.job)
+        if self._pipeline is None:
+            self._pipeline = load_pipeline(self._target, self._parameters)
+        graph = graph_of(history, deploy.attempt)
+        _check_plan(self._pipeline, graph, deploy)
+        manifest = await self._store.manifest(deploy.restore) if deploy.restore else None
+        return LoadedJob(graph, self._pipeline.plan, manifest)
+
+
+def graph_of(history: JobHistory, attempt: str) -> JobGraph:
+    """The graph that this attempt began with, whatever began later."""
+    assert history.submit is not None
+    graph = history.submit.graph
+    for record in history.records:
+        if isinstance(record, Begin):
+            graph = record.graph or graph
+            if record.attempt == attempt:
+                break
+    return graph_from_json(graph)
+
+
+def _check_plan(pipeline: Pipeline, graph: JobGraph, deploy: Deploy) -> None:
+    """Raise `PipelineError` if the imported code is not what the graph was made of.
+
+    Where only sinks run, the code may have changed since: they are found by their ids, and whoever runs one looks.
+    """
+    if deploy.publishes_only:
+        return
+    known = {node.id for node in pipeline.plan}
+    lost = [operator.id for operator in graph.operators() if operator.node not in known]
+    if lost:
+        raise PipelineError(
+            f"the code imported here declares no {', '.join(lost)}: the file declares something else on each import; "
+            "let it depend on --param only"
+        )

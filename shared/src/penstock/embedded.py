@@ -1,0 +1,382 @@
+"""Embedded mode: coordinator, worker and log in one process on one directory. The same code as on a cluster.
+
+The directory holds the log, the snapshots and the job log; SIGKILL at any moment loses nothing: `resume` continues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+import uuid
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import structlog
+
+from penstock.adapters.directory.blobs import DirectoryBlobs
+from penstock.adapters.directory.claim import claimed
+from penstock.adapters.directory.log import DirectoryLog
+from penstock.adapters.memory import MemoryMetadata
+from penstock.adapters.system_clock import SystemClock
+from penstock.connectors.base import Sink
+from penstock.coordination.artifacts import graph_of
+from penstock.coordination.control_topics import create_control_topics
+from penstock.coordination.job_catalog import JobCatalog
+from penstock.coordination.job_progress import JobProgress
+from penstock.coordination.job_store import JobStore
+from penstock.errors import PenstockError, ProtocolError, UsageError, UserCodeError
+from penstock.graph.executiongraph import ExecutionGraph
+from penstock.graph.jobgraph import JobGraph, build_job_graph, fingerprint, graph_from_json
+from penstock.graph.logical import LogicalPlan, Read, Write
+from penstock.jobmanager.coordinator import (
+    CoordinatorService,
+    CoordinatorTimeouts,
+)
+from penstock.jobmanager.job_shell import JobSpec
+from penstock.jobmanager.leadership import ControlPorts
+from penstock.observability.logs import LogFormat, configure_logging
+from penstock.ports import BlobNotFoundError
+from penstock.protocol.checkpoints import CheckpointSettings
+from penstock.protocol.jobevents import ChangedGraph, JobEnded, Requested
+from penstock.protocol.joblog import JobHistory, JobSettings, Submit
+from penstock.protocol.messages import Deploy, Restore
+from penstock.protocol.restarts import NoRestart, RestartStrategy
+from penstock.submission.admission import check_compatible
+from penstock.task.sinks import staged_parts
+from penstock.task.subtask import Services, SubtaskSettings
+from penstock.taskmanager.supervisor import Supervisor
+from penstock.taskmanager.worker import LoadedJob, WorkerService
+from penstock.taskmanager.worker_process import WorkerSpec
+
+if TYPE_CHECKING:
+    from penstock.api.pipeline import Pipeline
+
+FOREVER_MS = 10**12
+"""Coordinator and worker live and die together in one event loop: a user's function that holds it up kills neither."""
+CURRENT = "current-job"
+"""Names the job that a directory belongs to."""
+
+
+@dataclass(frozen=True)
+class EmbeddedSettings:
+    """How an embedded run behaves."""
+
+    parallelism: int = 1
+    checkpoint_interval_ms: int = 10_000
+    durable: bool = True
+    """fsync before COMPLETE, so that results survive a power loss; without it only the death of the process."""
+    at_least_once: bool = False
+    restart: RestartStrategy = field(default_factory=NoRestart)
+    data: SubtaskSettings = field(default_factory=SubtaskSettings)
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """What became of a job."""
+
+    job: str
+    state: Literal["FINISHED", "STOPPED", "CANCELED", "FAILED", "SUSPENDED"]
+    reason: str
+    progress: JobProgress
+    error: BaseException | None = None
+    """What user code or the engine raised, if the job failed."""
+
+
+@dataclass(frozen=True)
+class FoundJob:
+    """A job that an earlier run left in a directory."""
+
+    job: str
+    history: JobHistory
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is nothing to continue."""
+        return self.history.terminated is not None and self.history.terminated.state != "FAILED"
+
+
+@dataclass(frozen=True)
+class PipelineFile:
+    """Where a pipeline was loaded from, so that other processes can load it again."""
+
+    target: str
+    """`file.py` or `file.py:name`."""
+    parameters: dict[str, str] = field(default_factory=dict[str, str])
+    log_format: LogFormat = "text"
+    log_level: str = "error"
+
+
+class _Loader:
+    """The job's code is in this process already."""
+
+    def __init__(self, graph: JobGraph, plan: LogicalPlan, store: JobStore) -> None:
+        self._graph = graph
+        self._plan = plan
+        self._store = store
+
+    @property
+    def bound_to(self) -> str:
+        return ""
+
+    async def load(self, deploy: Deploy) -> LoadedJob:
+        manifest = await self._store.manifest(deploy.restore) if deploy.restore else None
+        graph = self._graph
+        if deploy.publishes_only:  # of the pipeline as it was when it wrote what is to be published
+            graph = graph_of(await self._store.history(deploy.job), deploy.attempt)
+        return LoadedJob(graph, self._plan, manifest)
+
+
+class EmbeddedJob:
+    """One job in one directory.
+
+    With one slot everything runs in this process; with several each slot is a process of its own, if `code` says where
+    such a process finds the pipeline.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, directory: Path, settings: EmbeddedSettings, code: PipelineFile | None = None
+    ) -> None:
+        self._code = code
+        self._plan = pipeline.plan
+        self._directory = directory
+        self._settings = settings
+        self._clock = SystemClock()
+        self._blobs = DirectoryBlobs(directory / "blobs")
+        self._store = JobStore(self._blobs, self._clock)
+        self.graph = build_job_graph(pipeline.plan, settings.parallelism, at_least_once=settings.at_least_once)
+        self.job = ""
+        self._coordinator: CoordinatorService | None = None
+        self._worker: WorkerService | None = None
+
+    @property
+    def processes(self) -> int:
+        """How many processes run subtasks: one per slot, or this one alone."""
+        if self._code is None or any(sink.in_process for _, sink in self._sinks()):
+            return 1
+        return ExecutionGraph(self.graph).topology().slot_count
+
+    async def find(self) -> FoundJob | None:
+        """The job that an earlier run left in this directory."""
+        try:
+            job = (await self._blobs.get(CURRENT)).decode()
+        except BlobNotFoundError:
+            return None
+        history = await self._store.history(job)
+        return FoundJob(job, history) if history.submit is not None else None
+
+    async def run(self, *, resume: bool) -> JobResult:
+        """Run to the end of the input, to a suspension or a failure.
+
+        Raises:
+            UsageError: there is nothing to resume, or another run is at work in the directory.
+            IncompatibleStateError: the pipeline changed so that its state does not fit; names the operator.
+        """
+        with claimed(self._directory):
+            return await self._run(resume=resume)
+
+    async def _run(self, *, resume: bool) -> JobResult:
+        history = await self._continue() if resume else await self._start_anew()
+        await self._recover_sinks(history)
+        async with self._services() as ended:
+            outcome = await ended
+        if outcome.state == "FINISHED":
+            await self._recover_sinks(None)
+        progress = self._require_coordinator().progress(self.job)
+        return JobResult(self.job, outcome.state, outcome.reason, progress, self._error(outcome, progress))
+
+    def _error(self, outcome: JobEnded, progress: JobProgress) -> BaseException | None:
+        """What made the job fail: the exception itself where it was raised in this process."""
+        if outcome.state != "FAILED":
+            return None
+        if self._worker is not None and self._worker.failures:
+            return self._worker.failures[0]
+        frames = next((status.frames for status in progress.statuses.values() if status.frames), "")
+        return UserCodeError(outcome.reason, frames) if frames else None
+
+    def suspend(self) -> None:
+        """Stop at a checkpoint, to be resumed later."""
+        if self._coordinator is not None:
+            self._coordinator.tell(self.job, Requested(uuid.uuid4().hex, "suspend", reason="interrupted"))
+
+    def now_us(self) -> int:
+        """Wall time as the job sees it."""
+        return self._clock.now_us()
+
+    @property
+    def started(self) -> bool:
+        """Whether there is progress to look at."""
+        return self._coordinator is not None
+
+    @property
+    def progress(self) -> JobProgress:
+        """How the job is."""
+        return self._require_coordinator().progress(self.job)
+
+    def _require_coordinator(self) -> CoordinatorService:
+        assert self._coordinator is not None
+        return self._coordinator
+
+    async def _start_anew(self) -> JobHistory:
+        """Forget what an earlier run left, then submit.
+
+        Killed at any moment of it, the directory holds a job that is whole or none: the job's name goes first and comes
+        last, and sinks have made room before there is a job that could be resumed.
+        """
+        for node in self._plan:
+            if isinstance(node.operation, Read):
+                await asyncio.to_thread(node.operation.source.discover)  # a wrong path must not cost earlier results
+        await self._blobs.delete(CURRENT)
+        await asyncio.to_thread(self._clear)
+        for _, sink in self._sinks():
+            await asyncio.to_thread(sink.begin)
+        return await self._submit(None)
+
+    def _clear(self) -> None:
+        for part in ("log", "blobs"):
+            shutil.rmtree(self._directory / part, ignore_errors=True)
+        self._blobs = DirectoryBlobs(self._directory / "blobs")
+        self._store = JobStore(self._blobs, self._clock)
+
+    # -- start ----------------------------------------------------------------------------------------------------------
+
+    async def _submit(self, restored_from: Restore | None) -> JobHistory:
+        self.job = uuid.uuid4().hex
+        submit = Submit(
+            seq=0,
+            nonce=uuid.uuid4().hex,
+            job=self.job,
+            name=self.graph.name,
+            graph=self.graph.to_json(),
+            restored_from=restored_from,
+            submitted_us=self._clock.now_us(),
+        )
+        await JobCatalog(self._blobs).create(submit)
+        await self._blobs.put(CURRENT, self.job.encode())
+        return JobHistory.of([submit])
+
+    async def _continue(self) -> JobHistory:
+        found = await self.find()
+        if found is None:
+            raise UsageError(f"--resume: {self._directory} holds no earlier run; start without --resume")
+        if found.finished:
+            raise UsageError(
+                f"--resume: the run in {self._directory} has finished; start without --resume to run it again"
+            )
+        restore = found.history.restore
+        if restore is not None:
+            check_compatible(self.graph, await self._store.manifest(restore))
+        if found.history.terminated is None:
+            self.job = found.job
+            assert found.history.submit is not None
+            await JobCatalog(self._blobs).create(found.history.submit)
+            return found.history
+        return await self._submit(restore)
+
+    async def _recover_sinks(self, history: JobHistory | None) -> None:
+        """Let every sink remove staged parts that no complete checkpoint names. Nobody else runs: see `claimed`."""
+        restore = history.restore if history is not None else None
+        needed = staged_parts(await self._store.manifest(restore) if restore is not None else None)
+        for operator, sink in self._sinks():
+            await asyncio.to_thread(await asyncio.to_thread(sink.recover, needed.get(operator, []), operator))
+
+    def _sinks(self) -> list[tuple[str, Sink]]:
+        return [(node.operator_id, node.operation.sink) for node in self._plan if isinstance(node.operation, Write)]
+
+    def _describe(self, history: JobHistory) -> JobSpec:
+        """The job as this run has it: another parallelism or a compatible change begins with the next attempt."""
+        before = graph_from_json(history.graph)
+        changed: ChangedGraph | None = None
+        if fingerprint(before) != fingerprint(self.graph):
+            changed = ChangedGraph(ExecutionGraph(self.graph).topology(), self.graph.to_json())
+        settings = JobSettings(
+            CheckpointSettings(
+                interval_ms=self._settings.checkpoint_interval_ms,
+                flavour="at_least_once" if self._settings.at_least_once else "aligned",
+            ),
+            self._settings.restart,
+            self._settings.data.state_backend,
+        )
+        return JobSpec(ExecutionGraph(before).topology(), settings, changed, resumable=True)
+
+    # -- services -------------------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def _services(self) -> AsyncGenerator[asyncio.Future[JobEnded]]:
+        log = DirectoryLog(self._directory / "log", durable=self._settings.durable)
+        # The lease needs nothing that outlives the process: nobody else can lead in a directory that is claimed, and a
+        # lease that a killed run left behind would have to be waited out.
+        metadata = MemoryMetadata(self._clock)
+        ports = ControlPorts(log, self._blobs, metadata, self._clock, lambda: uuid.uuid4().hex)
+        timeouts = CoordinatorTimeouts(FOREVER_MS, 0, FOREVER_MS)
+        self._coordinator = CoordinatorService(uuid.uuid4().hex, ports, timeouts, describe=self._describe)
+        ended = self._coordinator.job_ended(self.job)
+        await create_control_topics(log)
+        serving = [asyncio.ensure_future(self._coordinator.run()), asyncio.ensure_future(self._workers(log))]
+        for service in serving:
+            service.add_done_callback(lambda done: _fail_with(ended, done))
+        try:
+            yield ended
+        finally:
+            for service in serving:
+                service.cancel()
+            await asyncio.gather(*serving, return_exceptions=True)
+            await log.close()
+
+    async def _workers(self, log: DirectoryLog) -> None:
+        """Offer the slots that the job needs."""
+        if self.processes > 1:
+            await Supervisor("embedded", self.processes, self._spec, log, self._clock).run()
+            return
+        slots = ExecutionGraph(self.graph).topology().slot_count
+        services = Services(log, self._blobs, self._clock, self._settings.data)
+        loader = _Loader(self.graph, self._plan, self._store)
+        self._worker = WorkerService(uuid.uuid4().hex, slots, services, loader, FOREVER_MS)
+        await self._worker.run()
+
+    def _spec(self, worker: str, events_fd: int, folder: str) -> WorkerSpec:
+        assert self._code is not None
+        return WorkerSpec(
+            name=worker, host="this machine", events_fd=events_fd, folder=folder,
+            directory=str(self._directory.absolute()), target=self._code.target, parameters=self._code.parameters,
+            durable=self._settings.durable,
+            leader_silence_ms=FOREVER_MS, data=self._settings.data, log_level=self._code.log_level,
+            log_format=self._code.log_format,
+        )  # fmt: skip
+
+
+def _fail_with(ended: asyncio.Future[JobEnded], service: asyncio.Future[None]) -> None:
+    """A service that ends by itself before the job has failed, and with it the run."""
+    if ended.done() or service.cancelled():
+        return
+    ended.set_exception(service.exception() or ProtocolError("a service of the embedded run ended by itself"))
+
+
+def default_directory(name: str) -> Path:
+    """Where `penstock run` keeps log and snapshots of a pipeline unless told otherwise."""
+    return Path(".penstock") / name
+
+
+def run_pipeline(pipeline: Pipeline, *, parallelism: int, directory: str | Path | None, resume: bool) -> JobResult:
+    """Run a pipeline in this process; what `Pipeline.run` does.
+
+    Raises:
+        PenstockError: the job failed; the error is what its code or the engine raised.
+    """
+    if not structlog.is_configured():
+        configure_logging("text", "warning")
+    settings = EmbeddedSettings(parallelism=parallelism)
+    with contextlib.ExitStack() as stack:
+        if directory is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-")))
+        else:
+            folder = Path(directory)
+        result = asyncio.run(EmbeddedJob(pipeline, folder, settings).run(resume=resume))
+    if result.state == "FAILED":
+        raise (
+            result.error if isinstance(result.error, PenstockError) else UserCodeError(result.reason)
+        ) from result.error
+    return result

@@ -1,0 +1,244 @@
+"""Process functions: the low level of the API, with state, timers and side outputs.
+
+What users subclass (`Process`, `KeyedProcess`), what they are given (`Context`, `KeyedContext`) and the state
+declarations, which `penstock.state.declarations` defines. Responsible for types and messages only: the operators in
+`penstock.task.operators.process` run these classes.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+from penstock.errors import PipelineError
+from penstock.state.declarations import (
+    ListState,
+    MapState,
+    OperatorListState,
+    ReducingState,
+    State,
+    UnionListState,
+    ValueState,
+    declared_states,
+    describe_states,
+)
+
+__all__ = [
+    "Context",
+    "KeyedContext",
+    "KeyedProcess",
+    "ListState",
+    "MapState",
+    "OpenContext",
+    "OperatorListState",
+    "OutputTag",
+    "Process",
+    "ReducingState",
+    "State",
+    "UnionListState",
+    "ValueState",
+    "check_process",
+    "describe_states",
+    "process_types",
+]
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+Row = TypeVar("Row")
+Emitted = TypeVar("Emitted", contravariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTag(Generic[Row]):
+    """Names a side output. Two tags are the same output if their names are equal.
+
+    Args:
+        name: unique among the side outputs of an operator.
+        row_type: class of the rows: a dataclass or a `msgspec.Struct`. Not needed where the rows are those of the
+            operator's input, as for late rows.
+    """
+
+    name: str
+    row_type: type[Row] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name or self.name.startswith("__"):
+            raise PipelineError(f"OutputTag: {self.name!r} is no name; use a word such as 'late'")
+
+
+class OpenContext(Protocol):
+    """What `open` may know: the place of this copy of the function in the job."""
+
+    @property
+    def subtask(self) -> int:
+        """Number of the subtask, from 0."""
+        ...
+
+    @property
+    def parallelism(self) -> int:
+        """How many subtasks there are."""
+        ...
+
+
+class Context(Protocol[Emitted]):
+    """What `on_row` is given besides the row. Valid only during the call."""
+
+    def emit(self, row: Emitted) -> None:
+        """Send a row on. Its event time is that of the row or timer being processed."""
+        ...
+
+    def emit_to(self, tag: OutputTag[Row], row: Row) -> None:
+        """Send a row to a side output, which `.side(tag)` reads."""
+        ...
+
+    @property
+    def timestamp(self) -> datetime | None:
+        """Event time of the row, or of the event timer that fires; None if the stream has no event time."""
+        ...
+
+    @property
+    def watermark(self) -> datetime | None:
+        """Event time up to which no more rows are expected; None before the first watermark.
+
+        At the end of the input it is the last moment a datetime can hold.
+        """
+        ...
+
+    @property
+    def processing_time(self) -> datetime:
+        """The wall clock."""
+        ...
+
+
+class KeyedContext(Context[Emitted], Protocol[Emitted]):
+    """`Context` on a keyed stream: the key, and timers for it."""
+
+    @property
+    def key(self) -> Any:
+        """The key: a value, or a tuple if the stream is keyed by several columns."""
+        ...
+
+    def event_timer(self, at: datetime) -> None:
+        """Call `on_timer` for this key when the watermark reaches `at`; setting it twice is setting it once.
+
+        At the end of bounded input all timers fire, whatever their time. Of those that are set meanwhile 100 per key
+        fire too, so that a timer may look whether to wait once more; one that renews itself for ever does not run on.
+        """
+        ...
+
+    def processing_timer(self, at: datetime) -> None:
+        """Call `on_timer` for this key when the wall clock reaches `at`."""
+        ...
+
+    def delete_event_timer(self, at: datetime) -> None:
+        """Take back `event_timer(at)`; nothing happens if it is not set."""
+        ...
+
+    def delete_processing_timer(self, at: datetime) -> None:
+        """Take back `processing_timer(at)`; nothing happens if it is not set."""
+        ...
+
+
+class Process(Generic[In, Out]):
+    """A function per row with side outputs and operator state, for streams without key.
+
+    Every subtask works on its own deep copy; connections and the like are made in `open`.
+    """
+
+    def open(self, context: OpenContext) -> None:
+        """Called once per subtask before the first row; restored state is there already."""
+
+    def on_row(self, row: In, ctx: Context[Out]) -> None:
+        """Called per row."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Called once per subtask at its end, also after a failure."""
+
+
+class KeyedProcess(Generic[In, Out]):
+    """A function per row with state and timers per key.
+
+    Every subtask works on its own deep copy; connections and the like are made in `open`.
+    """
+
+    def open(self, context: OpenContext) -> None:
+        """Called once per subtask before the first row; there is no key yet, so no keyed state."""
+
+    def on_row(self, row: In, ctx: KeyedContext[Out]) -> None:
+        """Called per row; all rows of a key come to one subtask, in order."""
+        raise NotImplementedError
+
+    def on_timer(self, at: datetime, ctx: KeyedContext[Out]) -> None:
+        """Called when a timer of a key fires."""
+        raise NotImplementedError(f"{type(self).__name__} sets timers but has no on_timer")
+
+    def close(self) -> None:
+        """Called once per subtask at its end, also after a failure."""
+
+
+def process_types(process: object) -> tuple[type[Any], type[Any]]:
+    """The row classes `In` and `Out` with which the class of `process` parametrizes its base.
+
+    Raises:
+        PipelineError: they are not given; the message says what to write.
+    """
+    cls = process if isinstance(process, type) else type(process)
+    base = KeyedProcess if issubclass(cls, KeyedProcess) else Process
+    found = _arguments(cls, base)
+    if found is None or not all(isinstance(argument, type) for argument in found):
+        raise PipelineError(
+            f"process: class {cls.__name__} does not say what rows it takes and gives; write for example "
+            f"'class {cls.__name__}({base.__name__}[Payment, Alert])'"
+        )
+    return found[0], found[1]
+
+
+def _arguments(cls: type, base: type) -> tuple[Any, ...] | None:
+    """What `cls` gives for the type parameters of `base`, through any number of generic classes between."""
+    for parent in _original_bases(cls):
+        origin = typing.get_origin(parent)
+        if origin is base:
+            return typing.get_args(parent)
+        between = origin or parent
+        if not isinstance(between, type) or not issubclass(between, base) or between is base:
+            continue
+        inherited = _arguments(between, base)
+        if inherited is not None:
+            given = dict(zip(getattr(between, "__parameters__", ()), typing.get_args(parent), strict=False))
+            return tuple(given.get(argument, argument) for argument in inherited)
+    return None
+
+
+def _original_bases(cls: type) -> Iterator[Any]:
+    yield from cast("tuple[Any, ...]", cls.__dict__.get("__orig_bases__", cls.__bases__))
+
+
+def check_process(process: object) -> None:
+    """Check what can be checked before a row flows: the base class, the row types, the kinds and types of its states.
+
+    Raises:
+        PipelineError: something is wrong; the message says what to write.
+    """
+    name = type(process).__name__
+    if isinstance(process, type):
+        raise PipelineError(f"process: give an instance, not the class: .process({process.__name__}())")
+    if not isinstance(process, Process | KeyedProcess):
+        raise PipelineError(f"process: {name} is neither a Process nor a KeyedProcess")
+    process_types(process)
+    keyed = isinstance(process, KeyedProcess)
+    for state_name, state in declared_states(process).items():
+        if state.keyed and not keyed:
+            raise PipelineError(
+                f"process: {name}.{state_name} is {type(state).__name__}, which needs a key; make {name} a KeyedProcess "
+                "after key_by, or use OperatorListState"
+            )
+        if keyed and not state.keyed:
+            raise PipelineError(
+                f"process: {name}.{state_name} is {type(state).__name__}, which belongs to a Process; in a KeyedProcess "
+                "use ListState"
+            )
+    describe_states(cast("object", process))

@@ -1,0 +1,1 @@
+"""Bounded runs of pipelines on Spark: their log, their scheduler, their views."""

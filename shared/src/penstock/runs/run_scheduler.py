@@ -1,0 +1,187 @@
+"""Decides what becomes of runs: which begins, which is taken up again, which ends and how. No I/O, no clock.
+
+Runs are repeatable by their id (see `penstock.spark.committing`): an attempt whose process is gone may be followed by
+another one, which computes again, or only carries commits to the end where the run was decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.runs.run_log import AttemptBegan, EndState, RunHistory, RunOutcome
+
+MAX_ATTEMPTS: Final = 3
+GRACE_MS: Final = 15_000
+"""How long a process may take to end after SIGTERM."""
+LEAVE_MS: Final = 30_000
+"""How long a process may live on after it has said how the run ended."""
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What is known of a run that has not ended."""
+
+    history: RunHistory
+    alive: bool = False
+    """Whether the process of the attempt at work is there."""
+    outcome: RunOutcome | None = None
+    """What that process left."""
+    decided: bool = False
+    """Whether the manifest of the run exists: from then on all its results become visible, and none is computed again."""
+    last_lines: str = ""
+    """Of what the process printed."""
+
+    @property
+    def run(self) -> str:
+        """Its id."""
+        return self.history.submitted.run
+
+
+@dataclass(frozen=True)
+class BeginAttempt:
+    """Write the record, then start the process."""
+
+    run: str
+    attempt: int
+
+
+@dataclass(frozen=True)
+class LoseAttempt:
+    """Let the run wait for another attempt."""
+
+    run: str
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class EndRun:
+    """Write the end."""
+
+    run: str
+    state: EndState
+    reason: str = ""
+    outcome: RunOutcome | None = None
+
+
+@dataclass(frozen=True)
+class StopProcess:
+    """Send a signal to the processes of the attempt at work: SIGTERM, or `forced` SIGKILL."""
+
+    run: str
+    forced: bool
+
+
+RunCommand = BeginAttempt | LoseAttempt | EndRun | StopProcess
+
+
+class RunDecider:
+    """The decisions of one pipeline service."""
+
+    def __init__(self, place: str, concurrent: int) -> None:
+        """`place` is the id of the service's work folder; `concurrent` how many runs are at work at a time."""
+        self._place = place
+        self._concurrent = concurrent
+        self._stopped_ms: dict[str, int] = {}
+        """When a process was first told to end."""
+        self._left_ms: dict[str, int] = {}
+        """When a living process was first seen to have left its outcome."""
+
+    def decide(self, runs: Sequence[RunFacts], now_ms: int) -> list[RunCommand]:
+        """What is to be done now. `now_ms` is monotonic."""
+        known = {facts.run for facts in runs if facts.history.attempt is not None}
+        for remembered in (self._stopped_ms, self._left_ms):
+            for run in remembered.keys() - known:
+                del remembered[run]
+        commands: list[RunCommand] = []
+        for facts in runs:
+            attempt = facts.history.attempt
+            if attempt is not None:
+                commands += self._watch(facts, attempt, now_ms)
+        return [*commands, *self._begin(runs)]
+
+    # -- waiting --------------------------------------------------------------------------------------------------------
+
+    def _begin(self, runs: Sequence[RunFacts]) -> Iterator[RunCommand]:
+        """Runs begin in the order in which they were submitted, of one pipeline one at a time."""
+        working = [facts for facts in runs if facts.history.attempt is not None]
+        names = {facts.history.submitted.name for facts in working}
+        free = self._concurrent - len(working)
+        for facts in queue_of(runs):
+            name = facts.history.submitted.name
+            if facts.history.cancel_asked and not facts.decided:
+                yield EndRun(facts.run, "CANCELED", "asked by a client before it began")
+            elif free > 0 and name not in names:
+                free -= 1
+                names.add(name)
+                yield BeginAttempt(facts.run, _began(facts.history) + 1)
+
+    # -- at work --------------------------------------------------------------------------------------------------------
+
+    def _watch(self, facts: RunFacts, attempt: AttemptBegan, now_ms: int) -> Iterator[RunCommand]:
+        if attempt.place != self._place:
+            yield EndRun(facts.run, "FAILED", _elsewhere(attempt))
+        elif facts.alive:
+            yield from self._watch_living(facts, now_ms)
+        else:
+            yield self._judge(facts, attempt)
+
+    def _watch_living(self, facts: RunFacts, now_ms: int) -> Iterator[RunCommand]:
+        # What is decided becomes visible: to kill the process that is about to do that would only delay it.
+        stops = facts.history.cancel_asked and not facts.decided
+        if facts.outcome is not None:
+            stops = now_ms - self._left_ms.setdefault(facts.run, now_ms) >= LEAVE_MS
+        if not stops:
+            return
+        if facts.run not in self._stopped_ms:
+            self._stopped_ms[facts.run] = now_ms
+            yield StopProcess(facts.run, forced=False)
+        elif now_ms - self._stopped_ms[facts.run] >= GRACE_MS:
+            yield StopProcess(facts.run, forced=True)
+
+    def _judge(self, facts: RunFacts, attempt: AttemptBegan) -> RunCommand:
+        """The process is gone: what does that mean?"""
+        history, outcome = facts.history, facts.outcome
+        if outcome is not None and outcome.state == "FINISHED":
+            late = "the cancellation came when its results were decided already" if history.cancel_asked else ""
+            return EndRun(facts.run, "FINISHED", late, outcome)
+        if history.cancel_asked and not facts.decided:
+            return EndRun(facts.run, "CANCELED", "asked by a client; nothing of it is visible")
+        if outcome is not None and not facts.decided:
+            return EndRun(facts.run, "FAILED", outcome.reason, outcome)
+        reason = outcome.reason if outcome is not None else _silent(facts)
+        if len(history.attempts) < MAX_ATTEMPTS:
+            return LoseAttempt(facts.run, attempt.attempt, reason)
+        if facts.decided:
+            reason = (
+                f"its results are decided, but {MAX_ATTEMPTS} attempts could not make all of them visible; submitted "
+                f"again with --run-id {facts.run} it is only carried to its end. The last one: {reason}"
+            )
+        else:
+            reason = f"given up after {MAX_ATTEMPTS} attempts; nothing of it is visible. The last one: {reason}"
+        return EndRun(facts.run, "FAILED", reason, outcome)
+
+
+def queue_of(runs: Sequence[RunFacts]) -> list[RunFacts]:
+    """The waiting runs, in the order in which they begin."""
+    waiting = [facts for facts in runs if facts.history.state == "QUEUED"]
+    return sorted(waiting, key=lambda facts: (facts.history.submitted.at_us, facts.run))
+
+
+def _began(history: RunHistory) -> int:
+    return sum(isinstance(record, AttemptBegan) for record in history.records)
+
+
+def _silent(facts: RunFacts) -> str:
+    printed = f"; it printed last: {facts.last_lines}" if facts.last_lines else ""
+    return f"its process ended without a word (killed, or Spark did not start){printed}"
+
+
+def _elsewhere(attempt: AttemptBegan) -> str:
+    return (
+        f"attempt {attempt.attempt} began on {attempt.host}, in a work folder that this pipeline service does not have; "
+        "whether it goes on and what it decided cannot be told from here. Nothing was begun again, because that could "
+        "double its rows: look there whether its results are visible, and submit it as a new run if not"
+    )

@@ -1,0 +1,1 @@
+"""From a pipeline to an accepted job."""

@@ -1,0 +1,129 @@
+"""From a pipeline file to the request that runs it: what `penstock submit` does, and a coordinator in application mode.
+
+The graph is built where the user's code may be imported. A coordinator must not, so it lets a process do it:
+`python -m penstock.submission.application` reads `ApplicationSpec` from standard input and writes what `Prepared` holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import struct
+import sys
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from penstock.api.loading import load_pipeline
+from penstock.coordination.artifacts import pack
+from penstock.errors import PenstockError, PipelineError
+from penstock.graph.jobgraph import build_job_graph
+from penstock.graph.rescaling import scalable_form
+from penstock.observability.user_frames import user_frames
+from penstock.ports import Blobs
+from penstock.protocol.joblog import JobSettings
+from penstock.protocol.manifests import decode_manifest
+from penstock.protocol.messages import Restore
+from penstock.protocol.requests import SubmitJob
+from penstock.service.process_exit import leave
+from penstock.submission.cluster_checks import check_fit
+
+_LENGTH: Final = struct.Struct("<I")
+
+
+class ApplicationSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be run."""
+
+    target: str
+    """`file.py` or `file.py:name`."""
+    parameters: dict[str, str] = {}
+    parallelism: int = 1
+    settings: JobSettings = JobSettings()
+    restored_from: Restore | None = None
+    allow_non_restored: bool = False
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A job ready to be submitted; its id is still to be given."""
+
+    request: SubmitJob
+    sources: bytes
+
+
+def prepare(spec: ApplicationSpec) -> Prepared:
+    """Import the file, build the graph, pack the sources.
+
+    Raises:
+        PenstockError: the pipeline cannot run as it is written.
+    """
+    pipeline = load_pipeline(spec.target, dict(spec.parameters))
+    at_least_once = spec.settings.checkpoints.flavour == "at_least_once"
+    check_fit(pipeline.plan)
+    graph = build_job_graph(pipeline.plan, spec.parallelism, at_least_once=at_least_once)
+    packed = pack(spec.target, dict(spec.parameters))
+    request = SubmitJob(
+        request="", job="", name=pipeline.name, graph=graph.to_json(),
+        scalable=scalable_form(pipeline.plan, at_least_once=at_least_once).to_json(), settings=spec.settings,
+        artifact=packed.artifact, restored_from=spec.restored_from, allow_non_restored=spec.allow_non_restored,
+    )  # fmt: skip
+    return Prepared(request, packed.data)
+
+
+async def prepare_elsewhere(spec: ApplicationSpec) -> Prepared:
+    """The same in a process of its own.
+
+    Raises:
+        PipelineError: it failed there; says why, with the frames of the user's code.
+    """
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "penstock.submission.application",
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, err = await process.communicate(msgspec.json.encode(spec))
+    if process.returncode != 0:
+        raise PipelineError(f"{spec.target}: {err.decode(errors='replace').strip()}")
+    (length,) = _LENGTH.unpack_from(out)
+    request = msgspec.json.decode(out[_LENGTH.size : _LENGTH.size + length], type=SubmitJob)
+    return Prepared(request, out[_LENGTH.size + length :])
+
+
+def application_id(cluster: str, prepared: Prepared) -> str:
+    """The job id of an application: the same sources and settings are the same job, however often they are submitted."""
+    known = msgspec.json.encode([cluster, prepared.request.name, prepared.request.graph, prepared.request.artifact])
+    return hashlib.sha256(known).hexdigest()[:32]
+
+
+async def restore_of(blobs: Blobs, manifest_key: str) -> Restore:
+    """How a job is started from a savepoint, by the key of its manifest.
+
+    Raises:
+        BlobNotFoundError: there is none.
+        CorruptDataError: that is no manifest.
+    """
+    data = await blobs.get(manifest_key)
+    manifest = decode_manifest(data, manifest_key)
+    return Restore(manifest.checkpoint, manifest_key, hashlib.sha256(data).hexdigest())
+
+
+def main() -> int:
+    """Prepare what standard input says, write it to standard output."""
+    spec = msgspec.json.decode(sys.stdin.buffer.read(), type=ApplicationSpec)
+    stdout, sys.stdout = sys.stdout, sys.stderr  # what the file prints must not come between
+    try:
+        prepared = prepare(spec)
+    except PenstockError as error:
+        sys.stderr.write(f"{user_frames(error)}{error}")
+        return 1
+    except Exception as error:  # raised by the user's file
+        sys.stderr.write(f"{user_frames(error)}{type(error).__name__}: {error}")
+        return 1
+    data = msgspec.json.encode(prepared.request)
+    stdout.buffer.write(_LENGTH.pack(len(data)) + data + prepared.sources)
+    stdout.buffer.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    leave(main)

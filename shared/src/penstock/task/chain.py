@@ -1,0 +1,222 @@
+"""A chain: the operators of one vertex in one subtask, wired so that each hands its batches straight to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.batches import EVENT_TIME
+from penstock.connectors.base import SinkEncoder, SinkWriter
+from penstock.graph.jobgraph import JobVertex
+from penstock.graph.logical import LogicalPlan, Node, Write
+from penstock.protocol.keygroups import KeyGroupRange
+from penstock.task.operator import Operator, OperatorContext, OperatorMetrics, RestoredState
+from penstock.task.operators import build_operator
+from penstock.task.operators.encode import EncodeOperator
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+class Receiver(Protocol):
+    """Whatever takes batches: an operator, an exchange, a sink."""
+
+    def rows(self, frame: pl.DataFrame) -> None:
+        """Take a batch."""
+        ...
+
+    def watermark(self, watermark: int) -> None:
+        """Take a watermark."""
+        ...
+
+
+class Fanout:
+    """The outputs of one operator: receivers of its rows, receivers per side output. Implements `operator.Output`."""
+
+    def __init__(self, metrics: OperatorMetrics) -> None:
+        self._metrics = metrics
+        self._main: list[Receiver] = []
+        self._sides: dict[str, list[Receiver]] = {}
+
+    def connect(self, receiver: Receiver, tag: str | None) -> None:
+        """Add a receiver of the rows, or of the side output `tag`."""
+        if tag is None:
+            self._main.append(receiver)
+        else:
+            self._sides.setdefault(tag, []).append(receiver)
+
+    def rows(self, frame: pl.DataFrame) -> None:
+        """Hand rows to every receiver."""
+        if not frame.height:
+            return
+        self._metrics.rows_out += frame.height
+        for receiver in self._main:
+            receiver.rows(frame)
+
+    def side(self, tag: str, frame: pl.DataFrame) -> None:
+        """Hand rows to the receivers of a side output; without any they are dropped, as in Flink."""
+        if frame.height:
+            for receiver in self._sides.get(tag, ()):
+                receiver.rows(frame)
+
+    def watermark(self, watermark: int) -> None:
+        """Hand the watermark to everybody: side outputs have the event time of their operator."""
+        for receiver in self._main:
+            receiver.watermark(watermark)
+        for receivers in self._sides.values():
+            for receiver in receivers:
+                receiver.watermark(watermark)
+
+
+class OperatorLink:
+    """An operator in its place."""
+
+    def __init__(self, operator: Operator, context: OperatorContext) -> None:
+        self.operator = operator
+        self.context = context
+        self.output = Fanout(context.metrics)
+
+    def rows(self, frame: pl.DataFrame) -> None:
+        """Process a batch."""
+        self.context.metrics.rows_in += frame.height
+        self.operator.process(frame, self.output)
+
+    def watermark(self, watermark: int) -> None:
+        """Advance event time."""
+        self.operator.advance(watermark, self.output)
+
+
+class SinkLink:
+    """A sink at the end of a chain."""
+
+    def __init__(self, operator_id: str, writer: SinkWriter, metrics: OperatorMetrics) -> None:
+        self.operator_id = operator_id
+        self.writer = writer
+        self.metrics = metrics
+
+    def rows(self, frame: pl.DataFrame) -> None:
+        """Write a batch."""
+        self.metrics.rows_in += frame.height
+        self.metrics.rows_out += frame.height
+        self.writer.write(frame.drop(EVENT_TIME) if EVENT_TIME in frame.columns else frame)
+        self.metrics.bad_rows = getattr(self.writer, "skipped", 0)  # of writers whose sink has a policy for bad rows
+
+    def watermark(self, watermark: int) -> None:
+        """Nothing waits behind a sink."""
+
+
+class Chain:
+    """The operators and sinks of a subtask.
+
+    `head` takes what comes from the exchange; a source hands its rows to `source_output` instead.
+    """
+
+    def __init__(self, head: Receiver | None, source_output: Fanout | None) -> None:
+        self.head = head
+        self.source_output = source_output
+        self.operators: dict[str, OperatorLink] = {}
+        self.sinks: dict[str, SinkLink] = {}
+        self.metrics: dict[str, OperatorMetrics] = {}
+
+    def watermark(self, watermark: int) -> None:
+        """Advance event time at the head."""
+        if self.source_output is not None:
+            self.source_output.watermark(watermark)
+        elif self.head is not None:
+            self.head.watermark(watermark)
+
+    def fire_due(self, watermark: int) -> Iterator[None]:
+        """Do what many timers make long of `watermark`, in parts, each operator's before those of its consumers."""
+        for link in self.operators.values():
+            while link.operator.fire_due(watermark, link.output):
+                yield
+
+    def next_timer_us(self) -> int | None:
+        """The earliest wall time at which an operator wants to be called."""
+        timers = [timer for link in self.operators.values() if (timer := link.operator.next_timer_us()) is not None]
+        return min(timers, default=None)
+
+    def fire_timers(self, now_us: int) -> None:
+        """Call the operators whose time has come."""
+        for link in self.operators.values():
+            timer = link.operator.next_timer_us()
+            if timer is not None and timer <= now_us:
+                link.operator.on_processing_time(now_us, link.output)
+
+    def close(self) -> None:
+        """Close everything, all of it even if something raises."""
+        errors: list[Exception] = []
+        for close in self._closers():
+            try:
+                close()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _closers(self) -> Iterable[Callable[[], None]]:
+        for link in self.operators.values():
+            yield link.operator.close
+        for sink in self.sinks.values():
+            yield sink.writer.close
+
+
+def build_chain(
+    vertex: JobVertex,
+    plan: LogicalPlan,
+    subtask: int,
+    key_groups: KeyGroupRange,
+    now_us: Callable[[], int],
+    restored: Callable[[str], RestoredState | None],
+    open_sink: Callable[[str, Write], SinkWriter],
+    encoders: Mapping[str, SinkEncoder],
+    exchanges: Iterable[tuple[str, str | None, Receiver]],
+    make: Callable[[Node], Operator] = build_operator,
+) -> Chain:
+    """Build and open the operators of a vertex, last ones first.
+
+    Args:
+        vertex: which operators, and how they are linked.
+        plan: where their code stands.
+        subtask: index of the subtask.
+        key_groups: the subtask's range.
+        now_us: the wall clock.
+        restored: the state of an operator by its id.
+        open_sink: opens the writer of a sink operator.
+        encoders: the encoder of each operator that encodes for an exactly-once sink.
+        exchanges: (node id of the producing operator, side output or None, writer) of every edge out of the vertex.
+        make: makes the operator of a node.
+    """
+    outputs: dict[str, Fanout] = {}
+    receivers: dict[str, Receiver] = {}
+    chain = Chain(None, None)
+    for operator in vertex.operators:
+        node = plan.node(operator.node)
+        metrics = chain.metrics[operator.id] = OperatorMetrics()
+        if operator.verb == "read":
+            chain.source_output = outputs[operator.node] = Fanout(metrics)
+        elif operator.verb == "write":
+            assert isinstance(node.operation, Write)
+            sink = SinkLink(operator.id, open_sink(operator.id, node.operation), metrics)
+            chain.sinks[operator.id] = receivers[operator.node] = sink
+        else:
+            context = OperatorContext(
+                operator=operator.id,
+                subtask=subtask,
+                parallelism=vertex.parallelism,
+                max_parallelism=vertex.max_parallelism,
+                key_groups=key_groups,
+                now_us=now_us,
+                metrics=metrics,
+            )
+            encoder = encoders.get(operator.id)
+            link = OperatorLink(EncodeOperator(encoder) if encoder is not None else make(node), context)
+            link.operator.open(context, restored(operator.id))
+            chain.operators[operator.id] = receivers[operator.node] = link
+            outputs[operator.node] = link.output
+        for upstream in operator.inputs:
+            outputs[upstream.source].connect(receivers[operator.node], upstream.tag)
+    for node_id, tag, receiver in exchanges:
+        outputs[node_id].connect(receiver, tag)
+    chain.head = receivers.get(vertex.operators[0].node)
+    return chain

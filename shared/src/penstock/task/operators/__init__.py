@@ -1,0 +1,72 @@
+"""Operators: what the verbs of a pipeline do to batches. One module per kind; `build_operator` finds the class."""
+
+from __future__ import annotations
+
+from penstock.errors import ProtocolError
+from penstock.graph import logical
+from penstock.process_functions import KeyedProcess
+from penstock.task.operator import Operator
+
+__all__ = ["build_operator"]
+
+
+def build_operator(node: logical.Node) -> Operator:
+    """A new operator for one subtask of a node.
+
+    Imports are made here: a job that maps rows does not load the window operators.
+
+    Raises:
+        PipelineError: the node cannot be run as it is written.
+        ProtocolError: the node is structure (source, sink, key_by, union, ...), which has no operator.
+    """
+    match node.operation:
+        case logical.Project():
+            from penstock.task.operators.columnar import ProjectOperator
+
+            return ProjectOperator(node)
+        case logical.Filter():
+            from penstock.task.operators.columnar import FilterOperator
+
+            return FilterOperator(node)
+        case logical.Explode():
+            from penstock.task.operators.columnar import ExplodeOperator
+
+            return ExplodeOperator(node)
+        case logical.MapRows(flat=flat):
+            from penstock.task.operators.rowwise import FlatMapOperator, MapOperator
+
+            return FlatMapOperator(node) if flat else MapOperator(node)
+        case logical.MapBatches():
+            from penstock.task.operators.rowwise import MapBatchesOperator
+
+            return MapBatchesOperator(node)
+        case logical.ProcessRows(process=process):
+            from penstock.task.operators.process import KeyedProcessOperator, ProcessOperator
+
+            return KeyedProcessOperator(node) if isinstance(process, KeyedProcess) else ProcessOperator(node)
+        case logical.WindowAggregate(window=logical.SessionWindow()):
+            from penstock.task.operators.session_window import SessionWindowOperator
+
+            return SessionWindowOperator(node)
+        case logical.WindowAggregate():
+            from penstock.task.operators.window_aggregate import WindowAggregateOperator
+
+            return WindowAggregateOperator(node)
+        case logical.RunningAggregate():
+            from penstock.task.operators.running import RunningAggregateOperator
+
+            return RunningAggregateOperator(node)
+        case logical.RunningReduce():
+            from penstock.task.operators.running import RunningReduceOperator
+
+            return RunningReduceOperator(node)
+        case (
+            logical.Read()
+            | logical.As()
+            | logical.Union()
+            | logical.KeyBy()
+            | logical.Side()
+            | logical.DeadLetters()
+            | logical.Write()
+        ):
+            raise ProtocolError(f"node {node.id} ({node.verb}) is structure: no operator runs it")

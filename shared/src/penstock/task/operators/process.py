@@ -1,0 +1,382 @@
+"""Process functions: rows one by one through code of the user, with state, timers and side outputs.
+
+The operators keep the path of a row thin: columns become objects in small chunks, the context is one reused object, and
+what is emitted is gathered and becomes a frame once per batch. Timers follow Flink's InternalTimerService: an event
+timer fires when the watermark reaches its time, in order of time; one that is set at or before the current watermark
+fires in the same advance if it is set by a timer, at the next one if it is set by a row.
+
+The end of input is the maximum watermark, at which every timer is due: in Flink one that renews itself then fires for
+ever. Here a key's timers that are set while the end is being fired fire `RENEWALS_AT_THE_END` times altogether. That is
+enough for those that look whether something has happened since and wait once more; what is set beyond that is dropped,
+with a warning.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import polars as pl
+import structlog
+
+from penstock.batches import EVENT_TIME
+from penstock.errors import PenstockError, PipelineError, UserCodeError
+from penstock.graph.logical import Node, ProcessRows
+from penstock.process_functions import OutputTag, check_process
+from penstock.state.columns import key_values
+from penstock.state.declarations import declared_states, describe_states
+from penstock.state.hashing import key_group_of
+from penstock.state.keyed_backend import KeyedObjectBackend
+from penstock.state.keyed_state import KeyCursor
+from penstock.state.operator_state import OperatorStates
+from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
+from penstock.task.operators.progress import GroupWatermarks
+from penstock.task.operators.rowwise import chunks_of, raised
+from penstock.task.rows import RowReader, RowWriter
+from penstock.times import MAX_WATERMARK, MIN_WATERMARK, from_micros, to_micros
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+_log = structlog.get_logger("penstock.process")
+
+FLUSH_ROWS: Final = 65_536
+FIRINGS_AT_ONCE: Final = 1_000
+"""Timers that fire before others may run."""
+RENEWALS_AT_THE_END: Final = 100
+_LAST_MOMENT: Final = datetime.max.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What `open` is given."""
+
+    subtask: int
+    parallelism: int
+
+
+class _EndOfTime:
+    """The timers that are set while the end of input is being fired."""
+
+    def __init__(self) -> None:
+        self.renewed: set[tuple[Any, int]] = set()
+        self.dropped = 0
+        self._fired: Counter[Any] = Counter()
+
+    def drops(self, key: Any, at: int) -> bool:
+        """Whether this timer is one too many; counts it."""
+        if (key, at) not in self.renewed:
+            return False
+        self.renewed.remove((key, at))
+        self._fired[key] += 1
+        over = self._fired[key] > RENEWALS_AT_THE_END
+        self.dropped += over
+        return over
+
+
+class _Run(KeyCursor):
+    """The context of a call: `Context`, and with timers `KeyedContext`. One object for all calls of an operator."""
+
+    __slots__ = ("at_end", "now_us", "rows", "sides", "time", "timers", "times", "watermark_us")
+
+    def __init__(self, tags: frozenset[str]) -> None:
+        super().__init__()
+        self.rows: list[Any] = []
+        self.times: list[int | None] = []
+        self.sides: dict[str, tuple[list[Any], list[int | None]]] = {tag: ([], []) for tag in tags}
+        self.time: int | None = None
+        self.at_end: _EndOfTime | None = None
+        self.watermark_us = MIN_WATERMARK
+        self.now_us: Callable[[], int]
+        self.timers: KeyedObjectBackend
+
+    def emit(self, row: Any) -> None:
+        self.rows.append(row)
+        self.times.append(self.time)
+
+    def emit_to(self, tag: OutputTag[Any], row: Any) -> None:
+        side = self.sides.get(tag.name)
+        if side is not None:  # a side output that nobody reads costs nothing
+            side[0].append(row)
+            side[1].append(self.time)
+
+    @property
+    def timestamp(self) -> datetime | None:
+        return None if self.time is None else from_micros(self.time)
+
+    @property
+    def watermark(self) -> datetime | None:
+        if self.watermark_us == MIN_WATERMARK:
+            return None
+        return _LAST_MOMENT if self.watermark_us == MAX_WATERMARK else from_micros(self.watermark_us)
+
+    @property
+    def processing_time(self) -> datetime:
+        return from_micros(self.now_us())
+
+    def event_timer(self, at: datetime) -> None:
+        time = to_micros(at)
+        self.timers.event_timers.set(self.key, time)
+        if self.at_end is not None:
+            self.at_end.renewed.add((self.key, time))
+
+    def processing_timer(self, at: datetime) -> None:
+        self.timers.processing_timers.set(self.key, to_micros(at))
+
+    def delete_event_timer(self, at: datetime) -> None:
+        self.timers.event_timers.delete(self.key, to_micros(at))
+
+    def delete_processing_timer(self, at: datetime) -> None:
+        self.timers.processing_timers.delete(self.key, to_micros(at))
+
+
+class _ProcessBase(Operator):
+    """What both kinds share: the user's object, reading rows, writing what was emitted."""
+
+    def __init__(self, node: Node) -> None:
+        process = cast("ProcessRows", node.operation).process
+        check_process(process)
+        source = node.inputs[0]
+        self._declared = process
+        self._name = type(process).__name__
+        self._where = f"process ({node.operator_id}): {self._name}"
+        self._event_time = node.event_time
+        self._reader = RowReader(source.schema, source.row_type)
+        self._writer = RowWriter(node.schema, node.row_type, f"{self._where}, emit")
+        self._side_writers = {
+            tag: RowWriter(schema, None, f"{self._where}, emit_to({tag!r})") for tag, schema in node.sides.items()
+        }
+        self._process: Any = None
+        self._opened = False
+        self._run = _Run(frozenset(node.sides))
+
+    def _own_copy(self) -> Any:
+        try:
+            return copy.deepcopy(self._declared)
+        except Exception as error:  # whatever copying the user's attributes raises
+            raise PipelineError(
+                f"{self._where} cannot be copied for a subtask ({type(error).__name__}: {error}); create connections, "
+                "locks, files and the like in open(), not in __init__"
+            ) from error
+
+    def _open_process(self, context: OperatorContext) -> None:
+        self._run.now_us = context.now_us
+        self._opened = True
+        try:
+            self._process.open(_Place(context.subtask, context.parallelism))
+        except PenstockError:
+            raise
+        except Exception as error:  # whatever the user's function raises
+            raise UserCodeError(f"{self._where}.open raised {type(error).__name__}: {error}") from error
+
+    def _times_of(self, frame: pl.DataFrame) -> list[int | None]:
+        return frame[EVENT_TIME].to_list() if EVENT_TIME in frame.columns else [None] * frame.height
+
+    def _flush(self, output: Output) -> None:
+        run = self._run
+        if run.rows:
+            rows, times = run.rows, run.times
+            run.rows, run.times = [], []
+            output.rows(self._writer.frame(rows, cast("list[int]", times) if self._event_time else None))
+        for tag, (rows, times) in run.sides.items():
+            if rows:
+                run.sides[tag] = ([], [])
+                event_times = cast("list[int]", times) if self._event_time else None
+                output.side(tag, self._side_writers[tag].frame(rows, event_times))
+
+    def close(self) -> None:
+        if self._opened:
+            self._opened = False
+            self._process.close()
+
+
+class ProcessOperator(_ProcessBase):
+    """A `Process`: rows without key, operator state."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node)
+        self._states = OperatorStates(node.operator_id, declared_states(self._declared))
+
+    def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
+        self._process = self._own_copy()
+        for name, bound in self._states.bound.items():
+            object.__setattr__(self._process, name, bound)
+        if restored is not None:
+            self._states.restore(restored)
+            self._run.watermark_us = restored.uniform_watermark() or MIN_WATERMARK
+        self._open_process(context)
+
+    def process(self, frame: pl.DataFrame, output: Output) -> None:
+        run, on_row, row = self._run, self._process.on_row, None
+        try:
+            for chunk in chunks_of(frame):
+                for run.time, row in zip(self._times_of(chunk), self._reader.rows(chunk), strict=True):
+                    on_row(row, run)
+                if len(run.rows) >= FLUSH_ROWS:
+                    self._flush(output)
+        except PenstockError:
+            raise
+        except Exception as error:  # whatever the user's function raises
+            raise raised(f"{self._where}.on_row", row, error) from error
+        self._flush(output)
+
+    def advance(self, watermark: int, output: Output) -> None:
+        self._run.watermark_us = max(self._run.watermark_us, watermark)
+        output.watermark(watermark)
+
+    def snapshot(self) -> OperatorSnapshot | None:
+        if not self._states.bound:
+            return None
+        return OperatorSnapshot(lists=self._states.encoded(unions=False), unions=self._states.encoded(unions=True))
+
+
+class KeyedProcessOperator(_ProcessBase):
+    """A `KeyedProcess`: keyed state and timers."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node)
+        source = node.inputs[0]
+        if not source.keys:
+            raise PipelineError(
+                f"{self._where} is a KeyedProcess on a stream without key; write .key_by(...) before it"
+            )
+        self._operator = node.operator_id
+        self._keys = source.schema.select(source.keys, "process")
+        self._kinds = [field.type for field in self._keys]
+        self._backend: KeyedObjectBackend
+        self._watermarks: GroupWatermarks
+        self._firing: Iterator[tuple[Any, int]] | None = None
+        """The rest of the timers that are due."""
+        self._max_parallelism = 1
+
+    def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
+        self._max_parallelism = context.max_parallelism
+        self._backend = KeyedObjectBackend(
+            self._operator, self._keys, context.max_parallelism, self._run, context.now_us
+        )
+        self._run.timers = self._backend
+        self._process = self._own_copy()
+        descriptions = describe_states(self._declared)
+        for name, declaration in declared_states(self._declared).items():
+            object.__setattr__(self._process, name, self._backend.bind(declaration, descriptions[name]))
+        self._watermarks = GroupWatermarks(context, self._keys.names, restored)
+        self._run.watermark_us = self._watermarks.current
+        if restored is not None:
+            self._backend.restore(restored.keyed)
+        self._open_process(context)
+
+    def process(self, frame: pl.DataFrame, output: Output) -> None:
+        run, on_row, row = self._run, self._process.on_row, None
+        try:
+            for chunk in chunks_of(frame):
+                rows = zip(key_values(chunk, self._keys), self._times_of(chunk), self._reader.rows(chunk), strict=True)
+                if self._watermarks.uneven:
+                    marks = self._watermarks.of_rows(chunk).tolist()
+                    for run.watermark_us, (run.key, run.time, row) in zip(marks, rows, strict=True):
+                        on_row(row, run)
+                else:
+                    for run.key, run.time, row in rows:
+                        on_row(row, run)
+                if len(run.rows) >= FLUSH_ROWS:
+                    self._flush(output)
+        except PenstockError:
+            raise
+        except Exception as error:  # whatever the user's function raises
+            raise raised(f"{self._where}.on_row", row, error) from error
+        self._flush(output)
+        self._backend.maintain(frame.height)
+
+    def advance(self, watermark: int, output: Output) -> None:
+        while self.fire_due(watermark, output):
+            pass
+        self._backend.maintain(0)
+        output.watermark(watermark)
+
+    def fire_due(self, watermark: int, output: Output) -> bool:
+        run = self._run
+        if self._firing is None:
+            run.watermark_us = self._watermarks.advance(watermark)
+            run.at_end = _EndOfTime() if watermark == MAX_WATERMARK else None
+            self._firing = self._due_event_timers()
+        fired = 0
+        for run.key, at in islice(self._firing, FIRINGS_AT_ONCE):
+            fired += 1
+            if run.at_end is not None and run.at_end.drops(run.key, at):
+                continue
+            run.time = at
+            self._on_timer(at)
+            if len(run.rows) >= FLUSH_ROWS:
+                self._flush(output)
+        self._flush(output)
+        if fired == FIRINGS_AT_ONCE:
+            return True
+        self._fired_all()
+        return False
+
+    def _fired_all(self) -> None:
+        run = self._run
+        if run.at_end is not None and run.at_end.dropped:
+            _log.warning(
+                "event timers that were set again and again at the end of input do not fire",
+                operator=self._operator,
+                process=self._name,
+                timers=run.at_end.dropped,
+                fired_per_key=RENEWALS_AT_THE_END,
+            )
+        run.watermark_us = self._watermarks.current
+        run.at_end = self._firing = None
+
+    def _due_event_timers(self) -> Iterator[tuple[Any, int]]:
+        timers, marks = self._backend.event_timers, self._watermarks
+        if not marks.uneven:
+            yield from timers.due(marks.current)
+            return
+        early: list[tuple[Any, int]] = []
+        for key, at in timers.due(marks.highest):
+            parts = key if len(self._kinds) > 1 else (key,)
+            mark = marks.of_group(key_group_of(parts, self._kinds, self._max_parallelism))
+            if at <= mark:
+                self._run.watermark_us = mark
+                yield key, at
+            else:
+                early.append((key, at))
+        for key, at in early:
+            timers.set(key, at)
+
+    def next_timer_us(self) -> int | None:
+        return self._backend.processing_timers.next_time()
+
+    def on_processing_time(self, now_us: int, output: Output) -> None:
+        """Fire the processing timers up to `now_us`.
+
+        Rows emitted there have the timer's time as event time, or the first that is not behind the watermark: a wall
+        clock says nothing about the time of events, but it must not make rows late.
+        """
+        run, timers = self._run, self._backend.processing_timers
+        for run.key, at in timers.due(now_us):
+            run.time = self._time_of_processing_timer(at)
+            self._on_timer(at)
+        self._flush(output)
+
+    def _time_of_processing_timer(self, at: int) -> int | None:
+        if not self._event_time:
+            return None
+        mark = self._watermarks.current
+        return at if mark == MAX_WATERMARK else max(at, mark + 1)
+
+    def _on_timer(self, at: int) -> None:
+        try:
+            self._process.on_timer(from_micros(at), self._run)
+        except PenstockError:
+            raise
+        except Exception as error:  # whatever the user's function raises
+            raise raised(f"{self._where}.on_timer({from_micros(at)})", f"key {self._run.key!r}", error) from error
+
+    def snapshot(self) -> OperatorSnapshot | None:
+        return OperatorSnapshot(keyed=self._backend.freeze())

@@ -1,0 +1,228 @@
+"""Where windows keep their rows: one store per pane, with rows as they came and partial aggregates, both immutable.
+
+Rows are kept as slices of the batches they came in, at no cost, until there are enough to be worth grouping: grouping
+half a million rows at once costs half of grouping them in pieces. Partials of a pane are merged like the levels of an
+LSM tree: a merge is made when it at least doubles the smaller part, so every row is merged a logarithmic number of times.
+Frames are never changed, so a snapshot is a copy of lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import gcd
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import polars as pl
+
+from penstock.state.segments import encode_segments
+from penstock.task.operators.partials import Partials
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+PANE: Final = "__pane"
+"""Int64: start of the pane of a partial in a snapshot."""
+_UTC_MICROS: Final = pl.Datetime("us", "UTC")
+
+_RAW_ROWS: Final = 512 * 1024
+_MOST_RAW_ROWS: Final = 2 * 1024 * 1024
+_ALL_RAW_ROWS: Final = 8 * 1024 * 1024
+"""Rows kept as they came, over all panes; bounds memory where there are many panes."""
+
+
+@dataclass(slots=True)
+class Pane:
+    """Rows and partials of one pane in order of arrival: the partials are older than the rows."""
+
+    raw: list[pl.DataFrame] = field(default_factory=list[pl.DataFrame])
+    raw_rows: int = 0
+    partials: list[pl.DataFrame] = field(default_factory=list[pl.DataFrame])
+
+    def copy(self) -> Pane:
+        """A copy that shares the frames."""
+        return Pane(list(self.raw), self.raw_rows, list(self.partials))
+
+
+class PaneStore:
+    """The panes of an operator by their start."""
+
+    def __init__(self, partials: Partials) -> None:
+        self.panes: dict[int, Pane] = {}
+        self._partials = partials
+        self._by = list(partials.keys.names)
+        self._raw_rows = 0
+        self._raw_limit = _RAW_ROWS
+
+    def add(self, start: int, rows: pl.DataFrame) -> None:
+        """Store rows of one pane."""
+        pane = self.panes.get(start)
+        if pane is None:
+            pane = self.panes[start] = Pane()
+        pane.raw.append(rows)
+        pane.raw_rows += rows.height
+        self._raw_rows += rows.height
+        if pane.raw_rows >= self._raw_limit:
+            self._adapt(pane.raw_rows, self.fold(pane))
+        if self._raw_rows >= _ALL_RAW_ROWS:
+            for other in sorted(self.panes.values(), key=lambda each: -each.raw_rows):
+                self.fold(other)
+                if self._raw_rows < _ALL_RAW_ROWS // 2:
+                    break
+
+    def add_partials(self, start: int, partials: pl.DataFrame) -> None:
+        """Store partials that were made before anything else that the pane holds."""
+        self.panes.setdefault(start, Pane()).partials.append(partials)
+
+    def _adapt(self, rows: int, groups: int) -> None:
+        """Collect more rows before grouping where grouping brings little: most keys are there once."""
+        if groups > rows // 2:
+            self._raw_limit = min(2 * self._raw_limit, _MOST_RAW_ROWS)
+        elif groups < rows // 8:
+            self._raw_limit = max(self._raw_limit // 2, _RAW_ROWS)
+
+    def fold(self, pane: Pane) -> int:
+        """Group the rows of a pane into partials; returns how many partials they made."""
+        if not pane.raw:
+            return 0
+        grouped = self._partials.group(pane.raw, self._by)
+        self._raw_rows -= pane.raw_rows
+        pane.raw, pane.raw_rows = [], 0
+        self._push(pane.partials, grouped)
+        return grouped.height
+
+    def _push(self, levels: list[pl.DataFrame], newest: pl.DataFrame) -> None:
+        """Add a level, merged with all those that are not twice as large as what comes on top of them, in one go."""
+        merging, rows = [newest], newest.height
+        while levels and levels[-1].height < 2 * rows:
+            merging.insert(0, levels.pop())
+            rows += merging[0].height
+        levels.append(newest if len(merging) == 1 else self._partials.merge(merging, self._by))
+
+    def one_partial(self, pane: Pane) -> pl.DataFrame:
+        """Everything a pane holds as one frame of partials, which it keeps."""
+        self.fold(pane)
+        if len(pane.partials) > 1:
+            pane.partials = [self._partials.merge(pane.partials, self._by)]
+        return pane.partials[0]
+
+    def drop_before(self, start: int) -> None:
+        """Forget the panes that begin before `start`."""
+        for old in [pane for pane in self.panes if pane < start]:
+            self._raw_rows -= self.panes.pop(old).raw_rows
+
+    def frozen(self) -> dict[int, Pane]:
+        """The panes as they are now."""
+        return {start: pane.copy() for start, pane in self.panes.items()}
+
+    def partials_with_pane(self, starts: Iterable[int]) -> pl.DataFrame:
+        """The partials of many panes, one per key and pane, with the column `PANE`; for panes with few rows each."""
+        chosen = [(start, self.panes[start]) for start in starts]
+        return pane_partials(self._partials, self._by, chosen)
+
+
+def split_runs(frame: pl.DataFrame, starts: NDArray[np.int64]) -> Iterator[tuple[int, pl.DataFrame]]:
+    """The rows by pane, in order of arrival within each."""
+    first, last = int(starts.min()), int(starts.max())
+    if first == last:
+        yield first, frame
+        return
+    changes = np.flatnonzero(starts[1:] != starts[:-1]) + 1
+    distinct = len(np.unique(starts[np.concatenate([[0], changes])]))
+    if distinct < len(changes) + 1:
+        # Two or three panes are picked out one after the other; many are brought together by one stable sort.
+        if distinct <= 3:
+            for start in np.unique(starts).tolist():
+                yield start, frame.filter(pl.Series(starts == start))
+            return
+        order = np.argsort(starts, kind="stable")
+        frame, starts = frame[order], starts[order]
+        changes = np.flatnonzero(starts[1:] != starts[:-1]) + 1
+    begins = [0, *changes.tolist()]
+    for begin, end in zip(begins, [*begins[1:], frame.height], strict=True):
+        yield int(starts[begin]), frame.slice(begin, end - begin)
+
+
+def pane_partials(partials: Partials, by: Sequence[str], panes: Sequence[tuple[int, Pane]]) -> pl.DataFrame:
+    """One partial per key and pane, with the column `PANE`."""
+    keyed = [*by, PANE]
+    raw = [(start, rows) for start, pane in panes for rows in pane.raw]
+    merged = [(start, part) for start, pane in panes for part in pane.partials]
+    parts: list[pl.DataFrame] = []
+    if merged:
+        parts.append(_with_pane(merged))
+    if raw:
+        parts.append(partials.group([_with_pane(raw)], keyed))
+    if not merged or (not raw and len(merged) == len(panes)):
+        return parts[0].select([*keyed, *partials.names])
+    return partials.merge([part.select([*keyed, *partials.names]) for part in parts], keyed)
+
+
+def _with_pane(frames: Sequence[tuple[int, pl.DataFrame]]) -> pl.DataFrame:
+    starts = np.repeat(
+        np.array([start for start, _ in frames], np.int64), np.array([frame.height for _, frame in frames], np.int64)
+    )
+    return pl.concat([frame for _, frame in frames]).with_columns(pl.Series(PANE, starts))
+
+
+class FrozenPanes:
+    """The panes of a snapshot: a `KeyedPart`."""
+
+    def __init__(
+        self, partials: Partials, panes: Mapping[int, Pane], header: Mapping[str, Any], max_parallelism: int
+    ) -> None:
+        self._partials = partials
+        self._panes = panes
+        self._header = header
+        self._max_parallelism = max_parallelism
+
+    def segments(self) -> Iterable[tuple[int, bytes]]:
+        """One segment per key group that has partials; sorted by pane within."""
+        by = list(self._partials.keys.names)
+        frames = [
+            pane_partials(self._partials, by, [(start, pane)]).select([*by, PANE, *self._partials.names])
+            for start, pane in sorted(self._panes.items())
+        ]
+        return encode_segments(self._header, frames, self._partials.keys, self._max_parallelism)
+
+
+# -- panes of a snapshot as a table -------------------------------------------------------------------------------------
+
+
+def pane_bounds(header: Mapping[str, Any]) -> tuple[str, str]:
+    """The columns that say which time a pane covers: the window's where each window is one pane."""
+    window = header["window"]
+    return ("window_start", "window_end") if window["size_us"] == window["slide_us"] else ("pane_start", "pane_end")
+
+
+def table_of_panes(header: Mapping[str, Any], rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows of a segment with the bounds of their pane as timestamps (behind the keys) instead of `PANE`."""
+    keys = [part["name"] for part in header["keys"]]
+    first, end = pane_bounds(header)
+    return rows.select(
+        *keys,
+        pl.col(PANE).cast(_UTC_MICROS).alias(first),
+        (pl.col(PANE) + _pane_us(header)).cast(_UTC_MICROS).alias(end),
+        *(name for name in rows.columns if name not in keys and name != PANE),
+    )
+
+
+def panes_of_table(header: Mapping[str, Any], table: pl.DataFrame) -> pl.DataFrame:
+    """The inverse of `table_of_panes`, sorted by pane.
+
+    Raises:
+        ValueError: a pane begins or ends where none of these windows has one.
+    """
+    first, end = pane_bounds(header)
+    start, length = pl.col(first).cast(pl.Int64), _pane_us(header)
+    wrong = ((start - header["window"]["offset_us"]) % length != 0) | (pl.col(end).cast(pl.Int64) - start != length)
+    if bad := table.filter(wrong.fill_null(True)).rows(named=True):
+        raise ValueError(f"{first} {bad[0][first]}, {end} {bad[0][end]}: the windows have no such pane")
+    keys = [part["name"] for part in header["keys"]]
+    others = [name for name in table.columns if name not in (*keys, first, end)]
+    return table.select(*keys, start.alias(PANE), *others).sort(PANE, maintain_order=True)
+
+
+def _pane_us(header: Mapping[str, Any]) -> int:
+    return gcd(header["window"]["size_us"], header["window"]["slide_us"])

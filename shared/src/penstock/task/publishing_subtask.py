@@ -1,0 +1,285 @@
+"""The subtask that publishes an exactly-once sink: its exchange partition is the write-ahead log.
+
+It scans the partition without looking into payloads, takes part in checkpoints like any subtask (its snapshot is the
+position behind the barrier), and publishes what COMPLETE covers. What may be published when is decided by
+`penstock.protocol.publishing`, carried out by `penstock.task.publish_loop`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final, assert_never
+
+import structlog
+
+from penstock.connectors.base import PublishContext, PublishedSink, SinkPublisher
+from penstock.errors import PipelineError
+from penstock.graph.executiongraph import ExecutionGraph, exchange_topic
+from penstock.graph.jobgraph import JobGraph
+from penstock.graph.logical import LogicalPlan, Write
+from penstock.protocol.channels import AdvanceWatermark, BecomeIdle, Deliver
+from penstock.protocol.manifests import Interval, Manifest, PartitionIntervals
+from penstock.protocol.messages import AnyEvent, Deploy, SubtaskSnapshot, TaskState, TaskStatus
+from penstock.protocol.outputs import OutputLedger
+from penstock.protocol.publishing import FramesGone, FramesRead, Mark, PublisherMachine, ReadFrames
+from penstock.protocol.sinkcredit import SinkCredit
+from penstock.protocol.subtask import (
+    BarrierSent,
+    EmitEndOfTime,
+    Finish,
+    FlushRows,
+    FrameRead,
+    Freeze,
+    Frozen,
+    Publish,
+    ReportEnded,
+    Send,
+    SendBarrier,
+    SetPaused,
+    SubtaskCommand,
+    SubtaskEvent,
+    SubtaskMachine,
+    Upload,
+    Uploaded,
+)
+from penstock.task.exchange import decode_payload, frame_schema
+from penstock.task.exchange_io import CreditReport, PartitionReader
+from penstock.task.inbox import Inbox
+from penstock.task.operator import OperatorMetrics
+from penstock.task.publish_loop import PublishHooks, PublishLoop, ScannedFrames, read_frames
+from penstock.task.subtask import Services, TimeUse, exchange_log
+from penstock.times import MIN_WATERMARK
+
+if TYPE_CHECKING:
+    import polars as pl
+
+BACKLOG_BYTES: Final = 256 << 20
+"""How much of what COMPLETE covers may wait in the log before producers are slowed down."""
+KEPT_BYTES: Final = 64 << 20
+"""How much of what was scanned is kept in memory until it is published; the rest is read from the log again."""
+SLICE_EVENTS: Final = 500
+
+_log = structlog.get_logger("penstock.publishing")
+
+
+class PublishingRunner:
+    """A deployed publishing subtask; the same interface as `SubtaskRunner`."""
+
+    def __init__(
+        self,
+        deploy: Deploy,
+        graph: JobGraph,
+        plan: LogicalPlan,
+        manifest: Manifest | None,
+        services: Services,
+        inbox: Inbox,
+        send_event: Callable[[AnyEvent], None],
+        status_changed: Callable[[TaskStatus], None],
+        jitter: Callable[[int], int] = random.randrange,
+    ) -> None:
+        self.deploy = deploy
+        self.inbox = inbox
+        self.time_use = TimeUse()
+        self.state: TaskState = "initializing"
+        self._services = services
+        self._send_event = send_event
+        self._status_changed = status_changed
+        self._vertex = graph.vertex(deploy.subtask.vertex)
+        self._topic = exchange_topic(deploy.job, self._vertex.id, deploy.generation)
+        self._schema = frame_schema(self._vertex.inputs[0])
+        self._metrics = OperatorMetrics()
+        self._watermark = MIN_WATERMARK
+        self._published = 0
+        self._background: asyncio.TaskGroup | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        channels = ExecutionGraph(graph).channels(deploy.subtask)
+        ledger = OutputLedger(deploy.attempt, deploy.subtask.index, (), services.settings.credit_bytes)
+        self.machine = SubtaskMachine(deploy.job, deploy.attempt, deploy.subtask, "inner", channels, ledger)
+        self._credit = SinkCredit(BACKLOG_BYTES)
+        self._kept = ScannedFrames(KEPT_BYTES)
+        self.waits_for = ""
+        log = exchange_log(services, self._waits)
+        self._reader = PartitionReader(
+            deploy, log, self._credit.processed_bytes, services.settings.credit_bytes, inbox.put
+        )
+        restored = self._restored(manifest)
+        self._initial = restored or ()
+        self._intervals = PartitionIntervals(deploy.attempt, deploy.start_offset, self._initial)
+        first = min((interval.start for interval in self._initial), default=deploy.start_offset)
+        self._reader.hold("reader", deploy.start_offset)
+        self._reader.hold("mark", first)
+        machine = PublisherMachine(
+            deploy.attempt_number,
+            jitter,
+            restored=deploy.restore.checkpoint if deploy.restore else 0,
+            first_position=deploy.start_offset if restored is None else None,
+            exchange=f"{self._topic}[{deploy.subtask.index}]",
+        )
+        hooks = PublishHooks(self._read, self._decode, self._committed, self._published_up_to)
+        self._loop = PublishLoop(machine, self._publisher(plan), services.clock, hooks)
+
+    def _restored(self, manifest: Manifest | None) -> tuple[Interval, ...] | None:
+        """What the restored checkpoint covers; None if nothing of this generation can have been published."""
+        deploy = self.deploy
+        if manifest is None or manifest.job != deploy.job or manifest.generation != deploy.generation:
+            return None
+        return manifest.intervals.get(deploy.subtask.vertex, {}).get(deploy.subtask.index, ())
+
+    def _publisher(self, plan: LogicalPlan) -> SinkPublisher:
+        operator = self._vertex.operators[0]
+        node = plan.by_operator(operator.id)
+        operation = node.operation if node is not None else None
+        if not isinstance(operation, Write) or not isinstance(operation.sink, PublishedSink):
+            raise PipelineError(f"the pipeline has no sink {operator.id!r}, whose exchange has rows to publish")
+        context = PublishContext(
+            self.deploy.job,
+            operator.id,
+            self.deploy.generation,
+            self.deploy.subtask.index,
+            self._vertex.parallelism,
+            self._services.clock.now_us,
+        )
+        return operation.sink.publisher(context)
+
+    # -- life -----------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Work until finished."""
+        async with asyncio.TaskGroup() as group:
+            self._background = group
+            self._beside(self._reader.fetch())
+            self._beside(self._reader.report_credit())
+            self._beside(self._reader.trim())
+            self._beside(self._loop.run(self._initial))
+            await self._work()
+            for task in list(self._tasks):
+                task.cancel()
+        self.state = "finished"
+
+    @property
+    def status(self) -> TaskStatus:
+        """What the leader hears."""
+        metrics = {name: getattr(self._metrics, name) for name in OperatorMetrics.__slots__}
+        return TaskStatus(
+            job=self.deploy.job,
+            attempt=self.deploy.attempt,
+            subtask=self.deploy.subtask,
+            state=self.state,
+            published=self._published,
+            metrics={self._vertex.operators[0].id: metrics},
+            progress={
+                "watermark": self._watermark,
+                "busy_us": self.time_use.busy_us,
+                "idle_us": self.time_use.idle_us,
+                "blocked_us": self.time_use.blocked_us,
+                "bytes_in": self._reader.bytes_in,
+                "bytes_out": 0,
+                "state_bytes": 0,
+                "unpublished_bytes": self._credit.waiting_bytes,
+            },
+            waits_for=self.waits_for,
+        )
+
+    def _waits(self, what: str) -> None:
+        self.waits_for = what
+
+    def credit(self, report: CreditReport) -> None:
+        """It produces for nobody."""
+
+    async def _work(self) -> None:
+        while not self.machine.finished:
+            started = self._services.clock.monotonic_us()
+            self.inbox.clear()
+            for _ in range(SLICE_EVENTS):
+                event = self.inbox.take(frames=True)
+                if event is None or self.machine.finished:
+                    break
+                self._feed(event)
+            worked = self._services.clock.monotonic_us()
+            self.time_use.busy_us += worked - started
+            if self.machine.finished:
+                return
+            if self.inbox.ready(frames=True):
+                await asyncio.sleep(0)
+            else:
+                await self.inbox.wait(1.0)
+                self.time_use.idle_us += self._services.clock.monotonic_us() - worked
+
+    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
+        assert self._background is not None
+        task = self._background.create_task(work)
+        self._tasks.append(task)
+        task.add_done_callback(self._tasks.remove)
+
+    # -- events and commands --------------------------------------------------------------------------------------------
+
+    def _feed(self, event: SubtaskEvent) -> None:
+        if isinstance(event, FrameRead):
+            before = self._reader.position
+            self._reader.fed(event)
+            self._kept.scanned(before, self._reader.position, event.frame, event.ref)
+            if event.frame.attempt == self.deploy.attempt:
+                self._metrics.rows_in += event.frame.rows
+        for command in self.machine.handle(event):
+            self._carry_out(command)
+
+    def _carry_out(self, command: SubtaskCommand) -> None:
+        match command:
+            case Deliver():
+                self._credit.scanned(command.channel, command.size_bytes, self._reader.position)
+            case AdvanceWatermark():
+                self._watermark = command.watermark
+            case Freeze():
+                self._reader.frozen(command.checkpoint)
+                self._feed(Frozen(command.checkpoint))
+            case SendBarrier():
+                self._feed(BarrierSent(command.checkpoint))
+            case Upload():
+                # its one channel delivered the barrier just now, and nothing behind it was fed
+                self._intervals.acknowledged(command.checkpoint, self._reader.position)
+                snapshot = SubtaskSnapshot(watermark=self._watermark, position=self._reader.position)
+                self._feed(Uploaded(command.checkpoint, command.nonce, snapshot))
+            case Send():
+                self._send_event(command.message)
+            case Publish():
+                self._completed(command)
+            case FlushRows() | BecomeIdle() | EmitEndOfTime() | SetPaused() | ReportEnded() | Finish():
+                pass
+            case _:
+                assert_never(command)
+
+    # -- publishing -----------------------------------------------------------------------------------------------------
+
+    def _completed(self, command: Publish) -> None:
+        """COMPLETE: what stands before its barrier may be published."""
+        self._reader.completed(command.checkpoint)
+        intervals = self._intervals.completed(command.checkpoint, self._published)
+        if intervals:
+            self._credit.covered(intervals[-1].end)
+            self._loop.covered(intervals)
+
+    async def _read(self, command: ReadFrames) -> FramesRead | FramesGone:
+        """Frames of the asked range, from memory or from the log."""
+        kept = self._kept.read(command)
+        if kept is not None:
+            return kept
+        return await read_frames(self._services.log, self._topic, self.deploy.subtask.index, command)
+
+    def _decode(self, ref: Any) -> pl.DataFrame:
+        return decode_payload(ref, self._schema)
+
+    def _committed(self, mark: Mark, rows: int) -> None:
+        self._metrics.rows_out += rows
+        self._kept.published(mark.position)
+        self._credit.published(mark.position)
+        self._reader.hold("mark", mark.position)
+        self._reader.credit_changed()
+        if self.state == "initializing":  # from now on a checkpoint may be taken: see `PublisherMachine.announced`
+            self.state = "running"
+            self._status_changed(self.status)
+
+    def _published_up_to(self, checkpoint: int) -> None:
+        self._published = checkpoint
+        self._status_changed(self.status)

@@ -1,0 +1,229 @@
+"""Snapshots of a subtask: what is frozen at a barrier, how it becomes durable in the background, how it comes back.
+
+Operators' keyed state of one checkpoint is one object per operator and subtask, with an index of its key groups in the
+manifest, so that a restore at another parallelism only picks key groups (it reads and checks whole objects, because the
+checksum is the object's) and never rewrites anything. Small operator state
+(splits, staged parts, lists) stands in the manifest itself, larger one in an object of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import hashlib
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from penstock.errors import CorruptDataError, ExternalError, UsageError
+from penstock.ports import BlobNotFoundError, Blobs
+from penstock.protocol.joblog import StateBackend
+from penstock.protocol.keygroups import KeyGroupRange
+from penstock.protocol.manifests import Manifest
+from penstock.protocol.messages import BesideKeys, Handle, OperatorHandles, SubtaskSnapshot
+from penstock.protocol.restoring import key_group_watermarks
+from penstock.protocol.uploading import Put, UploadDone, UploadGivenUp, UploadMachine
+from penstock.task.operator import KeyedPart, OperatorSnapshot, RestoredState
+
+MAX_INLINE_BYTES: Final = 5 << 20
+"""As Flink's JobManagerCheckpointStorage."""
+MAX_BESIDE_BYTES: Final = 256 << 10
+"""How much of an operator's lists, unions and broadcast state an ack may hold: every publisher reads the manifest."""
+
+
+@dataclass
+class FrozenSubtask:
+    """What a subtask captured at a barrier. `persist` runs in a thread before the state is written."""
+
+    operators: dict[str, OperatorSnapshot]
+    watermark: int
+    sync_us: int
+    alignment_us: int = 0
+    ahead: dict[str, dict[int, int]] = field(default_factory=dict[str, dict[int, int]])
+    """Per operator: key groups that a former owner had brought further than this subtask has come."""
+    persist: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
+
+
+async def upload(
+    frozen: FrozenSubtask, prefix: str, blobs: Blobs, backend: StateBackend, monotonic_us: Callable[[], int]
+) -> SubtaskSnapshot:
+    """Make a frozen snapshot durable; returns its handles.
+
+    Raises:
+        UsageError: the state is too large for the `memory` backend.
+    """
+    started_us = monotonic_us()
+    for persist in frozen.persist:
+        await asyncio.to_thread(persist)
+    operators: dict[str, OperatorHandles] = {}
+    total = 0
+    for operator, snapshot in frozen.operators.items():
+        handle = None
+        if snapshot.keyed is not None:
+            handle = await _upload_keyed(snapshot.keyed, f"{prefix}{safe_name(operator)}.state", blobs, backend)
+            total += handle.size_bytes if handle else 0
+        beside = BesideKeys(
+            lists={name: tuple(entries) for name, entries in snapshot.lists.items()},
+            unions={name: tuple(entries) for name, entries in snapshot.unions.items()},
+            broadcast=dict(snapshot.broadcast),
+        )
+        size = size_beside(beside)
+        ahead = frozen.ahead.get(operator, {})
+        if size > MAX_BESIDE_BYTES and backend != "memory":
+            large = await _upload_beside(beside, f"{prefix}{safe_name(operator)}.lists", blobs)
+            operators[operator] = OperatorHandles(keyed=handle, beside=large, ahead=ahead)
+        else:
+            operators[operator] = OperatorHandles(handle, beside.lists, beside.unions, beside.broadcast, None, ahead)
+        total += size
+    return SubtaskSnapshot(
+        operators=operators,
+        watermark=frozen.watermark,
+        size_bytes=total,
+        sync_us=frozen.sync_us,
+        async_us=monotonic_us() - started_us,
+        alignment_us=frozen.alignment_us,
+    )
+
+
+async def _upload_keyed(part: KeyedPart, key: str, blobs: Blobs, backend: StateBackend) -> Handle | None:
+    data, index = await asyncio.to_thread(_assemble, part)
+    if not data:
+        return None
+    digest = await asyncio.to_thread(lambda: hashlib.sha256(data).hexdigest())
+    if backend == "memory":
+        if len(data) > MAX_INLINE_BYTES:
+            raise UsageError(
+                f"the snapshot of an operator has {len(data):,} bytes; the memory state backend keeps it with the "
+                f"coordinator's metadata and takes at most {MAX_INLINE_BYTES:,}: use the fs backend"
+            )
+        return Handle(key, digest, len(data), index, data)
+    await _store(key, data, blobs)
+    return Handle(key, digest, len(data), index)
+
+
+def size_beside(beside: BesideKeys) -> int:
+    """Bytes of all entries."""
+    listed = (entry for part in (beside.lists, beside.unions) for entries in part.values() for entry in entries)
+    return sum(map(len, listed)) + sum(map(len, beside.broadcast.values()))
+
+
+async def _upload_beside(beside: BesideKeys, key: str, blobs: Blobs) -> Handle:
+    data = await asyncio.to_thread(msgspec.json.encode, beside)
+    digest = await asyncio.to_thread(lambda: hashlib.sha256(data).hexdigest())
+    await _store(key, data, blobs)
+    return Handle(key, digest, len(data))
+
+
+async def _store(key: str, data: bytes, blobs: Blobs) -> None:
+    """Put an object until that is certain; raises `ExternalError` when it does not become so."""
+    machine = UploadMachine([key])
+    commands = deque(machine.start())
+    while commands:
+        match commands.popleft():
+            case Put():
+                try:
+                    await blobs.put(key, data)
+                except ExternalError as error:
+                    commands.extend(machine.unknown(key, str(error)))
+                else:
+                    commands.extend(machine.stored(key))
+            case UploadDone():
+                return
+            case UploadGivenUp(reason=reason):
+                raise ExternalError(f"snapshot object {key} could not be stored: {reason}")
+
+
+def _assemble(part: KeyedPart) -> tuple[bytes, dict[int, tuple[int, int]]]:
+    pieces: list[bytes] = []
+    index: dict[int, tuple[int, int]] = {}
+    position = 0
+    for key_group, segment in part.segments():
+        pieces.append(segment)
+        index[key_group] = (position, position + len(segment))
+        position += len(segment)
+    return b"".join(pieces), index
+
+
+def safe_name(operator: str) -> str:
+    """An operator id as a part of a key."""
+    return "".join(character if character.isalnum() or character in "-_." else "_" for character in operator)
+
+
+async def restore_operator(
+    manifest: Manifest, operator: str, key_groups: KeyGroupRange, subtask: int, parallelism: int, blobs: Blobs
+) -> RestoredState | None:
+    """The state of one operator for one subtask, whatever the parallelism it was written with.
+
+    Raises:
+        CorruptDataError: an object that the manifest names is missing or not what was written; the error names it.
+    """
+    restored = restored_beside_keys(manifest, operator, key_groups, subtask, parallelism)
+    if restored is None:
+        return None
+    keyed: list[tuple[int, bytes]] = []
+    for part in _snapshots_of(manifest, operator).values():
+        handle = part.operators[operator].keyed
+        if handle is not None:
+            keyed += await _read_segments(handle, key_groups, blobs)
+    return dataclasses.replace(restored, keyed=sorted(keyed, key=lambda segment: segment[0]))
+
+
+def restored_beside_keys(
+    manifest: Manifest, operator: str, key_groups: KeyGroupRange, subtask: int, parallelism: int
+) -> RestoredState | None:
+    """What `restore_operator` gives, without keyed state: that stands in the manifest itself."""
+    snapshots = _snapshots_of(manifest, operator)
+    if not snapshots:
+        return None
+    parts = [snapshot.operators[operator] for snapshot in snapshots.values()]
+    return RestoredState(
+        lists=_redistribute([part.lists for part in parts], subtask, parallelism),
+        unions=_union([part.unions for part in parts]),
+        broadcast=dict(parts[0].broadcast),
+        watermarks=key_group_watermarks(snapshots, key_groups, manifest.max_parallelism),
+    )
+
+
+def _snapshots_of(manifest: Manifest, operator: str) -> dict[int, SubtaskSnapshot]:
+    """The snapshots of the subtasks that an operator had, with its own key groups that were ahead."""
+    return {
+        index: msgspec.structs.replace(snapshot, ahead=snapshot.operators[operator].ahead)
+        for subtasks in manifest.subtasks.values()
+        for index, snapshot in sorted(subtasks.items())
+        if operator in snapshot.operators
+    }
+
+
+async def _read_segments(handle: Handle, key_groups: KeyGroupRange, blobs: Blobs) -> list[tuple[int, bytes]]:
+    wanted = {group: bounds for group, bounds in handle.key_groups.items() if group in key_groups}
+    if not wanted:
+        return []
+    try:
+        data = handle.inline or await blobs.get(handle.key)
+    except BlobNotFoundError as error:
+        raise CorruptDataError(
+            f"snapshot object {handle.key} is missing; restore an older savepoint explicitly"
+        ) from error
+    digest = await asyncio.to_thread(lambda: hashlib.sha256(data).hexdigest())
+    if digest != handle.sha256:
+        raise CorruptDataError(f"snapshot object {handle.key} is not what was written (its checksum differs)")
+    return [(group, data[start:end]) for group, (start, end) in wanted.items()]
+
+
+def _redistribute(
+    lists: Sequence[Mapping[str, Sequence[bytes]]], subtask: int, parallelism: int
+) -> dict[str, Sequence[bytes]]:
+    """List state: all entries in order, dealt out round robin."""
+    return {name: entries[subtask::parallelism] for name, entries in _union(lists).items()}
+
+
+def _union(lists: Sequence[Mapping[str, Sequence[bytes]]]) -> dict[str, Sequence[bytes]]:
+    """Union list state: all entries of all subtasks."""
+    result: dict[str, list[bytes]] = {}
+    for named in lists:
+        for name, entries in named.items():
+            result.setdefault(name, []).extend(entries)
+    return dict(result)

@@ -1,0 +1,302 @@
+"""The source of a subtask: which splits it owns, their positions, their watermarks. Records are judged by `judging`."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import polars as pl
+import structlog
+
+from penstock.batches import EVENT_TIME
+from penstock.connectors.base import (
+    EndOfSplit,
+    Fetched,
+    MeasuresLag,
+    Position,
+    ReadContext,
+    Source,
+    Split,
+    SplitReader,
+    WatermarkGenerator,
+)
+from penstock.errors import ExternalError
+from penstock.protocol.watermarks import InputProgress, combined
+from penstock.task.bad_rows import RowJudge
+from penstock.task.operator import OperatorMetrics
+from penstock.times import MAX_WATERMARK, MIN_WATERMARK
+
+BATCH_ROWS = 65_536
+DISCOVERY_INTERVAL_MS = 10_000
+DISCOVERY_PATIENCE_MS = 120_000
+"""How long nobody need answer who is asked for splits; the readers of Kafka wait as long for their partitions."""
+
+_log = structlog.get_logger("penstock.source")
+
+Remember = Callable[[str, Position], Awaitable[Position]]
+"""Keeps where a split begins for all attempts of a job; returns what was kept first."""
+
+
+class SplitEntry(msgspec.Struct, frozen=True):
+    """A split in a snapshot."""
+
+    split: str
+    position: Position
+    finished: bool
+    watermark: int
+    idle: bool
+    generator: Any
+    aligned: bool = True
+
+
+@dataclass(frozen=True)
+class SourceBatch:
+    """What one step of a source brought."""
+
+    frame: pl.DataFrame | None = None
+    dead: pl.DataFrame | None = None
+    watermark: int | None = None
+    became_idle: bool = False
+    exhausted: bool = False
+    size_bytes: int = 0
+
+
+@dataclass
+class _SplitState(InputProgress):
+    split: Split
+    reader: SplitReader | None
+    generator: WatermarkGenerator | None
+    stored: Position = None
+    """Where the split stands while no reader is open."""
+    finished: bool = False
+    last_row_ms: int = 0
+
+    @property
+    def position(self) -> Position:
+        """Behind everything that was handed out; asked for at snapshots only, because it may cost a look at the input."""
+        return self.reader.position() if self.reader is not None else self.stored
+
+
+def owner_of(split_id: str, parallelism: int) -> int:
+    """The subtask that reads a split: by number where the id is one, else by a hash of it."""
+    if split_id.isdecimal():
+        return int(split_id) % parallelism
+    digest = hashlib.sha256(split_id.encode()).digest()
+    return int.from_bytes(digest[:8], "little") % parallelism
+
+
+class SourceDriver:
+    """Reads the splits of one subtask in turn. Not started until `open`."""
+
+    def __init__(
+        self,
+        source: Source[Any],
+        subtask: int,
+        parallelism: int,
+        context: ReadContext,
+        metrics: OperatorMetrics,
+        remember: Remember,
+    ) -> None:
+        self._remember = remember
+        self._source = source
+        self._subtask = subtask
+        self._parallelism = parallelism
+        self._context = context
+        self._judge = RowJudge(source, metrics)
+        self._splits: dict[str, _SplitState] = {}
+        self._turn: list[str] = []
+        self._watermark = MIN_WATERMARK
+        self._idle = False
+        self._next_period_ms = 0
+        self._next_discovery_ms = 0
+        self._discovered_ms = 0
+
+    async def open(self, entries: Sequence[bytes]) -> None:
+        """Find the splits; those with an entry of a snapshot continue at its position."""
+        restored = {entry.split: entry for entry in (msgspec.json.decode(data, type=SplitEntry) for data in entries)}
+        await self._discover(restored, late=bool(restored))
+
+    async def _look_for_splits(self, now_ms: int) -> None:
+        """New splits can wait while nobody answers, as long as a reader would wait for its own."""
+        try:
+            await self._discover({}, late=True)
+        except ExternalError as error:
+            if not error.retryable or now_ms - self._discovered_ms > DISCOVERY_PATIENCE_MS:
+                raise
+            _log.warning("cannot look for new splits, trying again", error=str(error))
+            self._next_discovery_ms = self._context.monotonic_ms() + DISCOVERY_INTERVAL_MS
+
+    async def _discover(self, restored: dict[str, SplitEntry], *, late: bool) -> None:
+        found = await asyncio.to_thread(self._source.discover)
+        for split in found:
+            if split.id in self._splits or owner_of(split.id, self._parallelism) != self._subtask:
+                continue
+            entry = restored.get(split.id)
+            begin = await self._begin(split, late) if entry is None else await self._begin_again(split, entry)
+            self._splits[split.id] = self._start(split, entry, begin)
+        for split_id, entry in restored.items():
+            if split_id not in self._splits and owner_of(split_id, self._parallelism) == self._subtask:
+                self._splits[split_id] = self._start(Split(split_id), entry, entry.position)
+        self._turn = sorted(split_id for split_id, state in self._splits.items() if not state.finished)
+        self._discovered_ms = self._context.monotonic_ms()
+        self._next_discovery_ms = self._discovered_ms + DISCOVERY_INTERVAL_MS
+
+    async def _begin(self, split: Split, late: bool) -> Position:
+        """Where a new split begins: what the first attempt to ask was told, so that no attempt begins elsewhere."""
+        begin = await asyncio.to_thread(self._source.resolve, split, late=late)
+        return None if begin is None else await self._remember(split.id, begin)
+
+    async def _begin_again(self, split: Split, entry: SplitEntry) -> Position:
+        """Where a split of a snapshot goes on. One that a batch run read has no end, which a bounded source needs."""
+        if entry.finished or not (self._source.bounded and self._source.ends_on_request):
+            return entry.position
+        position = await asyncio.to_thread(self._source.until_now, split, entry.position)
+        return position if position == entry.position else await self._remember(split.id, position)
+
+    def _start(self, split: Split, entry: SplitEntry | None, begin: Position) -> _SplitState:
+        event_time = self._source.event_time
+        generator = event_time.watermarks.generator() if event_time is not None else None
+        state = _SplitState(split, None, generator, begin, last_row_ms=self._context.monotonic_ms())
+        if entry is not None:
+            state.finished = entry.finished
+            state.watermark = entry.watermark
+            state.idle = entry.idle
+            state.aligned = entry.aligned and not entry.idle
+            if generator is not None:
+                generator.restore(entry.generator)
+        if not state.finished:
+            state.reader = self._source.open(split, state.stored, self._context)
+        return state
+
+    def entries(self) -> list[bytes]:
+        """Every split as it stands behind the rows handed out so far."""
+        return [
+            msgspec.json.encode(
+                SplitEntry(
+                    split=split_id,
+                    position=state.position,
+                    finished=state.finished,
+                    watermark=state.watermark,
+                    idle=state.idle,
+                    generator=state.generator.state() if state.generator is not None else None,
+                    aligned=state.aligned,
+                )
+            )
+            for split_id, state in sorted(self._splits.items())
+        ]
+
+    @property
+    def watermark(self) -> int:
+        """The combined watermark last handed out."""
+        return self._watermark
+
+    @property
+    def records_behind(self) -> int | None:
+        """Records that wait in the source, as far as its readers know; None where they cannot."""
+        known = [
+            behind
+            for state in self._splits.values()
+            if isinstance(state.reader, MeasuresLag) and (behind := state.reader.records_behind()) is not None
+        ]
+        return sum(known) if known else None
+
+    async def step(self) -> SourceBatch:
+        """Read once from the next split; waits at most as long as its reader does."""
+        now_ms = self._context.monotonic_ms()
+        if not self._source.bounded and now_ms >= self._next_discovery_ms:
+            await self._look_for_splits(now_ms)
+        if not self._turn:
+            if self._source.bounded:
+                return SourceBatch(exhausted=True)
+            await asyncio.sleep(0.05)
+            return self._with_watermark(SourceBatch())
+        state = self._splits[self._turn.pop(0)]
+        assert state.reader is not None
+        try:
+            fetched = await state.reader.read(BATCH_ROWS)
+        except EndOfSplit:
+            await self._finish(state)
+            return self._with_watermark(SourceBatch())
+        self._turn.append(state.split.id)
+        if fetched is None:
+            self._note_silence(state)
+            return self._with_watermark(SourceBatch())
+        state.last_row_ms = self._context.monotonic_ms()
+        state.wake(self._reached())
+        return self._with_watermark(self._accept(state, fetched))
+
+    async def _finish(self, state: _SplitState) -> None:
+        assert state.reader is not None
+        state.stored = state.reader.position()
+        state.finished = True
+        await state.reader.close()
+        state.reader = None
+
+    def _note_silence(self, state: _SplitState) -> None:
+        event_time = self._source.event_time
+        if event_time is None or event_time.idle_after_us is None:
+            return
+        silent_us = (self._context.monotonic_ms() - state.last_row_ms) * 1_000
+        if silent_us >= event_time.idle_after_us:
+            state.rest()
+
+    def _accept(self, state: _SplitState, fetched: Fetched) -> SourceBatch:
+        frame, dead = self._judge.judge(fetched, state.split.id)
+        if state.generator is not None and frame.height:
+            watermark = state.generator.on_batch(frame[EVENT_TIME], frame)
+            if watermark is not None:
+                state.advance(watermark, self._reached())
+        return SourceBatch(frame=frame, dead=dead, size_bytes=fetched.size_bytes)
+
+    def _active(self) -> list[_SplitState]:
+        return [state for state in self._splits.values() if not state.finished]
+
+    def _reached(self) -> int:
+        """The watermark of the splits together. After a restore it is known before it has been handed out again."""
+        return combined(self._active(), self._watermark)[0]
+
+    def _with_watermark(self, batch: SourceBatch) -> SourceBatch:
+        """Add the combined watermark if it has risen, or that there is nothing to be waited for here.
+
+        That is so if every split is idle, and if there is none: where there are more subtasks than splits, or all that
+        were found are read, nobody knows whether and when this one will have rows.
+        """
+        if self._source.event_time is None:
+            return batch
+        self._poll_periodic()
+        active = self._active()
+        reached, idle = combined(active, self._watermark)
+        idle = idle and bool(active or not self._source.bounded)  # bounded input without more splits is at its end
+        risen = self._watermark < reached < MAX_WATERMARK
+        became_idle = idle and not self._idle
+        self._idle = idle
+        if risen:
+            self._watermark = reached
+        return replace(batch, watermark=reached if risen else None, became_idle=became_idle)
+
+    def _poll_periodic(self) -> None:
+        now_ms = self._context.monotonic_ms()
+        if now_ms < self._next_period_ms:
+            return
+        event_time = self._source.event_time
+        assert event_time is not None
+        self._next_period_ms = now_ms + event_time.watermarks.every_us // 1_000
+        for state in self._splits.values():
+            if state.generator is not None and not state.finished:
+                watermark = state.generator.on_period()
+                # A generator that is asked says nothing about rows: it wakes no idle split.
+                if watermark is not None and state.idle:
+                    state.watermark = max(state.watermark, watermark)
+                elif watermark is not None:
+                    state.advance(watermark, self._reached())
+
+    async def close(self) -> None:
+        """Close all readers."""
+        for state in self._splits.values():
+            if state.reader is not None:
+                await state.reader.close()
+                state.reader = None

@@ -1,0 +1,151 @@
+"""Leases are held by something that waits for nothing; epochs belong to who created their object."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from penstock.adapters.memory import MemoryBlobs, MemoryLog, MemoryMetadata
+from penstock.adapters.system_clock import SystemClock
+from penstock.coordination.control_topics import COMMANDS, create_control_topics
+from penstock.jobmanager.leadership import ControlPorts, Leadership
+from penstock.ports import LogRecord, NewRecord
+from penstock.protocol.leader import EpochCreated, EpochTaken, Lead, epoch_key
+from penstock.protocol.messages import EpochStarted, LeaderTick, decode_command, encode
+
+TTL_MS = 300
+
+
+class SlowLog(MemoryLog):
+    """Reads `commands` one record at a time, each after a pause."""
+
+    def __init__(self, pause_s: float) -> None:
+        super().__init__()
+        self._pause_s = pause_s
+
+    async def read(
+        self, topic: str, partition: int, offset: int, *, max_bytes: int = 4 << 20, timeout_s: float = 0.0
+    ) -> list[LogRecord]:
+        await asyncio.sleep(self._pause_s)
+        return await super().read(topic, partition, offset, max_bytes=1, timeout_s=timeout_s)
+
+
+class Candidate:
+    """What one candidate leads and has to stop."""
+
+    def __init__(self, name: str, ports: ControlPorts) -> None:
+        self.led: list[Lead] = []
+        self.stopped: list[str] = []
+        self.leadership = Leadership(name, ports, TTL_MS, self._lead, self._stop)
+
+    async def _lead(self, command: Lead) -> None:
+        self.led.append(command)
+
+    async def _stop(self, reason: str) -> None:
+        self.stopped.append(reason)
+
+
+def ports_of(log: MemoryLog) -> ControlPorts:
+    clock = SystemClock()
+    return ControlPorts(log, MemoryBlobs(), MemoryMetadata(clock), clock, lambda: "0" * 32)
+
+
+@asynccontextmanager
+async def competing(*candidates: Candidate) -> AsyncIterator[None]:
+    """Candidates at work."""
+    tasks = [asyncio.create_task(candidate.leadership.run()) for candidate in candidates]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def until(condition: object, what: str, deadline_s: float = 20) -> None:
+    """Wait for a condition."""
+    assert callable(condition)
+    try:
+        async with asyncio.timeout(deadline_s):
+            while not condition():  # noqa: ASYNC110 (any condition)
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        raise AssertionError(what) from None
+
+
+async def fill(log: MemoryLog, commands: Sequence[LeaderTick]) -> None:
+    await create_control_topics(log)
+    await log.append(COMMANDS, 0, [NewRecord(encode(command)) for command in commands])
+
+
+async def test_a_takeover_may_read_for_longer_than_the_lease_lasts():
+    """The lease is renewed meanwhile: the first epoch leads, nobody else gets in between."""
+    log = SlowLog(0.02)
+    await fill(log, [LeaderTick(epoch=0)] * 5 * (TTL_MS // 20))
+    ports = ports_of(log)
+    first, second = Candidate("first", ports), Candidate("second", ports)
+    async with competing(first, second):
+        await until(lambda: first.led or second.led, "one of them leads")
+        assert [command.epoch for candidate in (first, second) for command in candidate.led] == [1]
+        assert first.stopped == second.stopped == []
+        assert await ports.blobs.list("leaders/") == [epoch_key(1)]
+
+
+async def test_who_cannot_renew_while_it_reads_gives_up():
+    """Nothing is led then; the epoch that was begun stays unused."""
+    log = SlowLog(0.02)
+    await fill(log, [LeaderTick(epoch=0)] * 10 * (TTL_MS // 20))
+    ports = ports_of(log)
+    candidate = Candidate("one", ports)
+    async with competing(candidate):
+        await until(lambda: candidate.leadership.epoch, "an epoch is begun")
+        await ports.metadata.put("leader", b"another")
+        await until(lambda: candidate.stopped, "it stops")
+        assert candidate.led == []
+
+
+async def test_an_epoch_of_another_is_not_taken_for_ones_own():
+    """Both want epoch 1 and both creates are refused: who created it reads its own name there, the other mints 2."""
+    log = MemoryLog()
+    await fill(log, [])
+    ports = ports_of(log)
+    await ports.blobs.create(epoch_key(1), b"another")
+    mine = Candidate("me", ports)
+    assert await mine.leadership._create_epoch(1) == EpochTaken(1)
+    await ports.blobs.create(epoch_key(2), b"me")  # as if the answer to the first try had been lost
+    assert await mine.leadership._create_epoch(2) == EpochCreated(2)
+
+
+async def test_a_candidate_that_lists_too_little_leads_in_the_next_free_epoch():
+    """A list that misses the newest epoch's object leads to no second leader of that epoch."""
+    log = MemoryLog()
+    await fill(log, [])
+    ports = ports_of(log)
+    await ports.blobs.create(epoch_key(1), b"another")
+    listed, ports.blobs.list = ports.blobs.list, _nothing  # type: ignore[method-assign]
+    mine = Candidate("me", ports)
+    async with competing(mine):
+        await until(lambda: mine.led, "it leads")
+    assert mine.led[0].epoch == 2
+    records = [decode_command(record.value) for record in await log.read(COMMANDS, 0, 0)]
+    assert [record for record in records if isinstance(record, EpochStarted)] == [EpochStarted(epoch=2, leader="me")]
+    assert len(await listed("leaders/")) == 2
+
+
+async def _nothing(_prefix: str) -> list[str]:
+    return []
+
+
+async def test_a_leader_with_the_lease_stops_when_a_higher_epoch_has_begun():
+    """A candidate that had the lease for a moment began it: nobody obeys the lower one any more, so it is given up."""
+    log = MemoryLog()
+    await create_control_topics(log)
+    candidate = Candidate("one", ports_of(log))
+    async with competing(candidate):
+        await until(lambda: candidate.led, "it leads")
+        await candidate.leadership._ports.blobs.create(epoch_key(2), b"another")
+        await log.append(COMMANDS, 0, [NewRecord(encode(EpochStarted(epoch=2, leader="another")))])
+        await until(lambda: len(candidate.led) == 2, "it leads again")
+        assert candidate.stopped == ["a leader of epoch 2 acts"]
+        assert [led.epoch for led in candidate.led] == [1, 3]

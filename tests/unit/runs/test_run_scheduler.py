@@ -1,0 +1,229 @@
+"""What a pipeline service decides about its runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from run_records import PLACE, began, submitted
+
+from penstock.runs.run_log import AttemptBegan, AttemptLost, CancelAsked, RunEnded, RunOutcome, history_of
+from penstock.runs.run_scheduler import (
+    GRACE_MS,
+    LEAVE_MS,
+    MAX_ATTEMPTS,
+    BeginAttempt,
+    EndRun,
+    LoseAttempt,
+    RunCommand,
+    RunDecider,
+    RunFacts,
+    StopProcess,
+    queue_of,
+)
+
+CANCEL = CancelAsked(request="r2")
+DONE = RunOutcome("FINISHED")
+BROKEN = RunOutcome("FAILED", "division by zero", "  File ...")
+
+
+def facts(*records: Any, **seen: Any) -> RunFacts:
+    return RunFacts(history_of(records), **seen)
+
+
+def decide(*runs: RunFacts, concurrent: int = 1) -> list[RunCommand]:
+    return RunDecider(PLACE, concurrent).decide(runs, 0)
+
+
+def lost(times: int) -> list[Any]:
+    """So many attempts are over without an end; another one is at work."""
+    records: list[Any] = [submitted()]
+    for attempt in range(1, times + 1):
+        records += [began(attempt), AttemptLost(attempt=attempt, reason="killed")]
+    return [*records, began(times + 1)]
+
+
+def test_runs_begin_in_order_a_bounded_number_at_a_time() -> None:
+    """First come, first served; of one pipeline one run, so that the next in line goes first."""
+    one, two = facts(submitted("one", at_us=2)), facts(submitted("two", at_us=1))
+    other = facts(submitted("other", name="ships", at_us=3))
+    runs = [one, two, other]
+    assert [waiting.run for waiting in queue_of(runs)] == ["two", "one", "other"]
+    assert decide(*runs) == [BeginAttempt("two", 1)]
+    assert decide(*runs, concurrent=2) == [BeginAttempt("two", 1), BeginAttempt("other", 1)]
+    busy = facts(submitted("busy"), began(), alive=True)
+    assert decide(busy, *runs) == []
+    assert decide(busy, *runs, concurrent=3) == [BeginAttempt("other", 1)]
+
+
+def test_a_living_process_is_left_alone() -> None:
+    """Also after a restart of the service: what was begun in its work folder is its own."""
+    assert decide(facts(submitted(), began(), alive=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("records", "seen", "state", "said"),
+    [
+        ([submitted(), began()], {"outcome": DONE}, "FINISHED", ""),
+        ([submitted(), began()], {"outcome": BROKEN}, "FAILED", "division by zero"),
+        ([submitted(), began(), CANCEL], {"outcome": DONE, "decided": True}, "FINISHED", "decided already"),
+        ([submitted(), began(), CANCEL], {"outcome": BROKEN}, "CANCELED", "nothing of it is visible"),
+        ([submitted(), began(), CANCEL], {}, "CANCELED", "nothing of it is visible"),
+        ([submitted(), CANCEL], {}, "CANCELED", "before it began"),
+        ([submitted(), began(place="there")], {}, "FAILED", "began on one, in a work folder that"),
+        (lost(2), {"last_lines": "Killed"}, "FAILED", "given up after 3 attempts"),
+        (lost(2), {"decided": True}, "FAILED", "submitted again with --run-id nightly"),
+    ],
+)
+def test_how_a_run_ends(records: list[Any], seen: dict[str, Any], state: str, said: str) -> None:
+    """What is decided becomes visible, what is not is not: the end says which."""
+    [command] = decide(facts(*records, **seen))
+    assert isinstance(command, EndRun)
+    assert command.state == state
+    assert said in command.reason
+    assert command.outcome == seen.get("outcome") or state == "CANCELED"
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [{"last_lines": "Killed"}, {"decided": True}, {"decided": True, "outcome": BROKEN}],
+)
+def test_a_lost_attempt_is_followed_by_another(seen: dict[str, Any]) -> None:
+    """A process that is gone without a word, and one that failed between decision and visibility."""
+    [command] = decide(facts(*lost(1), **seen))
+    assert isinstance(command, LoseAttempt)
+    assert command.attempt == 2
+    assert "killed" in command.reason or command.reason == "division by zero"
+
+
+def test_a_cancelled_run_that_is_decided_is_carried_to_its_end() -> None:
+    """Its process is not killed; if it died anyway, another attempt makes the rest visible."""
+    assert decide(facts(submitted(), began(), CANCEL, alive=True, decided=True)) == []
+    gone = facts(submitted(), began(), CANCEL, decided=True)
+    assert isinstance(decide(gone)[0], LoseAttempt)
+    waiting = facts(*gone.history.records, AttemptLost(attempt=1, reason="killed"), decided=True)
+    assert decide(waiting) == [BeginAttempt("nightly", 2)]
+
+
+def test_a_cancelled_process_is_asked_to_end_and_then_made_to() -> None:
+    """SIGTERM once; SIGKILL when the time for it is over."""
+    decider = RunDecider(PLACE, 1)
+    runs = [facts(submitted(), began(), CANCEL, alive=True)]
+    assert decider.decide(runs, 100) == [StopProcess("nightly", forced=False)]
+    assert decider.decide(runs, 99 + GRACE_MS) == []
+    assert decider.decide(runs, 100 + GRACE_MS) == [StopProcess("nightly", forced=True)]
+    ended = [replace(runs[0], alive=False)]
+    assert decider.decide(ended, 101 + GRACE_MS) == [
+        EndRun("nightly", "CANCELED", "asked by a client; nothing of it is visible")
+    ]
+
+
+def test_a_process_that_has_said_how_it_ended_is_not_waited_for_for_ever() -> None:
+    """A Spark that does not stop must not hold up the others."""
+    decider = RunDecider(PLACE, 1)
+    runs = [facts(submitted(), began(), alive=True, outcome=DONE)]
+    assert decider.decide(runs, 0) == decider.decide(runs, LEAVE_MS - 1) == []
+    assert decider.decide(runs, LEAVE_MS) == [StopProcess("nightly", forced=False)]
+
+
+def test_submitted_again_it_has_all_its_attempts_anew() -> None:
+    """Attempts are counted on, but only those since then are held against it."""
+    records = [*lost(2), RunEnded(state="FAILED"), submitted(request="r3")]
+    assert decide(facts(*records)) == [BeginAttempt("nightly", 4)]
+    assert isinstance(decide(facts(*records, began(4)))[0], LoseAttempt)
+
+
+# -- histories -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class World:
+    """Runs whose processes do what a test draws, and the service that obeys its decider."""
+
+    runs: dict[str, RunFacts]
+    decider: RunDecider
+    now_ms: int = 0
+
+    def tick(self) -> None:
+        """The service acts once."""
+        self.now_ms += 1_000
+        open_runs = [run for run in self.runs.values() if run.history.ended is None]
+        for command in self.decider.decide(open_runs, self.now_ms):
+            self._obey(command)
+
+    def _obey(self, command: RunCommand) -> None:
+        known = self.runs[command.run]
+        match command:
+            case BeginAttempt(attempt=attempt):
+                record: Any = AttemptBegan(attempt=attempt, place=PLACE, host="one")
+                known = replace(known, alive=True, outcome=None)
+            case LoseAttempt(attempt=attempt, reason=reason):
+                record = AttemptLost(attempt=attempt, reason=reason)
+            case EndRun(state=state):
+                assert not known.alive, "ended while its process lives"
+                record = RunEnded(state=state)
+            case StopProcess(forced=forced):
+                self.runs[command.run] = replace(known, alive=known.alive and not forced)
+                return
+        self.runs[command.run] = replace(known, history=known.history.after(record))
+
+
+PROCESS = st.sampled_from(["works", "works", "decides", "finishes", "fails", "dies", "ends", "cancelled"])
+
+
+@given(st.data(), st.integers(1, 3))
+def test_whatever_happens_every_run_ends_as_its_results_are(data: st.DataObject, concurrent: int) -> None:
+    """FINISHED is said of decided runs only, CANCELED of undecided ones only; never are too many at work."""
+    names = ["flights", "ships", "flights", "trains"]
+    runs = {
+        f"run-{index}": RunFacts(history_of([submitted(f"run-{index}", name=name, at_us=index)]))
+        for index, name in enumerate(names)
+    }
+    world = World(runs, RunDecider(PLACE, concurrent))
+    for _ in range(data.draw(st.integers(0, 40), "ticks")):
+        run = data.draw(st.sampled_from(sorted(runs)), "run")
+        _happen(world, run, data.draw(PROCESS, "event"))
+        world.tick()
+        working = [facts for facts in runs.values() if facts.history.attempt is not None]
+        assert len(working) <= concurrent
+        assert len({facts.history.submitted.name for facts in working}) == len(working)
+        if data.draw(st.booleans(), "the service is started again"):
+            world.decider = RunDecider(PLACE, concurrent)
+    for _ in range(60 * MAX_ATTEMPTS * len(runs)):
+        for name, facts in runs.items():
+            if facts.alive:
+                _happen(world, name, "dies")
+        world.tick()
+    for facts in runs.values():
+        ended = facts.history.ended
+        assert ended is not None
+        assert len(facts.history.attempts) <= MAX_ATTEMPTS
+        assert ended.state != "CANCELED" or not facts.decided
+        assert ended.state != "FINISHED" or facts.decided
+
+
+def _happen(world: World, run: str, event: str) -> None:
+    """Something about one run that is no decision of the service."""
+    known = world.runs[run]
+    if known.history.ended is not None:
+        return
+    if event == "cancelled" and not known.history.cancel_asked:
+        known = replace(known, history=known.history.after(CANCEL))
+    elif known.alive and known.outcome is None:
+        match event:
+            case "decides":
+                known = replace(known, decided=True)
+            case "finishes":
+                known = replace(known, decided=True, outcome=DONE)
+            case "fails":
+                known = replace(known, outcome=BROKEN)
+            case "dies":
+                known = replace(known, alive=False)
+            case _:
+                pass
+    if event in ("ends", "dies") and known.outcome is not None:
+        known = replace(known, alive=False)
+    world.runs[run] = known

@@ -1,0 +1,252 @@
+"""The exchange: what goes in comes out once, in order, in the partition of its key group."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, timedelta
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.adapters.memory import MemoryLog
+from penstock.batches import EVENT_TIME
+from penstock.graph.executiongraph import exchange_topic
+from penstock.graph.jobgraph import JobEdge, Link
+from penstock.ports import NewRecord
+from penstock.protocol.frames import MAX_ROWS, Channel, Frame, FrameKind
+from penstock.protocol.keygroups import subtask_of
+from penstock.protocol.messages import Deploy, SubtaskId
+from penstock.protocol.outputs import OutputId, OutputLedger
+from penstock.state.hashing import key_groups
+from penstock.task.exchange import Coalescer, ExchangeWriter, decode_payload, encode_payload, frame_schema
+from penstock.task.exchange_io import FrameSender
+from penstock.types import (
+    BINARY,
+    BOOLEAN,
+    DATE,
+    DURATION,
+    FLOAT64,
+    INT32,
+    INT64,
+    STRING,
+    TIMESTAMP,
+    Field,
+    ListType,
+    Schema,
+    StructType,
+    schema_to_json,
+)
+
+SCHEMA = Schema((Field("key", INT64), Field("n", INT64)))
+MAX_PARALLELISM = 240
+ATTEMPT = "ab" * 16
+
+
+def edge(schema: Schema = SCHEMA, keys: tuple[str, ...] = ("key",), event_time: bool = True) -> JobEdge:
+    return JobEdge("v0", Link("n0", None, keys), "hash" if keys else "rebalance", schema_to_json(schema), event_time)
+
+
+class Sent:
+    """A writer whose frames are kept."""
+
+    def __init__(self, partitions: int, the_edge: JobEdge | None = None) -> None:
+        self.edge = the_edge or edge()
+        self.frames: list[tuple[OutputId, Frame, bytes]] = []
+        outputs = [OutputId("v1", 0, partition) for partition in range(partitions)]
+        self.ledger = OutputLedger("a" * 32, 0, outputs, 1 << 20)
+        self.writer = ExchangeWriter(outputs, self.edge, MAX_PARALLELISM, self.ledger, self.keep)
+
+    def keep(self, output: OutputId, frame: Frame, payload: bytes) -> None:
+        self.frames.append((output, frame, payload))
+
+    def rows(self, partition: int) -> pl.DataFrame:
+        schema = frame_schema(self.edge)
+        parts = [
+            decode_payload(memoryview(payload), schema)
+            for output, frame, payload in self.frames
+            if output.partition == partition and frame.kind is FrameKind.DATA
+        ]
+        return pl.concat(parts) if parts else pl.DataFrame(schema={"key": pl.Int64, "n": pl.Int64})
+
+
+def frame_of(keys: list[int], first: int = 0) -> pl.DataFrame:
+    count = len(keys)
+    numbers = list(range(first, first + count))
+    return pl.DataFrame(
+        {"key": keys, "n": numbers, EVENT_TIME: numbers},
+        schema={"key": pl.Int64, "n": pl.Int64, EVENT_TIME: pl.Int64},
+    )
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.lists(st.integers(-5, 5), max_size=20), max_size=8), st.integers(1, 5))
+def test_every_row_arrives_once_in_the_partition_of_its_key_group(batches, partitions):
+    """Splitting loses nothing, doubles nothing, and keeps the order of a key."""
+    sent = Sent(partitions)
+    total = 0
+    for keys in batches:
+        sent.writer.rows(frame_of(keys, total))
+        total += len(keys)
+    sent.writer.flush()
+    arrived = [row for partition in range(partitions) for row in sent.rows(partition)["n"].to_list()]
+    assert sorted(arrived) == list(range(total))
+    for partition in range(partitions):
+        rows = sent.rows(partition)
+        for key, of_key in rows.group_by("key"):
+            assert of_key["n"].is_sorted(), key
+        groups = key_groups(rows, ["key"], MAX_PARALLELISM).to_list()
+        assert {subtask_of(group, partitions, MAX_PARALLELISM) for group in groups} <= {partition}
+
+
+def test_a_watermark_never_overtakes_rows():
+    """Rows that wait are cut before the watermark; of several watermarks only the newest is sent."""
+    sent = Sent(1)
+    sent.writer.rows(frame_of([1, 2]))
+    sent.writer.watermark(5)
+    sent.writer.watermark(7)
+    assert sent.frames == []
+    sent.writer.flush()
+    assert [frame.kind for _, frame, _ in sent.frames] == [FrameKind.DATA, FrameKind.WATERMARK]
+    assert sent.frames[1][1].watermark == 7
+    assert not sent.writer.waiting
+
+
+def test_full_buffers_are_cut_into_bounded_frames():
+    """A frame has at most 64k rows and carries on the sequence and the row ordinals."""
+    sent = Sent(1)
+    sent.writer.rows(frame_of(list(range(MAX_ROWS * 2 + 10))))
+    sent.writer.flush()
+    frames = [frame for _, frame, _ in sent.frames]
+    assert sum(frame.rows for frame in frames) == MAX_ROWS * 2 + 10
+    assert max(frame.rows for frame in frames) <= MAX_ROWS
+    assert [frame.seq for frame in frames] == list(range(len(frames)))
+    ordinals = [sum(earlier.rows for earlier in frames[:index]) for index in range(len(frames))]
+    assert [frame.ordinal for frame in frames] == ordinals
+
+
+def test_without_keys_batches_take_turns():
+    """Rebalancing hands whole batches out round robin."""
+    sent = Sent(2, edge(keys=()))
+    for start in range(4):
+        sent.writer.rows(frame_of([1, 1, 1], start * 3))
+    sent.writer.flush()
+    assert sent.rows(0).height == sent.rows(1).height == 6
+
+
+def test_idleness_is_sent_once_and_ends_with_rows():
+    """An idle writer says so once; rows end it."""
+    sent = Sent(1)
+    sent.writer.idle()
+    sent.writer.idle()
+    assert [frame.kind for _, frame, _ in sent.frames] == [FrameKind.IDLE]
+    sent.writer.rows(frame_of([1]))
+    sent.writer.idle()
+    assert [frame.kind for _, frame, _ in sent.frames] == [FrameKind.IDLE, FrameKind.DATA, FrameKind.IDLE]
+
+
+def test_every_column_type_survives_a_frame():
+    """Payloads carry all types, nulls and nesting exactly."""
+    schema = Schema(
+        (
+            Field("i", INT32, True),
+            Field("f", FLOAT64, True),
+            Field("s", STRING, True),
+            Field("b", BINARY, True),
+            Field("o", BOOLEAN, True),
+            Field("d", DATE, True),
+            Field("t", TIMESTAMP, True),
+            Field("u", DURATION, True),
+            Field("l", ListType(STRING), True),
+            Field("r", StructType((Field("x", INT64, True),)), True),
+        )
+    )
+    rows = {
+        "i": [1, None],
+        "f": [float("inf"), None],
+        "s": ["ä", None],
+        "b": [b"\x00", None],
+        "o": [True, None],
+        "d": [date(2001, 1, 1), None],
+        "t": [datetime(2001, 1, 1, tzinfo=UTC), None],
+        "u": [timedelta(seconds=1), None],
+        "l": [["a", None], None],
+        "r": [{"x": 1}, None],
+    }
+    frame = pl.DataFrame(rows, schema=schema.polars())
+    arrow = frame_schema(edge(schema, (), event_time=False))
+    back = decode_payload(memoryview(encode_payload(frame)), arrow)
+    assert back.schema == frame.schema
+    assert back.equals(frame)
+
+
+def test_small_frames_are_joined_before_an_operator_is_called():
+    """The coalescer keeps order and calls once."""
+    called: list[pl.DataFrame] = []
+    coalescer = Coalescer(called.append)
+    for start in range(5):
+        coalescer.add(frame_of([start], start))
+    assert called == []
+    coalescer.flush()
+    coalescer.flush()
+    assert [frame["n"].to_list() for frame in called] == [[0, 1, 2, 3, 4]]
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_barrier_goes_to_every_partition(partitions):
+    """Every consumer sees every barrier."""
+    sent = Sent(partitions)
+    sent.writer.barrier(7, "ab" * 8, "aligned")
+    assert [(output.partition, frame.checkpoint) for output, frame, _ in sent.frames] == [
+        (partition, 7) for partition in range(partitions)
+    ]
+
+
+class HeldLog(MemoryLog):
+    """A log that confirms an append only when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[tuple[int, asyncio.Event]] = []
+
+    async def append(self, topic: str, partition: int, records: Sequence[NewRecord]) -> int:
+        end, confirm = await super().append(topic, partition, records), asyncio.Event()
+        self.held.append((partition, confirm))
+        await confirm.wait()
+        return end
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition; fail after a deadline."""
+    async with asyncio.timeout(30):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0)
+
+
+async def test_a_frame_is_confirmed_only_when_its_append_returns():
+    """What stands in the log is not confirmed yet, and each partition is confirmed by its own append."""
+    log, confirmed = HeldLog(), list[tuple[int, int]]()
+    await log.create_topic(exchange_topic("j", "k", 0), 2)
+    deploy = Deploy(
+        epoch=1, job="j", attempt=ATTEMPT, attempt_number=1, subtask=SubtaskId("s", 0), worker="w", generation=0,
+        restore=None, start_offset=0,
+    )  # fmt: skip
+    sender = FrameSender(deploy, log, lambda event: confirmed.append((event.output.partition, event.seq)))
+    for seq in (0, 1):
+        sender.enqueue(OutputId("k", 0, 0), Frame(FrameKind.DATA, ATTEMPT, Channel(0, 0), seq), b"rows")
+    sender.enqueue(OutputId("k", 0, 1), Frame(FrameKind.DATA, ATTEMPT, Channel(0, 0), 0), b"rows")
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(sender.run())
+        await until(lambda: len(log.held) == 2)
+        assert confirmed == []
+        dict(log.held)[0].set()
+        await until(lambda: bool(confirmed))
+        assert confirmed == [(0, 0), (0, 1)]
+        dict(log.held)[1].set()
+        await until(lambda: len(confirmed) == 3)
+        running.cancel()
+    assert confirmed[2:] == [(1, 0)]

@@ -1,0 +1,133 @@
+"""Session windows against the brute-force model, and the corners of Flink's merging windows."""
+
+from __future__ import annotations
+
+import pytest
+from brute_force import Groups, SessionModel
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from window_cases import GROUPS, LATE, comparable, emitted, frame_of, group_of, histories, late_rows, run, window_node
+
+from penstock.errors import IncompatibleStateError
+from penstock.graph.logical import RETRACTED, SessionWindow
+from penstock.task.operators import session_window
+from penstock.testing.harness import OperatorHarness
+from penstock.times import MAX_WATERMARK
+
+TIMES = st.integers(-50, 150)
+GAPS = st.sampled_from([1, 5, 12, 30])
+
+
+def standing(harness):
+    """What a table by key and window holds at the end: a later result replaces an earlier one or retracts it."""
+    table = {}
+    for frame in harness.collected.frames:
+        bounds = [frame[name].to_physical().to_list() for name in ("window_start", "window_end")]
+        values = [tuple(value) for value in frame["values"].to_list()]
+        rows = zip(zip(frame["key"].to_list(), *bounds, strict=True), frame[RETRACTED].to_list(), values, strict=True)
+        for window, retracted, held in rows:
+            if retracted:
+                assert table.pop(window) == held
+            else:
+                table[window] = held
+    return [(*window, held) for window, held in table.items()]
+
+
+@settings(max_examples=60, deadline=None)
+@given(gap=GAPS, steps=histories(TIMES), parallelism=st.integers(1, 4), pending=st.sampled_from([1, 10_000]))
+def test_any_batching_watermarks_and_restores_give_what_row_by_row_gives(gap, steps, parallelism, pending):
+    """Without lateness every session is sent once, and late are exactly the rows that Flink calls late."""
+    model = SessionModel(gap, 0, Groups(group_of))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session_window, "_PENDING_ROWS", pending)
+        harness = run(window_node(SessionWindow(gap), late=LATE), steps, model, parallelism)
+    assert comparable(emitted(harness)) == comparable(model.emitted)
+    assert comparable(late_rows(harness)) == comparable(model.late)
+
+
+@settings(max_examples=50, deadline=None)
+@given(gap=GAPS, steps=histories(TIMES), parallelism=st.integers(1, 4), lateness=st.sampled_from([1, 7, 40]))
+def test_with_lateness_the_last_result_of_every_session_is_the_models(gap, steps, parallelism, lateness):
+    """Corrections depend on batches; what stands at the end does not, and has every row that was not late once."""
+    model = SessionModel(gap, lateness, Groups(group_of))
+    harness = run(window_node(SessionWindow(gap), lateness=lateness, late=LATE), steps, model, parallelism)
+    assert comparable(standing(harness)) == comparable([(*window, held) for window, held in model.standing.items()])
+    assert comparable(late_rows(harness)) == comparable(model.late)
+
+
+def test_a_late_row_that_joins_two_results_retracts_both():
+    """Three rows came and three are counted: the sessions that were sent first are not beside the merged one."""
+    harness = OperatorHarness(window_node(SessionWindow(10), lateness=100), max_parallelism=GROUPS)
+    harness.frame(frame_of([("a", 0, 1), ("a", 18, 2)]))
+    harness.watermark(50)
+    harness = harness.restored(harness.snapshot())
+    harness.frame(frame_of([("a", 9, 3)]))
+    sent = [row for frame in harness.collected.frames for row in frame.select("rows", RETRACTED).rows()]
+    assert sent == [(1, False), (1, False), (1, True), (1, True), (3, False)]
+    assert standing(harness) == [("a", 0, 28, (1, 3, 2))]
+
+
+def test_a_result_is_retracted_at_once_when_a_row_in_time_carries_its_session_on():
+    """The longer session is sent when it is over; until then nothing stands, also across a restore."""
+    harness = OperatorHarness(window_node(SessionWindow(10), lateness=100), max_parallelism=GROUPS)
+    harness.frame(frame_of([("a", 0, 1)]))
+    harness.watermark(9)
+    harness.frame(frame_of([("a", 10, 2)]))
+    assert standing(harness) == []
+    harness = harness.restored(harness.snapshot())
+    harness.watermark(MAX_WATERMARK)
+    assert standing(harness) == [("a", 0, 20, (1, 2))]
+
+
+def test_rows_exactly_one_gap_apart_share_a_session():
+    """Flink's TimeWindow.intersects counts windows that only touch; one microsecond more parts them."""
+    harness = OperatorHarness(window_node(SessionWindow(10)))
+    harness.frame(frame_of([("a", 0, 1), ("a", 10, 2), ("a", 21, 3)]))
+    harness.watermark(MAX_WATERMARK)
+    assert [row[:3] for row in emitted(harness)] == [("a", 0, 20), ("a", 21, 31)]
+
+
+def test_a_row_between_two_sessions_joins_them():
+    """Three parts that arrived apart become one session."""
+    harness = OperatorHarness(window_node(SessionWindow(10)))
+    for row in [("a", 0, 1), ("a", 18, 2), ("a", 9, 3)]:
+        harness.frame(frame_of([row]))
+        harness = harness.restored(harness.snapshot())
+    harness.watermark(MAX_WATERMARK)
+    assert emitted(harness) == [("a", 0, 28, (1, 3, 2))]
+
+
+def test_short_sessions_inside_a_long_one_belong_to_it():
+    """What counts is the furthest row before, not the last: two parts far from each other lie in the same session."""
+    harness = OperatorHarness(window_node(SessionWindow(10)))
+    harness.frame(frame_of([("a", time, time) for time in range(0, 101, 10)]))
+    harness = harness.restored(harness.snapshot())
+    harness.frame(frame_of([("a", 15, 1), ("a", 55, 2), ("b", 12, 3)]))
+    harness.watermark(MAX_WATERMARK)
+    assert [row[:3] for row in emitted(harness)] == [("b", 12, 22), ("a", 0, 110)]
+
+
+def test_an_old_row_is_saved_by_an_open_session_it_touches_but_only_if_that_came_first():
+    """The order of arrival decides, as it does in Flink, and not how rows were batched."""
+    rows = [("a", 85, 1), ("a", 92, 2)]
+    for batches in ([rows], [rows[:1], rows[1:]]):
+        harness = OperatorHarness(window_node(SessionWindow(10), late=LATE))
+        harness.watermark(100)
+        for batch in batches:
+            harness.frame(frame_of(batch))
+        harness.watermark(MAX_WATERMARK)
+        assert late_rows(harness) == [("a", 85, 1)]
+    harness = OperatorHarness(window_node(SessionWindow(10), late=LATE))
+    harness.watermark(100)
+    harness.frame(frame_of(rows[::-1]))
+    harness.watermark(MAX_WATERMARK)
+    assert late_rows(harness) == []
+    assert emitted(harness) == [("a", 85, 102, (1, 2))]
+
+
+def test_a_snapshot_with_another_gap_is_refused():
+    """Stored sessions were cut with one gap and cannot be continued with another."""
+    harness = OperatorHarness(window_node(SessionWindow(10)), max_parallelism=GROUPS)
+    harness.frame(frame_of([("a", 0, 1)]))
+    with pytest.raises(IncompatibleStateError, match="a gap of 10us, the pipeline has 20us"):
+        OperatorHarness(window_node(SessionWindow(20)), max_parallelism=GROUPS, restored=harness.snapshot())

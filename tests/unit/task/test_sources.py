@@ -1,0 +1,301 @@
+"""The source of a subtask: splits, positions, watermarks over splits, idleness, bad records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from penstock.connectors import files, iterables
+from penstock.connectors.base import Fetched, ReadContext, Split
+from penstock.errors import BadRecordError, ExternalError
+from penstock.task.operator import OperatorMetrics
+from penstock.task.sources import SourceBatch, SourceDriver, owner_of
+from penstock.times import to_micros
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@dataclass
+class Event:
+    n: int
+    at: datetime
+
+
+class Time:
+    """A monotonic clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.ms = 0
+
+    def __call__(self) -> int:
+        return self.ms
+
+
+def driver(source, subtask: int = 0, parallelism: int = 1, time: Time | None = None) -> SourceDriver:
+    clock = time or Time()
+
+    async def remember(split, position):
+        return position
+
+    context = ReadContext(lambda: 0, clock, parallelism)
+    return SourceDriver(source, subtask, parallelism, context, OperatorMetrics(), remember)
+
+
+async def drain(reader: SourceDriver) -> list[SourceBatch]:
+    """All batches up to the end."""
+    batches: list[SourceBatch] = []
+    for _ in range(1_000):
+        batches.append(await reader.step())
+        if batches[-1].exhausted:
+            return batches
+    pytest.fail("the source did not end")
+
+
+def numbers(batches: list[SourceBatch]) -> list[int]:
+    return [n for batch in batches if batch.frame is not None for n in batch.frame["n"].to_list()]
+
+
+def write(path: Path, *events: tuple[int, int]) -> None:
+    lines = [f'{{"n":{n},"at":"{(START + timedelta(seconds=s)).isoformat()}"}}' for n, s in events]
+    path.write_text("\n".join(lines) + "\n")
+
+
+class Splits(iterables.Source):
+    """Splits that are found only while somebody answers; each begins where it is opened."""
+
+    bounded = False
+    names = ("0",)
+    opened: tuple[object, ...] = ()
+    failure: Exception | None = None
+
+    def discover(self):
+        if self.failure is not None:
+            raise self.failure
+        return [Split(name) for name in self.names]
+
+    def resolve(self, split, *, late):
+        return 1
+
+    def open(self, split, position, context):
+        self.opened = (*self.opened, position)
+        return super().open(split, None, context)
+
+
+async def test_a_split_begins_where_an_earlier_attempt_began_it():
+    """What was recorded first wins over what the source would say now: rows between the two would be lost."""
+
+    async def recorded(_split, _position):
+        return 0
+
+    source = Splits(lambda: iter(()), schema=Event)
+    reader = SourceDriver(source, 0, 1, ReadContext(lambda: 0, Time(), 1), OperatorMetrics(), recorded)
+    await reader.open(())
+    assert source.opened == (0,)
+    await reader.close()
+
+
+async def test_new_splits_can_wait_for_an_answer():
+    """A broker that is away for two minutes ends no attempt; a longer absence, and what no retry can help, do."""
+    source, time = Splits(lambda: iter(()), schema=Event), Time()
+    reader = driver(source, time=time)
+    await reader.open(())
+    source.failure = ExternalError("nobody answers")
+    for time.ms in range(10_000, 120_001, 10_000):
+        await reader.step()
+    source.failure, source.names, time.ms = None, ("0", "1"), 130_000
+    await reader.step()
+    assert source.opened == (1, 1)
+    source.failure, time.ms = ExternalError("nobody answers"), 250_001
+    with pytest.raises(ExternalError, match="nobody answers"):
+        await reader.step()
+    await reader.close()
+
+
+async def test_a_snapshot_continues_exactly_there(tmp_path):
+    """Entries taken between two batches are where the next reader begins."""
+    write(tmp_path / "a.jsonl", *((n, n) for n in range(10)))
+    source = files.Source(tmp_path, schema=Event, event_time="at", batch_rows=3)
+    first = driver(source)
+    await first.open(())
+    before = [await first.step(), await first.step()]
+    entries = first.entries()
+    await first.close()
+    second = driver(source)
+    await second.open(entries)
+    after = await drain(second)
+    await second.close()
+    assert numbers(before) + numbers(after) == list(range(10))
+
+
+async def test_the_watermark_is_the_minimum_over_splits(tmp_path):
+    """A split that is behind holds the watermark back; one that has ended does not."""
+    write(tmp_path / "a.jsonl", (1, 100))
+    write(tmp_path / "b.jsonl", (2, 10), (3, 20))
+    source = files.Source(tmp_path, schema=Event, event_time="at", batch_rows=1)
+    reader = driver(source)
+    await reader.open(())
+    batches = await drain(reader)
+    await reader.close()
+    watermarks = [batch.watermark for batch in batches if batch.watermark is not None]
+    assert watermarks == sorted(watermarks)
+    assert watermarks[0] == to_micros(START + timedelta(seconds=10)) - 1
+    assert numbers(batches)[:2] == [1, 2]
+
+
+async def test_splits_are_owned_by_exactly_one_subtask(tmp_path):
+    """Together the subtasks read everything, each split once."""
+    for name in range(7):
+        write(tmp_path / f"{name}.jsonl", (name, name))
+    source = files.Source(tmp_path, schema=Event, event_time="at")
+    seen: list[int] = []
+    for subtask in range(3):
+        reader = driver(source, subtask, 3)
+        await reader.open(())
+        seen += numbers(await drain(reader))
+        await reader.close()
+    assert sorted(seen) == list(range(7))
+    assert owner_of("5", 3) == 2
+    assert owner_of("some/path.jsonl", 4) == owner_of("some/path.jsonl", 4)
+
+
+async def test_bad_records_follow_the_policy(tmp_path):
+    """`fail` names the place, `skip` counts, `dead_letter` hands the record on."""
+    path = tmp_path / "a.jsonl"
+    write(path, (1, 1))
+    path.write_text(path.read_text() + "not json\n")
+
+    def source(policy: str):
+        return files.Source(path, schema=Event, event_time="at", bad_rows=policy)
+
+    failing = driver(source("fail"))
+    await failing.open(())
+    with pytest.raises(BadRecordError, match=r"a\.jsonl, line 2.*bad_rows='skip'"):
+        await drain(failing)
+    await failing.close()
+    skipping = driver(source("skip"))
+    await skipping.open(())
+    assert numbers(await drain(skipping)) == [1]
+    assert skipping._judge.metrics.bad_rows == 1
+    await skipping.close()
+    setting_aside = driver(source("dead_letter"))
+    await setting_aside.open(())
+    dead = [batch.dead for batch in await drain(setting_aside) if batch.dead is not None]
+    assert pl.concat(dead)["raw"].to_list() == [b"not json"]
+    await setting_aside.close()
+
+
+async def test_a_silent_split_becomes_idle():
+    """After `idle_after` without rows the split no longer holds anything back."""
+    time = Time()
+
+    class Silent:
+        async def read(self, max_rows):
+            return None
+
+        def position(self):
+            return None
+
+        async def close(self):
+            pass
+
+    source = iterables.Source([], schema=Event, event_time="at", idle_after="1s", bounded=False)
+    reader = driver(source, time=time)
+    await reader.open(())
+    (state,) = reader._splits.values()
+    await state.reader.close()
+    state.reader = Silent()
+    assert not (await reader.step()).became_idle
+    time.ms = 1_500
+    assert (await reader.step()).became_idle
+    assert not (await reader.step()).became_idle
+    await reader.close()
+
+
+class Fed:
+    """The reader of a split that is given its rows one by one, by the seconds of their event times."""
+
+    def __init__(self) -> None:
+        self.waiting: list[int] = []
+
+    async def read(self, max_rows):
+        if not self.waiting:
+            return None
+        second = self.waiting.pop(0)
+        return Fetched(pl.DataFrame({"n": [second], "at": [START + timedelta(seconds=second)]}))
+
+    def position(self):
+        return 0
+
+    async def close(self):
+        pass
+
+
+class FedSplits(Splits):
+    """Splits whose readers are `Fed`."""
+
+    def open(self, split, position, context):
+        self.__dict__.setdefault("readers", {})[split.id] = reader = Fed()
+        return reader
+
+
+async def fed(reader: SourceDriver, source: FedSplits, split: str, second: int) -> list[int]:
+    """Feed a row to a split and read on until all have been asked; the watermarks in seconds, rounded up."""
+    source.readers[split].waiting.append(second)
+    batches = [await reader.step() for _ in range(2 * len(source.readers))]
+    origin = to_micros(START)
+    return [(batch.watermark + 1 - origin) // 1_000_000 for batch in batches if batch.watermark is not None]
+
+
+async def test_a_subtask_without_splits_is_idle_until_one_is_found():
+    """It would hold event time back for ever. A split that is found later is waited for until it says how far it is."""
+    source, time = FedSplits(lambda: iter(()), schema=Event, event_time="at"), Time()
+    source.names = ("0", "1")
+    reader = driver(source, 2, 3, time)
+    await reader.open(())
+    assert [(await reader.step()).became_idle for _ in range(3)] == [True, False, False]
+    source.names, time.ms = ("0", "1", "2"), 10_000
+    assert not (await reader.step()).became_idle
+    assert await fed(reader, source, "2", 5) == [5]
+    source.names, time.ms = ("0", "1", "2", "5"), 20_000
+    await reader.step()
+    assert await fed(reader, source, "2", 9) == []
+    assert await fed(reader, source, "5", 7) == [7]
+    await reader.close()
+
+
+async def test_splits_that_are_read_leave_the_subtask_of_an_unbounded_source_idle():
+    """More may be found; a bounded source is at its end then, and says that instead."""
+    source = iterables.Source([Event(1, START)], event_time="at", bounded=False)
+    reader = driver(source)
+    await reader.open(())
+    batches = [await reader.step() for _ in range(5)]
+    assert numbers(batches) == [1]
+    assert [batch.became_idle for batch in batches].count(True) == 1
+    await reader.close()
+
+
+async def test_an_idle_split_that_resumes_behind_the_others_does_not_stop_event_time():
+    """Until it has caught up; also where a snapshot was taken meanwhile."""
+    source, time = FedSplits(lambda: iter(()), schema=Event, event_time="at", idle_after="1s"), Time()
+    source.names = ("0", "1")
+    reader = driver(source, time=time)
+    await reader.open(())
+    assert await fed(reader, source, "0", 10) == []
+    assert await fed(reader, source, "1", 20) == [10]
+    time.ms = 1_500
+    assert await fed(reader, source, "1", 30) == [20, 30]
+    assert await fed(reader, source, "0", 15) == []
+    assert await fed(reader, source, "1", 40) == [40]
+    entries = reader.entries()
+    await reader.close()
+    reader = driver(source, time=time)
+    await reader.open(entries)
+    assert await fed(reader, source, "0", 20) == [40]
+    assert await fed(reader, source, "1", 50) == [50]
+    assert await fed(reader, source, "0", 55) == []
+    assert await fed(reader, source, "1", 60) == [55]
+    await reader.close()

@@ -1,0 +1,201 @@
+"""Tumbling and sliding windows against the brute-force model, and what users see of them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import polars as pl
+import pytest
+from brute_force import Groups, SlidingModel
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from window_cases import (
+    GROUPS,
+    LATE,
+    comparable,
+    emitted,
+    frame_of,
+    group_of,
+    histories,
+    late_rows,
+    run,
+    window_node,
+)
+
+from penstock.batches import EVENT_TIME
+from penstock.errors import IncompatibleStateError
+from penstock.expressions import col, count
+from penstock.graph.logical import SlidingWindow, TumblingWindow
+from penstock.task.operators import window_aggregate, window_panes
+from penstock.testing.harness import OperatorHarness
+from penstock.times import MAX_WATERMARK
+from penstock.types import FLOAT64, INT64, Field, Schema
+
+TIMES = st.integers(-50, 120)
+SHAPES = st.sampled_from(
+    [
+        TumblingWindow(10),
+        TumblingWindow(7, 3),
+        SlidingWindow(10, 5),
+        SlidingWindow(12, 5, 1),
+        SlidingWindow(20, 4),
+        SlidingWindow(5, 8),
+        SlidingWindow(6, 9, 2),
+    ]
+)
+
+
+def model_of(window, lateness):
+    slide = window.slide_us if isinstance(window, SlidingWindow) else window.size_us
+    return SlidingModel(window.size_us, slide, window.offset_us, lateness, Groups(group_of))
+
+
+@settings(max_examples=60, deadline=None)
+@given(window=SHAPES, steps=histories(TIMES), parallelism=st.integers(1, 4), together=st.booleans())
+def test_any_batching_watermarks_and_restores_give_what_row_by_row_gives(window, steps, parallelism, together):
+    """Without lateness every window is sent exactly once, with exactly the rows of the model."""
+    model = model_of(window, 0)
+    with pytest.MonkeyPatch.context() as patch:
+        if together:
+            patch.setattr(window_aggregate, "_FEW_WINDOWS", 0)
+        else:
+            patch.setattr(window_aggregate, "_ROWS_FOR_ITS_OWN", -1)
+        harness = run(window_node(window, late=LATE), steps, model, parallelism)
+    assert comparable(emitted(harness)) == comparable(model.emitted)
+    assert comparable(late_rows(harness)) == comparable(model.late)
+
+
+@settings(max_examples=50, deadline=None)
+@given(window=SHAPES, steps=histories(TIMES), parallelism=st.integers(1, 4), lateness=st.sampled_from([1, 5, 12, 40]))
+def test_with_lateness_the_last_result_of_every_window_is_the_models(window, steps, parallelism, lateness):
+    """How many corrections are sent depends on batches; the last one of each key and window does not."""
+    model = model_of(window, lateness)
+    harness = run(window_node(window, lateness=lateness, late=LATE), steps, model, parallelism)
+    final = {(key, start): row for row in emitted(harness) for key, start in [row[:2]]}
+    expected = {(key, start): row for row in model.emitted for key, start in [row[:2]]}
+    assert comparable(list(final.values())) == comparable(list(expected.values()))
+    assert comparable(late_rows(harness)) == comparable(model.late)
+
+
+@settings(max_examples=25, deadline=None)
+@given(window=SHAPES, steps=histories(TIMES))
+def test_folding_rows_early_changes_nothing(window, steps):
+    """However small the thresholds at which rows become partials, results are the same."""
+    model = model_of(window, 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(window_panes, "_RAW_ROWS", 3)
+        patch.setattr(window_panes, "_MOST_RAW_ROWS", 6)
+        patch.setattr(window_panes, "_ALL_RAW_ROWS", 10)
+        harness = run(window_node(window, late=LATE), steps, model, 2)
+    assert comparable(emitted(harness)) == comparable(model.emitted)
+
+
+def test_results_leave_in_order_of_window_end_with_the_declared_columns():
+    """Windows fire in order; the event time of a result is the last moment of its window."""
+    harness = OperatorHarness(window_node(TumblingWindow(10)))
+    harness.frame(frame_of([("a", 25, 1), ("a", 5, 2), ("b", 12, 3)]))
+    harness.watermark(40)
+    assert [frame["window_end"].to_physical().to_list() for frame in harness.collected.frames] == [[10], [20], [30]]
+    first = harness.collected.frames[0]
+    assert first.columns == ["key", "window_start", "window_end", "rows", "total", "values", EVENT_TIME]
+    assert first["window_start"].to_list() == [datetime(1970, 1, 1, tzinfo=UTC)]
+    assert first.schema["window_start"] == pl.Datetime("us", "UTC")
+    assert harness.collected.watermarks == [40]
+
+
+def test_a_window_fires_at_its_last_moment_and_not_before():
+    """A watermark of end - 2 keeps the window open, end - 1 closes it: no row below end can come any more."""
+    harness = OperatorHarness(window_node(TumblingWindow(10)))
+    harness.frame(frame_of([("a", 5, 1)]))
+    harness.watermark(8)
+    assert harness.output() == []
+    harness.watermark(9)
+    assert len(harness.output()) == 1
+
+
+def test_late_rows_are_counted_if_nobody_asks_for_them():
+    """Without a tag late rows are dropped and the metric says how many."""
+    harness = OperatorHarness(window_node(TumblingWindow(10)))
+    harness.watermark(30)
+    harness.frame(frame_of([("a", 5, 1), ("a", 35, 2), ("b", 29, 3), ("c", 19, 4)]))
+    harness.watermark(MAX_WATERMARK)
+    assert harness.metrics[0].late_rows == 2 + 1
+    assert [row["total"] for row in harness.output()] == [2]
+
+
+def test_late_rows_keep_columns_and_event_time_on_the_side_output():
+    """The side output of late rows has the schema of the input, and their event time."""
+    harness = OperatorHarness(window_node(TumblingWindow(10), late=LATE))
+    harness.watermark(30)
+    harness.frame(frame_of([("a", 5, 1)]))
+    (late,) = harness.collected.sides["late"]
+    assert late.columns == ["key", "value", EVENT_TIME]
+    assert harness.metrics[0].late_rows == 0
+
+
+def test_a_row_within_lateness_corrects_only_the_keys_it_touched():
+    """A correction is sent at the end of the batch, for the touched key alone."""
+    harness = OperatorHarness(window_node(TumblingWindow(10), lateness=20))
+    harness.frame(frame_of([("a", 5, 1), ("b", 6, 2)]))
+    harness.watermark(15)
+    harness.frame(frame_of([("a", 7, 10)]))
+    assert [(row["key"], row["total"]) for row in harness.output()][2:] == [("a", 11)]
+    harness.watermark(28)
+    harness.frame(frame_of([("a", 8, 100)]))
+    assert harness.output()[-1]["total"] == 111
+    harness.watermark(29)
+    harness.frame(frame_of([("a", 9, 1000)]))
+    assert harness.output()[-1]["total"] == 111
+    assert harness.metrics[0].late_rows == 1
+
+
+def test_a_snapshot_of_other_windows_is_refused_by_name():
+    """Restoring a ten-microsecond window into another one says what both are."""
+    harness = OperatorHarness(window_node(TumblingWindow(10)))
+    harness.frame(frame_of([("a", 5, 1)]))
+    snapshot = harness.snapshot()
+    with pytest.raises(IncompatibleStateError, match=r"windows of 10us every 10us.*windows of 20us every 20us"):
+        OperatorHarness(window_node(TumblingWindow(20)), restored=snapshot)
+    with pytest.raises(IncompatibleStateError, match="partial aggregates"):
+        OperatorHarness(window_node(TumblingWindow(10), aggregates=[("n", count())]), restored=snapshot)
+
+
+def test_keys_of_several_columns_with_null_and_nan_are_one_key_each():
+    """NaN equals NaN, -0.0 equals 0.0 and null is a key, before and after a restore."""
+    schema = Schema((Field("x", FLOAT64, nullable=True), Field("y", INT64), Field("v", INT64)))
+    node = window_node(TumblingWindow(10), aggregates=[("total", col("v").sum())], schema=schema, keys=("x", "y"))
+    frame = pl.DataFrame(
+        {
+            "x": [float("nan"), float("nan"), 0.0, -0.0, None, None],
+            "y": [1] * 6,
+            "v": [1, 2, 4, 8, 16, 32],
+            EVENT_TIME: [1] * 6,
+        }
+    )
+    harness = OperatorHarness(node, parallelism=3, max_parallelism=GROUPS)
+    harness.frame(frame)
+    harness = harness.restored(harness.snapshot(), 2)
+    harness.frame(frame)
+    harness.watermark(MAX_WATERMARK)
+    assert sorted(row["total"] for row in harness.output()) == [6, 24, 96]
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_groups_that_had_gone_ahead_do_not_fire_twice_after_a_rescale(together, monkeypatch):
+    """Mutant 20: taking the minimum of restored watermarks would send windows of the faster subtask again."""
+    if together:
+        monkeypatch.setattr(window_aggregate, "_FEW_WINDOWS", 0)
+    model = model_of(SlidingWindow(20, 10), 0)
+    harness = OperatorHarness(window_node(SlidingWindow(20, 10), late=LATE), parallelism=2, max_parallelism=GROUPS)
+    rows = [(key, time, time) for key in "abcde" for time in (1, 11, 21, 31)]
+    harness.frame(frame_of(rows))
+    for row in rows:
+        model.row(*row)
+    for subtask, watermark in ((0, 30), (1, 12)):
+        harness.watermark(watermark, subtask)
+        model.watermark(range(4 * subtask, 4 * subtask + 4), watermark)
+    harness = harness.restored(harness.snapshot(), 1)
+    for watermark in (19, 29, 35, MAX_WATERMARK):
+        harness.watermark(watermark)
+        model.watermark(range(GROUPS), watermark)
+    assert comparable(emitted(harness)) == comparable(model.emitted)

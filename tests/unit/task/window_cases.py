@@ -1,0 +1,159 @@
+"""What the tests of windows share: nodes, histories of batches, watermarks and restores, and how they are run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+from hypothesis import strategies as st
+
+from penstock.batches import EVENT_TIME
+from penstock.expressions import AggregatePlan, Expr, col, count
+from penstock.graph.logical import Node, Window, WindowAggregate
+from penstock.process_functions import OutputTag
+from penstock.protocol.keygroups import key_group_range
+from penstock.state.hashing import key_group_of
+from penstock.testing.harness import OperatorHarness, input_node
+from penstock.times import MAX_WATERMARK
+from penstock.types import INT64, STRING, Field, Schema, row_class
+
+SCHEMA = Schema((Field("key", STRING, nullable=True), Field("value", INT64)))
+LATE: OutputTag[Any] = OutputTag("late")
+AGGREGATES: tuple[tuple[str, Expr], ...] = (
+    ("rows", count()),
+    ("total", col("value").sum()),
+    ("values", col("value").collect()),
+)
+GROUPS = 8
+KEYS = ["a", "b", "c", "d", "e", None]
+
+
+def window_node(
+    window: Window,
+    *,
+    aggregates: Sequence[tuple[str, Expr]] = AGGREGATES,
+    schema: Schema = SCHEMA,
+    keys: Sequence[str] = ("key",),
+    lateness: int = 0,
+    late: OutputTag[Any] | None = None,
+) -> Node:
+    """A window aggregate over rows of `schema`."""
+    source = input_node(schema, row_class(schema), keys, event_time=True)
+    plan = AggregatePlan.build(aggregates, schema)
+    operation = WindowAggregate(window, tuple(aggregates), lateness, late)
+    out = Schema((*schema.select(keys), *operation.window_fields, *plan.output_fields))
+    return Node("n1", operation, (source,), out, row_class(out), True, keys=tuple(keys))
+
+
+def frame_of(rows: Sequence[tuple[Any, int, int]]) -> pl.DataFrame:
+    """A batch of (key, event time, value)."""
+    return pl.DataFrame(
+        {
+            "key": pl.Series([key for key, _, _ in rows], dtype=pl.String),
+            "value": pl.Series([value for _, _, value in rows], dtype=pl.Int64),
+            EVENT_TIME: pl.Series([time for _, time, _ in rows], dtype=pl.Int64),
+        }
+    )
+
+
+def group_of(key: Any) -> int:
+    """The key group of a key of `SCHEMA`."""
+    return key_group_of((key,), (STRING,), GROUPS)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows that arrive together."""
+
+    rows: list[tuple[Any, int, int]]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Event time advances in one subtask (modulo their number), or in all."""
+
+    watermark: int
+    subtask: int | None
+
+
+@dataclass(frozen=True)
+class Restore:
+    """The job is stopped with a snapshot and goes on at another parallelism; `extra` rows of the old attempt are lost."""
+
+    parallelism: int
+    extra: list[tuple[Any, int, int]]
+
+
+Step = Batch | Mark | Restore
+
+
+def histories(times: st.SearchStrategy[int], *, restores: bool = True) -> st.SearchStrategy[list[Step]]:
+    """Sequences of steps; values number the rows, so that no two are alike."""
+    row = st.tuples(st.sampled_from(KEYS), times, st.integers(0, 10_000))
+    batch = st.builds(Batch, st.lists(row, min_size=1, max_size=12))
+    mark = st.builds(Mark, times, st.one_of(st.none(), st.integers(0, 3)))
+    restore = st.builds(Restore, st.integers(1, 4), st.lists(row, max_size=3))
+    steps = [batch, batch, mark, restore] if restores else [batch, batch, mark]
+    return st.lists(st.one_of(steps), max_size=14)
+
+
+def run(node: Node, steps: Sequence[Step], model: Any, parallelism: int = 1) -> OperatorHarness:
+    """Play a history to the operator and to the model of it, and bring both to the end of input."""
+    harness = OperatorHarness(node, parallelism=parallelism, max_parallelism=GROUPS)
+    for step in steps:
+        match step:
+            case Batch(rows):
+                harness.frame(frame_of(rows))
+                for row in rows:
+                    model.row(*row)
+            case Mark(watermark, subtask):
+                subtasks = range(parallelism) if subtask is None else [subtask % parallelism]
+                for each in subtasks:
+                    harness.watermark(watermark, each)
+                    owned = key_group_range(each, parallelism, GROUPS)
+                    model.watermark(range(owned.start, owned.end), watermark)
+            case Restore(count, extra):
+                # Rows after the barrier change nothing in the snapshot, though it is written after they came.
+                seen = (len(harness.collected.frames), {t: len(f) for t, f in harness.collected.sides.items()})
+                write = harness.freeze()
+                if extra:
+                    harness.frame(frame_of(extra))
+                parallelism = count
+                snapshot = write()
+                del harness.collected.frames[seen[0] :]
+                for tag, frames in harness.collected.sides.items():
+                    del frames[seen[1].get(tag, 0) :]
+                harness = harness.restored(snapshot, parallelism)
+    harness.watermark(MAX_WATERMARK)
+    model.watermark(range(GROUPS), MAX_WATERMARK)
+    return harness
+
+
+def emitted(harness: OperatorHarness) -> list[tuple[Any, int, int, tuple[int, ...]]]:
+    """What the operator sent, as the models write it; checks event times and counts on the way."""
+    found: list[tuple[Any, int, int, tuple[int, ...]]] = []
+    for frame in harness.collected.frames:
+        bounds = [frame[name].to_physical().to_list() for name in ("window_start", "window_end")]
+        assert frame[EVENT_TIME].to_list() == [end - 1 for end in bounds[1]]
+        assert frame["rows"].to_list() == frame["values"].list.len().to_list()
+        assert frame["total"].to_list() == frame["values"].list.sum().to_list()
+        values = [tuple(value) for value in frame["values"].to_list()]
+        found += list(zip(frame["key"].to_list(), *bounds, values, strict=True))
+    return found
+
+
+def late_rows(harness: OperatorHarness) -> list[tuple[Any, int, int]]:
+    """The late rows that the operator gave to the side output."""
+    frames = harness.collected.sides.get("late", [])
+    return [row for frame in frames for row in frame.select("key", EVENT_TIME, "value").rows()]
+
+
+def comparable(rows: Sequence[Any]) -> list[Any]:
+    """Rows in an order of their own; the values of a result as a multiset, as their order is by event time."""
+    return sorted(
+        (repr((row[0], row[1], row[2], sorted(row[3]) if isinstance(row[3], tuple) else row[3])) for row in rows)
+        if rows and len(rows[0]) == 4
+        else map(repr, rows)
+    )
