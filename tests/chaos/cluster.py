@@ -24,14 +24,13 @@ from penstock.adapters.cluster_ports import cluster_log, cluster_metadata, clust
 from penstock.api.loading import load_pipeline
 from penstock.connectors.kafka.default_cluster import use_cluster
 from penstock.coordination.artifacts import pack
-from penstock.coordination.cluster_view import ClusterView, JobView
+from penstock.coordination.cluster_view import VIEW, ClusterView, JobView
 from penstock.coordination.control_topics import REQUESTS
 from penstock.coordination.failpoints import VARIABLE
 from penstock.coordination.job_catalog import FinishedJob, JobCatalog
 from penstock.errors import ExternalError
 from penstock.graph.jobgraph import build_job_graph
 from penstock.graph.rescaling import scalable_form
-from penstock.jobmanager.coordinator import VIEW
 from penstock.kafka_clients import confluent_options
 from penstock.platform.free_ports import free_port
 from penstock.platform.processes import ProcessId, marked, tail

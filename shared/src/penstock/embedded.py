@@ -23,7 +23,6 @@ from penstock.adapters.directory.log import DirectoryLog
 from penstock.adapters.memory import MemoryMetadata
 from penstock.adapters.system_clock import SystemClock
 from penstock.connectors.base import Sink
-from penstock.coordination.artifacts import graph_of
 from penstock.coordination.control_topics import create_control_topics
 from penstock.coordination.job_catalog import JobCatalog
 from penstock.coordination.job_progress import JobProgress
@@ -48,8 +47,9 @@ from penstock.protocol.restarts import NoRestart, RestartStrategy
 from penstock.submission.admission import check_compatible
 from penstock.task.sinks import staged_parts
 from penstock.task.subtask import Services, SubtaskSettings
+from penstock.taskmanager.job_loading import LoadedJob, graph_of
 from penstock.taskmanager.supervisor import Supervisor
-from penstock.taskmanager.worker import LoadedJob, WorkerService
+from penstock.taskmanager.worker import WorkerService
 from penstock.taskmanager.worker_process import WorkerSpec
 
 if TYPE_CHECKING:

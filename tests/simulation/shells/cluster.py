@@ -45,7 +45,8 @@ from penstock.protocol.messages import Deploy, EpochStarted, Heartbeat, Restore,
 from penstock.protocol.requests import CancelJob, StopJob, TakeSavepoint
 from penstock.task.sinks import staged_parts
 from penstock.task.subtask import Services, SubtaskSettings
-from penstock.taskmanager.worker import LoadedJob, WorkerService
+from penstock.taskmanager.job_loading import LoadedJob
+from penstock.taskmanager.worker import WorkerService
 
 TIMEOUTS = CoordinatorTimeouts(lease_ttl_ms=3_000, takeover_ms=700, worker_ms=1_500)
 HEAL_S = 6.0

@@ -12,9 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_cluster import SmallCluster, small_cluster, sources
 
-from penstock.coordination.cluster_view import ClusterView
+from penstock.coordination.cluster_view import ClusterView, ScalingView
 from penstock.errors import ExternalError
-from penstock.jobmanager.autoscaling import ScalingView
 from penstock.protocol.messages import encode
 from penstock_dispatcher import bodies
 from penstock_dispatcher import cluster as cluster_module

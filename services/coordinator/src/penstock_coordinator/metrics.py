@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.jobmanager.autoscaling import ScalingView
+from penstock.coordination.cluster_view import ScalingView
 from penstock.jobmanager.coordinator import CoordinatorService
 from penstock.observability.metrics import (
     FREE_SLOTS,

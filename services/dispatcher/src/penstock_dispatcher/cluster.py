@@ -16,14 +16,13 @@ import httpx
 import msgspec
 import structlog
 
-from penstock.coordination.cluster_view import ClusterView
+from penstock.coordination.cluster_view import VIEW, ClusterView
 from penstock.coordination.collected_rows import collected_names, collected_prefix
 from penstock.coordination.control_topics import REQUESTS, create_control_topics
 from penstock.coordination.job_catalog import ACTIVE, FINISHED, FinishedJob, JobCatalog
 from penstock.coordination.job_store import JobStore
 from penstock.coordination.worker_logs import LOGS_PATH, WorkerLog, WorkerLogList, logs_in
 from penstock.errors import CorruptDataError, ExternalError, UsageError
-from penstock.jobmanager.coordinator import VIEW
 from penstock.ports import BlobNotFoundError, Blobs, Clock, Log, Metadata, NewRecord, RecordTooLargeError
 from penstock.protocol.joblog import JobHistory
 from penstock.protocol.manifests import Manifest

@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from penstock.coordination.cluster_view import CheckpointView, JobState, TaskView, VertexView, WorkerView
-from penstock.jobmanager.autoscaling import ScalingView
+from penstock.coordination.cluster_view import CheckpointView, JobState, ScalingView, TaskView, VertexView, WorkerView
 from penstock.protocol.joblog import JobSettings
 from penstock.protocol.messages import Restore
 from penstock.protocol.requests import Answer

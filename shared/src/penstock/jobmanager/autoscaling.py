@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import msgspec
 import structlog
 
+from penstock.coordination.cluster_view import ScalingView
 from penstock.errors import ExternalError
 from penstock.ports import Clock, Scale, ScaleChangedError, TaskManagerScale
 from penstock.protocol.autoscaling import ScalingDecider, ScalingLimits, Standing, Wanted
@@ -37,21 +37,6 @@ class Scaling:
 
     scale: TaskManagerScale
     limits: ScalingLimits
-
-
-class ScalingView(msgspec.Struct, frozen=True):
-    """The task managers of a cluster that is scaled, as its leader knows them."""
-
-    wanted: int | None
-    """How many are asked for; None as long as that could not be read."""
-    standing: int
-    """How many were heard of."""
-    least: int
-    most: int
-    short: int = 0
-    """Slots that jobs wait for in vain because of `most`."""
-    problem: str = ""
-    """Why the number cannot be read or set."""
 
 
 class TaskManagerScaler:

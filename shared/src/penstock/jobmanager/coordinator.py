@@ -16,18 +16,20 @@ from typing import Final, assert_never
 import msgspec
 import structlog
 
-from penstock.coordination.cluster_view import ClusterView, view_of_cluster
+from penstock.coordination.cluster_view import VIEW, ClusterView
 from penstock.coordination.control_topics import COMMANDS, EVENTS, REQUESTS, create_control_topics
 from penstock.coordination.job_catalog import ACTIVE, JobCatalog
 from penstock.coordination.job_progress import SHOWN, JobProgress
 from penstock.coordination.job_store import JobStore
 from penstock.coordination.retrying_ports import PatientBlobs, PatientLog, insist
+from penstock.coordination.timings import HEARTBEAT_MS
 from penstock.errors import CorruptDataError, ExternalError, PenstockError
 from penstock.jobmanager.autoscaling import Scaling, TaskManagerScaler
 from penstock.jobmanager.job_cleanup import CleanSinks
 from penstock.jobmanager.job_shell import JobShell, JobSpec, Surroundings, late_answer, spec_of
 from penstock.jobmanager.leadership import TICK_MS, ControlPorts, Leadership
 from penstock.jobmanager.unopened_jobs import UnopenedJobs
+from penstock.jobmanager.view_building import view_of_cluster
 from penstock.ports import LogRecord, NewRecord, OffsetOutOfRangeError
 from penstock.protocol.job_observer import JobObserver
 from penstock.protocol.jobevents import (
@@ -57,7 +59,6 @@ from penstock.protocol.messages import (
 from penstock.protocol.requests import AnyRequest, CancelJob, Request, RunRequest, SubmitJob, decode_request, sender_of
 from penstock.protocol.slots import SlotPool
 from penstock.submission.admission import refusal, refuse
-from penstock.taskmanager.worker import HEARTBEAT_MS
 
 TaskManagerStarter = Callable[[str, int], None]
 """Starts a task manager for one job with so many slots, and returns at once; it ends by itself with the job."""
@@ -71,8 +72,6 @@ COMMANDS_KEPT_MS: Final = 600_000
 """Commands are kept for so long, or a new leader would read a day of them. Task managers that are further behind have
 been given up by then: longer than any of their workers may be stuck."""
 VIEW_MS: Final = 500
-VIEW: Final = "view"
-"""Key of the newest `ClusterView` in the metadata store: what dispatchers show."""
 REQUESTS_READ: Final = "requests-read"
 """Key of the position of the first request that may not be answered; lost, all kept requests are looked at again."""
 NO_STARTER: Final = (

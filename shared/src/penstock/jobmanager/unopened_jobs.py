@@ -6,9 +6,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.coordination.cluster_view import JobView, unopened_view
+from penstock.coordination.cluster_view import JobView
+from penstock.jobmanager.view_building import unopened_view
+from penstock.observability.user_frames import describe_error
 from penstock.protocol.messages import BarrierMarker
-from penstock.taskmanager.worker import describe_error
 
 FIRST_PAUSE_MS: Final = 1_000
 LONGEST_PAUSE_MS: Final = 60_000

@@ -7,6 +7,7 @@ import sysconfig
 import traceback
 
 from penstock.errors import PenstockError, PipelineError, UserCodeError
+from penstock.protocol.unsendable import cut
 
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 _LIBRARY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -36,6 +37,19 @@ def shown_text(error: BaseException) -> str:
     """What is wrong, in one line, with the place in the user's file where a verb was used wrongly."""
     text = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
     return f"{_place(error)}{text}"
+
+
+def describe_error(error: BaseException) -> str:
+    """One line: our own errors speak for themselves, others are named."""
+    error = first_cause(error)
+    return cut(str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}")
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """The first cause inside exception groups."""
+    while isinstance(error, BaseExceptionGroup) and error.exceptions:
+        error = error.exceptions[0]
+    return error
 
 
 def _place(error: BaseException) -> str:

@@ -24,11 +24,12 @@ import msgspec
 import structlog
 
 from penstock.coordination.retrying_ports import PatientLog
+from penstock.coordination.timings import HEARTBEAT_MS
 from penstock.coordination.worker_logs import WorkerLogs
 from penstock.ports import Clock, Log
 from penstock.protocol.messages import AnyEvent, Heartbeat, SubtaskId, TaskChanged, TaskStatus
 from penstock.taskmanager.event_appender import append_events
-from penstock.taskmanager.worker import HEARTBEAT_MS, resident_bytes
+from penstock.taskmanager.worker import resident_bytes
 from penstock.taskmanager.worker_process import ALIVE, LENGTH, WorkerSpec, decode_batch
 
 UNRESPONSIVE_MS: Final = 300_000

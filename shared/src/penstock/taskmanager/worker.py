@@ -15,14 +15,12 @@ import structlog
 
 from penstock.coordination.control_topics import COMMANDS
 from penstock.coordination.retrying_ports import PatientLog
+from penstock.coordination.timings import HEARTBEAT_MS
 from penstock.errors import PenstockError
 from penstock.graph.executiongraph import credits_topic
 from penstock.graph.jobgraph import JobGraph
-from penstock.graph.logical import LogicalPlan
-from penstock.observability.user_frames import user_frames
+from penstock.observability.user_frames import describe_error, first_cause, user_frames
 from penstock.ports import Clock, Log, LogRecord, TopicNotFoundError
-from penstock.protocol.joblog import StateBackend
-from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import (
     AnyEvent,
     BarrierMarker,
@@ -44,8 +42,8 @@ from penstock.task.inbox import Inbox
 from penstock.task.publishing_subtask import PublishingRunner
 from penstock.task.subtask import Services, SubtaskRunner
 from penstock.taskmanager.event_appender import append_events
+from penstock.taskmanager.job_loading import JobLoader
 
-HEARTBEAT_MS = 500
 UNUSED_MS = 60_000
 """A process that is bound to a job and has had nothing to do for so long makes room for another."""
 DEAF_MS = 5_000
@@ -55,31 +53,6 @@ ATTEMPTS_KEPT = 3
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 _log = structlog.get_logger("penstock.worker")
-
-
-@dataclass(frozen=True)
-class LoadedJob:
-    """What a worker needs of a job to run a subtask of it."""
-
-    graph: JobGraph
-    plan: LogicalPlan
-    manifest: Manifest | None
-    """Of the checkpoint that the attempt starts from."""
-    state_backend: StateBackend | None = None
-    """Where snapshots of keyed state go; None: as the worker's settings say."""
-
-
-class JobLoader(Protocol):
-    """Where a worker gets a job's graph and code, and the manifest it restores from."""
-
-    @property
-    def bound_to(self) -> str:
-        """The job whose code this process has loaded and for which alone it can be used; empty if for any."""
-        ...
-
-    async def load(self, deploy: Deploy) -> LoadedJob:
-        """Raise `PenstockError` if the job's code does not fit its graph or the manifest cannot be read."""
-        ...
 
 
 class EventSender(Protocol):
@@ -256,7 +229,7 @@ class WorkerService:
         except asyncio.CancelledError:
             log.debug("subtask canceled")
         except BaseException as raised:
-            error = _first(raised)
+            error = first_cause(raised)
             if not isinstance(error, Exception):
                 raise
             task.failed = describe_error(error)
@@ -367,16 +340,3 @@ def resident_bytes(pid: int | None = None) -> int:
         return int(Path(f"/proc/{pid or 'self'}/statm").read_text().split()[1]) * _PAGE_BYTES
     except (OSError, IndexError):
         return 0
-
-
-def _first(error: BaseException) -> BaseException:
-    """The first cause inside exception groups."""
-    while isinstance(error, BaseExceptionGroup) and error.exceptions:
-        error = error.exceptions[0]
-    return error
-
-
-def describe_error(error: BaseException) -> str:
-    """One line: our own errors speak for themselves, others are named."""
-    error = _first(error)
-    return cut(str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}")

@@ -26,8 +26,8 @@ from penstock.adapters.directory.blobs import DirectoryBlobs
 from penstock.adapters.directory.log import DirectoryLog
 from penstock.adapters.local_copies import LocalCopies
 from penstock.adapters.system_clock import SystemClock
-from penstock.coordination.artifacts import FileLoader, StoreLoader
 from penstock.coordination.job_store import JobStore
+from penstock.coordination.timings import HEARTBEAT_MS
 from penstock.observability.logs import LogFormat, configure_logging
 from penstock.ports import Blobs, Log
 from penstock.protocol.messages import AnyEvent
@@ -36,7 +36,8 @@ from penstock.service.process_exit import leave
 from penstock.settings import FILE_VARIABLE, load_settings
 from penstock.task.subtask import Services, SubtaskSettings
 from penstock.taskmanager.event_appender import encode_batch
-from penstock.taskmanager.worker import HEARTBEAT_MS, JobLoader, WorkerService, resident_bytes
+from penstock.taskmanager.job_loading import FileLoader, JobLoader, StoreLoader
+from penstock.taskmanager.worker import WorkerService, resident_bytes
 
 LENGTH: Final = struct.Struct("<I")
 """Of each batch of events in the pipe."""

@@ -24,6 +24,7 @@ from penstock.graph.rescaling import scalable_form
 from penstock.jobmanager.autoscaling import Scaling
 from penstock.jobmanager.coordinator import CoordinatorService, CoordinatorTimeouts
 from penstock.jobmanager.leadership import ControlPorts
+from penstock.observability.user_frames import describe_error
 from penstock.ports import Clock, NewRecord
 from penstock.protocol.job_observer import JobObserver
 from penstock.protocol.joblog import JobHistory, JobSettings
@@ -31,7 +32,8 @@ from penstock.protocol.messages import Deploy, Heartbeat, Restore, encode
 from penstock.protocol.requests import Answer, AnyRequest, SubmitJob
 from penstock.protocol.worker import LEADER_SILENCE_MS
 from penstock.task.subtask import Services, SubtaskSettings
-from penstock.taskmanager.worker import LoadedJob, WorkerService, describe_error
+from penstock.taskmanager.job_loading import LoadedJob
+from penstock.taskmanager.worker import WorkerService
 from penstock.testing.virtual_time import timers_count
 
 QUICK: Final = CoordinatorTimeouts(lease_ttl_ms=3_000, takeover_ms=300, worker_ms=1_500)
