@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.api.parameters import param
-    from penstock.api.pipeline import Pipeline
     from penstock.api.stream import KeyedStream, Row, Stream, UpsertStream, WindowedStream
     from penstock.api.windows import session, sliding, tumbling
     from penstock.connectors.watermarks import periodic, punctuated
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
         min_horizontal,
         when,
     )
+    from penstock.pipeline import Pipeline
     from penstock.process_functions import (
         Context,
         KeyedContext,
@@ -51,7 +51,7 @@ _HOMES = {
         "Process", "ReducingState", "UnionListState", "ValueState",
     ),
     "penstock.api.parameters": ("param",),
-    "penstock.api.pipeline": ("Pipeline",),
+    "penstock.pipeline": ("Pipeline",),
     "penstock.api.stream": ("KeyedStream", "Row", "Stream", "UpsertStream", "WindowedStream"),
     "penstock.api.windows": ("session", "sliding", "tumbling"),
     "penstock.connectors.watermarks": ("periodic", "punctuated"),

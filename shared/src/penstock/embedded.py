@@ -53,7 +53,7 @@ from penstock.taskmanager.worker import WorkerService
 from penstock.taskmanager.worker_process import WorkerSpec
 
 if TYPE_CHECKING:
-    from penstock.api.pipeline import Pipeline
+    from penstock.api.pipeline import DeclaredPipeline
 
 FOREVER_MS = 10**12
 """Coordinator and worker live and die together in one event loop: a user's function that holds it up kills neither."""
@@ -138,7 +138,7 @@ class EmbeddedJob:
     """
 
     def __init__(
-        self, pipeline: Pipeline, directory: Path, settings: EmbeddedSettings, code: PipelineFile | None = None
+        self, pipeline: DeclaredPipeline, directory: Path, settings: EmbeddedSettings, code: PipelineFile | None = None
     ) -> None:
         self._code = code
         self._plan = pipeline.plan
@@ -360,7 +360,9 @@ def default_directory(name: str) -> Path:
     return Path(".penstock") / name
 
 
-def run_pipeline(pipeline: Pipeline, *, parallelism: int, directory: str | Path | None, resume: bool) -> JobResult:
+def run_pipeline(
+    pipeline: DeclaredPipeline, *, parallelism: int, directory: str | Path | None, resume: bool
+) -> JobResult:
     """Run a pipeline in this process; what `Pipeline.run` does.
 
     Raises:

@@ -9,11 +9,11 @@ from pathlib import Path
 from types import ModuleType
 
 from penstock.api.parameters import check_parameters, set_parameters
-from penstock.api.pipeline import Pipeline, set_importing
+from penstock.api.pipeline import DeclaredPipeline, set_importing
 from penstock.errors import UsageError, nearest
 
 
-def load_pipeline(target: str, parameters: dict[str, str]) -> Pipeline:
+def load_pipeline(target: str, parameters: dict[str, str]) -> DeclaredPipeline:
     """The pipeline in `file.py`, or the one named in `file.py:name`.
 
     What the file itself raises comes through unchanged.
@@ -61,8 +61,8 @@ def _import(path: Path) -> ModuleType:
     return module
 
 
-def _pipelines(module: ModuleType) -> dict[str, Pipeline]:
-    return {name: value for name, value in vars(module).items() if isinstance(value, Pipeline)}
+def _pipelines(module: ModuleType) -> dict[str, DeclaredPipeline]:
+    return {name: value for name, value in vars(module).items() if isinstance(value, DeclaredPipeline)}
 
 
 def parse_parameters(given: list[str]) -> dict[str, str]:

@@ -1,8 +1,7 @@
-"""`Pipeline`: the object that a pipeline file declares."""
+"""What a pipeline file declares: a name and a plan of sources, verbs and sinks. `penstock.Pipeline` can also be run."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.api.stream import SourceStream
@@ -12,24 +11,14 @@ from penstock.types import Schema, row_class
 
 if TYPE_CHECKING:
     from penstock.connectors.base import Source
-    from penstock.embedded import JobResult
 
 T = TypeVar("T")
 
 _importing = False
-"""Whether Penstock itself imports a pipeline file, so that `run()` in it must do nothing."""
 
 
-class Pipeline:
-    """A named pipeline: sources, verbs, sinks. Building it checks it; nothing runs until it is asked to.
-
-    Args:
-        name: shown everywhere, and part of what identifies the job's state.
-
-    Example:
-        >>> p = Pipeline("hot-auctions")
-        >>> bids = p.read(files.Source("bids.jsonl", schema=Bid, event_time="at"))
-    """
+class DeclaredPipeline:
+    """A named plan, built and checked verb by verb. Users make a `penstock.Pipeline`, which adds the ways to run it."""
 
     def __init__(self, name: str) -> None:
         if not name or not all(character.isalnum() or character in "-_." for character in name):
@@ -42,26 +31,6 @@ class Pipeline:
         row_type: type[Any] = source.row_type or row_class(source.schema)
         node = self._add(Read(source), (), source.schema, row_type, event_time=source.event_time is not None)
         return SourceStream(self, node)
-
-    def run(
-        self, *, parallelism: int = 1, directory: str | Path | None = None, resume: bool = False
-    ) -> JobResult | None:
-        """Run the pipeline in this process until its input ends, from a script or a notebook.
-
-        Args:
-            parallelism: subtasks per operator that says nothing else.
-            directory: where log, snapshots and job log stand; a temporary folder by default.
-            resume: continue what an earlier run left in `directory`.
-
-        Returns:
-            What became of the job; None while Penstock itself imports the file (`penstock run FILE`), where this
-            call does nothing.
-        """
-        if _importing:
-            return None
-        from penstock.embedded import run_pipeline
-
-        return run_pipeline(self, parallelism=parallelism, directory=directory, resume=resume)
 
     def _add(
         self,
@@ -86,6 +55,11 @@ class Pipeline:
         )
         self.plan.nodes.append(node)
         return node
+
+
+def importing() -> bool:
+    """Whether Penstock itself imports a pipeline file, so that running in it must do nothing."""
+    return _importing
 
 
 def set_importing(importing: bool) -> bool:

@@ -33,7 +33,7 @@ from penstock.types import (
 )
 
 if TYPE_CHECKING:
-    from penstock.api.pipeline import Pipeline
+    from penstock.api.pipeline import DeclaredPipeline
     from penstock.connectors.base import Sink
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ U = TypeVar("U")
 class StreamBase:
     """What all streams share: the pipeline, the node, and the node's settings."""
 
-    def __init__(self, pipeline: Pipeline, node: Node) -> None:
+    def __init__(self, pipeline: DeclaredPipeline, node: Node) -> None:
         self._pipeline = pipeline
         self._node = node
 

@@ -22,7 +22,7 @@ from rich.text import Text
 from penstock.adapters.cluster_ports import cluster_store
 from penstock.adapters.system_clock import SystemClock
 from penstock.api.loading import load_pipeline
-from penstock.api.pipeline import Pipeline
+from penstock.api.pipeline import DeclaredPipeline
 from penstock.cli.cluster import answered, print_json, timeout_s, with_cluster
 from penstock.cli.spark import Wanted, carry_out, mean_cluster
 from penstock.cli.strategies import restart_text
@@ -63,7 +63,7 @@ class _Job:
     sources: bytes
     place: Path
     """Where its sources are unpacked."""
-    pipeline: Pipeline
+    pipeline: DeclaredPipeline
 
     @property
     def target(self) -> str:

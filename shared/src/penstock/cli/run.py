@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from penstock.api.loading import load_pipeline, parse_parameters
-from penstock.api.pipeline import Pipeline
+from penstock.api.pipeline import DeclaredPipeline
 from penstock.cli.collected import print_collected
 from penstock.cli.display import Rate, changed_lines, live_view, start_lines, summary_lines
 from penstock.embedded import EmbeddedJob, EmbeddedSettings, JobResult, PipelineFile, default_directory
@@ -44,7 +44,9 @@ def run_command(arguments: argparse.Namespace) -> int:
     return asyncio.run(_run(pipeline, directory, settings, arguments))
 
 
-async def _run(pipeline: Pipeline, directory: Path, settings: EmbeddedSettings, arguments: argparse.Namespace) -> int:
+async def _run(
+    pipeline: DeclaredPipeline, directory: Path, settings: EmbeddedSettings, arguments: argparse.Namespace
+) -> int:
     # Standard output belongs to the rows of console sinks: everything about the run goes to standard error.
     console = Console(stderr=True, highlight=False)
     code = PipelineFile(arguments.file, parse_parameters(arguments.param), arguments.log_format, arguments.log_level)

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock.api.loading import load_pipeline, parse_parameters
-from penstock.api.pipeline import Pipeline
+from penstock.api.pipeline import DeclaredPipeline
 from penstock.cli.display import operator_name, row_lines
 from penstock.connectors.kafka.default_cluster import use_cluster
 from penstock.errors import PenstockError, UsageError
@@ -107,7 +107,7 @@ def _wanted(arguments: argparse.Namespace, console: Console, archives: dict[str,
     return Wanted(arguments.file, parameters, settings, options, arguments.parallelism, arguments.run_id)
 
 
-def carry_out(wanted: Wanted, console: Console, pipeline: Pipeline | None = None) -> bool:
+def carry_out(wanted: Wanted, console: Console, pipeline: DeclaredPipeline | None = None) -> bool:
     """Do it, and say so; False if it was interrupted. `pipeline` is that of the target, if it is loaded already."""
     pipeline = pipeline or load_pipeline(wanted.target, wanted.parameters)
     # What can be refused is refused before a JVM is started.

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from penstock.api.loading import load_pipeline, parse_parameters
-from penstock.api.pipeline import Pipeline
+from penstock.api.pipeline import DeclaredPipeline
 from penstock.cli.cluster import print_json, timeout_s
 from penstock.cli.collected import fetch_collected, print_collected
 from penstock.cli.display import operator_name
@@ -70,7 +70,7 @@ def _settings(arguments: argparse.Namespace) -> JobSettings:
 
 
 def _submission(
-    pipeline: Pipeline, graph: JobGraph, packed: Packed, settings: JobSettings, arguments: argparse.Namespace
+    pipeline: DeclaredPipeline, graph: JobGraph, packed: Packed, settings: JobSettings, arguments: argparse.Namespace
 ) -> Submission:
     artifact = packed.artifact
     return Submission(

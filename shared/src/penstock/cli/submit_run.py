@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from penstock.api.loading import load_pipeline, parse_parameters
-from penstock.api.pipeline import Pipeline
+from penstock.api.pipeline import DeclaredPipeline
 from penstock.cli.cluster import print_json, timeout_s
 from penstock.cli.run_following import RunFollower
 from penstock.cli.submit import find_restore, print_requested, until_interrupted
@@ -78,7 +78,7 @@ def _check_sinks(plan: LogicalPlan) -> None:
 
 
 def _submission(
-    pipeline: Pipeline, arguments: argparse.Namespace, parameters: dict[str, str], options: RunOptions
+    pipeline: DeclaredPipeline, arguments: argparse.Namespace, parameters: dict[str, str], options: RunOptions
 ) -> tuple[RunSubmission, bytes]:
     # What can be refused is refused before anything is sent.
     graph = spark_graph(pipeline.plan, options.parallelism or PLANNED_PARALLELISM, until_now=bool(options.to_savepoint))

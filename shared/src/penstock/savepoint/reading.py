@@ -25,7 +25,7 @@ from penstock.task.subtask import SPLITS
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 if TYPE_CHECKING:
-    from penstock.api.pipeline import Pipeline
+    from penstock.api.pipeline import DeclaredPipeline
     from penstock.ports import Blobs
     from penstock.savepoint.editing import EditedSavepoint
     from penstock.settings import ClusterSettings
@@ -138,7 +138,7 @@ class Savepoint:
         self._require_keys(uid)
         return ((group, make((header, rows))) for group, header, rows in self.segments(uid, key_groups))
 
-    def results(self, uid: str, pipeline: Pipeline, *, key_groups: KeyGroups | None = None) -> pl.DataFrame:
+    def results(self, uid: str, pipeline: DeclaredPipeline, *, key_groups: KeyGroups | None = None) -> pl.DataFrame:
         """What windows and aggregates come to so far, by the names that the pipeline gives them, behind keys and bounds.
 
         Raises:

@@ -12,10 +12,10 @@ from penstock.graph.logical import Node, RunningAggregate, WindowAggregate
 from penstock.savepoint import tables
 
 if TYPE_CHECKING:
-    from penstock.api.pipeline import Pipeline
+    from penstock.api.pipeline import DeclaredPipeline
 
 
-def result_maker(uid: str, pipeline: Pipeline) -> Callable[[tables.Segment], pl.DataFrame]:
+def result_maker(uid: str, pipeline: DeclaredPipeline) -> Callable[[tables.Segment], pl.DataFrame]:
     """The function from a segment of windows or aggregates to the results so far.
 
     Raises:
@@ -37,7 +37,7 @@ def result_maker(uid: str, pipeline: Pipeline) -> Callable[[tables.Segment], pl.
     return make
 
 
-def _node(uid: str, pipeline: Pipeline) -> Node:
+def _node(uid: str, pipeline: DeclaredPipeline) -> Node:
     found = {
         node.operator_id: node
         for node in pipeline.plan

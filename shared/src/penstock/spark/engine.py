@@ -42,7 +42,7 @@ from penstock.spark.taskwork import counts_of, now_us
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.api.pipeline import Pipeline
+    from penstock.api.pipeline import DeclaredPipeline
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class SparkRun:
     def __init__(
         self,
         session: SparkSession,
-        pipeline: Pipeline,
+        pipeline: DeclaredPipeline,
         target: str,
         parameters: dict[str, str],
         *,

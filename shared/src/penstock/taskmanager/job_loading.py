@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from penstock.api.loading import load_pipeline
-from penstock.api.pipeline import Pipeline
+from penstock.api.pipeline import DeclaredPipeline
 from penstock.coordination.artifacts import check_requirements, unpack
 from penstock.coordination.job_store import JobStore
 from penstock.errors import CorruptDataError, PipelineError, ProtocolError
@@ -55,7 +55,7 @@ class StoreLoader:
         self._store = store
         self._folder = folder
         self._job = for_job
-        self._pipeline: Pipeline | None = None
+        self._pipeline: DeclaredPipeline | None = None
         self._loading = asyncio.Lock()
         self._attempts: dict[str, LoadedJob] = {}
 
@@ -88,7 +88,7 @@ class StoreLoader:
         manifest = await self._store.manifest(deploy.restore) if deploy.restore else None
         return LoadedJob(graph, self._pipeline.plan, manifest, submit.settings.state_backend)
 
-    async def _import(self, artifact: Artifact) -> Pipeline:
+    async def _import(self, artifact: Artifact) -> DeclaredPipeline:
         check_requirements(artifact.requirements)
         try:
             data = await self._blobs.get(artifact.key)
@@ -106,7 +106,7 @@ class FileLoader:
         self._target = target
         self._parameters = parameters
         self._store = store
-        self._pipeline: Pipeline | None = None
+        self._pipeline: DeclaredPipeline | None = None
 
     @property
     def bound_to(self) -> str:
@@ -136,7 +136,7 @@ def graph_of(history: JobHistory, attempt: str) -> JobGraph:
     return graph_from_json(graph)
 
 
-def _check_plan(pipeline: Pipeline, graph: JobGraph, deploy: Deploy) -> None:
+def _check_plan(pipeline: DeclaredPipeline, graph: JobGraph, deploy: Deploy) -> None:
     """Raise `PipelineError` if the imported code is not what the graph was made of.
 
     Where only sinks run, the code may have changed since: they are found by their ids, and whoever runs one looks.

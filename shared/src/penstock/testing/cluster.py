@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
-from penstock.api.pipeline import Pipeline
+from penstock.api.pipeline import DeclaredPipeline
 from penstock.errors import ExternalError, PenstockError, UsageError, UserCodeError, nearest
 from penstock.jobmanager.coordinator import CoordinatorService
 from penstock.protocol.checkpoints import CheckpointSettings
@@ -123,7 +123,7 @@ class PenstockCluster:
 
     def submit(
         self,
-        pipeline: Pipeline,
+        pipeline: DeclaredPipeline,
         rows: Rows | Mapping[str, Rows] | None = None,
         *,
         ends: bool = True,

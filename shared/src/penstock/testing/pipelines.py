@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from penstock.api.pipeline import Pipeline
+from penstock.api.pipeline import DeclaredPipeline
 from penstock.errors import PenstockError, UsageError, UserCodeError
 from penstock.graph.logical import LogicalPlan
 from penstock.testing.feeds import Collected, Rows, elapse, feeds_of, rewired
@@ -29,7 +29,7 @@ NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def run_pipeline(
-    pipeline: Pipeline,
+    pipeline: DeclaredPipeline,
     rows: Rows | Mapping[str, Rows],
     *,
     parallelism: int = 1,
@@ -69,7 +69,7 @@ def run_pipeline(
 
 
 def run_sinks(
-    pipeline: Pipeline,
+    pipeline: DeclaredPipeline,
     rows: Rows | Mapping[str, Rows],
     *,
     parallelism: int = 1,
