@@ -63,6 +63,7 @@ lint: setup ## Check format, style, types and import rules
 	$(BIN)/ruff check
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.docstring_names
 
 bench: setup ## Measure the data path beside Polars and DuckDB, from Kafka to Kafka, and on Spark
 	$(BIN)/python -m benchmarks

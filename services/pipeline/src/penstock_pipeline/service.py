@@ -1,6 +1,6 @@
 """The pipeline service: reads what is asked, decides once a second, starts and ends processes, shows what it sees.
 
-Thin on purpose: what follows from what is `runs_deciding`'s, how a log is written `runs_store`'s, how processes are
+Thin on purpose: what follows from what is `run_scheduler`'s, how a log is written `run_store`'s, how processes are
 treated `children`'s. Told to end it takes nothing more on and lets what runs go on: the service that comes next in the
 same work folder finds it again.
 """

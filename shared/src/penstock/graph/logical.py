@@ -95,7 +95,7 @@ class MapRows:
 
 @dataclass(frozen=True, eq=False)
 class MapBatches:
-    """A Python function per Arrow record batch. It returns as many rows as it got unless `event_time_column` is given."""
+    """A Python function per Arrow record batch. It returns as many rows as it got."""
 
     function: Callable[[Any], Any]
 

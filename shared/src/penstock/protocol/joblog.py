@@ -413,7 +413,7 @@ class CreateRecord:
 
 @dataclass(frozen=True, slots=True)
 class ReadRecord:
-    """Read the record of that seq back; answer with `RecordRead`."""
+    """Read the record of that seq back; give what stands there to `JobLogWriter.read_back`."""
 
     seq: int
 

@@ -1,8 +1,8 @@
 """The record of a run on Spark: an append-only log, as a job has one, and what follows from it.
 
 A run exists once the first record of its log is in the store: an object `runs/log/<run>/<seq>`, created conditionally,
-each with a nonce. Responsible for what the records mean and in which order they may stand; `runs_store` keeps them,
-`runs_deciding` says which comes next.
+each with a nonce. Responsible for what the records mean and in which order they may stand; `run_store` keeps them,
+`run_scheduler` says which comes next.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The source of a subtask: which splits it owns, their positions, their watermarks. Records are judged by `judging`."""
+"""The source of a subtask: which splits it owns, their positions, their watermarks. Records are judged by `bad_rows`."""
 
 from __future__ import annotations
 

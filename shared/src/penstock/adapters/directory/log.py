@@ -1,7 +1,7 @@
 """The Log port on a local directory, for several appending processes: the log of embedded mode.
 
     root/<topic>/topic.json            number of partitions, whether compacted
-    root/<topic>/<partition>/...       see `directory_records`; made when first used
+    root/<topic>/<partition>/...       see `records`; made when first used
 
 This module is the asyncio side: names and topics, one lock per partition within the process, waiting for records, and
 moving long work to threads. `directory_partition` does the files. An append is confirmed once it is in the kernel's

@@ -2,7 +2,7 @@
 
     <offset:020d>.log         segment that begins at that offset; a record's place in it is its offset minus that
     <offset:020d>.compacted   what compaction kept of everything below that offset
-    state                     see `directory_state`
+    state                     see `state`
 
 A record is a header (checksum, lengths, own offset), key, value. It carries its own offset, so that it keeps it when a
 compaction rewrites its file, and so that a read from a position that is no record's beginning is recognised.

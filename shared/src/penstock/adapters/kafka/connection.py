@@ -1,7 +1,7 @@
 """Requests to Kafka's brokers: who leads a partition, how long an answer may take, and what is tried again.
 
 aiokafka's client keeps the connections (several per broker where requests must not wait for each other, `lane`) and
-knows the wire; its consumer is not used, see `kafka_fetcher`. Leaders are asked for topic by topic, because only that
+knows the wire; its consumer is not used, see `fetcher`. Leaders are asked for topic by topic, because only that
 tells a topic that is not there from one that has no leader yet.
 """
 

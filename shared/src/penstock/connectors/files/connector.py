@@ -1,6 +1,6 @@
 """Files and folders as sources and sinks: JSON lines, CSV, Parquet, Arrow.
 
-This module is the declaration; `file_reading` and `file_writing` do the work when rows flow.
+This module is the declaration; `reading` and `writing` do the work when rows flow.
 """
 
 from __future__ import annotations

@@ -1,0 +1,86 @@
+"""What the documents say of the code is so: the drawing, the links, what services load."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tools.docstring_names import docstrings, unknown_names
+from tools.rooms import PAGE, arrows, reduced, redrawn
+
+DOCS = Path(__file__).parents[2] / "docs"
+LINK = re.compile(r"\[(`?)([^\]`]+)`?\]\(([^)#:]+)\)")
+
+
+def test_the_drawing_is_that_of_the_code() -> None:
+    """`python -m tools.rooms` draws it anew."""
+    page = PAGE.read_text(encoding="utf-8")
+    assert redrawn(page) == page, "run: python -m tools.rooms"
+
+
+def test_an_arrow_that_others_imply_is_not_drawn() -> None:
+    assert reduced({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == [("a", "b"), ("b", "c")]
+
+
+def test_rooms_import_in_no_circle() -> None:
+    """Imports inside functions count."""
+    found = arrows()
+    while free := [room for room, others in found.items() if not others]:
+        for room in free:
+            del found[room]
+        found = {room: others - set(free) for room, others in found.items()}
+    assert found == {}
+
+
+def links() -> Iterator[tuple[str, bool, str, str]]:
+    for page in sorted(DOCS.glob("*.md")):
+        for quoted, text, target in LINK.findall(page.read_text(encoding="utf-8")):
+            yield page.name, bool(quoted), text, target
+
+
+@pytest.mark.parametrize(("page", "quoted", "text", "target"), list(links()))
+def test_a_link_leads_to_what_it_names(page: str, quoted: bool, text: str, target: str) -> None:
+    """A file that is there; a name in backticks is defined in it, or is its own."""
+    file = DOCS / target
+    assert file.exists(), f"{page}: there is no {target}"
+    if quoted and file.suffix == ".py" and file.stem != text:
+        assert text in _defined(file), f"{page}: {target} defines no {text}"
+
+
+def _defined(file: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.parse(file.read_bytes()).body:
+        match node:
+            case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+                found.add(node.name)
+            case ast.Assign():
+                found.update(target.id for target in node.targets if isinstance(target, ast.Name))
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                found.add(name)
+            case _:
+                pass
+    return found
+
+
+@pytest.mark.parametrize("service", ["penstock_coordinator", "penstock_dispatcher"])
+def test_services_that_see_no_rows_load_no_data_libraries(service: str) -> None:
+    """Neither at the start nor for a constant."""
+    program = f"import json, sys, {service}.__main__; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert {name for name in json.loads(done.stdout) if name in ("polars", "pyarrow", "numpy", "pandas")} == set()
+
+
+def test_a_docstring_that_names_what_is_gone_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With its line; code in backticks is not a name."""
+    monkeypatch.setattr("tools.docstring_names.ROOT", tmp_path)
+    file = tmp_path / "module.py"
+    file.write_text('"""First.\n\nSee `gone_since` and `here`, or `x = 1`."""\nhere = 1\n')
+    assert [line for line, _ in docstrings(file)] == [1]
+    assert list(unknown_names(file, {"here"})) == ["module.py:3: nothing is called `gone_since`"]

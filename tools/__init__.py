@@ -1,0 +1,1 @@
+"""Tools for contributors; `make lint` and the tests run them."""

@@ -1,0 +1,97 @@
+"""Draws the rooms of the code and who imports whom, from the imports themselves, into docs/architecture.md.
+
+`python -m tools.rooms` writes the drawing anew; a test fails while it is not that of the code. Imports inside functions
+count, those for typing alone do not. An arrow that others imply is left out, and so are the rooms that everybody uses.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+import grimp
+
+PAGE: Final = Path(__file__).parents[1] / "docs" / "architecture.md"
+BEGIN: Final = "<!-- drawn by `python -m tools.rooms` -->"
+END: Final = "<!-- end of the drawing -->"
+PACKAGES: Final = (
+    "penstock",
+    "penstock_coordinator",
+    "penstock_dispatcher",
+    "penstock_pipeline",
+    "penstock_taskmanager",
+)
+EVERYWHERE: Final = frozenset(
+    {"batches", "errors", "kafka_clients", "observability", "ports", "service", "settings", "times", "types"}
+)
+"""Used by nearly all others: drawn, they would hide the rest."""
+
+Arrows = dict[str, set[str]]
+
+
+def arrows() -> Arrows:
+    """Which room imports which."""
+    graph = grimp.build_graph(*PACKAGES, include_external_packages=False, exclude_type_checking_imports=True)
+    found: Arrows = {}
+    for module in graph.modules:
+        for imported in graph.find_modules_directly_imported_by(module):
+            one, other = room_of(module), room_of(imported)
+            if one != other and "penstock" not in (one, other):
+                found.setdefault(one, set()).add(other)
+                found.setdefault(other, set())
+    return found
+
+
+def room_of(module: str) -> str:
+    """`penstock.task.chain` stands in `task`, `penstock_dispatcher.jobs` in `services/dispatcher`."""
+    package, _, rest = module.partition(".")
+    if package != "penstock":
+        return "services/" + package.removeprefix("penstock_")
+    return rest.partition(".")[0] or "penstock"
+
+
+def reduced(found: Mapping[str, set[str]]) -> list[tuple[str, str]]:
+    """The arrows that no way over other rooms implies."""
+    shown = {room: others - EVERYWHERE for room, others in found.items() if room not in EVERYWHERE}
+    return sorted(
+        (room, other)
+        for room, others in shown.items()
+        for other in others
+        if not any(other in _reachable(shown, between) for between in others - {other})
+    )
+
+
+def _reachable(found: Mapping[str, set[str]], start: str) -> set[str]:
+    seen: set[str] = set()
+    waiting = [start]
+    while waiting:
+        for other in found[waiting.pop()] - seen:
+            seen.add(other)
+            waiting.append(other)
+    return seen
+
+
+def drawing(shown: Iterable[tuple[str, str]]) -> str:
+    """As a Mermaid flow chart, which GitHub draws."""
+    lines = [f"    {_node(room)} --> {_node(other)}" for room, other in shown]
+    return "\n".join([BEGIN, "```mermaid", "flowchart TD", *lines, "```", END])
+
+
+def _node(room: str) -> str:
+    return f"r_{room.replace('/', '_')}[{room}]"  # a node cannot be called `graph`: that is a word of Mermaid's
+
+
+def redrawn(page: str) -> str:
+    """The page with the drawing of the code as it is."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return before + drawing(reduced(arrows())) + after
+
+
+if __name__ == "__main__":
+    text = PAGE.read_text(encoding="utf-8")
+    if BEGIN not in text or END not in text:
+        sys.exit(f"{PAGE.name}: the lines {BEGIN!r} and {END!r} are missing, between which the drawing stands")
+    PAGE.write_text(redrawn(text), encoding="utf-8")
