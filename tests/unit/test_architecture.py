@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from tools.docstring_names import docstrings, unknown_names
-from tools.rooms import PAGE, arrows, reduced, redrawn
+from tools.rooms import PAGE, arrows, redrawn, reduced
 
 DOCS = Path(__file__).parents[2] / "docs"
 LINK = re.compile(r"\[(`?)([^\]`]+)`?\]\(([^)#:]+)\)")

@@ -23,7 +23,6 @@ from penstock.protocol.messages import Handle, OperatorHandles
 from penstock.savepoint import encoding, tables
 from penstock.savepoint.folder import check_target, open_private, seal_folder, with_operators, write_file
 from penstock.savepoint.operators import parts_of
-from penstock.savepoint.reading import Savepoint, read
 from penstock.state.declarations import State, describe_states
 from penstock.state.segments import decode_segment, encode_segments
 from penstock.task.sources import SplitEntry
@@ -33,6 +32,8 @@ from penstock.types import schema_from_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from penstock.savepoint.reading import Savepoint
 
 _Change = Callable[[int, tables.Segment], tables.Segment]
 """What becomes of the segment of a key group."""
@@ -44,8 +45,10 @@ class EditedSavepoint:
     A change that is refused changes nothing; one that is taken returns the object itself.
     """
 
-    def __init__(self, savepoint: Savepoint) -> None:
+    def __init__(self, savepoint: Savepoint, read: Callable[[Path], Savepoint]) -> None:
+        """`read` opens the folder that was written."""
         self._savepoint = savepoint
+        self._read = read
         self._changes: dict[str, dict[str, _Change]] = {}
         """Operator and state to what becomes of its segments."""
         self._added: dict[str, dict[str, set[int]]] = {}
@@ -144,7 +147,7 @@ class EditedSavepoint:
 
         manifest = with_operators(self._savepoint.manifest, written)
         seal_folder(folder, msgspec.structs.replace(manifest, operators=self._signatures))
-        return read(folder)
+        return self._read(folder)
 
     # -- how ------------------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from penstock.protocol.keygroups import key_group_range
 from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import Restore
 from penstock.savepoint import tables
+from penstock.savepoint.editing import EditedSavepoint
 from penstock.savepoint.folder import MANIFEST, read_folder
 from penstock.savepoint.objects import FolderObjects, Objects, StoreObjects, find_manifest, with_store
 from penstock.savepoint.operators import OperatorState, checked_uid, operators_of, parts_of
@@ -27,7 +28,6 @@ from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 if TYPE_CHECKING:
     from penstock.api.pipeline import DeclaredPipeline
     from penstock.ports import Blobs
-    from penstock.savepoint.editing import EditedSavepoint
     from penstock.settings import ClusterSettings
 
 _SPLIT_COLUMNS: Final = {
@@ -215,9 +215,7 @@ class Savepoint:
 
     def edit(self) -> EditedSavepoint:
         """A copy to be changed and written elsewhere."""
-        from penstock.savepoint.editing import EditedSavepoint
-
-        return EditedSavepoint(self)
+        return EditedSavepoint(self, read)
 
     # -- checks ---------------------------------------------------------------------------------------------------------
 
