@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError
 
 from penstock.connectors import kafka
 from penstock.connectors.kafka.decoding import Records
-from penstock.connectors.kafka.reading import COLLECT_AFTER, WAIT_S, Attention, PartitionReader, ease_collection
+from penstock.connectors.kafka.reading import COLLECT_AFTER, WAIT_S, Attention, TopicPartitionReader, ease_collection
 from penstock.errors import ExternalError, PipelineError
 from penstock.settings import KafkaSettings, Secret
 
@@ -137,7 +137,7 @@ def test_what_the_broker_says_as_an_error(code, kind, message):
     """Each names topic and partition and what to do."""
     source = kafka.Source("t", schema=Row, security=BROKER)
     attention = Attention()
-    reader = PartitionReader(BROKER, "t", 3, {"offset": 7}, decoder_of(source), attention)
+    reader = TopicPartitionReader(BROKER, "t", 3, {"offset": 7}, decoder_of(source), attention)
     error = reader._failed(KafkaError(code))
     assert isinstance(error, kind)
     with pytest.raises(kind, match=f"kafka topic 't', partition 3.*{message}"):

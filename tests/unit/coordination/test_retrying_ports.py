@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.adapters.memory import MemoryBlobs, MemoryLog
-from penstock.coordination.retrying_ports import MAX_PAUSE_MS, PatientBlobs, PatientLog
+from penstock.coordination.retrying_ports import MAX_PAUSE_MS, RetryingBlobs, RetryingLog
 from penstock.errors import ExternalError
 from penstock.ports import BlobExistsError, BlobNotFoundError, NewRecord, OffsetOutOfRangeError
 
@@ -49,7 +49,7 @@ async def test_a_store_that_is_down_is_waited_for() -> None:
     """Pauses grow up to a limit; then the answer comes."""
     blobs, clock = MemoryBlobs(), Clock()
     failing(blobs, "put", 8)
-    await PatientBlobs(blobs, clock).put("k", b"v")
+    await RetryingBlobs(blobs, clock).put("k", b"v")
     assert await blobs.get("k") == b"v"
     assert clock.pauses == sorted(clock.pauses)
     assert clock.pauses[0] < clock.pauses[-1] == MAX_PAUSE_MS
@@ -58,7 +58,7 @@ async def test_a_store_that_is_down_is_waited_for() -> None:
 async def test_answers_come_through() -> None:
     """What is not there is not waited for, and what exists is not written."""
     blobs, log, clock = MemoryBlobs(), MemoryLog(), Clock()
-    patient = PatientBlobs(blobs, clock)
+    patient = RetryingBlobs(blobs, clock)
     with pytest.raises(BlobNotFoundError):
         await patient.get("k")
     await patient.create("k", b"1")
@@ -66,7 +66,7 @@ async def test_answers_come_through() -> None:
         await patient.create("k", b"2")
     await log.create_topic("t", 1)
     with pytest.raises(OffsetOutOfRangeError):
-        await PatientLog(log, clock).read("t", 0, 99)
+        await RetryingLog(log, clock).read("t", 0, 99)
     assert clock.pauses == []
 
 
@@ -75,13 +75,13 @@ async def test_an_uncertain_create_is_not_repeated_here() -> None:
     blobs, clock = MemoryBlobs(), Clock()
     failing(blobs, "create", 1)
     with pytest.raises(ExternalError, match="down"):
-        await PatientBlobs(blobs, clock).create("k", b"1")
+        await RetryingBlobs(blobs, clock).create("k", b"1")
 
 
 async def test_an_append_is_repeated() -> None:
     """At least once: receivers know commands by their identity."""
     log, clock = MemoryLog(), Clock()
-    patient = PatientLog(log, clock)
+    patient = RetryingLog(log, clock)
     failing(log, "append", 2)
     await patient.create_topic("t", 1)
     await patient.append("t", 0, [NewRecord(b"x")])

@@ -117,7 +117,7 @@ async def test_unknown_jobs_and_paths() -> None:
 async def test_what_does_not_answer_is_503_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A log that hangs, a metadata store that fails."""
     monkeypatch.setattr(cluster_module, "ANSWER_S", 0.2)
-    monkeypatch.setattr(cluster_module.soon, "__defaults__", (0.2,))
+    monkeypatch.setattr(cluster_module.within_deadline, "__defaults__", (0.2,))
     async with small_cluster() as cluster:
         job = await cluster.submit()
         await cluster.checkpointed(job)

@@ -11,7 +11,7 @@ from penstock.graph.executiongraph import credits_topic
 from penstock.protocol.frames import Channel
 from penstock.protocol.messages import Deploy, SubtaskId
 from penstock.task import exchange_io
-from penstock.task.exchange_io import CreditReport, PartitionReader
+from penstock.task.exchange_io import CreditReport, ExchangeReader
 
 
 async def test_the_newest_credit_report_is_repeated(monkeypatch):
@@ -25,7 +25,7 @@ async def test_the_newest_credit_report_is_repeated(monkeypatch):
         restore=None, start_offset=0,
     )  # fmt: skip
     processed: dict[Channel, int] = {Channel(0, 0): 0}
-    reader = PartitionReader(deploy, log, lambda: processed, 100, lambda _: None)
+    reader = ExchangeReader(deploy, log, lambda: processed, 100, lambda _: None)
     reporting = asyncio.create_task(reader.report_credit())
     try:
         async with asyncio.timeout(20):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from penstock.adapters.cluster_ports import cluster_log, cluster_metadata, cluster_store
 from penstock.adapters.conditional_put import check_conditional_put
 from penstock.adapters.system_clock import SystemClock
-from penstock.coordination.retrying_ports import insist
+from penstock.coordination.retrying_ports import retry_until_done
 from penstock.jobmanager.coordinator import CoordinatorService, CoordinatorTimeouts, TaskManagerStarter
 from penstock.jobmanager.leadership import ControlPorts
 from penstock.jobmanager.sink_cleanup import sink_cleaner
@@ -95,7 +95,7 @@ async def serve(settings: ClusterSettings, arguments: argparse.Namespace) -> Non
         )
         app = health_app(readiness, lambda: coordinator_samples(service, clock.now_us()))
         async with http_server(app, arguments.http):  # alive, though it may have to wait
-            await insist("try the store's conditional PUT", clock, lambda: check_conditional_put(blobs))
+            await retry_until_done("try the store's conditional PUT", clock, lambda: check_conditional_put(blobs))
             if arguments.application:
                 await submit_application(settings, arguments, log, blobs, clock)
             async with asyncio.TaskGroup() as group:

@@ -10,7 +10,7 @@ import structlog
 from penstock.api.loading import parse_parameters
 from penstock.coordination.control_topics import REQUESTS, create_control_topics
 from penstock.coordination.job_catalog import JobCatalog
-from penstock.coordination.retrying_ports import PatientBlobs, PatientLog
+from penstock.coordination.retrying_ports import RetryingBlobs, RetryingLog
 from penstock.errors import UsageError
 from penstock.ports import Blobs, Clock, Log, NewRecord
 from penstock.protocol.messages import encode
@@ -29,7 +29,7 @@ async def submit_application(
         PipelineError: the file declares no pipeline that can run.
         UsageError: the cluster runs another job: an application has a cluster of its own.
     """
-    store = PatientBlobs(blobs, clock)
+    store = RetryingBlobs(blobs, clock)
     spec = ApplicationSpec(
         target=arguments.application, parameters=parse_parameters(arguments.param), parallelism=arguments.parallelism,
         restored_from=await restore_of(store, arguments.from_savepoint) if arguments.from_savepoint else None,
@@ -46,7 +46,7 @@ async def submit_application(
     assert artifact is not None
     await store.put(artifact.key, prepared.sources)
     request = msgspec.structs.replace(prepared.request, request=job, job=job, issued_us=clock.now_us())
-    patient = PatientLog(log, clock)
+    patient = RetryingLog(log, clock)
     await create_control_topics(patient)
     await patient.append(REQUESTS, 0, [NewRecord(encode(request))])
     _log.info("application submitted", job=job, name=prepared.request.name)

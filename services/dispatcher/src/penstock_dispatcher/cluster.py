@@ -96,7 +96,7 @@ class Cluster:
 
     async def view(self) -> ClusterView | None:
         """The cluster as its leader shows it; None if no leader does."""
-        data = await soon("Redis", self._ports.metadata.get(VIEW))
+        data = await within_deadline("Redis", self._ports.metadata.get(VIEW))
         if data is None:
             return None
         try:
@@ -122,28 +122,29 @@ class Cluster:
 
     async def active(self) -> list[str]:
         """Ids of jobs that have not ended, or are being cleaned up."""
-        return await soon("the store", self._catalog.active())
+        return await within_deadline("the store", self._catalog.active())
 
     async def finished(self) -> list[FinishedJob]:
         """All jobs that have ended."""
-        keys = await soon("the store", self._ports.blobs.list(FINISHED))
-        await each([key for key in keys if key not in self._finished], self._read_finished)
+        keys = await within_deadline("the store", self._ports.blobs.list(FINISHED))
+        await for_each_concurrently([key for key in keys if key not in self._finished], self._read_finished)
         return [self._finished[key] for key in keys if key in self._finished]
 
     async def _read_finished(self, key: str) -> None:
         try:
-            data = await soon("the store", self._ports.blobs.get(key))
+            data = await within_deadline("the store", self._ports.blobs.get(key))
         except BlobNotFoundError:
             return  # somebody removed it since it was listed
         try:
-            keep(self._finished, key, msgspec.json.decode(data, type=FinishedJob))
+            cache_bounded(self._finished, key, msgspec.json.decode(data, type=FinishedJob))
         except (msgspec.ValidationError, msgspec.DecodeError) as error:
             raise CorruptDataError(f"{key}: not readable: {error}") from error
 
     async def ids(self) -> tuple[list[str], list[str]]:
         """Ids of all jobs: active ones, ended ones."""
         active, finished = await asyncio.gather(
-            soon("the store", self._ports.blobs.list(ACTIVE)), soon("the store", self._ports.blobs.list(FINISHED))
+            within_deadline("the store", self._ports.blobs.list(ACTIVE)),
+            within_deadline("the store", self._ports.blobs.list(FINISHED)),
         )
         return [key.removeprefix(ACTIVE) for key in active], [key.removeprefix(FINISHED) for key in finished]
 
@@ -151,9 +152,9 @@ class Cluster:
         """A job's log; empty if there is no such job."""
         if job in self._ended:
             return self._ended[job]
-        history = await soon("the store", self._store.history(job))
+        history = await within_deadline("the store", self._store.history(job))
         if history.terminated is not None:
-            keep(self._ended, job, history)
+            cache_bounded(self._ended, job, history)
         return history
 
     async def histories(self, jobs: Iterable[str]) -> dict[str, JobHistory]:
@@ -166,26 +167,26 @@ class Cluster:
             except CorruptDataError:  # the leader says what is wrong with it
                 found[job] = JobHistory()
 
-        await each(list(jobs), read)
+        await for_each_concurrently(list(jobs), read)
         return found
 
     async def manifest(self, key: str) -> tuple[Restore, Manifest] | None:
         """A checkpoint by the key of its manifest, which nothing vouches for; None if there is none."""
         try:
-            data = await soon("the store", self._ports.blobs.get(key))
+            data = await within_deadline("the store", self._ports.blobs.get(key))
         except BlobNotFoundError:
             return None
         digest = hashlib.sha256(data).hexdigest()
-        manifest = await soon("the store", self._store.manifest(Restore(0, key, digest)))
+        manifest = await within_deadline("the store", self._store.manifest(Restore(0, key, digest)))
         return Restore(manifest.checkpoint, key, digest), manifest
 
     async def artifact(self, key: str) -> bytes:
         """The sources of a job."""
-        return await soon("the store", self._ports.blobs.get(key), UPLOAD_S)
+        return await within_deadline("the store", self._ports.blobs.get(key), UPLOAD_S)
 
     async def collected(self, job: str) -> list[str]:
         """The names of the parts that sinks gathered."""
-        return await soon("the store", collected_names(self._ports.blobs, job))
+        return await within_deadline("the store", collected_names(self._ports.blobs, job))
 
     async def collected_part(self, job: str, name: str) -> bytes:
         """A part, as JSON.
@@ -194,7 +195,7 @@ class Cluster:
             RestError: there is none of that name.
         """
         try:
-            return await soon("the store", self._ports.blobs.get(collected_prefix(job) + name), UPLOAD_S)
+            return await within_deadline("the store", self._ports.blobs.get(collected_prefix(job) + name), UPLOAD_S)
         except (BlobNotFoundError, UsageError) as error:
             raise RestError(404, f"job {job} has no collected part {name!r}") from error
 
@@ -209,7 +210,7 @@ class Cluster:
             try:
                 assert http is not None
                 query = {"job": job, "lines": str(lines)}
-                answer = await soon(address, http.get(f"http://{address}{LOGS_PATH}", params=query))
+                answer = await within_deadline(address, http.get(f"http://{address}{LOGS_PATH}", params=query))
                 if answer.status_code != 200:
                     raise ExternalError(
                         f"HTTP {answer.status_code}; beyond loopback a task manager needs the token too"
@@ -218,7 +219,7 @@ class Cluster:
             except (httpx.HTTPError, httpx.InvalidURL, ExternalError) as error:
                 missing.append(f"{address}: {error}")
 
-        await each(addresses if http is not None else [], ask)
+        await for_each_concurrently(addresses if http is not None else [], ask)
         return WorkerLogList(tuple(sorted(found, key=lambda log: log.worker)), tuple(missing))
 
     # -- requests -------------------------------------------------------------------------------------------------------
@@ -235,7 +236,7 @@ class Cluster:
         """Put the sources of a job where task managers find them; returns key and sha256."""
         digest = await asyncio.to_thread(lambda: hashlib.sha256(data).hexdigest())
         key = artifact_key(digest)
-        await soon("the store", self._ports.blobs.put(key, data), UPLOAD_S)
+        await within_deadline("the store", self._ports.blobs.put(key, data), UPLOAD_S)
         return key, digest
 
     async def ask(self, request: AnyRequest | AnyRunRequest) -> None:
@@ -247,30 +248,30 @@ class Cluster:
         """
         try:
             if not self._topics_made:
-                await soon("Kafka", create_control_topics(self._ports.log))
+                await within_deadline("Kafka", create_control_topics(self._ports.log))
                 self._topics_made = True
-            await soon("Kafka", self._ports.log.append(REQUESTS, 0, [NewRecord(encode(request))]))
+            await within_deadline("Kafka", self._ports.log.append(REQUESTS, 0, [NewRecord(encode(request))]))
         except RecordTooLargeError as error:
             raise RestError(413, f"the request is too large for Kafka: {error}") from error
         try:
-            await soon("Redis", self._ports.metadata.acquire(_asked(request.request), b"1", ASKED_MS))
+            await within_deadline("Redis", self._ports.metadata.acquire(_asked(request.request), b"1", ASKED_MS))
         except ExternalError as error:  # it is on its way; only a question for it may be answered with 404 meanwhile
             _log.warning("a request could not be noted", request=request.request, error=str(error))
 
     async def answer(self, job: str, request: str) -> Answer | None:
         """What a leader answered."""
-        return await soon("the store", self._catalog.answer_to(job, request))
+        return await within_deadline("the store", self._catalog.answer_to(job, request))
 
     async def was_asked(self, request: str) -> bool:
         """Whether this request was sent within the last hour."""
-        return await soon("Redis", self._ports.metadata.get(_asked(request))) is not None
+        return await within_deadline("Redis", self._ports.metadata.get(_asked(request))) is not None
 
 
 def _asked(request: str) -> str:
     return f"asked-{request}"
 
 
-async def soon(who: str, answer: Awaitable[T], deadline_s: float = ANSWER_S) -> T:
+async def within_deadline(who: str, answer: Awaitable[T], deadline_s: float = ANSWER_S) -> T:
     """Wait for an answer, but not for ever."""
     try:
         async with asyncio.timeout(deadline_s):
@@ -279,7 +280,7 @@ async def soon(who: str, answer: Awaitable[T], deadline_s: float = ANSWER_S) -> 
         raise ExternalError(f"{who} does not answer within {deadline_s:.0f} s") from error
 
 
-async def each(items: list[K], act: Callable[[K], Awaitable[None]]) -> None:
+async def for_each_concurrently(items: list[K], act: Callable[[K], Awaitable[None]]) -> None:
     """Do it for all items, a bounded number at a time."""
     waiting = iter(items)
 
@@ -290,7 +291,7 @@ async def each(items: list[K], act: Callable[[K], Awaitable[None]]) -> None:
     await asyncio.gather(*(work() for _ in range(min(BESIDE_EACH_OTHER, len(items)))))
 
 
-def keep(cache: dict[str, T], key: str, value: T) -> None:
+def cache_bounded(cache: dict[str, T], key: str, value: T) -> None:
     cache[key] = value
     while len(cache) > KEPT:
         del cache[next(iter(cache))]

@@ -14,7 +14,14 @@ from penstock.ports import BlobNotFoundError
 from penstock.runs.run_log import RunHistory, is_run_id
 from penstock.runs.run_store import RunStore
 from penstock.runs.run_views import PIPELINE_VIEW, PipelineView, RunView, summary_of_run
-from penstock_dispatcher.cluster import Cluster, DispatcherPorts, Freshness, each, keep, soon
+from penstock_dispatcher.cluster import (
+    Cluster,
+    DispatcherPorts,
+    Freshness,
+    cache_bounded,
+    for_each_concurrently,
+    within_deadline,
+)
 from penstock_dispatcher.jobs import HIDDEN, SHORTEST_PREFIX, nearest_of, shown_record, some
 from penstock_dispatcher.refusing import RestError
 
@@ -39,7 +46,7 @@ class Runs:
 
     async def view(self) -> PipelineView | None:
         """What the pipeline service shows; None if none does."""
-        data = await soon("Redis", self._ports.metadata.get(PIPELINE_VIEW))
+        data = await within_deadline("Redis", self._ports.metadata.get(PIPELINE_VIEW))
         if data is None:
             return None
         try:
@@ -67,7 +74,7 @@ class Runs:
 
     async def history(self, run: str) -> RunHistory:
         """The log of a run; empty if there is none."""
-        return await soon("the store", self._store.history(run)) if is_run_id(run) else RunHistory()
+        return await within_deadline("the store", self._store.history(run)) if is_run_id(run) else RunHistory()
 
     async def find(self, name: str) -> RunHistory:
         """The run of this id, of the only id that begins so, or of this name: the one that has not ended, or the newest.
@@ -103,7 +110,10 @@ class Runs:
     async def list(self) -> RunList:
         """All runs."""
         view = await self.view_if_any()
-        active, ended = await soon("the store", self._store.active()), await soon("the store", self._store.ended())
+        active, ended = (
+            await within_deadline("the store", self._store.active()),
+            await within_deadline("the store", self._store.ended()),
+        )
         open_runs: list[RunSummary] = []
         late: list[RunSummary] = []
 
@@ -115,17 +125,17 @@ class Runs:
                 ended.pop(run, None)  # its end is not in the index yet, or that of before
                 late.append(summary_of_run(history))
 
-        await each(active, read)
+        await for_each_concurrently(active, read)
         for run in open_runs:
             ended.pop(run.run, None)
-        await each([key for key in ended.values() if key not in self._ended], self._read_ended)
+        await for_each_concurrently([key for key in ended.values() if key not in self._ended], self._read_ended)
         over = [*late, *(self._ended[key] for key in ended.values() if key in self._ended)]
         newest_first = [sorted(runs, key=lambda run: -run.submitted_us) for runs in (open_runs, over)]
         return RunList((*newest_first[0], *newest_first[1]), view.address if view is not None else "")
 
     async def _read_ended(self, key: str) -> None:
         try:
-            keep(self._ended, key, await soon("the store", self._store.ended_summary(key)))
+            cache_bounded(self._ended, key, await within_deadline("the store", self._store.ended_summary(key)))
         except BlobNotFoundError:
             return  # somebody removed it since it was listed
 
@@ -142,7 +152,9 @@ class Runs:
     async def log(self, history: RunHistory) -> RunLog:
         """The records, without graphs, and what was printed."""
         run = history.submitted.run
-        return RunLog(run, tuple(map(shown_record, history.records)), await soon("the store", self._store.output(run)))
+        return RunLog(
+            run, tuple(map(shown_record, history.records)), await within_deadline("the store", self._store.output(run))
+        )
 
     async def outcome(self, run: str, request: str) -> RequestState:
         """What became of a request.

@@ -15,7 +15,7 @@ from penstock.adapters.cluster_ports import cluster_log, cluster_metadata, clust
 from penstock.adapters.conditional_put import check_conditional_put
 from penstock.adapters.directory.claim import claimed
 from penstock.adapters.system_clock import SystemClock
-from penstock.coordination.retrying_ports import PatientBlobs, PatientLog, insist
+from penstock.coordination.retrying_ports import RetryingBlobs, RetryingLog, retry_until_done
 from penstock.errors import UsageError
 from penstock.platform.processes import ProcessId, identify
 from penstock.protocol.requests import RunOptions
@@ -86,8 +86,8 @@ async def _serve(
         cluster_metadata(settings) as metadata,
         cluster_store(settings) as blobs,
     ):
-        await insist("try the store's conditional PUT", clock, lambda: check_conditional_put(blobs))
-        ports = PipelinePorts(PatientLog(log, clock), PatientBlobs(blobs, clock), metadata, clock)
+        await retry_until_done("try the store's conditional PUT", clock, lambda: check_conditional_put(blobs))
+        ports = PipelinePorts(RetryingLog(log, clock), RetryingBlobs(blobs, clock), metadata, clock)
         store = RunStore(ports.blobs, clock, lambda: uuid.uuid4().hex)
         service = PipelineService(
             ports, store, children,

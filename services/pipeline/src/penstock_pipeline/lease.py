@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from penstock.coordination.retrying_ports import insist
+from penstock.coordination.retrying_ports import retry_until_done
 from penstock.errors import ExternalError, UsageError
 from penstock.platform.processes import ProcessId, is_alive
 from penstock.ports import Clock, Metadata
@@ -47,8 +47,8 @@ class Lease:
             UsageError: another service holds it and is alive.
         """
         deadline_ms = self._clock.monotonic_ms() + TTL_MS + _POLL_MS
-        while not await insist("take the lease", self._clock, self._acquire):
-            value = await insist("look at the lease", self._clock, lambda: self._metadata.get(LEASE))
+        while not await retry_until_done("take the lease", self._clock, self._acquire):
+            value = await retry_until_done("look at the lease", self._clock, lambda: self._metadata.get(LEASE))
             holder = _decoded(value)
             if value is not None and holder is not None and self._is_dead(holder):
                 await self._end(value)
@@ -87,7 +87,9 @@ class Lease:
         return await self._metadata.acquire(LEASE, self._value, TTL_MS)
 
     async def _end(self, value: bytes) -> None:
-        await insist("end the lease of a dead service", self._clock, lambda: self._metadata.release(LEASE, value))
+        await retry_until_done(
+            "end the lease of a dead service", self._clock, lambda: self._metadata.release(LEASE, value)
+        )
 
     def _is_dead(self, holder: Holder) -> bool:
         return holder.host == self._holder.host and not is_alive(holder.process)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from penstock.adapters.cluster_ports import cluster_log, cluster_store
 from penstock.adapters.system_clock import SystemClock
 from penstock.coordination.control_topics import create_control_topics
-from penstock.coordination.retrying_ports import PatientLog
+from penstock.coordination.retrying_ports import RetryingLog
 from penstock.observability.metrics import TASK_MANAGER_SLOTS, WORKER_MEMORY, Sample
 from penstock.service.access import access_of, is_loopback
 from penstock.service.http_server import (
@@ -91,7 +91,7 @@ async def _serve(
         app = health_app(readiness, samples, shown)
         async with http_server(app, arguments.http, access) as listens[0], asyncio.TaskGroup() as group:
             watching = group.create_task(watch_readiness(readiness, log, blobs, clock))
-            await create_control_topics(PatientLog(log, clock))
+            await create_control_topics(RetryingLog(log, clock))
             await supervisor.run()
             watching.cancel()
 

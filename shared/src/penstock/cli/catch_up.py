@@ -24,7 +24,7 @@ from penstock.adapters.system_clock import SystemClock
 from penstock.api.loading import load_pipeline
 from penstock.api.pipeline import DeclaredPipeline
 from penstock.cli.cluster import answered, print_json, timeout_s, with_cluster
-from penstock.cli.spark import Wanted, carry_out, mean_cluster
+from penstock.cli.spark import Wanted, execute_run, mean_cluster
 from penstock.cli.strategies import restart_text
 from penstock.cli.submit import _accepted
 from penstock.client import ClusterClient
@@ -90,7 +90,7 @@ def catch_up_command(arguments: argparse.Namespace) -> int:
     _say(console, f"{job.id[:8]}: stopped; its state is in savepoint {savepoint.checkpoint}: {savepoint.manifest}")
     try:
         asyncio.run(work.claim())
-        if not carry_out(work.wanted(spark, arguments.parallelism, console), console, job.pipeline):
+        if not execute_run(work.wanted(spark, arguments.parallelism, console), console, job.pipeline):
             _say(console, work.how_to_go_on())
             return 130
         requested = asyncio.run(work.submit(timeout_s(arguments)))

@@ -61,7 +61,7 @@ class Wanted:
 def run_on_spark(arguments: argparse.Namespace) -> int:
     """Run the pipeline; the exit code."""
     console = _console()
-    return 0 if carry_out(_wanted(arguments, console, {}), console) else 130
+    return 0 if execute_run(_wanted(arguments, console, {}), console) else 130
 
 
 def backfill_command(arguments: argparse.Namespace) -> int:
@@ -75,7 +75,7 @@ def backfill_command(arguments: argparse.Namespace) -> int:
         if uid in archives:
             raise UsageError(f"--source {uid}: given twice; name a folder, or a pattern with *, for several files")
         archives[uid] = path
-    return 0 if carry_out(_wanted(arguments, console, archives), console) else 130
+    return 0 if execute_run(_wanted(arguments, console, archives), console) else 130
 
 
 def _console() -> Console:
@@ -107,7 +107,7 @@ def _wanted(arguments: argparse.Namespace, console: Console, archives: dict[str,
     return Wanted(arguments.file, parameters, settings, options, arguments.parallelism, arguments.run_id)
 
 
-def carry_out(wanted: Wanted, console: Console, pipeline: DeclaredPipeline | None = None) -> bool:
+def execute_run(wanted: Wanted, console: Console, pipeline: DeclaredPipeline | None = None) -> bool:
     """Do it, and say so; False if it was interrupted. `pipeline` is that of the target, if it is loaded already."""
     pipeline = pipeline or load_pipeline(wanted.target, wanted.parameters)
     # What can be refused is refused before a JVM is started.

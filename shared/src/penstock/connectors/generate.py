@@ -75,7 +75,7 @@ class _FunctionContent(Content[Any]):
 
     def rows(self, numbers: npt.NDArray[np.int64]) -> tuple[pl.DataFrame, list[tuple[int, str, bytes]]]:
         """The rows that fit the schema and those that do not."""
-        from penstock.connectors.formats.schema_matching import Conformer
+        from penstock.connectors.formats.schema_matching import SchemaMatcher
 
         where = f"generate.Source: {self.describe()}"
         try:
@@ -87,7 +87,7 @@ class _FunctionContent(Content[Any]):
             raise UserCodeError(
                 f"{where} returned {batch.num_rows} rows for {len(numbers)} numbers; return one for each"
             )
-        return Conformer(self.schema, batch.schema, where, self.timezone).frame(batch)
+        return SchemaMatcher(self.schema, batch.schema, where, self.timezone).frame(batch)
 
     def describe(self) -> str:
         return getattr(self.function, "__qualname__", repr(self.function))

@@ -1,6 +1,6 @@
 """Named steps of the protocol at which a test can make a process stop existing, or stand still.
 
-Nothing happens unless `PENSTOCK_STEPS` names a folder. A file there with the name of a step is an order: the first
+Nothing happens unless `PENSTOCK_FAILPOINTS` names a folder. A file there with the name of a step is an order: the first
 process that reaches the step takes it (by renaming it to `<step>.hit`) and sends itself the signal that stands in it.
 """
 
@@ -11,7 +11,7 @@ import signal
 from pathlib import Path
 from typing import Final
 
-VARIABLE: Final = "PENSTOCK_STEPS"
+VARIABLE: Final = "PENSTOCK_FAILPOINTS"
 
 BEFORE_COMPLETE: Final = "before-complete"
 """All acks are in and the manifest is stored; COMPLETE is not in the job log."""

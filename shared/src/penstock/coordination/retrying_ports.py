@@ -29,7 +29,7 @@ Waiting = Callable[[str], None]
 _log = structlog.get_logger("penstock.coordinator")
 
 
-async def insist(
+async def retry_until_done(
     what: str,
     clock: Clock,
     ask: Callable[[], Awaitable[T]],
@@ -95,7 +95,7 @@ class _Told:
         self._timer = asyncio.get_running_loop().call_later(REPEAT_S, self._tell)
 
 
-class PatientBlobs:
+class RetryingBlobs:
     """A store whose reads and idempotent writes never fail for reasons that may pass; `create` answers at once."""
 
     def __init__(self, blobs: Blobs, clock: Clock) -> None:
@@ -104,7 +104,7 @@ class PatientBlobs:
 
     async def put(self, key: str, data: bytes) -> None:
         """The identical bytes again until that is certain."""
-        await insist(f"write {key}", self._clock, lambda: self._blobs.put(key, data))
+        await retry_until_done(f"write {key}", self._clock, lambda: self._blobs.put(key, data))
 
     async def create(self, key: str, data: bytes) -> None:
         """As the store does it: what an uncertain answer means is decided by the protocol."""
@@ -112,18 +112,18 @@ class PatientBlobs:
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         """The object; `BlobNotFoundError` is an answer."""
-        return await insist(f"read {key}", self._clock, lambda: self._blobs.get(key, start, end))
+        return await retry_until_done(f"read {key}", self._clock, lambda: self._blobs.get(key, start, end))
 
     async def list(self, prefix: str) -> list[str]:
         """The keys."""
-        return await insist(f"list {prefix}", self._clock, lambda: self._blobs.list(prefix))
+        return await retry_until_done(f"list {prefix}", self._clock, lambda: self._blobs.list(prefix))
 
     async def delete(self, key: str) -> None:
         """Delete it for certain."""
-        await insist(f"delete {key}", self._clock, lambda: self._blobs.delete(key))
+        await retry_until_done(f"delete {key}", self._clock, lambda: self._blobs.delete(key))
 
 
-class PatientLog:
+class RetryingLog:
     """A log whose calls wait: see the module. Without a bound they do so for ever."""
 
     def __init__(self, log: Log, clock: Clock, bound_ms: int | None = None, waiting: Waiting | None = None) -> None:
@@ -133,7 +133,7 @@ class PatientLog:
         self._waiting = waiting
 
     async def _insist(self, what: str, ask: Callable[[], Awaitable[T]]) -> T:
-        return await insist(what, self._clock, ask, self._bound_ms, self._waiting)
+        return await retry_until_done(what, self._clock, ask, self._bound_ms, self._waiting)
 
     async def create_topic(
         self, topic: str, partitions: int, *, compacted: bool = False, retention_ms: int | None = None

@@ -14,17 +14,17 @@ from penstock.connectors.base import Position
 from penstock.ports import BlobExistsError, Blobs
 
 
-def beginnings_prefix(job: str) -> str:
+def start_positions_prefix(job: str) -> str:
     """Where the objects of a job stand."""
     return f"jobs/{job}/beginnings/"
 
 
-class BeginningsStore:
+class StartPositionStore:
     """The beginnings of one source's splits."""
 
     def __init__(self, blobs: Blobs, job: str, operator: str) -> None:
         self._blobs = blobs
-        self._prefix = f"{beginnings_prefix(job)}{operator}/"
+        self._prefix = f"{start_positions_prefix(job)}{operator}/"
 
     async def remember(self, split: str, position: Position) -> Position:
         """Keep a split's beginning; what was kept before it counts."""

@@ -21,7 +21,7 @@ from penstock.coordination.control_topics import COMMANDS, EVENTS, REQUESTS, cre
 from penstock.coordination.job_catalog import ACTIVE, JobCatalog
 from penstock.coordination.job_progress import SHOWN, JobProgress
 from penstock.coordination.job_store import JobStore
-from penstock.coordination.retrying_ports import PatientBlobs, PatientLog, insist
+from penstock.coordination.retrying_ports import RetryingBlobs, RetryingLog, retry_until_done
 from penstock.coordination.timings import HEARTBEAT_MS
 from penstock.errors import CorruptDataError, ExternalError, PenstockError
 from penstock.jobmanager.autoscaling import Scaling, TaskManagerScaler
@@ -149,7 +149,7 @@ class CoordinatorService:
         self.name = name
         self._ports = ports
         self._patient = ControlPorts(
-            PatientLog(ports.log, ports.clock), PatientBlobs(ports.blobs, ports.clock), ports.metadata, ports.clock,
+            RetryingLog(ports.log, ports.clock), RetryingBlobs(ports.blobs, ports.clock), ports.metadata, ports.clock,
             ports.new_id,
         )  # fmt: skip
         self._catalog = JobCatalog(self._patient.blobs)
@@ -403,7 +403,9 @@ class CoordinatorService:
     async def _served(self, request: AnyRequest, command: Lead) -> None:
         """Serve a request. One that nobody expected costs its own answer, not the leader."""
         try:
-            await insist(f"serve {type(request).__name__}", self._ports.clock, lambda: self._serve(request, command))
+            await retry_until_done(
+                f"serve {type(request).__name__}", self._ports.clock, lambda: self._serve(request, command)
+            )
         except Exception as error:
             _log.exception("a request cannot be carried out", job=request.job[:8], request=request.request)
             await self._refuse(request, f"{type(error).__name__}: {error}")

@@ -10,7 +10,7 @@ import structlog
 
 from penstock.coordination.collected_rows import collected_prefix
 from penstock.coordination.job_store import JobStore
-from penstock.coordination.start_positions import beginnings_prefix
+from penstock.coordination.start_positions import start_positions_prefix
 from penstock.graph.executiongraph import ExecutionGraph, credits_topic, exchange_prefix, exchange_topic, generation_of
 from penstock.graph.jobgraph import graph_from_json
 from penstock.jobmanager.leadership import ControlPorts
@@ -29,7 +29,7 @@ CleanSinks = Callable[[str, JobHistory], Awaitable[None]]
 _log = structlog.get_logger("penstock.coordinator")
 
 
-class JobRemains:
+class JobCleanup:
     """Those of one job, under one leader."""
 
     def __init__(self, job: str, ports: ControlPorts, store: JobStore, clean_sinks: CleanSinks | None) -> None:
@@ -62,7 +62,7 @@ class JobRemains:
         await self._delete_topics(history)
         if self._clean_sinks is not None and not terminated.unpublished:
             await self._clean_sinks(self._job, history)
-        for key in await self._ports.blobs.list(beginnings_prefix(self._job)):
+        for key in await self._ports.blobs.list(start_positions_prefix(self._job)):
             await self._ports.blobs.delete(key)
         if terminated.state == "CANCELED":
             for key in await self._ports.blobs.list(collected_prefix(self._job)):

@@ -25,7 +25,7 @@ from penstock.errors import CorruptDataError, PipelineError
 from penstock.graph.executiongraph import ExecutionGraph, credits_topic, exchange_topic
 from penstock.graph.jobgraph import JobGraph, graph_from_json
 from penstock.graph.rescaling import scaled
-from penstock.jobmanager.job_cleanup import CleanSinks, JobRemains
+from penstock.jobmanager.job_cleanup import CleanSinks, JobCleanup
 from penstock.jobmanager.leadership import ControlPorts
 from penstock.ports import NewRecord
 from penstock.protocol.job_observer import JobObserver
@@ -168,7 +168,7 @@ class JobShell:
         """The newest offer."""
         self._waiting: Requested | None = None
         """Another parallelism that waits for slots."""
-        self._remains = JobRemains(job, ports, self._store, clean_sinks)
+        self._remains = JobCleanup(job, ports, self._store, clean_sinks)
         self._events: asyncio.Queue[JobEvent] = asyncio.Queue()
         self._looked = False
         """Whether what workers report was looked at: the master follows from there on."""

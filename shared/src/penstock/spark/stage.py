@@ -36,7 +36,7 @@ from penstock.spark.splits import RunSplit
 from penstock.spark.state import NO_STATE, StageState
 from penstock.spark.taskwork import TaskWork, now_us
 from penstock.spark.wire import PARTITION, StageEdge
-from penstock.task.bad_rows import RowJudge
+from penstock.task.bad_rows import RowValidator
 from penstock.task.sources import BATCH_ROWS, SplitEntry
 from penstock.times import MIN_WATERMARK
 
@@ -136,7 +136,7 @@ def _read_split(work: TaskWork, runner: asyncio.Runner, plan: LogicalPlan, split
     output = chain.source_output
     assert output is not None
     metrics = chain.metrics[operator.id]
-    judge = RowJudge(source, metrics)
+    judge = RowValidator(source, metrics)
     marks = _SplitMarks(source, split)
     reader = _open(source, split)
     try:

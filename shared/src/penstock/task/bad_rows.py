@@ -16,7 +16,7 @@ from penstock.errors import BadRecordError
 from penstock.task.operator import OperatorMetrics
 
 
-class RowJudge:
+class RowValidator:
     """Judges what the splits of one source bring; counts it in `metrics`."""
 
     def __init__(self, source: Source[Any], metrics: OperatorMetrics) -> None:

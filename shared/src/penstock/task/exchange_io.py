@@ -75,7 +75,7 @@ class FrameSender:
             self._confirmed(FrameConfirmed(output, frame.seq))
 
 
-class PartitionReader:
+class ExchangeReader:
     """Reads the one partition of a subtask ahead, reports credit for what was processed, trims what nobody needs."""
 
     def __init__(

@@ -45,7 +45,7 @@ from penstock.protocol.subtask import (
     Uploaded,
 )
 from penstock.task.exchange import decode_payload, frame_schema
-from penstock.task.exchange_io import CreditReport, PartitionReader
+from penstock.task.exchange_io import CreditReport, ExchangeReader
 from penstock.task.inbox import Inbox
 from penstock.task.operator import OperatorMetrics
 from penstock.task.publish_loop import PublishHooks, PublishLoop, ScannedFrames, read_frames
@@ -101,7 +101,7 @@ class PublishingRunner:
         self._kept = ScannedFrames(KEPT_BYTES)
         self.waits_for = ""
         log = exchange_log(services, self._waits)
-        self._reader = PartitionReader(
+        self._reader = ExchangeReader(
             deploy, log, self._credit.processed_bytes, services.settings.credit_bytes, inbox.put
         )
         restored = self._restored(manifest)

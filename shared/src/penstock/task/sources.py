@@ -26,7 +26,7 @@ from penstock.connectors.base import (
 )
 from penstock.errors import ExternalError
 from penstock.protocol.watermarks import InputProgress, combined
-from penstock.task.bad_rows import RowJudge
+from penstock.task.bad_rows import RowValidator
 from penstock.task.operator import OperatorMetrics
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
@@ -106,7 +106,7 @@ class SourceDriver:
         self._subtask = subtask
         self._parallelism = parallelism
         self._context = context
-        self._judge = RowJudge(source, metrics)
+        self._judge = RowValidator(source, metrics)
         self._splits: dict[str, _SplitState] = {}
         self._turn: list[str] = []
         self._watermark = MIN_WATERMARK

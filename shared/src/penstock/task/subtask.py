@@ -15,8 +15,8 @@ from typing import Any, assert_never
 from penstock.connectors.base import PublishedSink, ReadContext, SinkEncoder, SinkWriter, WriteContext
 from penstock.coordination.collected_rows import collecting_sinks
 from penstock.coordination.job_store import JobStore
-from penstock.coordination.retrying_ports import PatientLog, Waiting
-from penstock.coordination.start_positions import BeginningsStore
+from penstock.coordination.retrying_ports import RetryingLog, Waiting
+from penstock.coordination.start_positions import StartPositionStore
 from penstock.errors import ExternalError
 from penstock.graph.executiongraph import ExecutionGraph
 from penstock.graph.jobgraph import DEAD_LETTERS_TAG, ENCODE, JobGraph
@@ -53,7 +53,7 @@ from penstock.protocol.subtask import (
 from penstock.task.chain import Chain, build_chain
 from penstock.task.committer import STAGED, Committer, decode_staged
 from penstock.task.exchange import Coalescer, ExchangeWriter, decode_payload, frame_schema
-from penstock.task.exchange_io import CreditReport, FrameSender, PartitionReader
+from penstock.task.exchange_io import CreditReport, ExchangeReader, FrameSender
 from penstock.task.inbox import Inbox
 from penstock.task.operator import OperatorMetrics, OperatorSnapshot, RestoredState
 from penstock.task.sinks import are_visible, prepare_sink
@@ -101,7 +101,7 @@ def exchange_log(services: Services, waiting: Waiting) -> Log:
     A frame may be appended twice then, the second time behind later ones at the worst: readers know it by its seq.
     """
     patience_ms = services.settings.broker_patience_ms
-    return PatientLog(services.log, services.clock, patience_ms, waiting) if patience_ms else services.log
+    return RetryingLog(services.log, services.clock, patience_ms, waiting) if patience_ms else services.log
 
 
 @dataclass
@@ -183,7 +183,7 @@ class SubtaskRunner:
             self._execution.channels(deploy.subtask),
             self._ledger,
         )
-        self._reader = PartitionReader(
+        self._reader = ExchangeReader(
             deploy, log, self.machine.gate.processed_bytes, services.settings.credit_bytes, inbox.put
         )
 
@@ -319,7 +319,7 @@ class SubtaskRunner:
             self._vertex.parallelism,
             context,
             chain.metrics[operator.id],
-            BeginningsStore(self._services.blobs, self.deploy.job, operator.id).remember,
+            StartPositionStore(self._services.blobs, self.deploy.job, operator.id).remember,
         )
         state = restored.get(operator.id)
         await driver.open(state.unions.get(SPLITS, ()) if state else ())

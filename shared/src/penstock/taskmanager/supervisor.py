@@ -23,7 +23,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from penstock.coordination.retrying_ports import PatientLog
+from penstock.coordination.retrying_ports import RetryingLog
 from penstock.coordination.timings import HEARTBEAT_MS
 from penstock.coordination.worker_logs import WorkerLogs
 from penstock.ports import Clock, Log
@@ -102,7 +102,7 @@ class Supervisor:
         self.logs = WorkerLogs()
         self._slots = slots
         self._spec_of = spec_of
-        self._log = PatientLog(log, clock)
+        self._log = RetryingLog(log, clock)
         self._clock = clock
         self._once = once
         self._memory_bytes = memory_mb << 20

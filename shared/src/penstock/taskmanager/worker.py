@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from penstock.coordination.control_topics import COMMANDS
-from penstock.coordination.retrying_ports import PatientLog
+from penstock.coordination.retrying_ports import RetryingLog
 from penstock.coordination.timings import HEARTBEAT_MS
 from penstock.errors import PenstockError
 from penstock.graph.executiongraph import credits_topic
@@ -67,7 +67,7 @@ class LogEvents:
     """Appends events to the log itself, until that is certain."""
 
     def __init__(self, log: Log, clock: Clock) -> None:
-        self._log = PatientLog(log, clock)
+        self._log = RetryingLog(log, clock)
 
     async def send(self, events: Sequence[AnyEvent]) -> None:
         """Append; a repeated event tells the leader nothing new."""
@@ -124,7 +124,7 @@ class WorkerService:
         """What subtasks raised, newest last, for whoever runs this worker in its own process."""
         self._slots = slots
         self._services = services
-        self._control = PatientLog(services.log, services.clock)
+        self._control = RetryingLog(services.log, services.clock)
         """For the control topics: a broker that is away ends no process, and with it no attempt."""
         self._loader = loader
         self._sender = sender or LogEvents(services.log, services.clock)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.connectors.base import BadRow, EndOfSplit, Fetched, Position
 from penstock.connectors.formats.decoding import LineDecoder
-from penstock.connectors.formats.schema_matching import Conformer
+from penstock.connectors.formats.schema_matching import SchemaMatcher
 from penstock.connectors.pacing import Pace
 from penstock.errors import ExternalError, PipelineError
 from penstock.types import Schema
@@ -245,7 +245,7 @@ class ColumnarReader:
             raise _changed(path, f"row {position['row']} of row group {position['group']}")
         self._group: int = position["group"] if position else 0
         self._row: int = position["row"] if position else 0
-        self._conformer = Conformer(schema, arrow_schema(path), str(path), timezone)
+        self._conformer = SchemaMatcher(schema, arrow_schema(path), str(path), timezone)
         self._batches = _batches(path, self._group, self._conformer.names)
         self._batch: pa.RecordBatch | None = None
         self._fetching: asyncio.Future[pa.RecordBatch | None] | None = None

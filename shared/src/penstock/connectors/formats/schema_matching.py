@@ -2,7 +2,7 @@
 
 Columns are matched by name; others are left out. Widths of integers and floats may differ, units of timestamps too
 (finer ones than microseconds are cut), lists and strings may have any Arrow layout. Everything else must be the
-declared type: `Conformer` refuses it before a row is read. Values that do not fit (null, out of range) make rows bad.
+declared type: `SchemaMatcher` refuses it before a row is read. Values that do not fit (null, out of range) make rows bad.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Conformer:
+class SchemaMatcher:
     """Makes frames of `schema` from Arrow batches of one Arrow schema.
 
     Args:

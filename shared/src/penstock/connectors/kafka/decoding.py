@@ -136,10 +136,10 @@ class _Arrow:
         return Decoded(frame, bad), counts
 
     def _conforming(self, table: Any) -> tuple[pl.DataFrame, list[tuple[int, str, bytes]]]:
-        from penstock.connectors.formats.schema_matching import Conformer
+        from penstock.connectors.formats.schema_matching import SchemaMatcher
 
         if self._found is None or not self._found.equals(table.schema):
-            self._conformer = Conformer(self._schema, table.schema, "a record", self._timezone)
+            self._conformer = SchemaMatcher(self._schema, table.schema, "a record", self._timezone)
             self._found = table.schema
         return self._conformer.frame(table)
 

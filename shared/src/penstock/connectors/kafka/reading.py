@@ -78,7 +78,7 @@ def ease_collection() -> None:
         gc.set_threshold(COLLECT_AFTER, *others)
 
 
-class PartitionReader:
+class TopicPartitionReader:
     """A `SplitReader` of one partition.
 
     `position` is behind everything that `read` has handed out, transaction markers and removed records included.

@@ -204,13 +204,13 @@ class Source(base.Source[T]):
     def open(self, split: Split, position: Position, context: ReadContext) -> SplitReader:
         """See `Source.open`."""
         from penstock.connectors.kafka.decoding import record_decoder
-        from penstock.connectors.kafka.reading import Attention, PartitionReader
+        from penstock.connectors.kafka.reading import Attention, TopicPartitionReader
 
         if position is None:
             position = self.resolve(split, late=False)
         decoder = record_decoder(self, zone(self.timezone, _WHAT))
         attention = context.shared.setdefault("kafka.Attention", Attention())
-        return PartitionReader(self.settings, self.topic, int(split.id), position, decoder, attention)
+        return TopicPartitionReader(self.settings, self.topic, int(split.id), position, decoder, attention)
 
     @property
     def bounded(self) -> bool:
