@@ -22,6 +22,7 @@ from penstock.adapters.directory.claim import claimed
 from penstock.adapters.directory.log import DirectoryLog
 from penstock.adapters.memory import MemoryMetadata
 from penstock.adapters.system_clock import SystemClock
+from penstock.blocking import run_blocking
 from penstock.connectors.base import Sink
 from penstock.coordination.control_topics import create_control_topics
 from penstock.coordination.job_catalog import JobCatalog
@@ -79,7 +80,7 @@ class JobResult:
     """What became of a job."""
 
     job: str
-    state: Literal["FINISHED", "STOPPED", "CANCELED", "FAILED", "SUSPENDED"]
+    state: Literal["FINISHED", "STOPPED", "CANCELED", "FAILED", "SUSPENDED", "NOT_RUN"]
     reason: str
     progress: JobProgress
     error: BaseException | None = None
@@ -360,8 +361,13 @@ def default_directory(name: str) -> Path:
     return Path(".penstock") / name
 
 
+def not_run() -> JobResult:
+    """The result of a run that did not take place: Penstock imports the file to run it in its own way."""
+    return JobResult("", "NOT_RUN", "Penstock imports the file", JobProgress(""))
+
+
 def run_pipeline(
-    pipeline: DeclaredPipeline, *, parallelism: int, directory: str | Path | None, resume: bool
+    pipeline: DeclaredPipeline, settings: EmbeddedSettings, *, directory: str | Path | None, resume: bool
 ) -> JobResult:
     """Run a pipeline in this process; what `Pipeline.run` does.
 
@@ -370,13 +376,12 @@ def run_pipeline(
     """
     if not structlog.is_configured():
         configure_logging("text", "warning")
-    settings = EmbeddedSettings(parallelism=parallelism)
     with contextlib.ExitStack() as stack:
         if directory is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-")))
         else:
             folder = Path(directory)
-        result = asyncio.run(EmbeddedJob(pipeline, folder, settings).run(resume=resume))
+        result = run_blocking(EmbeddedJob(pipeline, folder, settings).run(resume=resume))
     if result.state == "FAILED":
         raise (
             result.error if isinstance(result.error, PenstockError) else UserCodeError(result.reason)

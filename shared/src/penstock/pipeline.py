@@ -1,14 +1,23 @@
-"""`Pipeline`: what a pipeline file declares, and the ways to run it."""
+"""`Pipeline`: what a pipeline file declares, and the ways to run it from Python."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.api.pipeline import DeclaredPipeline, importing
+from penstock.errors import PipelineError, UsageError
+from penstock.graph.logical import LogicalPlan, Node, Read, Write
+from penstock.times import Duration
 
 if TYPE_CHECKING:
+    import polars as pl
+
+    from penstock.client.cluster import Job
     from penstock.embedded import JobResult
+    from penstock.settings import ClusterSettings
 
 
 class Pipeline(DeclaredPipeline):
@@ -23,21 +32,190 @@ class Pipeline(DeclaredPipeline):
     """
 
     def run(
-        self, *, parallelism: int = 1, directory: str | Path | None = None, resume: bool = False
-    ) -> JobResult | None:
+        self,
+        *,
+        parallelism: int = 1,
+        directory: str | Path | None = None,
+        resume: bool = False,
+        checkpoint_interval: Duration = "10s",
+        at_least_once: bool = False,
+        restart: str = "none",
+        state_backend: Literal["fs", "memory"] = "fs",
+        durable: bool = True,
+    ) -> JobResult:
         """Run the pipeline in this process until its input ends, from a script or a notebook.
 
         Args:
             parallelism: subtasks per operator that says nothing else.
             directory: where log, snapshots and job log stand; a temporary folder by default.
             resume: continue what an earlier run left in `directory`.
+            checkpoint_interval: from the start of one checkpoint to the next.
+            at_least_once: do not align barriers; all sinks become at-least-once.
+            restart: what follows a failure, such as `"fixed-delay:3:1s"`; none by default: the error is raised here.
+            state_backend: where snapshots go: files in `directory`, or (small state only) the checkpoint's metadata.
+            durable: survive a power loss; without it only the death of the process.
 
         Returns:
-            What became of the job; None while Penstock itself imports the file (`penstock run FILE`), where this
-            call does nothing.
-        """
-        if importing():
-            return None
-        from penstock.embedded import run_pipeline
+            What became of the job. While Penstock itself imports the file (`penstock run FILE`, a task manager), this
+            call runs nothing, and the result's state is `NOT_RUN`.
 
-        return run_pipeline(self, parallelism=parallelism, directory=directory, resume=resume)
+        Raises:
+            PenstockError: the job failed; the error is what its code or the engine raised.
+
+        Example:
+            >>> p.run(directory="state", resume=True).state
+            'FINISHED'
+        """
+        from penstock.embedded import not_run, run_pipeline
+
+        if importing():
+            return not_run()
+        from penstock.embedded import EmbeddedSettings
+        from penstock.submission.restart_text import parse_restart
+        from penstock.task.subtask import SubtaskSettings
+        from penstock.times import duration_us
+
+        settings = EmbeddedSettings(
+            parallelism=parallelism,
+            checkpoint_interval_ms=max(
+                1, duration_us(checkpoint_interval, "checkpoint_interval", positive=True) // 1_000
+            ),
+            durable=durable,
+            at_least_once=at_least_once,
+            restart=parse_restart(restart),
+            data=SubtaskSettings(state_backend=state_backend),
+        )
+        return run_pipeline(self, settings, directory=directory, resume=resume)
+
+    def submit(
+        self,
+        cluster: ClusterSettings | str | Path | None = None,
+        *,
+        parallelism: int = 1,
+        params: Mapping[str, str] | None = None,
+        from_savepoint: str | None = None,
+        checkpoint_interval: Duration = "10s",
+        tolerable_failed_checkpoints: int = 3,
+        at_least_once: bool = False,
+        restart: str = "exponential",
+        state_backend: Literal["fs", "memory"] = "fs",
+        per_job: bool = False,
+        allow_non_restored: bool = False,
+        allow_unpublished: bool = False,
+        timeout: Duration = "60s",
+    ) -> Job:
+        """Run the pipeline on a cluster; returns once its leader has accepted the job.
+
+        The file that declares the pipeline goes to the cluster with the local modules it imports, and is imported again
+        there (where this call does nothing), so the pipeline must have a name in it, outside functions.
+
+        Args:
+            cluster: its settings or their file; `$PENSTOCK_CLUSTER`, else `.penstock/cluster.toml`, if not given.
+            parallelism: subtasks per operator that says nothing else.
+            params: what `param` gives where the file is imported again.
+            from_savepoint: what the job starts from: a job, a savepoint, or a folder that holds one.
+            checkpoint_interval: from the start of one checkpoint to the next.
+            tolerable_failed_checkpoints: so many in a row may fail before the attempt does.
+            at_least_once: do not align barriers; all sinks become at-least-once.
+            restart: a strategy and its parts, such as `"fixed-delay:3:1s"`.
+            state_backend: where snapshots of keyed state go: the store, or (small state only) the checkpoint's metadata.
+            per_job: have task managers started for this job alone.
+            allow_non_restored: state of operators that the pipeline does not have may be dropped.
+            allow_unpublished: rows that the checkpoint covers and that its job never published may be lost.
+            timeout: how long a leader is waited for.
+
+        Raises:
+            UsageError: the pipeline is not declared in a file, or one of the options is none.
+            PipelineError: it cannot run on a cluster as it is written.
+            PenstockError: the cluster refuses it.
+
+        Example:
+            >>> job = p.submit("production.toml", parallelism=4)
+            >>> job.wait().state
+        """
+        from penstock.client.cluster import Cluster, Job
+        from penstock.submission.application import ApplicationSpec, prepare_loaded, restored
+        from penstock.submission.options import JobOptions, job_settings
+        from penstock.submission.remote import find_restore, submit
+        from penstock.times import duration_us
+
+        if importing():
+            raise UsageError(
+                f"{self.name}: submit() stands where a cluster imports the file again; put it below "
+                'if __name__ == "__main__":'
+            )
+        settings = job_settings(
+            checkpoint_interval=checkpoint_interval, tolerable_failed_checkpoints=tolerable_failed_checkpoints,
+            at_least_once=at_least_once, restart=restart, state_backend=state_backend, per_job=per_job,
+        )  # fmt: skip
+        options = JobOptions(
+            parallelism=parallelism, settings=settings, allow_non_restored=allow_non_restored,
+            allow_unpublished=allow_unpublished,
+        )  # fmt: skip
+        prepared = prepare_loaded(self, ApplicationSpec(_target_of(self), dict(params or {}), options))
+        target = Cluster(cluster)
+        if from_savepoint is not None:
+            name = from_savepoint
+            prepared = restored(prepared, target.ask(lambda client: find_restore(client, target.settings, name)))
+        deadline_s = duration_us(timeout, "submit: timeout", positive=True) / 1_000_000
+        return Job(target, target.ask(lambda client: submit(client, prepared, deadline_s)).job)
+
+    def rows_of(self, node: Node) -> pl.DataFrame:
+        """See `Stream.collect`."""
+        import polars as pl
+
+        from penstock.connectors import collecting
+        from penstock.embedded import EmbeddedSettings, run_pipeline
+
+        if importing():
+            return pl.DataFrame(schema=node.schema.polars())
+        above = _above(node)
+        endless = [n.operator_id for n in above if isinstance(n.operation, Read) and not n.operation.source.bounded]
+        if endless:
+            raise PipelineError(
+                f"collect: the source {endless[0]} has no end; run the pipeline, or give the source one"
+            )
+        sink = collecting.Sink()
+        part = DeclaredPipeline(self.name)
+        last = Node(
+            id="collected", operation=Write(sink), inputs=(node,), schema=node.schema, row_type=node.row_type,
+            event_time=node.event_time, keys=node.keys, updates=node.updates,
+        )  # fmt: skip
+        part.plan = LogicalPlan(self.name, [*above, last])
+        run_pipeline(part, EmbeddedSettings(durable=False), directory=None, resume=False)
+        return pl.DataFrame(sink.rows, schema=node.schema.polars(), orient="row")
+
+
+def _above(node: Node) -> list[Node]:
+    """The node and all that it is made from, in the order they were made."""
+    found: dict[str, Node] = {}
+    waiting = [node]
+    while waiting:
+        one = waiting.pop()
+        if one.id not in found:
+            found[one.id] = one
+            waiting.extend(one.inputs)
+    return sorted(found.values(), key=lambda one: int(one.id[1:]))
+
+
+def _target_of(pipeline: Pipeline) -> str:
+    """`file.py:name` of a pipeline.
+
+    Raises:
+        UsageError: no imported file has it under a name.
+    """
+    for module, name in _named(pipeline):
+        file = getattr(module, "__file__", None)
+        if file is not None:
+            return f"{file}:{name}"
+    raise UsageError(
+        f"{pipeline.name}: submit() sends the file that declares a pipeline, and no imported file has this one under a "
+        "name, outside functions; write it into a file (from a notebook: %%writefile) and import it from there"
+    )
+
+
+def _named(pipeline: Pipeline) -> Iterator[tuple[Any, str]]:
+    for module in list(sys.modules.values()):
+        for name, value in list(getattr(module, "__dict__", {}).items()):
+            if value is pipeline:
+                yield module, name

@@ -64,7 +64,7 @@ def test_parameters_reach_the_file_as_values_of_their_defaults_type(tmp_path: Pa
 
 def test_run_in_the_file_does_nothing_while_it_is_loaded(tmp_path: Path) -> None:
     """So that a script is a pipeline file too."""
-    path = write(tmp_path, "p = Pipeline('script')\nassert p.run() is None\n")
+    path = write(tmp_path, "p = Pipeline('script')\nassert p.run().state == 'NOT_RUN'\n")
     assert load_pipeline(path, {}).name == "script"
 
 

@@ -16,6 +16,7 @@ from penstock.ports import Blobs, Clock, Log, NewRecord
 from penstock.protocol.messages import encode
 from penstock.settings import ClusterSettings
 from penstock.submission.application import ApplicationSpec, application_id, prepare_elsewhere, restore_of
+from penstock.submission.options import JobOptions
 
 _log = structlog.get_logger("penstock.coordinator")
 
@@ -31,9 +32,13 @@ async def submit_application(
     """
     store = RetryingBlobs(blobs, clock)
     spec = ApplicationSpec(
-        target=arguments.application, parameters=parse_parameters(arguments.param), parallelism=arguments.parallelism,
-        restored_from=await restore_of(store, arguments.from_savepoint) if arguments.from_savepoint else None,
-    )  # fmt: skip
+        target=arguments.application,
+        parameters=parse_parameters(arguments.param),
+        options=JobOptions(
+            parallelism=arguments.parallelism,
+            restored_from=await restore_of(store, arguments.from_savepoint) if arguments.from_savepoint else None,
+        ),
+    )
     prepared = await prepare_elsewhere(spec)
     job = application_id(settings.name, prepared)
     others = [other for other in await JobCatalog(store).active() if other != job]

@@ -17,7 +17,7 @@ from penstock.coordination.worker_logs import WorkerLogList
 KINDS: Final = (
     documents.Problem, documents.Submission, documents.StopBody, documents.SavepointBody, documents.RescaleBody,
     documents.Requested, documents.RequestState, documents.JobList, documents.JobDetail, documents.CheckpointList,
-    documents.Failures, documents.JobLog, documents.Savepoint, documents.SavepointList, documents.WorkerList,
+    documents.Failures, documents.JobLog, documents.SavepointSummary, documents.SavepointList, documents.WorkerList,
     documents.Overview, WorkerLogList, run_documents.RunSubmission, run_documents.RunBody, run_documents.RunList,
     run_documents.RunDetail, run_documents.RunLog, run_documents.Located,
 )  # fmt: skip

@@ -18,7 +18,7 @@ from penstock.client.documents import (
     JobList,
     JobLog,
     JobSummary,
-    Savepoint,
+    SavepointSummary,
     VertexView,
 )
 from penstock.coordination.cluster_view import ClusterView, JobState, JobView
@@ -319,13 +319,13 @@ def shown_record(record: msgspec.Struct) -> dict[str, Any]:
     return plain
 
 
-def savepoints_of(job: str, history: JobHistory) -> list[Savepoint]:
+def savepoints_of(job: str, history: JobHistory) -> list[SavepointSummary]:
     """The savepoints of a job, oldest first; and the checkpoint that a failed or cancelled one has left."""
     submit = history.submit
     if submit is None:
         return []
     found = [
-        Savepoint(job, submit.name, record.checkpoint, record.manifest, record.sha256, record.request)
+        SavepointSummary(job, submit.name, record.checkpoint, record.manifest, record.sha256, record.request)
         for record in history.records
         if isinstance(record, SavepointRecord) and record.published
     ]
@@ -333,7 +333,7 @@ def savepoints_of(job: str, history: JobHistory) -> list[Savepoint]:
     if retained is not None:
         number, manifest, digest = retained.checkpoint, retained.manifest, retained.sha256
         if all(savepoint.checkpoint != number for savepoint in found):
-            found.append(Savepoint(job, submit.name, number, manifest, digest, "", "checkpoint"))
+            found.append(SavepointSummary(job, submit.name, number, manifest, digest, "", "checkpoint"))
     return found
 
 

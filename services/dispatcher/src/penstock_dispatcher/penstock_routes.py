@@ -21,9 +21,9 @@ from penstock.client.documents import (
     Requested,
     RequestState,
     RescaleBody,
-    Savepoint,
     SavepointBody,
     SavepointList,
+    SavepointSummary,
     StopBody,
     Submission,
     WorkerList,
@@ -109,7 +109,7 @@ class PenstockRoutes:
                 openapi_extra=takes(body),
             )  # fmt: skip
         add("/savepoints", self.savepoints, methods=["GET"], responses=answers(SavepointList))
-        add("/savepoints/find", self.find_savepoint, methods=["GET"], responses=answers(Savepoint))
+        add("/savepoints/find", self.find_savepoint, methods=["GET"], responses=answers(SavepointSummary))
         add("/taskmanagers", self.workers, methods=["GET"], responses=answers(WorkerList))
         return router
 
@@ -203,7 +203,7 @@ class PenstockRoutes:
         """The savepoint of that name; of a job, the newest one."""
         return sent(await self._find_savepoint(name))
 
-    async def _find_savepoint(self, name: str) -> Savepoint:
+    async def _find_savepoint(self, name: str) -> SavepointSummary:
         parts = name.split("/")
         if len(parts) > 1:
             found = await self._savepoint_of_manifest(name, parts[1] if parts[0] == "jobs" else "")
@@ -224,7 +224,7 @@ class PenstockRoutes:
             )
         return known[-1]
 
-    async def _savepoint_of_manifest(self, key: str, job: str) -> Savepoint | None:
+    async def _savepoint_of_manifest(self, key: str, job: str) -> SavepointSummary | None:
         if job:
             history = await self._cluster.history(job)
             for savepoint in savepoints_of(job, history):
@@ -237,7 +237,7 @@ class PenstockRoutes:
         if stored is None:
             return None
         restore, manifest = stored
-        return Savepoint(manifest.job, "", restore.checkpoint, key, restore.sha256, "")
+        return SavepointSummary(manifest.job, "", restore.checkpoint, key, restore.sha256, "")
 
     # -- submitting -----------------------------------------------------------------------------------------------------
 

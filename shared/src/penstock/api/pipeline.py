@@ -10,6 +10,8 @@ from penstock.graph.logical import LogicalPlan, Node, Operation, Read
 from penstock.types import Schema, row_class
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from penstock.connectors.base import Source
 
 T = TypeVar("T")
@@ -31,6 +33,10 @@ class DeclaredPipeline:
         row_type: type[Any] = source.row_type or row_class(source.schema)
         node = self._add(Read(source), (), source.schema, row_type, event_time=source.event_time is not None)
         return SourceStream(self, node)
+
+    def rows_of(self, node: Node) -> pl.DataFrame:
+        """The rows of a stream; a pipeline that can be run knows how to get them."""
+        raise PipelineError(f"collect: {self.name} is declared and cannot be run; make a penstock.Pipeline")
 
     def _add(
         self,

@@ -33,6 +33,8 @@ from penstock.types import (
 )
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from penstock.api.pipeline import DeclaredPipeline
     from penstock.connectors.base import Sink
 
@@ -126,6 +128,21 @@ class StreamBase:
         """Hand the rows to `sink`."""
         sink.check(self._node.schema, updates=self._node.updates)
         return WrittenStream(self._pipeline, self._derive(Write(sink), self._node.schema, self._node.row_type))
+
+    def collect(self) -> pl.DataFrame:
+        """Run the pipeline as far as this stream, in this process, and give its rows: a table, in a notebook.
+
+        Nothing is written to the sinks. Rows stand in the order of their arrival; of a stream of updates, every
+        update is a row. While Penstock itself imports the file, nothing runs and there are no rows.
+
+        Raises:
+            PipelineError: a source has no end.
+            PenstockError: the pipeline or its code failed.
+
+        Example:
+            >>> p.read(files.Source("bids.jsonl", schema=Bid)).filter(col("price") > 100).collect()
+        """
+        return self._pipeline.rows_of(self._node)
 
     def _side_node(self, tag: OutputTag[Any]) -> Node:
         """The side output `tag` of the operator behind this stream."""

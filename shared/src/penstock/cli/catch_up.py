@@ -23,20 +23,17 @@ from penstock.adapters.cluster_ports import cluster_store
 from penstock.adapters.system_clock import SystemClock
 from penstock.api.loading import load_pipeline
 from penstock.api.pipeline import DeclaredPipeline
-from penstock.cli.cluster import answered, print_json, timeout_s, with_cluster
+from penstock.cli.cluster import print_json, timeout_s, with_cluster
 from penstock.cli.spark import Wanted, execute_run, mean_cluster
-from penstock.cli.strategies import restart_text
-from penstock.cli.submit import _accepted
 from penstock.client import ClusterClient
-from penstock.client.documents import ENDED, ArtifactDescription, Requested, Submission
+from penstock.client.cluster import answered
+from penstock.client.documents import ENDED, Requested
 from penstock.client.exporting import import_savepoint
 from penstock.coordination.artifacts import check_requirements, unpack
 from penstock.coordination.job_store import JobStore
 from penstock.errors import CorruptDataError, UsageError
-from penstock.graph.jobgraph import build_job_graph
-from penstock.graph.rescaling import scalable_form
 from penstock.ports import BlobExistsError
-from penstock.protocol.joblog import JobSettings
+from penstock.protocol.joblog import Artifact, JobSettings
 from penstock.protocol.messages import Restore
 from penstock.savepoint.folder import SEAL
 from penstock.savepoint.reading import read_restore
@@ -45,6 +42,10 @@ from penstock.spark.committing import RunManifests
 from penstock.spark.engine import RunOptions, spark_graph
 from penstock.spark.session import PLANNED_PARALLELISM, SparkSettings, check_installed, parse_conf
 from penstock.spark.starting import StartingPoint
+from penstock.submission.application import Prepared
+from penstock.submission.options import JobOptions, job_request
+from penstock.submission.remote import submit
+from penstock.submission.restart_text import restart_text
 
 _FOLDER: Final = Path(".penstock/catch-up")
 _CLAIMS: Final = "catch-up/"
@@ -59,7 +60,7 @@ class _Job:
     state: str
     parallelism: int
     settings: JobSettings
-    artifact: ArtifactDescription
+    artifact: Artifact
     sources: bytes
     place: Path
     """Where its sources are unpacked."""
@@ -119,9 +120,8 @@ async def _look(cluster: ClusterClient, name: str, settings: ClusterSettings) ->
     check_requirements(artifact.requirements)
     sources = await cluster.artifact(job)
     place = unpack(artifact, sources, (_FOLDER / "sources").absolute())
-    described = ArtifactDescription(artifact.target, artifact.parameters, artifact.requirements)
     pipeline = load_pipeline(str(place / artifact.target), dict(artifact.parameters))
-    return _Job(job, state, detail.summary.parallelism, submitted.settings, described, sources, place, pipeline)
+    return _Job(job, state, detail.summary.parallelism, submitted.settings, artifact, sources, place, pipeline)
 
 
 async def _stopped(cluster: ClusterClient, job: _Job, deadline_s: float) -> Restore:
@@ -174,19 +174,11 @@ class _Work:
         job = self._job
         async with cluster_store(self._settings) as blobs:
             restore = await import_savepoint(blobs, self._target)
-        submission = Submission(
-            name=job.pipeline.name,
-            graph=build_job_graph(job.pipeline.plan, job.parallelism, at_least_once=job.at_least_once).to_json(),
-            artifact=job.artifact,
-            scalable=scalable_form(job.pipeline.plan, at_least_once=job.at_least_once).to_json(),
-            settings=job.settings,
-            restored_from=restore,
-            job=hashlib.sha256(f"job\0{self._run}".encode()).hexdigest()[:32],
-        )
+        options = JobOptions(parallelism=job.parallelism, settings=job.settings, restored_from=restore)
+        new_job = hashlib.sha256(f"job\0{self._run}".encode()).hexdigest()[:32]
+        prepared = Prepared(job_request(job.pipeline.plan, options, job.artifact, job=new_job), job.sources)
         async with ClusterClient(self._settings.rest, token=self._settings.token) as cluster:
-            requested = await cluster.submit(submission, job.sources)
-            await _accepted(cluster, requested, deadline_s)
-        return requested
+            return await submit(cluster, prepared, deadline_s)
 
     def how_to_go_on(self) -> str:
         """From which savepoint the job can go on, and how."""

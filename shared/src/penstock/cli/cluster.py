@@ -15,8 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.client import ClusterClient
-from penstock.client.documents import JobSummary, Requested, RequestState
-from penstock.errors import ExternalError, PenstockError
+from penstock.client.documents import JobSummary
 from penstock.settings import load_settings
 from penstock.times import duration_us, format_duration
 
@@ -37,24 +36,6 @@ def with_cluster(arguments: argparse.Namespace, work: Callable[[ClusterClient], 
 def timeout_s(arguments: argparse.Namespace) -> float:
     """`--timeout` in seconds."""
     return duration_us(arguments.timeout, "--timeout", positive=True) / 1_000_000
-
-
-async def answered(cluster: ClusterClient, requested: Requested, what: str, deadline_s: float) -> RequestState:
-    """Wait until the cluster has done what was asked.
-
-    Raises:
-        PenstockError: it refused.
-        ExternalError: it did not answer in time; what was asked stands.
-    """
-    state = await cluster.outcome(requested, deadline_s)
-    if state.state == "refused":
-        raise PenstockError(f"{what}: {state.reason}")
-    if state.state == "pending":
-        raise ExternalError(
-            f"{what}: not done after {deadline_s:g} s, and not given up: the cluster goes on with it; look with "
-            f"penstock status {requested.job[:8]}"
-        )
-    return state
 
 
 def print_json(value: Any) -> None:

@@ -10,13 +10,9 @@ from penstock.cli.options import Commands, add_command, count, positive
 from penstock.cli.spark_options import add_native_option
 from penstock.errors import UsageError
 from penstock.protocol.checkpoints import TOLERABLE_FAILED
+from penstock.submission.restart_text import RESTART_USAGE
 
 Command = Callable[[argparse.Namespace], int]
-
-RESTART_USAGE: Final = (
-    "none, fixed-delay:ATTEMPTS:DELAY, exponential:FIRST:LONGEST:FACTOR:RESET, failure-rate:FAILURES:INTERVAL:DELAY"
-)
-"""The values of `--restart`."""
 
 JOB = "its id, the first six or more digits of it, or its name if only one job has it"
 JOB_OR_RUN = f"{JOB}; or a run on Spark, likewise"

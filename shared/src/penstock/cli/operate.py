@@ -6,9 +6,10 @@ import argparse
 import asyncio
 from pathlib import Path
 
-from penstock.cli.cluster import answered, print_json, timeout_s, with_cluster
+from penstock.cli.cluster import print_json, timeout_s, with_cluster
 from penstock.cli.runs import cancel_run
 from penstock.client import ClusterClient
+from penstock.client.cluster import answered
 from penstock.client.documents import ENDED, RequestState
 from penstock.errors import ExternalError, PenstockError, UsageError
 from penstock.settings import load_settings

@@ -14,7 +14,7 @@ from penstock.api.loading import load_pipeline, parse_parameters
 from penstock.api.pipeline import DeclaredPipeline
 from penstock.cli.cluster import print_json, timeout_s
 from penstock.cli.run_following import RunFollower
-from penstock.cli.submit import find_restore, print_requested, until_interrupted
+from penstock.cli.submit import print_requested, until_interrupted
 from penstock.client import ClusterClient
 from penstock.client.documents import ArtifactDescription, Requested
 from penstock.client.run_documents import RunOptions, RunSubmission
@@ -27,6 +27,7 @@ from penstock.spark.committing import checked_run_id
 from penstock.spark.engine import spark_graph
 from penstock.spark.session import PLANNED_PARALLELISM, parse_conf
 from penstock.submission.cluster_checks import advice, check_fit
+from penstock.submission.remote import find_restore
 
 WORKERS: Final = "the pipeline service"
 

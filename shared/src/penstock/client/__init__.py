@@ -1,4 +1,6 @@
-"""The cluster from outside: the REST interface's documents and a client for it.
+"""Clusters from outside: for programs and notebooks, for coroutines, and the documents of the REST interface.
+
+>>> Cluster("production.toml").job("hot-auctions").savepoint()
 
 >>> async with ClusterClient("http://127.0.0.1:8081") as cluster:
 ...     for job in (await cluster.jobs()).jobs:
@@ -6,6 +8,7 @@
 """
 
 from penstock.client.client import ClusterClient
+from penstock.client.cluster import Cluster, Job
 from penstock.client.errors import NoAnswerError, RefusedError
 
-__all__ = ["ClusterClient", "NoAnswerError", "RefusedError"]
+__all__ = ["Cluster", "ClusterClient", "Job", "NoAnswerError", "RefusedError"]

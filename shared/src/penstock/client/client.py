@@ -25,9 +25,9 @@ from penstock.client.documents import (
     Requested,
     RequestState,
     RescaleBody,
-    Savepoint,
     SavepointBody,
     SavepointList,
+    SavepointSummary,
     StopBody,
     Submission,
     WorkerList,
@@ -148,9 +148,9 @@ class ClusterClient:
         """The savepoints of a job, or of all."""
         return await self._get("/savepoints", SavepointList, {"job": job} if job else {})
 
-    async def savepoint(self, name: str) -> Savepoint:
+    async def savepoint(self, name: str) -> SavepointSummary:
         """The savepoint of that name: the key of its manifest, the id of the request for it, or a job (its newest)."""
-        return await self._get("/savepoints/find", Savepoint, {"name": name})
+        return await self._get("/savepoints/find", SavepointSummary, {"name": name})
 
     # -- acting ---------------------------------------------------------------------------------------------------------
 

@@ -18,8 +18,8 @@ from penstock.protocol.requests import Answer
 __all__ = [
     "Answer", "ArtifactDescription", "Checkpoint", "CheckpointList", "CheckpointView", "FailedAttempt", "Failures",
     "JobDetail", "JobList", "JobLog", "JobState", "JobSummary", "Overview", "Problem", "Requested", "RequestState",
-    "RescaleBody", "Savepoint", "SavepointBody", "SavepointList", "StopBody", "Submission", "TaskView", "VertexView",
-    "WorkerList", "WorkerView",
+    "RescaleBody", "SavepointBody", "SavepointList", "SavepointSummary", "StopBody", "Submission", "TaskView",
+    "VertexView", "WorkerList", "WorkerView",
 ]  # fmt: skip
 
 ENDED: frozenset[str] = frozenset({"FINISHED", "STOPPED", "CANCELED", "FAILED"})
@@ -223,7 +223,7 @@ class JobLog(msgspec.Struct, frozen=True):
     records: tuple[dict[str, Any], ...]
 
 
-class Savepoint(msgspec.Struct, frozen=True):
+class SavepointSummary(msgspec.Struct, frozen=True):
     """Something that a job can be started from."""
 
     job: str
@@ -243,7 +243,7 @@ class Savepoint(msgspec.Struct, frozen=True):
 class SavepointList(msgspec.Struct, frozen=True):
     """Savepoints, oldest first within a job."""
 
-    savepoints: tuple[Savepoint, ...]
+    savepoints: tuple[SavepointSummary, ...]
 
 
 class WorkerList(msgspec.Struct, frozen=True):

@@ -16,32 +16,28 @@ from typing import Final
 import msgspec
 
 from penstock.api.loading import load_pipeline
+from penstock.api.pipeline import DeclaredPipeline
 from penstock.coordination.artifacts import pack
 from penstock.errors import PenstockError, PipelineError
-from penstock.graph.jobgraph import build_job_graph
-from penstock.graph.rescaling import scalable_form
 from penstock.observability.user_frames import user_frames
 from penstock.ports import Blobs
-from penstock.protocol.joblog import JobSettings
 from penstock.protocol.manifests import decode_manifest
 from penstock.protocol.messages import Restore
 from penstock.protocol.requests import SubmitJob
 from penstock.service.process_exit import leave
 from penstock.submission.cluster_checks import check_fit
+from penstock.submission.options import JobOptions, job_request
 
 _LENGTH: Final = struct.Struct("<I")
 
 
-class ApplicationSpec(msgspec.Struct, frozen=True, kw_only=True):
+class ApplicationSpec(msgspec.Struct, frozen=True):
     """What is to be run."""
 
     target: str
     """`file.py` or `file.py:name`."""
     parameters: dict[str, str] = {}
-    parallelism: int = 1
-    settings: JobSettings = JobSettings()
-    restored_from: Restore | None = None
-    allow_non_restored: bool = False
+    options: JobOptions = JobOptions()
 
 
 @dataclass(frozen=True)
@@ -58,17 +54,14 @@ def prepare(spec: ApplicationSpec) -> Prepared:
     Raises:
         PenstockError: the pipeline cannot run as it is written.
     """
-    pipeline = load_pipeline(spec.target, dict(spec.parameters))
-    at_least_once = spec.settings.checkpoints.flavour == "at_least_once"
+    return prepare_loaded(load_pipeline(spec.target, dict(spec.parameters)), spec)
+
+
+def prepare_loaded(pipeline: DeclaredPipeline, spec: ApplicationSpec) -> Prepared:
+    """The same of a pipeline that was loaded from the file before."""
     check_fit(pipeline.plan)
-    graph = build_job_graph(pipeline.plan, spec.parallelism, at_least_once=at_least_once)
     packed = pack(spec.target, dict(spec.parameters))
-    request = SubmitJob(
-        request="", job="", name=pipeline.name, graph=graph.to_json(),
-        scalable=scalable_form(pipeline.plan, at_least_once=at_least_once).to_json(), settings=spec.settings,
-        artifact=packed.artifact, restored_from=spec.restored_from, allow_non_restored=spec.allow_non_restored,
-    )  # fmt: skip
-    return Prepared(request, packed.data)
+    return Prepared(job_request(pipeline.plan, spec.options, packed.artifact), packed.data)
 
 
 async def prepare_elsewhere(spec: ApplicationSpec) -> Prepared:
@@ -87,6 +80,11 @@ async def prepare_elsewhere(spec: ApplicationSpec) -> Prepared:
     (length,) = _LENGTH.unpack_from(out)
     request = msgspec.json.decode(out[_LENGTH.size : _LENGTH.size + length], type=SubmitJob)
     return Prepared(request, out[_LENGTH.size + length :])
+
+
+def restored(prepared: Prepared, restore: Restore) -> Prepared:
+    """The same job, started from a savepoint."""
+    return Prepared(msgspec.structs.replace(prepared.request, restored_from=restore), prepared.sources)
 
 
 def application_id(cluster: str, prepared: Prepared) -> str:

@@ -12,15 +12,16 @@ import uuid
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
+import msgspec
+
 from penstock.adapters.memory import MemoryBlobs, MemoryLog, MemoryMetadata
 from penstock.adapters.system_clock import SystemClock
 from penstock.coordination.control_topics import EVENTS, REQUESTS, create_control_topics
 from penstock.coordination.job_catalog import JobCatalog
 from penstock.coordination.job_store import JobStore
 from penstock.errors import ExternalError
-from penstock.graph.jobgraph import build_job_graph, graph_from_json
+from penstock.graph.jobgraph import graph_from_json
 from penstock.graph.logical import LogicalPlan
-from penstock.graph.rescaling import scalable_form
 from penstock.jobmanager.autoscaling import Scaling
 from penstock.jobmanager.coordinator import CoordinatorService, CoordinatorTimeouts
 from penstock.jobmanager.leadership import ControlPorts
@@ -29,8 +30,9 @@ from penstock.ports import Clock, NewRecord
 from penstock.protocol.job_observer import JobObserver
 from penstock.protocol.joblog import JobHistory, JobSettings
 from penstock.protocol.messages import Deploy, Heartbeat, Restore, encode
-from penstock.protocol.requests import Answer, AnyRequest, SubmitJob
+from penstock.protocol.requests import Answer, AnyRequest
 from penstock.protocol.worker import LEADER_SILENCE_MS
+from penstock.submission.options import JobOptions, job_request
 from penstock.task.subtask import Services, SubtaskSettings
 from penstock.taskmanager.job_loading import LoadedJob
 from penstock.taskmanager.worker import WorkerService
@@ -161,11 +163,8 @@ class MemoryCluster:
         """Ask for a job to be run; its id."""
         job = self._new_id()
         self._plans[job] = plan
-        request = SubmitJob(
-            request=job, job=job, name=plan.name, graph=build_job_graph(plan, parallelism).to_json(),
-            scalable=scalable_form(plan).to_json(), settings=settings, restored_from=restored_from,
-            issued_us=self.clock.now_us(),
-        )  # fmt: skip
+        options = JobOptions(parallelism=parallelism, settings=settings, restored_from=restored_from)
+        request = msgspec.structs.replace(job_request(plan, options, job=job), issued_us=self.clock.now_us())
         await self.request(request)
         return job
 

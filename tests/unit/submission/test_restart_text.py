@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cli.strategies import parse_restart, restart_text
 from penstock.errors import UsageError
 from penstock.protocol.restarts import ExponentialDelay, FailureRate, FixedDelay, NoRestart
+from penstock.submission.restart_text import parse_restart, restart_text
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,17 @@
-"""`--restart`: the restart strategies in the words of the command line."""
+"""The restart strategies in the words of the command line: `--restart`, and `restart=` in Python."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Final
 
-from penstock.cli.cluster_parsers import RESTART_USAGE
 from penstock.errors import PipelineError, UsageError, nearest
 from penstock.protocol.restarts import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartStrategy
 from penstock.times import duration_us
+
+RESTART_USAGE: Final = (
+    "none, fixed-delay:ATTEMPTS:DELAY, exponential:FIRST:LONGEST:FACTOR:RESET, failure-rate:FAILURES:INTERVAL:DELAY"
+)
 
 _Part = tuple[str, Callable[[str], Any]]
 

@@ -1,0 +1,87 @@
+"""What users say of a job besides its pipeline, and the request that comes of both: assembled here and nowhere else."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.graph.jobgraph import build_job_graph
+from penstock.graph.logical import LogicalPlan
+from penstock.graph.rescaling import scalable_form
+from penstock.protocol.checkpoints import TOLERABLE_FAILED, CheckpointSettings
+from penstock.protocol.joblog import Artifact, JobSettings, StateBackend
+from penstock.protocol.messages import Restore
+from penstock.protocol.requests import SubmitJob
+from penstock.submission.restart_text import parse_restart
+from penstock.times import Duration, duration_us
+
+
+class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a job is to run."""
+
+    parallelism: int = 1
+    """Subtasks per operator that says nothing else."""
+    settings: JobSettings = JobSettings()
+    restored_from: Restore | None = None
+    """The savepoint that it starts from."""
+    allow_non_restored: bool = False
+    """Whether state of operators that the pipeline does not have may be dropped."""
+    allow_unpublished: bool = False
+    """Whether rows that the checkpoint covers and that its job never published may be lost."""
+
+    @property
+    def at_least_once(self) -> bool:
+        """Whether barriers are not aligned."""
+        return self.settings.checkpoints.flavour == "at_least_once"
+
+
+def job_settings(
+    *,
+    checkpoint_interval: Duration = "10s",
+    tolerable_failed_checkpoints: int = TOLERABLE_FAILED,
+    at_least_once: bool = False,
+    restart: str = "exponential",
+    state_backend: StateBackend = "fs",
+    per_job: bool = False,
+) -> JobSettings:
+    """The settings of a job from what people write.
+
+    Args:
+        checkpoint_interval: from the start of one checkpoint to the next.
+        tolerable_failed_checkpoints: so many in a row may fail before the attempt does.
+        at_least_once: do not align barriers; all sinks become at-least-once.
+        restart: a strategy and its parts, such as `"fixed-delay:3:1s"`.
+        state_backend: where keyed state is kept.
+        per_job: have task managers started for this job alone.
+
+    Raises:
+        UsageError: one of them is none.
+    """
+    interval_us = duration_us(checkpoint_interval, "--checkpoint-interval", positive=True)
+    checkpoints = CheckpointSettings(
+        interval_ms=max(1, interval_us // 1_000),
+        tolerable_failed=tolerable_failed_checkpoints,
+        flavour="at_least_once" if at_least_once else "aligned",
+    )
+    return JobSettings(checkpoints, parse_restart(restart), state_backend, per_job=per_job)
+
+
+def job_request(
+    plan: LogicalPlan, options: JobOptions, artifact: Artifact | None = None, *, job: str = ""
+) -> SubmitJob:
+    """The request that runs a plan. Without `job` its id is still to be given.
+
+    Raises:
+        PipelineError: the plan cannot run at this parallelism.
+    """
+    return SubmitJob(
+        request=job,
+        job=job,
+        name=plan.name,
+        graph=build_job_graph(plan, options.parallelism, at_least_once=options.at_least_once).to_json(),
+        scalable=scalable_form(plan, at_least_once=options.at_least_once).to_json(),
+        settings=options.settings,
+        artifact=artifact,
+        restored_from=options.restored_from,
+        allow_non_restored=options.allow_non_restored,
+        allow_unpublished=options.allow_unpublished,
+    )
