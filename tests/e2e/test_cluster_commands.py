@@ -238,12 +238,12 @@ def test_without_a_cluster_the_command_says_so(tmp_path: Path) -> None:
 PROGRAM = """
 import sys
 
-from counts import p, rows  # the pipeline stands in a file of its own: that is what travels
+from totals import p  # the pipeline stands in a file of its own: that is what travels
 
 from penstock.client import Cluster
 
 if __name__ == "__main__":
-    job = p.submit(sys.argv[1], params={"out": sys.argv[2], "rate": "2000"}, checkpoint_interval="300ms", timeout="60s")
+    job = p.submit(sys.argv[1], checkpoint_interval="300ms", timeout="60s")
     assert Cluster(sys.argv[1]).job(job.id).status().summary.name == "counts"
     savepoint = job.savepoint()
     assert any(found.checkpoint == savepoint.checkpoint for found in job.savepoints())
@@ -255,14 +255,13 @@ if __name__ == "__main__":
 
 def test_a_program_submits_and_steers_a_job(cluster: Cluster, tmp_path: Path) -> None:
     """What the commands do, from Python."""
+    pipeline = PIPELINE.replace('param("out", "out")', repr(str(cluster.out))).replace('param("rate", 100)', "2_000")
+    (tmp_path / "totals.py").write_text(pipeline)
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    out = cluster.out
     done = subprocess.run(
-        [sys.executable, str(program), str(cluster.file), str(out)],
-        capture_output=True, text=True, timeout=200, check=False, cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(cluster.pipeline.parent)},
-    )  # fmt: skip
+        [sys.executable, str(program), str(cluster.file)], capture_output=True, text=True, timeout=200, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["FINISHED", "2"]
-    assert sum(row["n"] for row in rows_of(out)) == ROWS
+    assert sum(row["n"] for row in rows_of(cluster.out)) == ROWS

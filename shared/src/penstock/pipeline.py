@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from penstock.api.parameters import given_parameters
 from penstock.api.pipeline import DeclaredPipeline, importing
 from penstock.errors import PipelineError, UsageError
 from penstock.graph.logical import LogicalPlan, Node, Read, Write
@@ -92,7 +93,6 @@ class Pipeline(DeclaredPipeline):
         cluster: ClusterSettings | str | Path | None = None,
         *,
         parallelism: int = 1,
-        params: Mapping[str, str] | None = None,
         from_savepoint: str | None = None,
         checkpoint_interval: Duration = "10s",
         tolerable_failed_checkpoints: int = 3,
@@ -112,7 +112,6 @@ class Pipeline(DeclaredPipeline):
         Args:
             cluster: its settings or their file; `$PENSTOCK_CLUSTER`, else `.penstock/cluster.toml`, if not given.
             parallelism: subtasks per operator that says nothing else.
-            params: what `param` gives where the file is imported again.
             from_savepoint: what the job starts from: a job, a savepoint, or a folder that holds one.
             checkpoint_interval: from the start of one checkpoint to the next.
             tolerable_failed_checkpoints: so many in a row may fail before the attempt does.
@@ -152,7 +151,7 @@ class Pipeline(DeclaredPipeline):
             parallelism=parallelism, settings=settings, allow_non_restored=allow_non_restored,
             allow_unpublished=allow_unpublished,
         )  # fmt: skip
-        prepared = prepare_loaded(self, ApplicationSpec(_target_of(self), dict(params or {}), options))
+        prepared = prepare_loaded(self, ApplicationSpec(_target_of(self), given_parameters(), options))
         target = Cluster(cluster)
         if from_savepoint is not None:
             name = from_savepoint

@@ -44,6 +44,11 @@ def set_parameters(values: dict[str, str]) -> None:
     _asked.clear()
 
 
+def given_parameters() -> dict[str, str]:
+    """What the command line gave."""
+    return dict(_given)
+
+
 def check_parameters() -> None:
     """Raise `UsageError` if a parameter was given that the file never asked for."""
     for name in _given:
