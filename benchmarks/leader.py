@@ -144,15 +144,9 @@ class SimulatedWorkers:
 
 def pipeline(max_parallelism: int = 240) -> Pipeline:
     """A source, a window, a sink: two vertices, whose subtasks share slots."""
-    made = Pipeline("load")
+    made = Pipeline("load", max_parallelism=max_parallelism)
     rows = iterables.Source(lambda: iter(()), schema=Row, event_time="at")
-    windows = (
-        made.read(rows)
-        .key_by("key")
-        .window(tumbling("1s"))
-        .agg(n=count(), total=col("key").sum())
-        .max_parallelism(max_parallelism)
-    )
+    windows = made.read(rows).key_by("key").window(tumbling("1s")).agg(n=count(), total=col("key").sum())
     windows.write(collecting.Sink())
     return made
 

@@ -26,6 +26,8 @@ class Pipeline(DeclaredPipeline):
 
     Args:
         name: shown everywhere, and part of what identifies the job's state.
+        max_parallelism: the number of key groups, and so the largest parallelism that state can ever be spread over; it
+            cannot be changed for state that there is.
 
     Example:
         >>> p = Pipeline("hot-auctions")
@@ -180,7 +182,7 @@ class Pipeline(DeclaredPipeline):
             id="collected", operation=Write(sink), inputs=(node,), schema=node.schema, row_type=node.row_type,
             event_time=node.event_time, keys=node.keys, updates=node.updates,
         )  # fmt: skip
-        part.plan = LogicalPlan(self.name, [*above, last])
+        part.plan = LogicalPlan(self.name, [*above, last], self.plan.max_parallelism)
         run_pipeline(part, EmbeddedSettings(durable=False), directory=None, resume=False)
         return pl.DataFrame(sink.rows, schema=node.schema.polars(), orient="row")
 

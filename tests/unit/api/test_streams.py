@@ -232,3 +232,26 @@ def test_a_pipeline_runs_from_a_script():
     assert result.state == "FINISHED"
     newest = {row["auction"]: row["total"] for row in sink.rows}
     assert newest == {1: 5.0, 2: 4.0}
+
+
+def test_late_to_leaves_the_windows_it_is_called_on_as_they_are():
+    """Two ways to go on from the same windows do not know of each other."""
+    p = Pipeline("late")
+    windows = p.read(iterables.Source([], schema=Bid, event_time="at")).key_by("auction").window(tumbling("10s"))
+    late = OutputTag("late")
+    kept = windows.late_to(late)
+    assert kept is not windows
+    assert kept.agg(n=count()).side(late).schema.names == ("auction", "bidder", "price", "at", "channel", "tags")
+    with pytest.raises(PipelineError, match="no side output 'late'"):
+        windows.agg(n=count()).side(late)
+
+
+def test_a_constant_is_a_column_where_an_expression_is_taken():
+    """Text names a column, as everywhere."""
+    p = Pipeline("constants")
+    stream = p.read(iterables.Source([], schema=Bid)).with_columns(one=1, rate=0.5, known=True)
+    assert [str(stream.schema.field(name, "").type) for name in ("one", "rate", "known")] == [
+        "int64",
+        "float64",
+        "boolean",
+    ]

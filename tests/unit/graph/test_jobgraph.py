@@ -130,15 +130,14 @@ def test_parallelism_is_bounded_by_key_groups():
 
 
 def test_the_number_of_key_groups_is_the_job_s():
-    """Whichever operator says it; two that differ are refused."""
-    p = Pipeline("groups")
-    stream = windowed(p)
-    stream.max_parallelism(60).write(collecting.Sink())
+    """The pipeline says it."""
+    p = Pipeline("groups", max_parallelism=60)
+    windowed(p).write(collecting.Sink())
     graph = build_job_graph(p.plan, 2)
     assert {graph.max_parallelism, *(vertex.max_parallelism for vertex in graph.vertices)} == {60}
-    stream.select("auction").max_parallelism(61).write(collecting.Sink())
-    with pytest.raises(PipelineError, match=r"operators say \[60, 61\]"):
-        build_job_graph(p.plan, 2)
+    for wrong in (0, 32_769):
+        with pytest.raises(PipelineError, match="max_parallelism must be between 1 and 32768"):
+            Pipeline("groups", max_parallelism=wrong)
 
 
 def test_slots_are_shared_within_a_group():

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock.api.stream import SourceStream
 from penstock.errors import PipelineError
 from penstock.graph.logical import LogicalPlan, Node, Operation, Read
+from penstock.protocol.keygroups import DEFAULT_MAX_PARALLELISM, LARGEST_MAX_PARALLELISM
 from penstock.types import Schema, row_class
 
 if TYPE_CHECKING:
@@ -22,11 +23,15 @@ _importing = False
 class DeclaredPipeline:
     """A named plan, built and checked verb by verb. Users make a `penstock.Pipeline`, which adds the ways to run it."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, max_parallelism: int = DEFAULT_MAX_PARALLELISM) -> None:
         if not name or not all(character.isalnum() or character in "-_." for character in name):
             raise PipelineError(f"Pipeline: {name!r} is no name; use letters, digits, '-', '_' and '.'")
         self.name = name
-        self.plan = LogicalPlan(name)
+        if not 1 <= max_parallelism <= LARGEST_MAX_PARALLELISM:
+            raise PipelineError(
+                f"Pipeline: max_parallelism must be between 1 and {LARGEST_MAX_PARALLELISM}, got {max_parallelism}"
+            )
+        self.plan = LogicalPlan(name, max_parallelism=max_parallelism)
 
     def read(self, source: Source[T]) -> SourceStream[T]:
         """The rows of `source` as a stream."""

@@ -6,12 +6,13 @@ meet), a `WindowedStream` (to be aggregated) or an `UpsertStream` (a row may rep
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
 from penstock.api.verbs import ColumnVerbs, StreamBase, process_node, returned_class
 from penstock.errors import PipelineError, nearest
-from penstock.expressions import Expr, col, contains_aggregate, output_field
+from penstock.expressions import Expr, Operand, col, contains_aggregate, output_field
 from penstock.graph.logical import (
     As,
     DeadLetters,
@@ -63,11 +64,14 @@ class Row:
 class Stream(ColumnVerbs, Generic[T]):
     """A stream of rows `T`."""
 
-    def select(self, *exprs: Expr | str, **named: Expr) -> Stream[Row]:
-        """Only these columns: names, expressions, or `name=expression`."""
+    def select(self, *exprs: Expr | str, **named: Operand) -> Stream[Row]:
+        """Only these columns: names, expressions, or `name=expression`.
+
+        A constant other than text stands for itself; text names a column, and `lit("text")` is a constant.
+        """
         return Stream(self._pipeline, self._select_node(exprs, named))
 
-    def with_columns(self, *exprs: Expr, **named: Expr) -> Stream[Row]:
+    def with_columns(self, *exprs: Expr, **named: Operand) -> Stream[Row]:
         """All columns and these; one that exists is replaced in its place."""
         return Stream(self._pipeline, self._with_columns_node(exprs, named))
 
@@ -265,9 +269,11 @@ class WindowedStream(Generic[T]):
         self._late = late
 
     def late_to(self, tag: OutputTag[Any]) -> Self:
-        """Send rows that come too late to the side output `tag` instead of counting and dropping them."""
-        self._late = tag
-        return self
+        """The same windows, whose rows that come too late go to the side output `tag` instead of being counted and
+        dropped."""
+        other = copy.copy(self)
+        other._late = tag
+        return other
 
     def allowed_lateness(self, lateness: Duration) -> LateWindowedStream[T]:
         """Keep windows for so long after their end: rows that come late within it correct the result.
@@ -337,11 +343,11 @@ class UpsertStream(ColumnVerbs):
                 )
             raise AttributeError(f"a stream of updates has no verb {name!r}")
 
-    def select(self, *exprs: Expr | str, **named: Expr) -> UpsertStream:
+    def select(self, *exprs: Expr | str, **named: Operand) -> UpsertStream:
         """Only these columns; the key columns should be among them."""
         return UpsertStream(self._pipeline, self._select_node(exprs, named))
 
-    def with_columns(self, *exprs: Expr, **named: Expr) -> UpsertStream:
+    def with_columns(self, *exprs: Expr, **named: Operand) -> UpsertStream:
         """All columns and these."""
         return UpsertStream(self._pipeline, self._with_columns_node(exprs, named))
 

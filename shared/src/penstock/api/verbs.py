@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from penstock.errors import PipelineError, nearest
-from penstock.expressions import Expr, col, contains_aggregate, lit, output_field, output_name
+from penstock.expressions import Expr, Operand, col, contains_aggregate, lit, output_field, output_name
 from penstock.graph.logical import (
     As,
     DeadLetters,
@@ -74,14 +74,6 @@ class StreamBase:
         if parallelism < 1:
             raise PipelineError(f"parallelism: must be 1 or more, got {parallelism}")
         self._operator("parallelism").parallelism = parallelism
-        return self
-
-    def max_parallelism(self, max_parallelism: int) -> Self:
-        """The number of key groups: the largest parallelism that state can ever be spread over. One for the whole job,
-        whichever operator says it; 240 if none does."""
-        if not 1 <= max_parallelism <= 32_768:
-            raise PipelineError(f"max_parallelism: must be between 1 and 32768, got {max_parallelism}")
-        self._operator("max_parallelism").max_parallelism = max_parallelism
         return self
 
     def slot_group(self, name: str) -> Self:
@@ -165,7 +157,7 @@ class WrittenStream(StreamBase):
 class ColumnVerbs(StreamBase):
     """Verbs over columns that keep one row one row, for streams of rows and of updates alike."""
 
-    def _select(self, exprs: tuple[Expr | str, ...], named: Mapping[str, Expr]) -> tuple[tuple[str, Expr], ...]:
+    def _select(self, exprs: tuple[Expr | str, ...], named: Mapping[str, Operand]) -> tuple[tuple[str, Expr], ...]:
         columns = [(output_name(e), e) for e in map(_as_expr, exprs)] + [(n, _as_expr(e)) for n, e in named.items()]
         if not columns:
             raise PipelineError("select: name at least one column")
@@ -180,10 +172,10 @@ class ColumnVerbs(StreamBase):
             fields.append(Field(name, field.type, field.nullable))
         return self._derive(Project(verb, columns), Schema(tuple(fields)), updates=self._node.updates)
 
-    def _select_node(self, exprs: tuple[Expr | str, ...], named: Mapping[str, Expr]) -> Node:
+    def _select_node(self, exprs: tuple[Expr | str, ...], named: Mapping[str, Operand]) -> Node:
         return self._project("select", self._select(exprs, named))
 
-    def _with_columns_node(self, exprs: tuple[Expr, ...], named: Mapping[str, Expr]) -> Node:
+    def _with_columns_node(self, exprs: tuple[Expr, ...], named: Mapping[str, Operand]) -> Node:
         columns: dict[str, Expr] = {name: col(name) for name in self._node.schema.names}
         columns.update(self._select(exprs, named))
         return self._project("with_columns", tuple(columns.items()))

@@ -7,7 +7,7 @@ and finds the functions, sources and sinks by the operators' node ids.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal
 
 import msgspec
@@ -32,7 +32,6 @@ from penstock.graph.logical import (
     WindowAggregate,
     Write,
 )
-from penstock.protocol.keygroups import DEFAULT_MAX_PARALLELISM
 from penstock.types import schema_to_json
 
 FORMAT_VERSION = 1
@@ -171,17 +170,6 @@ def build_job_graph(
     return _Builder(plan, parallelism, at_least_once, chain_state, publish).build()
 
 
-def _max_parallelism(operators: Iterable[Node]) -> int:
-    """The number of key groups: one for the whole job, since a savepoint has one."""
-    wanted = {node.max_parallelism for node in operators if node.max_parallelism is not None}
-    if len(wanted) > 1:
-        raise PipelineError(
-            f"max_parallelism: operators say {sorted(wanted)}, and a job has one number of key groups; say it once, or "
-            "the same everywhere"
-        )
-    return wanted.pop() if wanted else DEFAULT_MAX_PARALLELISM
-
-
 class _Builder:
     def __init__(
         self, plan: LogicalPlan, parallelism: int, at_least_once: bool, chain_state: bool, publish: bool
@@ -193,7 +181,7 @@ class _Builder:
         self._publish = publish
         self._needed = _needed_nodes(plan)
         self._physical = [n for n in plan if n in self._needed and not _is_structure(n)]
-        self._max_parallelism = _max_parallelism(self._physical)
+        self._max_parallelism = plan.max_parallelism
         self._links = {node: tuple(_links(node)) for node in self._physical}
         self._vertex_of: dict[Node, Node] = {}
         """Operator to the head of its chain."""

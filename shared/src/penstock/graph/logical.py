@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from penstock.protocol.keygroups import DEFAULT_MAX_PARALLELISM
 from penstock.types import BOOLEAN, TIMESTAMP, Field, Schema
 
 if TYPE_CHECKING:
@@ -204,7 +205,6 @@ class Node:
     """Whether a row may replace an earlier one of the same key (upsert stream)."""
     uid: str | None = None
     parallelism: int | None = None
-    max_parallelism: int | None = None
     slot_group: str | None = None
     chainable: bool = True
     sides: Mapping[str, Schema] = field(default_factory=dict[str, Schema])
@@ -247,6 +247,8 @@ class LogicalPlan:
 
     name: str
     nodes: list[Node] = field(default_factory=list[Node])
+    max_parallelism: int = DEFAULT_MAX_PARALLELISM
+    """The number of key groups."""
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 DEFAULT_MAX_PARALLELISM: Final = 240
+LARGEST_MAX_PARALLELISM: Final = 32_768
 """Divisible by every parallelism up to 6 and by 8, 10, 12, 15, 16, 20, 24: even shares for common sizes."""
 
 

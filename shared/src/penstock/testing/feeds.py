@@ -97,7 +97,7 @@ def rewired(plan: LogicalPlan, feeds: Mapping[str, Feed], sinks: Collected | Non
         elif isinstance(operation, Write) and sinks is not None:
             operation = replace(operation, sink=collecting.Sink(sinks.setdefault(node.operator_id, [])))
         copies[node.id] = replace(node, operation=operation, inputs=tuple(copies[n.id] for n in node.inputs))
-    return LogicalPlan(plan.name, list(copies.values()))
+    return LogicalPlan(plan.name, list(copies.values()), plan.max_parallelism)
 
 
 class _GivenRows(iterables.Source[Any]):
