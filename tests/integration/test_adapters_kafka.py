@@ -117,8 +117,8 @@ async def test_long_outage_is_an_error(
     own_platform: Servers, open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When the brokers stay away, reads and appends fail with their address, and work again afterwards."""
-    for module in ("kafka_connection", "kafka_appender", "kafka_topics"):
-        monkeypatch.setattr(f"penstock.adapters.{module}.RECOVERY_TIMEOUT_S", 3.0)
+    for module in ("connection", "appender", "topics"):
+        monkeypatch.setattr(f"penstock.adapters.kafka.{module}.RECOVERY_TIMEOUT_S", 3.0)
     log = open_log("log")
     await log.create_topic("t", 1)
     end = await log.append("t", 0, [NewRecord(b"a")])

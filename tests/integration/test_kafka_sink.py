@@ -20,6 +20,7 @@ from tests.unit.task.publishing_parts import Exchange, Run
 from penstock.adapters.system_clock import SystemClock
 from penstock.connectors import kafka
 from penstock.connectors.base import ProducerFencedError, PublishContext, PublishedMark, WriteContext
+from penstock.connectors.kafka import default_cluster
 from penstock.connectors.kafka.marks import delete_marks, marks_of_job
 from penstock.connectors.kafka.topics import TopicAdmin
 from penstock.errors import ExternalError, PipelineError
@@ -492,7 +493,7 @@ def test_the_platforms_kafka_is_meant_where_none_is_named(settings):
     kafka.use_cluster(settings, "there")
     assert kafka.Sink("t").settings == settings
     assert kafka.Sink("t", brokers="elsewhere:1").settings == KafkaSettings(brokers="elsewhere:1")
-    assert kafka.cluster_name() == "there"
+    assert default_cluster.cluster_name() == "there"
     own = replace(settings, replication=3)
     assert kafka.Sink("t", security=own).settings == own
 

@@ -24,9 +24,10 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from penstock import Pipeline, count, tumbling
-from penstock.connectors import collecting, kafka, schema_registry
+from penstock.connectors import collecting, kafka
 from penstock.connectors.base import EndOfSplit, Fetched, ReadContext, Split
 from penstock.connectors.kafka import reading as kafka_reading
+from penstock.connectors.kafka import schema_registry
 from penstock.embedded import EmbeddedJob, EmbeddedSettings
 from penstock.errors import BadRecordError, ExternalError, PipelineError
 from penstock.protocol.restarts import FixedDelay

@@ -20,8 +20,9 @@ import pytest
 from tests.integration.registries import StandIn, let_check, served
 
 from penstock import Pipeline
-from penstock.connectors import collecting, iterables, kafka, schema_registry
+from penstock.connectors import collecting, iterables, kafka
 from penstock.connectors.formats.avro import avro_schema
+from penstock.connectors.kafka import schema_registry
 from penstock.connectors.kafka.schema_registry import PREFIX, SchemaRegistry
 from penstock.connectors.kafka.topics import TopicAdmin
 from penstock.embedded import EmbeddedJob, EmbeddedSettings, JobResult
