@@ -39,8 +39,28 @@ class Event:
     at: datetime
 
 
-def events() -> Iterable[Event]:
-    return (Event(n % 7, n, START + timedelta(seconds=n)) for n in range(ROWS))
+class Input:
+    """Rows 0, 1, 2, ...: `ROWS` of them, or as many as come until the test calls `end`.
+
+    What a test does to a job must not race with the end of the input, which a loaded machine lets it lose.
+    """
+
+    def __init__(self, *, held: bool) -> None:
+        self.rows = 0 if held else ROWS
+        """How many there are; 0: not known yet."""
+        self._made = 0
+
+    def __call__(self) -> Iterable[Event]:
+        """From the first row on, as after every restart."""
+        n = 0
+        while not self.rows or n < self.rows:
+            self._made = max(self._made, n + 1)
+            yield Event(n % 7, n, START + timedelta(seconds=n))
+            n += 1
+
+    def end(self) -> None:
+        """No row after those of the window that is being read."""
+        self.rows = max(ROWS, -(-self._made // 100) * 100)
 
 
 class Cluster(MemoryCluster):
@@ -50,19 +70,21 @@ class Cluster(MemoryCluster):
         self,
         *,
         rate: float | None = None,
+        held: bool = False,
         parallelism: int = 2,
         sink: Sink | None = None,
         log: MemoryLog | None = None,
         data: SubtaskSettings | None = None,
     ) -> None:
-        """`sink`: the rows go there instead of being gathered for `check`."""
+        """`held`: the input lasts until `input.end()`. `sink`: rows go there instead of being gathered for `check`."""
         super().__init__(timeouts=TIMEOUTS, plan_of=lambda _: self.pipeline.plan, log=log, data=data)
         self.job = uuid.uuid4().hex
         self.coordinators: list[CoordinatorService] = []
         self.sink = collecting.Sink()
+        self.input = Input(held=held)
         self.pipeline = Pipeline("cluster")
         (
-            self.pipeline.read(iterables.Source(events, schema=Event, event_time="at", rate=rate))
+            self.pipeline.read(iterables.Source(self.input, schema=Event, event_time="at", rate=rate))
             .key_by("key")
             .window(tumbling("100s"))
             .agg(n=count(), total=col("value").sum())
@@ -101,10 +123,10 @@ class Cluster(MemoryCluster):
 
     def check(self) -> None:
         """Every window once, every row counted."""
-        assert sum(row["n"] for row in self.sink.rows) == ROWS
-        assert sum(row["total"] for row in self.sink.rows) == sum(range(ROWS))
+        assert sum(row["n"] for row in self.sink.rows) == self.input.rows
+        assert sum(row["total"] for row in self.sink.rows) == sum(range(self.input.rows))
         windows = [(row["key"], row["window_start"]) for row in self.sink.rows]
-        assert len(windows) == len(set(windows)) == 7 * ROWS // 100
+        assert len(windows) == len(set(windows)) == 7 * self.input.rows // 100
 
 
 async def until(condition: Callable[[], object], what: str, deadline_s: float = DEADLINE_S) -> None:

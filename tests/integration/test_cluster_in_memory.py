@@ -92,7 +92,7 @@ async def test_a_job_waits_for_slots_and_says_how_many_are_missing():
 
 async def test_a_dead_worker_is_replaced_and_nothing_is_lost_or_doubled():
     """The job restarts from the newest checkpoint on the slots that are left."""
-    cluster = Cluster(rate=4_000)
+    cluster = Cluster(rate=4_000, held=True)
     await cluster.submit()
     try:
         _, ended, _ = await cluster.candidate()
@@ -102,6 +102,7 @@ async def test_a_dead_worker_is_replaced_and_nothing_is_lost_or_doubled():
         await until(cluster.checkpointed, "a checkpoint is complete")
         first.cancel()
         cluster.worker()
+        cluster.input.end()
         outcome = await asyncio.wait_for(ended, 60)
         assert outcome.state == "FINISHED", outcome.reason
         begins = [record for record in (await cluster.history()).records if type(record).__name__ == "Begin"]
@@ -120,7 +121,7 @@ async def test_state_beside_the_manifest_survives_restarts_and_leaders(monkeypat
 
 async def test_a_new_leader_adopts_what_runs():
     """When the leader dies another takes over, and restarts nothing."""
-    cluster = Cluster(rate=3_000)
+    cluster = Cluster(rate=3_000, held=True)
     await cluster.submit()
     try:
         _, _, leading = await cluster.candidate()
@@ -130,6 +131,7 @@ async def test_a_new_leader_adopts_what_runs():
         leading.cancel()
         await asyncio.gather(leading, return_exceptions=True)
         _, ended, _ = await cluster.candidate()
+        cluster.input.end()
         outcome = await asyncio.wait_for(ended, 60)
         assert outcome.state == "FINISHED", outcome.reason
         records = [type(record).__name__ for record in (await cluster.history()).records]
@@ -144,7 +146,7 @@ async def test_a_new_leader_goes_on_from_a_compacted_log(monkeypatch):
     """The log stays small while the job runs, and says all that the next leader needs."""
     monkeypatch.setattr(job_cleanup, "COMPACT_AFTER", 4)
     monkeypatch.setattr(joblog, "KEPT_COMPLETES", 1)
-    cluster = Cluster(rate=3_000)
+    cluster = Cluster(rate=3_000, held=True)
     await cluster.submit()
     try:
         _, _, leading = await cluster.candidate()
@@ -157,6 +159,7 @@ async def test_a_new_leader_goes_on_from_a_compacted_log(monkeypatch):
         leading.cancel()
         await asyncio.gather(leading, return_exceptions=True)
         _, ended, _ = await cluster.candidate()
+        cluster.input.end()
         outcome = await asyncio.wait_for(ended, 60)
         assert outcome.state == "FINISHED", outcome.reason
         history = await cluster.history()
@@ -173,7 +176,7 @@ async def test_commands_are_kept_for_a_while_only(monkeypatch):
     """Trimmed while the leader leads, but never past a marker whose number no record says; the next leader adopts."""
     monkeypatch.setattr(coordinator, "COMMANDS_KEPT_MS", 200)
     monkeypatch.setattr(coordinator, "LEADER_TICK_MS", 20)
-    cluster = Cluster(rate=2_000)
+    cluster = Cluster(rate=2_000, held=True)
     await cluster.submit()
     try:
         service, _, leading = await cluster.candidate()
@@ -182,6 +185,7 @@ async def test_commands_are_kept_for_a_while_only(monkeypatch):
         async def start() -> int:
             return (await cluster.log.offsets("commands", 0))[0]
 
+        await until(cluster.checkpointed, "there was a marker")  # the leader's ticks alone are trimmed as well
         await until(start, "old commands are gone")
         (shell,) = service.shells
         shell.markers.append(BarrierMarker(epoch=1, job=cluster.job, attempt="a", checkpoint=10**6, nonce="n"))
@@ -201,6 +205,7 @@ async def test_commands_are_kept_for_a_while_only(monkeypatch):
         leading.cancel()
         await asyncio.gather(leading, return_exceptions=True)
         _, ended, _ = await cluster.candidate()
+        cluster.input.end()
         outcome = await asyncio.wait_for(ended, 60)
         assert outcome.state == "FINISHED", outcome.reason
         assert [type(record).__name__ for record in (await cluster.history()).records].count("Begin") == 1
@@ -211,7 +216,7 @@ async def test_commands_are_kept_for_a_while_only(monkeypatch):
 
 async def test_requests_are_carried_out_and_answered_once():
     """Savepoint, rescale up and down, stop: each has its answer; nothing is lost, nothing doubled, no topic is left."""
-    cluster = Cluster(rate=3_000)
+    cluster = Cluster(rate=3_000, held=True)
     await cluster.submit()
     try:
         _, ended, leading = await cluster.candidate()
@@ -234,6 +239,7 @@ async def test_requests_are_carried_out_and_answered_once():
         await asyncio.gather(leading, return_exceptions=True)
         await cluster.metadata.put("requests-read", b"0")  # a store that forgot: all requests are read again
         _, ended, _ = await cluster.candidate()
+        cluster.input.end()
         outcome = await asyncio.wait_for(ended, 60)
         assert outcome.state == "FINISHED", outcome.reason
         records = (await cluster.history()).records
@@ -252,7 +258,7 @@ async def test_requests_are_carried_out_and_answered_once():
 
 async def test_a_request_outlives_the_leader_that_read_it():
     """A leader reads a request and dies before it has answered: the next one carries it out."""
-    cluster = Cluster(rate=1_000)
+    cluster = Cluster(rate=1_000, held=True)
     await cluster.submit()
     try:
         _, _, leading = await cluster.candidate()
@@ -290,7 +296,7 @@ async def test_a_request_outlives_the_leader_that_read_it():
 
 async def test_a_cancelled_job_leaves_nothing_behind():
     """Topics and checkpoints are gone; the job log stays, so that the job never runs again."""
-    cluster = Cluster(rate=3_000)
+    cluster = Cluster(rate=3_000, held=True)
     await cluster.submit()
     try:
         _, ended, _ = await cluster.candidate()

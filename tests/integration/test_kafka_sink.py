@@ -14,7 +14,7 @@ from pathlib import Path
 
 import aiokafka
 import pytest
-from tests.integration.one_job import ROWS, Cluster, until
+from tests.integration.one_job import Cluster, until
 from tests.unit.task.publishing_parts import Exchange, Run
 
 from penstock.adapters.system_clock import SystemClock
@@ -435,14 +435,14 @@ async def test_the_at_least_once_writer_confirms_before_the_checkpoint(settings)
     assert all(record.partition == aiokafka.partitioner.murmur2(record.key) % 2**31 % 3 for record in found)
 
 
-def check(records: list[aiokafka.ConsumerRecord]) -> None:
+def check(records: list[aiokafka.ConsumerRecord], count: int) -> None:
     """Every window once, every row counted."""
     rows = [json.loads(record.value) for record in records]
     windows = Counter((row["key"], row["window_start"]) for row in rows)
     assert [window for window, times in windows.items() if times > 1] == []
-    assert len(windows) == 7 * ROWS // 100
-    assert sum(row["n"] for row in rows) == ROWS
-    assert sum(row["total"] for row in rows) == sum(range(ROWS))
+    assert len(windows) == 7 * count // 100
+    assert sum(row["n"] for row in rows) == count
+    assert sum(row["total"] for row in rows) == sum(range(count))
     newest: dict[bytes, str] = {}
     for record in records:
         row = json.loads(record.value)
@@ -454,7 +454,7 @@ async def test_a_job_with_failing_workers_and_a_rescale_writes_every_row_once(se
     """Workers die again and again, the job gets wider: a consumer sees every window once."""
     kafka.use_cluster(settings, "sink-test")
     target = Target(settings, key="key")
-    cluster = Cluster(rate=1_200, sink=target.sink)
+    cluster = Cluster(rate=1_200, held=True, sink=target.sink)
     await cluster.submit()
     try:
         _, ended, _ = await cluster.candidate()
@@ -477,13 +477,14 @@ async def test_a_job_with_failing_workers_and_a_rescale_writes_every_row_once(se
         await cluster.request(RescaleJob(request="wider", job=cluster.job, parallelism=3))
         answer = await cluster.answer("wider")
         assert answer.outcome == "completed", answer.reason
+        cluster.input.end()
         outcome = await asyncio.wait_for(ended, 90)
         assert outcome.state == "FINISHED", outcome.reason
         records = (await cluster.history()).records
         assert [type(record).__name__ for record in records].count("Begin") >= 4
     finally:
         await cluster.stop()
-    check(await target.records())
+    check(await target.records(), cluster.input.rows)
     for marks in marks_of_job("sink-test", cluster.job, cluster.graph, range(2)):
         await delete_marks(marks.settings(settings), marks.topic)
 

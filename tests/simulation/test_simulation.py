@@ -11,7 +11,8 @@ from tests.simulation.mutants import MUTANTS
 from tests.simulation.recording import recorded_seeds
 from tests.simulation.running import run_seed
 
-pytestmark = [pytest.mark.simulation, pytest.mark.timeout(180)]
+# Half a minute of a processor; on a loaded machine that is many minutes.
+pytestmark = [pytest.mark.simulation, pytest.mark.timeout(900)]
 BASE = secrets.randbelow(10**9)
 SEEDS = 1_000
 SHARDS = 4
@@ -44,10 +45,13 @@ def test_fresh_histories_keep_every_invariant(shard: int) -> None:
 
 
 def test_the_histories_reach_everything() -> None:
-    """Every fault is injected and every move, event and command is met, or the histories prove less than they claim."""
+    """Every fault is injected and every move, event and command is met, or the histories prove less than they claim.
+
+    Beside those that this process ran for the other tests only as many as it takes.
+    """
     _search(RARE)
     start = BASE + SEEDS
-    while Reached.histories < SEEDS or (required() - Reached.names and Reached.histories < 4 * SEEDS):
+    while required() - Reached.names and Reached.histories < 4 * SEEDS:
         _search(range(start, start + 100))
         start += 100
     missed = required() - Reached.names
