@@ -161,7 +161,7 @@ async def test_every_client_comes_through(broker: SecuredKafka, tmp_path: Path, 
         await use(settings.kafka)
     findings = await check_kafka(settings)
     assert [finding for finding in findings if not finding.ok] == []
-    assert len(findings) == 10
+    assert len(findings) == 11
 
 
 @pytest.mark.parametrize(("listener", "mechanism"), [("MUTUAL", "PLAIN"), ("LOGIN", "SCRAM-SHA-256")])

@@ -95,7 +95,7 @@ async def test_the_doctor_finds_the_platform_well(platform: Any) -> None:
     settings = platform.settings("doctor")
     findings = await examine(settings)
     assert [finding for finding in findings if not finding.ok] == []
-    assert len(findings) == 17
+    assert len(findings) == 18
     assert [item for chunk in store(settings).list(f"{settings.name}/") for item in chunk] == []
 
 

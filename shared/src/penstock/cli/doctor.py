@@ -6,12 +6,14 @@ import argparse
 import asyncio
 import json
 import logging
+import sys
 from dataclasses import asdict
 
 from rich.console import Console
 
 from penstock.platform.buckets import ensure_bucket
 from penstock.platform.doctor import Finding, examine
+from penstock.platform.doctor_kafka import settle_transactions
 from penstock.settings import load_settings
 
 
@@ -21,6 +23,9 @@ def doctor_command(arguments: argparse.Namespace) -> int:
     if arguments.create_bucket:
         ensure_bucket(settings.store)
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would log is in the findings
+    if arguments.settle_transactions:
+        for line in asyncio.run(settle_transactions(settings)):
+            print(line, file=sys.stderr)
     with Console(stderr=True).status("asking Kafka, Redis and the store"):
         findings = asyncio.run(examine(settings))
     failed = [finding for finding in findings if not finding.ok]

@@ -91,6 +91,11 @@ def _add_doctor(commands: Commands) -> None:
         "--cluster", metavar="FILE", help="the cluster's settings ($PENSTOCK_CLUSTER, or .penstock/cluster.toml)"
     )
     parser.add_argument("--create-bucket", action="store_true", help="make the store's bucket first if it is missing")
+    parser.add_argument(
+        "--settle-transactions",
+        action="store_true",
+        help="first end the transactions of sinks that hang, the way they were decided (docs/kafka.md)",
+    )
     parser.add_argument("--json", action="store_true", help="the results as JSON")
 
     def doctor(arguments: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import aiokafka
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import KafkaError
 from aiokafka.protocol.admin import ApiVersionRequest
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
@@ -22,7 +23,9 @@ from confluent_kafka.admin import (
     ResourceType,  # pyright: ignore[reportPrivateImportUsage]
 )
 
+from penstock.errors import ExternalError
 from penstock.kafka_clients import UNREACHED, aiokafka_options, confluent_options, raise_refusal
+from penstock.kafka_hanging import hanging_transactions, settle
 from penstock.platform.doctor import CheckFailedError, Checks, Finding, skew_finding
 from penstock.settings import ClusterSettings, KafkaSettings, possible_copies
 
@@ -54,6 +57,11 @@ async def check_kafka(settings: ClusterSettings) -> list[Finding]:
         "leave the setting kafka.replication out; topics that are there get more copies by kafka-reassign-partitions.sh, "
         "and min.insync.replicas=2 by kafka-configs.sh",
     )
+    await checks.run(
+        "transactions that hang",
+        probe.hanging(),
+        "see docs/kafka.md; `penstock doctor --settle-transactions` ends those of which it says how",
+    )
     created = await checks.run(
         "create a topic",
         probe.create_topic(),
@@ -72,6 +80,26 @@ async def check_kafka(settings: ClusterSettings) -> list[Finding]:
         await checks.run("clock", probe.clock(), "synchronise the clocks of this machine and of the brokers (NTP)")
         await checks.run("delete topic and group", probe.clean_up(), "let the user delete topics and groups penstock.*")
     return checks.findings
+
+
+async def settle_transactions(settings: ClusterSettings) -> list[str]:
+    """End the transactions of sinks that hang, the way they were decided; what was done, a line each.
+
+    Raises:
+        ExternalError: the brokers cannot be asked, or refuse.
+    """
+    client = AIOKafkaClient(**aiokafka_options(settings.kafka, "penstock-doctor"))
+    try:
+        await raise_refusal(settings.kafka)
+        await client.bootstrap()
+        return await settle(client, await hanging_transactions(client, settings.name))
+    except (KafkaError, OSError, NotImplementedError) as error:
+        raise ExternalError(
+            f"Kafka at {settings.kafka.brokers}: settling transactions: {error!r}; it needs Kafka 3.0 and a user who may "
+            "read the topics, describe transactional ids and do ClusterAction; what was not settled hangs on: do it again"
+        ) from error
+    finally:
+        await client.close()
 
 
 class _Probe:
@@ -138,6 +166,20 @@ class _Probe:
         if problems := copy_problems(self._settings.kafka, brokers, own):
             raise CheckFailedError("; ".join(problems))
         return f"{self._settings.kafka.copies(brokers)} of each topic, brokers: {brokers}"
+
+    async def hanging(self) -> str:
+        client = AIOKafkaClient(**self._options)
+        try:
+            await client.bootstrap()
+            found = await hanging_transactions(client, self._settings.name)
+        except NotImplementedError:
+            return "not told by brokers before Kafka 3.0"
+        finally:
+            await client.close()
+        if found:
+            rest = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+            raise CheckFailedError("; ".join(map(str, found[:_SHOWN])) + rest)
+        return "none"
 
     async def create_topic(self) -> str:
         replication = self._settings.kafka.copies(len(self._brokers))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from aiokafka import AIOKafkaProducer, TopicPartition, codec
+from aiokafka.client import ConnectionGroup, CoordinationType
 from aiokafka.errors import (
     ClusterAuthorizationFailedError,
     GroupAuthorizationFailedError,
@@ -34,10 +35,12 @@ from penstock.connectors.kafka.marks import SinkMarks
 from penstock.connectors.kafka.topics import TopicAdmin
 from penstock.errors import ExternalError, PipelineError
 from penstock.kafka_clients import UNREACHED, aiokafka_options, raise_refusal, started
+from penstock.kafka_hanging import carried_out, check_settled
 from penstock.settings import KafkaSettings
 
 if TYPE_CHECKING:
     import polars as pl
+    from aiokafka.conn import AIOKafkaConnection
     from aiokafka.producer.message_accumulator import BatchBuilder
 
 TRANSACTION_TIMEOUT_MS: Final = 60_000
@@ -86,6 +89,8 @@ class KafkaPublisher:
         self._transactional_id = f"{context.job}/{context.operator}/g{context.generation}/{context.partition}"
         self._client_id = f"penstock-{context.job[:8]}-{context.partition}"
         self._producer: AIOKafkaProducer | None = None
+        self._coordinator: AIOKafkaConnection | None = None
+        """Over which the producer got its id, and ends its transaction as long as it lasts."""
         self._batch_bytes = BATCH_BYTES
         self._turn = context.partition
         """Which partition the next records without key go to."""
@@ -124,6 +129,7 @@ class KafkaPublisher:
 
     async def init_producer(self) -> None:
         """See `SinkPublisher.init_producer`."""
+        settled = await self._carried_out()
         await self.close()  # not while an earlier producer may still send something
         async with self._certain("InitProducerId"):
             self._producer = AIOKafkaProducer(
@@ -135,10 +141,26 @@ class KafkaPublisher:
                 compression_type=self._compression,
             )
             try:
-                await started(self._producer.start())
+                await started(self._start(self._producer, settled=settled))
             except KafkaConnectionError:
                 await raise_refusal(self._settings)
                 raise
+
+    async def _start(self, producer: AIOKafkaProducer, *, settled: bool) -> None:
+        """`producer.start`, with a look at the last transaction before InitProducerId makes Kafka forget it."""
+        await producer.client.bootstrap()
+        if not settled:
+            await check_settled(producer.client, self._transactional_id, self._mark)
+        await producer._sender.start()
+        node = producer._sender._coordinators[CoordinationType.TRANSACTION]
+        self._coordinator = producer.client._conns.get((node, ConnectionGroup.COORDINATION))
+
+    async def _carried_out(self) -> bool:
+        """Whether the last transaction is settled, from one request: of a producer that nothing was doubtful about."""
+        connection, self._coordinator = self._coordinator, None
+        if connection is None or self._producer is None:
+            return False
+        return await carried_out(connection, self._transactional_id)
 
     async def read_mark(self) -> PublishedMark | None:
         """See `SinkPublisher.read_mark`."""
