@@ -9,8 +9,9 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 import msgspec
 from confluent_kafka.admin import (
@@ -18,6 +19,7 @@ from confluent_kafka.admin import (
     NewTopic,  # pyright: ignore[reportPrivateImportUsage] # its documented place
 )
 from tests.chaos.feed import PARTITIONS, TOPIC
+from tests.chaos.links import Link
 from tests.chaos.outputs import SINKS
 
 from penstock.adapters.cluster_ports import cluster_log, cluster_metadata, cluster_store
@@ -43,7 +45,7 @@ from penstock.protocol.joblog import JobSettings
 from penstock.protocol.messages import encode
 from penstock.protocol.requests import Answer, AnyRequest, CancelJob, RescaleJob, StopJob, SubmitJob, TakeSavepoint
 from penstock.protocol.restarts import FixedDelay
-from penstock.settings import ClusterSettings, settings_to_toml
+from penstock.settings import ClusterSettings, RedisSettings, Secret, settings_to_toml
 
 NAME: Final = "chaos"
 LEASE_S: Final = 3.0
@@ -58,6 +60,7 @@ _PIPELINE: Final = Path(__file__).with_name("pipeline.py")
 _PAUSE_S: Final = 0.05
 _TAIL_LINES: Final = 40
 
+Part = Literal["redis", "store"]
 T = TypeVar("T")
 
 
@@ -89,12 +92,15 @@ class ChaosCluster:
         self.folder = servers.folder
         self.steps = self.folder / "steps"
         self.settings: ClusterSettings = servers.settings(NAME)
-        self._file = self.folder / "cluster.toml"
+        self.links: dict[tuple[str, Part], Link] = {}
+        """What lies between a service, by name, and a part."""
+        targets: dict[Part, int] = {"redis": servers.redis.port, "store": servers.minio.port}
         taken: set[int] = set()
 
         def service(name: str, kind: str, *options: str) -> ServiceProcess:
+            self.links |= {(name, part): Link(free_port(taken), port) for part, port in targets.items()}
             return ServiceProcess(
-                name, kind, self.folder / name, free_port(taken), cluster=self._file, options=options,
+                name, kind, self.folder / name, free_port(taken), cluster=self._file_of(name), options=options,
                 variables={VARIABLE: str(self.steps), "POLARS_MAX_THREADS": "1"},
                 record=record, mark=mark or str(self.folder),
             )  # fmt: skip
@@ -118,8 +124,9 @@ class ChaosCluster:
     async def start(self) -> None:
         """Create the topics and start the services."""
         self.steps.mkdir(parents=True, exist_ok=True)
-        self._file.touch(0o600)
-        self._file.write_text(settings_to_toml(self.settings))
+        for service in self.services:
+            self._write_settings(service.name)
+        await asyncio.gather(*(link.start() for link in self.links.values()))
         use_cluster(self.settings.kafka, NAME)
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # that the broker is away is known here
         await asyncio.to_thread(self._create_topics)
@@ -131,7 +138,23 @@ class ChaosCluster:
     async def close(self) -> None:
         """End the services and the clients; the servers belong to whoever started them."""
         await asyncio.gather(*(service.kill() for service in self.services))
+        await asyncio.gather(*(link.close() for link in self.links.values()))
         await self._ports.aclose()
+
+    def _file_of(self, service: str) -> Path:
+        return self.folder / f"{service}.toml"
+
+    def _write_settings(self, service: str) -> None:
+        """Those of a service, which reaches Redis and the store by its own links."""
+        redis, store = self.settings.redis.url.reveal(), self.settings.store.endpoint
+        redis = redis.replace(f":{self.servers.redis.port}", f":{self.links[service, 'redis'].port}")
+        store = store.replace(f":{self.servers.minio.port}", f":{self.links[service, 'store'].port}")
+        own = replace(
+            self.settings, redis=RedisSettings(Secret(redis)), store=replace(self.settings.store, endpoint=store)
+        )
+        file = self._file_of(service)
+        file.touch(0o600)
+        file.write_text(settings_to_toml(own))
 
     def _create_topics(self) -> None:
         admin = AdminClient({**confluent_options(self.settings.kafka, "chaos-admin"), "log_level": 0})

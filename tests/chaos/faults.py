@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
-from tests.chaos.cluster import LEASE_S, PARALLELISM, WORKER_TIMEOUT_S, ChaosCluster, ChaosError, until
+from tests.chaos.cluster import LEASE_S, PARALLELISM, WORKER_TIMEOUT_S, ChaosCluster, ChaosError, Part, until
+from tests.chaos.links import DISTURBANCES, Disturbance
 
 from penstock.coordination import failpoints
 from penstock.platform.processes import ProcessId, send, wait_until_gone
@@ -25,6 +26,8 @@ ORPHANS_S: Final = 5.0
 """Workers notice within this time that their supervisor is gone."""
 OVER_S: Final = 2.0
 """How much longer than a lease or timeout something is paused."""
+MET_S: Final = 10.0
+"""A service says something to a part within this time."""
 MOMENT_S: Final = 1.5
 """A fault falls at a random moment within this time."""
 
@@ -274,6 +277,30 @@ async def kill_broker(cycle: Cycle) -> None:
     await broker.start()
 
 
+# -- links --------------------------------------------------------------------------------------------------------------
+
+
+async def disturb(part: Part, how: Disturbance, cycle: Cycle, *, leader: bool = False) -> None:
+    """The link between one service and a part is disturbed past the lease, from when it has met something."""
+    await moment(cycle)
+    cluster = cycle.cluster
+    victim = await cluster.leader() if leader else cycle.rng.choice(cluster.task_managers)
+    link = cluster.links[victim.name, part]
+    before = link.met
+
+    async def met() -> bool:
+        return link.met > before
+
+    link.disturb(how)
+    cycle.struck()
+    try:
+        await until(f"{victim.name} speaks to its {part}, whose link is {how}", MET_S, met)
+        await asyncio.sleep(LEASE_S + OVER_S)
+    finally:
+        link.heal()
+    cycle.note(f"{victim.name}, {link.met - before} pieces late")
+
+
 # -- requests -----------------------------------------------------------------------------------------------------------
 
 
@@ -347,6 +374,15 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault("pause-minio", pause_minio),
     Fault("pause-broker", pause_broker),
     Fault("kill-broker", kill_broker, brokers=3),
+    *(
+        Fault(f"{how}-redis-of-leader", partial(disturb, "redis", how, leader=True), leader=True)
+        for how in DISTURBANCES
+    ),
+    *(
+        Fault(f"{how}-store-of-leader", partial(disturb, "store", how, leader=True), leader=True)
+        for how in DISTURBANCES
+    ),
+    *(Fault(f"{how}-store-of-taskmanager", partial(disturb, "store", how)) for how in DISTURBANCES),
     Fault("rescale", rescale),
     Fault("savepoint", savepoint),
     Fault("rescale+kill-worker", partial(rescale, meanwhile=kill_worker)),
@@ -388,5 +424,9 @@ BRIEF: Final[tuple[Fault, ...]] = (
     fault("kill-worker", failpoints.AFTER_COMMIT),
     fault("kill-minio"),
     fault("pause-broker"),
+    fault("cut-redis-of-leader"),
+    fault("deaf-store-of-leader"),
+    fault("mute-store-of-taskmanager"),
+    fault("slow-store-of-taskmanager"),
 )
 """What every test run does, on one broker: each named step once, each main kind once."""
