@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.simulation.shells.loop import step
 
-from penstock.connectors import files
+from penstock.connectors.files import connector
 from penstock.connectors.files import writing as file_writing
 
 
@@ -95,13 +95,13 @@ class FileSystem:
         system = SimpleNamespace(
             rename=self._rename, open=self._open_for_sync, fsync=self._fsync, close=lambda name: None, O_RDONLY=0
         )
-        former_os, former_path = file_writing.os, files.Path
-        file_writing.os, files.Path = system, self.path  # pyright: ignore
+        former_os, former_path = file_writing.os, connector.Path
+        file_writing.os, connector.Path = system, self.path  # pyright: ignore
         file_writing.open = self._open  # pyright: ignore
         try:
             yield
         finally:
-            file_writing.os, files.Path = former_os, former_path
+            file_writing.os, connector.Path = former_os, former_path
             del file_writing.open  # pyright: ignore
 
     def _rename(self, old: SimulatedPath, new: SimulatedPath) -> None:
