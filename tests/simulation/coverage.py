@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import get_args
 
+from tests.simulation.extras import TROUBLES
 from tests.simulation.faults import DAMAGES, FAULTS
+from tests.simulation.leading import COMMANDS, EVENTS
 
 from penstock.protocol import jobevents, joblog, leader, messages, phases, publishing, subtask, worker
 
@@ -35,5 +37,12 @@ def required() -> set[str]:
         ("writer command", joblog.WriterCommand),
     ):
         names |= {f"{prefix} {kind.__name__}" for kind in get_args(union)}
+    names |= {f"append {trouble} {topic}" for trouble in TROUBLES for topic in (COMMANDS, EVENTS)}
+    names |= {
+        "ack larger than a record",
+        "stop without end",
+        "cancel without end",
+        "event time beside a subtask without splits",
+    }
     states = ("FINISHED", "STOPPED", "CANCELED", "FAILED")
     return (names | {f"end {state}" for state in states}) - EXCEPTIONS.keys()

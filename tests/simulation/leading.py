@@ -48,6 +48,8 @@ class Coordinator(Node):
         self._writer: joblog.JobLogWriter | None = None
         self._inbox = Mailbox()
         self._workers: dict[str, tuple[int, int, tuple[TaskStatus, ...]]] = {}
+        self._heard: dict[str, int] = {}
+        """The number of each worker's newest heartbeat."""
         self.epoch = 0
         self._open_at_ms: int | None = None
         self._markers: tuple[messages.BarrierMarker, ...] = ()
@@ -109,6 +111,9 @@ class Coordinator(Node):
         coverage.add(f"event {type(event).__name__}")
         match event:
             case messages.Heartbeat():
+                if event.number < self._heard.get(event.worker, 0):
+                    return  # its append was repeated: it lists no subtask that began meanwhile
+                self._heard[event.worker] = event.number
                 known = event.worker in self._workers
                 self._workers[event.worker] = (event.slots, self.monotonic_ms, event.tasks)
                 if not known:

@@ -226,5 +226,11 @@ _ALL = (
     _mutant(31, "changed_graph_begins_before_published", Patch(Endings, "opened", ((
         "checkpoint=self._newest)", "checkpoint=0)",
     ),))),
+    _mutant(32, "repeated_deploy_starts_again", Patch(WorkerMachine, "_on_deploy", ((
+        "or identity in self._started", "",
+    ),))),
+    _mutant(33, "idle_channel_holds_back_event_time", Patch(InputGate, "_accept", ((
+        "self._progress.rest(state)", "pass",
+    ),))),
 )  # fmt: skip
 MUTANTS: dict[str, Mutant] = {mutant.name: mutant for mutant in _ALL}

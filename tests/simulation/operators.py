@@ -147,12 +147,20 @@ class Source:
             if name in self._splits:
                 self._splits[name] = _Split(position, watermark)
 
+    @property
+    def progress(self) -> int | None:
+        """How many rows are left; None without splits."""
+        left = [len(self._scenario.splits[name]) - split.position for name, split in self._splits.items()]
+        return sum(left) if left else None
+
     def read(self) -> bool:
-        """Read a few rows; False if there are none left."""
+        """Read a few rows; False if there are none left and never will be."""
         draw = self._task.world.kernel.random
         open_splits = [n for n, s in self._splits.items() if s.position < len(self._scenario.splits[n])]
         if not open_splits:
-            return False
+            if self._scenario.endless:
+                self._task.sender.idle()
+            return self._scenario.endless
         if draw.random() < self._scenario.idle_chance:
             self._task.sender.idle()
             return True

@@ -58,6 +58,10 @@ class Partition:
         ]
 
 
+def _nobody(value: Any = None, error: BaseException | None = None) -> None:
+    """Who sent this has given up waiting."""
+
+
 class SimulatedLog:
     """Topics. Appends of one process to one partition land in order; confirmations may be late or lost."""
 
@@ -68,6 +72,8 @@ class SimulatedLog:
         self._dropped: set[tuple[str, str, int]] = set()
         self._confirms_at: dict[tuple[str, str, int], int] = {}
         self.slow_ms = 0
+        self.retried: Callable[[str], tuple[str, int]] = lambda topic: ("", 0)
+        """Says `error`, `lost` or `late` for an append to this topic, and after how many ms its sender tries again."""
         self.barriers_landed: set[tuple[str, int, str, int, int]] = set()
         self.lose_confirmation: Callable[[Node, str], bool] = lambda node, topic: False
         self.damage: Callable[[str, Any], str] = lambda topic, value: ""
@@ -85,7 +91,11 @@ class SimulatedLog:
             kernel = self._kernel
             key = (node.name, topic, number)
             at = max(self._lands_at.get(key, 0), kernel.now + kernel.short() + kernel.random.randint(0, self.slow_ms))
-            self._lands_at[key] = at
+            trouble, again_ms = self.retried(topic)
+            if trouble in ("lost", "late"):  # the first try lands as well: in its place, or behind what comes later
+                late_ms = 4 * again_ms if trouble == "late" else 0
+                kernel.after(at + late_ms - kernel.now, self._land, node, topic, number, value, _nobody)
+            self._lands_at[key] = at = at + again_ms
             kernel.after(at - kernel.now, self._land, node, topic, number, value, reply)
 
         return start

@@ -21,6 +21,9 @@ KEYS = 8
 SPLITS = ("0", "1")
 WINDOW = 20
 
+EXTRAS = {"uncertain appends": 0.1, "endless": 0.1, "large acks": 0.06}
+"""What a history may have besides its faults, and how often."""
+
 Shape = Literal["chain", "file", "deep", "kafka", "deepkafka"]
 VERTICES: dict[Shape, tuple[str, ...]] = {
     "chain": ("s",),
@@ -82,11 +85,23 @@ class Scenario:
     requests: tuple[Request, ...]
     faults: tuple[tuple[int, str], ...]
     heal_ms: int
+    extras: frozenset[str] = frozenset()
+    """What is drawn beside all that, from a generator of its own: other seeds' histories stay what they are."""
 
     @property
     def vertices(self) -> tuple[str, ...]:
         """Upstream first."""
         return VERTICES[self.shape]
+
+    @property
+    def troubled(self) -> bool:
+        """Whether anything may go wrong."""
+        return bool(self.faults or self.slow_subtask or self.extras & {"uncertain appends", "large acks"})
+
+    @property
+    def endless(self) -> bool:
+        """Whether sources wait for more when they have read everything, until somebody stops the job."""
+        return "endless" in self.extras
 
     @property
     def exact(self) -> bool:
@@ -182,7 +197,12 @@ def draw_scenario(seed: int, faults: tuple[str, ...], damages: tuple[str, ...] =
     if damages and "w" in scenario.vertices and damaging.random() < 0.06:
         damage = (damaging.randint(0, 1000), damaging.choice(damages))
         scenario = replace(scenario, faults=tuple(sorted((*scenario.faults, damage))))
-    return scenario
+    return replace(scenario, extras=_extras(seed))
+
+
+def _extras(seed: int) -> frozenset[str]:
+    draw = random.Random(f"{seed}/extras")
+    return frozenset(name for name, chance in EXTRAS.items() if draw.random() < chance)
 
 
 def _more_rows(draw: random.Random, last: Row) -> tuple[Row, ...]:

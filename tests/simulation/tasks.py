@@ -122,6 +122,12 @@ class Task:
         """Whether something other than frames waits."""
         return bool(self._events)
 
+    @property
+    def waits(self) -> bool:
+        """Whether it runs and has nothing left to do but to wait."""
+        left = self.source.progress if self.vertex == "s" else None
+        return self.state == "running" and not (left or self._events or self._frames)
+
     def credit_changed(self) -> None:
         """Publishing went on: perhaps there is credit to report."""
         self._wake()
@@ -298,8 +304,9 @@ class Task:
             case subtask.Upload():
                 self._processes.append(self.worker.start(self.snapshots.upload(command), self.fail))
             case subtask.Send():
-                self.world.acked(self, command.message)
-                self.worker.send_event(command.message)
+                message = self.world.extras.sendable(command.message)
+                self.world.acked(self, message)
+                self.worker.send_event(message)
             case subtask.EmitEndOfTime():
                 self.advance(MAX_WATERMARK)
                 self.sender.flush()

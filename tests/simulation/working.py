@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from tests.simulation.kernel import Node, Violation, Work
@@ -61,13 +62,13 @@ class Worker(Node):
                     self._obey(obeyed)
 
     def _heartbeats(self) -> Work:
-        while True:
+        for number in itertools.count(1):
             for command in self.machine.time_passed(self.monotonic_ms):
                 self._obey(command)
             for task in self.tasks.values():
                 self._world.check_credit(task)
             statuses = tuple(task.status for task in self.tasks.values())
-            self.send_event(messages.Heartbeat(worker=self.name, slots=self._slots, tasks=statuses))
+            self.send_event(messages.Heartbeat(worker=self.name, slots=self._slots, tasks=statuses, number=number))
             yield self.sleep(HEARTBEAT_MS)
 
     def _obey(self, command: WorkerCommand) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tests.simulation.extras import Extras
 from tests.simulation.faults import DAMAGES, FAULTS
 from tests.simulation.invariants import Invariants
 from tests.simulation.kernel import Kernel, Node, Violation
@@ -46,6 +47,7 @@ class World:
         self.cluster = SinkCluster(self.kernel)
         self.folder = Folder()
         self.invariants = Invariants(self)
+        self.extras = Extras(self)
         self.ghost = Node(self.kernel, "ghost")
         self.event_loss = 0.0
         self.lost_event_type: type | None = None
@@ -59,9 +61,9 @@ class World:
         self._traps: list[tuple[str, Callable[[Node], None], str]] = []
         self._injecting = ""
         self._parallelism: dict[str, int] = {}
-        self._ended_at: int | None = None
+        self.ended_at: int | None = None
         self._takes_over = False
-        self._answers: dict[str, job.RequestDone] = {}
+        self.answers: dict[str, job.RequestDone] = {}
         self._connect()
         self._submit()
         self.coordinators = [Coordinator(self, f"c{n}#0") for n in range(scenario.candidates)]
@@ -70,8 +72,10 @@ class World:
         for at_ms, name in scenario.faults:
             self.kernel.after(at_ms, self._inject, name)
         for number, request in enumerate(scenario.requests):
-            self.kernel.after(request.at_ms, self._ask, f"r{number}", request, 0)
+            self.kernel.after(request.at_ms, self.ask, f"r{number}", request, 0)
         self.kernel.after(scenario.heal_ms, self._heal)
+        if scenario.endless:
+            self.kernel.after(scenario.heal_ms, self.extras.stop_endless, 0)
 
     def _connect(self) -> None:
         self.log.landed = self._landed
@@ -79,6 +83,7 @@ class World:
         self.cluster.committed = self.invariants.transaction
         self.folder.committed = self.invariants.part_visible
         self.folder.lost = self._part_lost
+        self.log.retried = self.extras.retried
 
     def _submit(self) -> None:
         graph = {"parallelism": self.scenario.parallelism}
@@ -90,13 +95,13 @@ class World:
 
     def run(self) -> None:
         """Until the job has ended and stayed so; raises `Violation`."""
-        cancels = any(request.kind == "cancel" for request in self.scenario.requests)
+        cancels = self.scenario.endless or any(request.kind == "cancel" for request in self.scenario.requests)
         limit = self.scenario.heal_ms + (CANCEL_PROGRESS_MS if cancels else PROGRESS_MS)
         while self.kernel.step():
             if self._found_out:
                 self.coverage.add("end damaged log")
                 return
-            if self._ended_at is not None and self._is_over(self.kernel.now - self._ended_at):
+            if self.ended_at is not None and self._is_over(self.kernel.now - self.ended_at):
                 break
             if self.kernel.now > limit:
                 raise Violation(f"I10: no end after {self.kernel.now} ms: {self._situation()}")
@@ -117,7 +122,9 @@ class World:
         self.invariants.final_output(terminated.state, complete=published)
         if terminated.state == "FAILED" and isinstance(self.scenario.restarts, ExponentialDelay):
             raise Violation(f"I10: FAILED although restarts are unbounded: {terminated.reason}")
-        if terminated.state == "FAILED" and not (self.scenario.faults or self.scenario.slow_subtask):
+        if terminated.state == "FINISHED" and self.scenario.endless:
+            raise Violation("I14: FINISHED, although its sources have no end")
+        if terminated.state == "FAILED" and not self.scenario.troubled:
             raise Violation(f"I10: FAILED without a fault: {terminated.reason}")
         running = self._running()
         if running:
@@ -153,7 +160,7 @@ class World:
             self._parallelism[record.attempt] = graph["parallelism"]
         self.invariants.recorded(record)
         if isinstance(record, joblog.Terminated):
-            self._ended_at = self.kernel.now
+            self.ended_at = self.kernel.now
             self._heal()
             self.kernel.after(QUIET_MS, self._traps.clear)
             self._aftermath()
@@ -258,14 +265,14 @@ class World:
             task.blocked_since = (0, -1)
             return
         rows = task.rows_cut.get(output, 0)
-        consumer = self._live_task(task.deploy.attempt, SubtaskId(output.exchange, output.partition))
+        consumer = self.live_task(task.deploy.attempt, SubtaskId(output.exchange, output.partition))
         idle = consumer is not None and consumer.delivered.get(Channel(0, task.index), 0) == rows
         count = task.blocked_since[0] + 1 if idle and task.blocked_since[1] == rows else 0
         task.blocked_since = (count, rows)
         if count >= BLOCKED_HEARTBEATS and not self.log.slow_ms:
             raise Violation(f"I10: {task.deploy.subtask} has no credit for {output}, where nothing of it waits")
 
-    def _live_task(self, attempt: str, subtask: SubtaskId) -> Task | None:
+    def live_task(self, attempt: str, subtask: SubtaskId) -> Task | None:
         for worker in self.workers:
             task = worker.tasks.get((attempt, subtask))
             if task is not None and worker.alive and not worker.stopped and not task.gone:
@@ -357,7 +364,7 @@ class World:
     # -- faults ---------------------------------------------------------------------------------------------------------
 
     def _inject(self, name: str) -> None:
-        if self._ended_at is not None:
+        if self.ended_at is not None:
             return
         self.kernel.note("fault", name)
         self._injecting = name
@@ -392,9 +399,9 @@ class World:
 
     # -- the client -----------------------------------------------------------------------------------------------------
 
-    def _ask(self, name: str, request: Request, tries: int) -> None:
+    def ask(self, name: str, request: Request, tries: int) -> None:
         """Ask whoever leads until there is an answer, as a dispatcher that repeats a request with its id."""
-        if name in self._answers or self._ended_at is not None or tries > 60:
+        if name in self.answers or self.ended_at is not None or tries > 60:
             return
         changed = None
         if request.kind == "rescale":
@@ -410,7 +417,7 @@ class World:
         for coordinator in self.coordinators:
             if coordinator.alive and coordinator.epoch:
                 coordinator.request(requested)
-        self.kernel.after(400, self._ask, name, request, tries + 1)
+        self.kernel.after(400, self.ask, name, request, tries + 1)
 
     def answered(self, command: job.RequestDone) -> None:
         """A request is done."""
@@ -421,7 +428,7 @@ class World:
             begins = [r.graph for r in self.invariants.records if isinstance(r, joblog.Begin) and r.graph]
             if not any(graph["parallelism"] == asked for graph in begins):
                 raise Violation(f"I11: told that the job is rescaled to {asked}, but no BEGIN says so")
-        self._answers[command.request] = command
+        self.answers[command.request] = command
 
     def job_ended(self, coordinator: Coordinator, command: job.JobEnded) -> None:
         """The leader says that the job has ended."""
