@@ -16,7 +16,8 @@ from typing import Any
 
 import structlog
 from tests.simulation.kernel import Violation
-from tests.simulation.shells.filesystem import FileSystem
+from tests.simulation.shells.extras import FIRST_SEED, check_rescale, install_extras, parallelism_of
+from tests.simulation.shells.filesystem import FileSystem, Inode
 from tests.simulation.shells.jobs import Job, draw_jobs
 from tests.simulation.shells.loop import Process, SeededLoop, current
 from tests.simulation.shells.ports import (
@@ -37,19 +38,20 @@ from penstock.errors import ExternalError
 from penstock.graph.jobgraph import graph_from_json
 from penstock.jobmanager.coordinator import CoordinatorService, CoordinatorTimeouts
 from penstock.jobmanager.leadership import LEASE, ControlPorts
-from penstock.ports import NewRecord
+from penstock.ports import NewRecord, RecordTooLargeError
 from penstock.protocol import joblog
 from penstock.protocol.jobmaster import JobMaster
 from penstock.protocol.leader import epoch_key
 from penstock.protocol.messages import Deploy, EpochStarted, Heartbeat, Restore, decode_command, encode
-from penstock.protocol.requests import CancelJob, StopJob, TakeSavepoint
+from penstock.protocol.requests import CancelJob, RescaleJob, StopJob, TakeSavepoint
 from penstock.task.sinks import staged_parts
-from penstock.task.subtask import Services, SubtaskSettings
+from penstock.task.subtask import Services
 from penstock.taskmanager.job_loading import LoadedJob
 from penstock.taskmanager.worker import WorkerService
 
 TIMEOUTS = CoordinatorTimeouts(lease_ttl_ms=3_000, takeover_ms=700, worker_ms=1_500)
 HEAL_S = 6.0
+FORMER = "part-00000000-of-a-former-job.jsonl"
 PROGRESS_S = 90.0
 SETTLED_S = 40.0
 """So long after the last job has ended its subtasks and slots are given back."""
@@ -77,7 +79,7 @@ class ClusterWorld:
         self.blobs = SimulatedBlobs(self.wire)
         self.metadata = SimulatedMetadata(self.wire, self.clock)
         self.folders = FileSystem()
-        self.jobs = {job.id: job for job in draw_jobs(self.draw)}
+        self.jobs = {job.id: job for job in draw_jobs(self.draw, extras=seed >= FIRST_SEED)}
         self.plans = {job.id: job.plan() for job in self.jobs.values()}
         self.processes: list[Process] = []
         self.coordinators: dict[str, CoordinatorService] = {}
@@ -87,6 +89,8 @@ class ClusterWorld:
         self.lease_lost_s = -1e9
         """When the metadata store forgot the lease."""
         self.records: dict[str, joblog.JobHistory] = {}
+        self.parallelisms: dict[str, set[int]] = {}
+        """Those at which attempts of a job began, but for the first."""
         self.covered: dict[str, set[str]] = {}
         """Per job the parts that a COMPLETE lists."""
         self.visible: dict[str, Counter[int]] = {job: Counter() for job in self.jobs}
@@ -104,6 +108,7 @@ class ClusterWorld:
         self._names = 0
         self.blobs.written = self._written
         self.log.asked = self._said
+        self.settings = install_extras(self, seed)
         self.log.landed = self._landed
         self.folders.renamed = self._renamed
         loop.stepped = self._stepped
@@ -129,7 +134,7 @@ class ClusterWorld:
     def start_worker(self, slots: int) -> None:
         """One more worker process."""
         process = self.process("worker")
-        services = Services(self.log, self.blobs, self.clock, SubtaskSettings(longest_wait_ms=500))
+        services = Services(self.log, self.blobs, self.clock, self.settings)
         worker = WorkerService(process.name, slots, services, _Loader(self), leader_silence_ms=8_000)
         self.workers[process.name] = worker
         self._watch(process, process.start(worker.run()), lambda: self.start_worker(slots))
@@ -145,6 +150,8 @@ class ClusterWorld:
                 error = error.exceptions[0]
             self.note(process.name, f"ended: {error!r}")
             process.kill()
+            if isinstance(error, RecordTooLargeError):
+                self.violated(f"C10: {process.name} ended by a record that is too large: {error}")
             if error is not None and not isinstance(error, ExternalError):
                 self.violated(f"{process.name} ended by {type(error).__name__}: {error}")
             self.later(0.3, again)
@@ -259,6 +266,8 @@ class ClusterWorld:
         except Exception as error:
             self.violated(f"C2: the log of {job[:4]} takes {name}: {error}")
             return
+        if isinstance(record, joblog.Begin) and (parallelism := parallelism_of(record)) is not None:
+            self.parallelisms.setdefault(job, set()).add(parallelism)
         if isinstance(record, joblog.Complete):
             restore = Restore(record.checkpoint, record.manifest, record.sha256)
             try:
@@ -325,6 +334,8 @@ class ClusterWorld:
             self.start_worker(slots)
         client = self.process("client")
         for job in self.jobs.values():
+            if job.replaces:
+                self.folders.files[f"{job.folder}/{FORMER}"] = self.folders.durable[f"{job.folder}/{FORMER}"] = Inode()
             client.start(self._client(job))
         for at_s, inject, name in faults:
             self.later(at_s, self._inject, name, inject)
@@ -363,7 +374,10 @@ class ClusterWorld:
         if job.asks:
             await asyncio.sleep(max(0.0, job.asks_s - self.loop.now_s))
             kinds = {"cancel": CancelJob, "stop": StopJob, "savepoint": TakeSavepoint}
-            request = kinds[job.asks](request=self.new_id(), job=job.id)
+            if job.asks == "rescale":
+                request = RescaleJob(request=f"rescale-{job.id}", job=job.id, parallelism=job.wanted, wait=job.waits)
+            else:
+                request = kinds[job.asks](request=self.new_id(), job=job.id)
             await self._ask(request)
             self.asked.append((job.id, request.request))
 
@@ -430,6 +444,12 @@ class ClusterWorld:
                 self.violated(f"S3: {job.id[:4]} is FINISHED with {len(self.visible[job.id])} of {job.rows} rows")
             if ended.state == "FAILED" and job.poison != "row":
                 self.violated(f"C7: {job.id[:4]} has FAILED: {ended.reason}")
+            if job.replaces and job.id in self.covered:
+                self.coverage["former files replaced"] += 1
+                if f"{job.folder}/{FORMER}" in self.folders.files and not self.coverage["fault power_fails"]:
+                    self.violated(f"S5: {job.id[:4]} replaces what was there, and {FORMER} is there still")
+            if job.asks == "rescale":
+                check_rescale(self, job)
             there = self.folders.taken | self.folders.files.keys()
             if lost := {part for part in self.shown[job.id] if f"{job.folder}/{part}" not in there}:
                 self.violated(f"S4: {sorted(lost)} of {job.id[:4]} were visible and are gone")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from penstock import KeyedContext, KeyedProcess, Pipeline, ValueState
@@ -66,8 +66,14 @@ class Job:
     poison: Poison
     interval_ms: int
     submitted_s: float
-    asks: Literal["", "cancel", "stop", "savepoint"]
+    asks: Literal["", "cancel", "stop", "savepoint", "rescale"]
     asks_s: float
+    replaces: bool = False
+    """Whether its sink removes what was visible before the job."""
+    wanted: int = 0
+    """The parallelism of a rescale; perhaps more than there are slots."""
+    waits: bool = False
+    """Whether the rescale waits for slots."""
 
     @property
     def folder(self) -> str:
@@ -78,7 +84,7 @@ class Job:
         """The pipeline."""
         made = Pipeline(f"job-{self.id[:4]}")
         source = iterables.Source(_rows_of(self.rows), schema=Row, rate=self.rate)
-        sink = files.Sink(self.folder)
+        sink = files.Sink(self.folder, existing="replace" if self.replaces else "append")
         poison = self.rows // 2 if self.poison == "row" else -1
         read = made.read(source)
         if self.keyed:
@@ -105,13 +111,23 @@ def _rows_of(count: int) -> Callable[[], Iterable[Row]]:
     return lambda: (Row(number, number % KEYS) for number in range(count))
 
 
-def draw_jobs(draw: random.Random) -> list[Job]:
+def draw_jobs(draw: random.Random, *, extras: bool) -> list[Job]:
     """Some healthy jobs, and perhaps one with something wrong."""
     count = draw.choice((1, 1, 2, 2, 3))
     jobs = [_draw_job(draw, "") for _ in range(count)]
     if draw.random() < 0.3:
         jobs.append(_draw_job(draw, draw.choice(("row", "graph", "manifest"))))
-    return jobs
+    return [_with_extras(job) for job in jobs] if extras else jobs
+
+
+def _with_extras(job: Job) -> Job:
+    """Drawn from a generator of its own: jobs without extras stay what they are."""
+    draw = random.Random(f"{job.id}/extras")
+    if not job.poison and draw.random() < 0.1:
+        return replace(job, replaces=True)
+    if not (job.poison or job.asks) and draw.random() < 0.12:
+        return replace(job, asks="rescale", wanted=draw.choice((1, 2, 3, 9)), waits=draw.random() < 0.4)
+    return job
 
 
 def _draw_job(draw: random.Random, poison: Poison) -> Job:

@@ -8,11 +8,13 @@ from penstock.connectors.files import writing as file_writing
 from penstock.connectors.files.writing import FileWriter
 from penstock.coordination.job_catalog import JobCatalog
 from penstock.jobmanager.coordinator import CoordinatorService
+from penstock.jobmanager.job_shell import JobShell
 from penstock.jobmanager.leadership import Leadership
 from penstock.protocol.committing import StagedParts
 from penstock.protocol.leader import LeaderMachine
 from penstock.protocol.worker import WorkerMachine
 from penstock.task import sinks, subtask
+from penstock.taskmanager import event_appender, worker
 from penstock.taskmanager.worker import WorkerService
 
 _SINKS = (
@@ -36,6 +38,9 @@ _SINKS = (
     Mutant(7, "proof_forgotten_at_once", (Patch(StagedParts, "to_forget", (
         ("[part for checkpoint, part in self._unlisted if checkpoint <= self._complete]", "list(self._visible)"),
     )),)),
+    Mutant(8, "large_event_ends_who_sends_it", (Patch(event_appender, "append_events", (
+        ("if len(events) == 1:", "raise\n        if len(events) == 1:"),
+    ), also=(worker,)),)),
 )  # fmt: skip
 _LEADERS = (
     Mutant(11, "epoch_of_another_taken_for_own", (Patch(Leadership, "_create_epoch", ((
@@ -74,6 +79,9 @@ _LEADERS = (
     Mutant(19, "a_master_that_fails_is_not_opened_again", (Patch(CoordinatorService, "_look_after", ((
         "self._open_later(shell.job, command, error, shell.markers, lived_ms)", "pass",
     ),)),)),
+    Mutant(24, "rescaled_without_slots", (Patch(JobShell, "_waits_for_slots", (
+        ("if lacking and not request.wait:", "if False:"), ("return lacking > 0", "return False"),
+    )),)),
 )  # fmt: skip
 _WORKERS = (
     Mutant(21, "ended_subtask_stays_listed", (Patch(WorkerService, "_ended", (("del self._tasks[key]", "pass"),)),)),

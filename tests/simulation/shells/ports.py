@@ -6,6 +6,7 @@ asked about every call and says what becomes of it:
 * `error`: nothing was done, and the caller hears of no certain answer
 * `lost`: it was done, and the caller hears of no certain answer
 * `late`: as before, but it is done a while later
+* `vanish`: (credit reports) nothing was done, and the caller believes that it was
 * `conflict`: (conditional creates) refused though nothing stands there
 * `slow`: it takes most of a second
 """
@@ -94,7 +95,7 @@ class Wire:
                 self._dropped.add(key)
                 return
             result, error = None, None
-            if trouble != "error":
+            if trouble not in ("error", "vanish"):
                 try:
                     result = work()
                 except ExternalError as raised:
@@ -134,6 +135,7 @@ class SimulatedLog(MemoryLog):
         super().__init__()
         self._wire = wire
         self._most_bytes = most_bytes
+        self.too_large: Callable[[str, bytes], bool] = lambda topic, value: False
         self.asked: Callable[[str, Sequence[NewRecord], str], None] = lambda topic, records, who: None
         self.landed: Callable[[str, int, Sequence[NewRecord], str], None] = lambda topic, number, records, who: None
 
@@ -142,7 +144,8 @@ class SimulatedLog(MemoryLog):
         process = current()
         who = process.name if process else ""
         self.asked(topic, records, who)
-        if any(len(record.value) > self._most_bytes for record in records):
+        most = self._most_bytes
+        if any(len(record.value) > most or self.too_large(topic, record.value) for record in records):
             raise RecordTooLargeError(f"{topic}: a record is larger than {self._most_bytes} bytes")
 
         def work() -> int:

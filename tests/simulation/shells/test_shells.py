@@ -26,6 +26,9 @@ REQUIRED = {
         | {f"step {step}" for step in STEPS}
         | {f"killed at {step}" for step in ("touch", "rename", "fsync")}
         | {f"{kind} append {topic}" for kind in ("error", "lost", "late") for topic in ("commands", "events")}
+        | {"credit report vanish", "credit report late", "ack larger than a record", "former files replaced"}
+        | {"stopped while it looks for former files"}
+        | {"rescale completed", "rescale refused"}
         | {"record Savepoint", "record AttemptFailed", "end FINISHED", "end FAILED", "end CANCELED", "end STOPPED"}
         | {"logged a job cannot be opened", "logged an event cannot be read", "logged leadership lost"}
         | {"logged the master of a job failed; it is opened again", "logged a request cannot be read"}
