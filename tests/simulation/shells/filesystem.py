@@ -74,16 +74,17 @@ class FileSystem:
         self.sync(name.rpartition("/")[0])
 
     def lose_power(self, draw: random.Random) -> None:
-        """Keep what is durable, and of the rest what chance keeps; of one name the changes in their order."""
+        """Keep what is durable, and of the rest what chance keeps; of one name the changes in their order.
+
+        A rename happens whole or not at all: file systems with a journal have both its names in one transaction.
+        """
         lost: set[str] = set()
         for change in self._changes:
-            kept = {}
-            for name, inode in change.names.items():
-                if name in lost or draw.random() < 0.5:
-                    lost.add(name)
-                else:
-                    kept[name] = inode
-            _apply(self.durable, kept)
+            fates = [name in lost or draw.random() < 0.5 for name in change.names]
+            if any(fates):
+                lost.update(change.names)
+            else:
+                _apply(self.durable, change.names)
         self._changes.clear()
         for inode in self.durable.values():
             inode.data = inode.synced
