@@ -22,7 +22,7 @@ from penstock.protocol.joblog import JobHistory, JobSettings
 from penstock.protocol.messages import Restore
 from penstock.protocol.requests import Answer, SubmitJob
 from penstock.protocol.restarts import FixedDelay, RestartStrategy
-from penstock.task.subtask import SubtaskSettings
+from penstock.task.environment import SubtaskSettings
 from penstock.testing.memory_cluster import MemoryCluster
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

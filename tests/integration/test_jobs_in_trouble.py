@@ -21,7 +21,7 @@ from penstock.protocol.joblog import Begin
 from penstock.protocol.messages import Restore
 from penstock.protocol.requests import CancelJob, RescaleJob, StopJob, TakeSavepoint
 from penstock.protocol.restarts import FixedDelay, NoRestart
-from penstock.task.subtask import SubtaskSettings
+from penstock.task.environment import SubtaskSettings
 
 
 async def test_a_parallelism_that_has_no_slots_is_refused_before_anything_stops():

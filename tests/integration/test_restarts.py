@@ -13,7 +13,7 @@ from embedded_runs import Attempt, Stress, assert_same, finish, settings
 from pipelines import CASES, Case, Result, write_files
 
 from penstock.task import exchange, sources
-from penstock.task.subtask import SubtaskSettings
+from penstock.task.environment import SubtaskSettings
 
 RATE = 6_000
 HISTORIES = int(os.environ.get("PENSTOCK_TEST_HISTORIES", "1"))

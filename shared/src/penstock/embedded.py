@@ -46,8 +46,8 @@ from penstock.protocol.joblog import JobHistory, JobSettings, Submit
 from penstock.protocol.messages import Deploy, Restore
 from penstock.protocol.restarts import NoRestart, RestartStrategy
 from penstock.submission.admission import check_compatible
+from penstock.task.environment import Services, SubtaskSettings
 from penstock.task.sinks import staged_parts
-from penstock.task.subtask import Services, SubtaskSettings
 from penstock.taskmanager.job_loading import LoadedJob, graph_of
 from penstock.taskmanager.supervisor import Supervisor
 from penstock.taskmanager.worker import WorkerService

@@ -75,7 +75,7 @@ class Pipeline(DeclaredPipeline):
             return not_run()
         from penstock.embedded import EmbeddedSettings
         from penstock.submission.restart_text import parse_restart
-        from penstock.task.subtask import SubtaskSettings
+        from penstock.task.environment import SubtaskSettings
         from penstock.times import duration_us
 
         settings = EmbeddedSettings(

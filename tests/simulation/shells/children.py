@@ -15,7 +15,7 @@ from tests.simulation.shells.ports import WORLD
 from penstock.errors import ExternalError
 from penstock.protocol.messages import Deploy, TaskStatus
 from penstock.protocol.subtask import FinishRead
-from penstock.task.subtask import Services
+from penstock.task.environment import Services
 from penstock.taskmanager.event_appender import encode_batch
 from penstock.taskmanager.worker import WorkerService
 from penstock.taskmanager.worker_process import LENGTH

@@ -316,7 +316,7 @@ class WorkersWorld:
         supervisor_module.activity_of = activity
         worker_module.resident_bytes = lambda pid=None: 1 << 20
         worker_module._runner_of = lambda deploy, graph: (
-            lambda deploy, graph, plan, manifest, services, inbox, send, changed: Runner(self, deploy, inbox, changed)
+            lambda environment: Runner(self, environment.deploy, environment.inbox, environment.status_changed)
         )
         structlog.configure(processors=[self._logged], cache_logger_on_first_use=False)
         try:

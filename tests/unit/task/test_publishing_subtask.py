@@ -23,10 +23,10 @@ from penstock.ports import NewRecord
 from penstock.protocol.frames import Channel, Frame, FrameKind
 from penstock.protocol.messages import CheckpointCompleted, Deploy, SubtaskId
 from penstock.protocol.subtask import CompletionRead
+from penstock.task.environment import Services, TaskEnvironment
 from penstock.task.exchange import encode_payload, frame_schema
 from penstock.task.inbox import Inbox
 from penstock.task.publishing_subtask import PublishingRunner
-from penstock.task.subtask import Services
 
 
 @dataclass
@@ -77,10 +77,11 @@ class Published:
         self.said: list[str] = []
         services = Services(self.log, NoBlobs(), SystemClock())
         self.acks: list[object] = []
-        self.runner = PublishingRunner(
+        environment = TaskEnvironment(
             self.deploy, graph, pipeline.plan, None, services, Inbox(), self.acks.append,
             lambda status: self.said.append(status.state),
         )  # fmt: skip
+        self.runner = PublishingRunner(environment)
         self._seq = self._rows = 0
 
     @contextlib.asynccontextmanager

@@ -28,8 +28,8 @@ from penstock.protocol.messages import (
     encode,
 )
 from penstock.protocol.worker import LEADER_SILENCE_MS
+from penstock.task.environment import Services, TaskEnvironment
 from penstock.task.exchange_io import CreditReport
-from penstock.task.subtask import Services
 from penstock.taskmanager import worker as worker_module
 from penstock.taskmanager.worker import WorkerService
 
@@ -77,7 +77,8 @@ class AwayLog(MemoryLog):
 class Runner:
     """A subtask that runs until it is cancelled, and remembers what it was told."""
 
-    def __init__(self, deploy: Deploy, *_: object) -> None:
+    def __init__(self, environment: TaskEnvironment) -> None:
+        deploy = environment.deploy
         self.status = TaskStatus(deploy.job, deploy.attempt, deploy.subtask, "running")
         self.credits: list[CreditReport] = []
 
@@ -135,8 +136,8 @@ def runners(monkeypatch: pytest.MonkeyPatch) -> list[Runner]:
     """All subtasks that were started."""
     made: list[Runner] = []
 
-    def make(*arguments: Any) -> Runner:
-        made.append(Runner(*arguments))
+    def make(environment: TaskEnvironment) -> Runner:
+        made.append(Runner(environment))
         return made[-1]
 
     monkeypatch.setattr(worker_module, "SubtaskRunner", make)

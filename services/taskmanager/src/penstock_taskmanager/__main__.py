@@ -27,7 +27,7 @@ from penstock.service.http_server import (
 )
 from penstock.service.process_exit import leave
 from penstock.settings import ClusterSettings, settings_to_toml
-from penstock.task.subtask import SubtaskSettings
+from penstock.task.environment import SubtaskSettings
 from penstock.taskmanager.supervisor import SpecOf, Supervisor
 from penstock.taskmanager.worker import resident_bytes
 from penstock.taskmanager.worker_process import WorkerSpec

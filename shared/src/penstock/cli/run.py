@@ -22,7 +22,7 @@ from penstock.embedded import EmbeddedJob, EmbeddedSettings, JobResult, Pipeline
 from penstock.errors import ExternalError, PenstockError, UsageError, UserCodeError
 from penstock.graph.jobgraph import graph_from_json
 from penstock.observability.metrics import prometheus_text, samples
-from penstock.task.subtask import SubtaskSettings
+from penstock.task.environment import SubtaskSettings
 from penstock.times import duration_us
 
 REFRESH_S = 0.25

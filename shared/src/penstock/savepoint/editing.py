@@ -25,8 +25,8 @@ from penstock.savepoint.folder import check_target, open_private, seal_folder, w
 from penstock.savepoint.operators import parts_of
 from penstock.state.declarations import State, describe_states
 from penstock.state.segments import decode_segment, encode_segments
+from penstock.task.opening import SPLITS
 from penstock.task.sources import SplitEntry
-from penstock.task.subtask import SPLITS
 from penstock.times import MIN_WATERMARK, to_micros
 from penstock.types import schema_from_json
 

@@ -21,8 +21,8 @@ from penstock.savepoint.folder import MANIFEST, read_folder
 from penstock.savepoint.objects import FolderObjects, Objects, StoreObjects, find_manifest, with_store
 from penstock.savepoint.operators import OperatorState, checked_uid, operators_of, parts_of
 from penstock.state.segments import decode_segment
+from penstock.task.opening import SPLITS
 from penstock.task.sources import SplitEntry
-from penstock.task.subtask import SPLITS
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from penstock.spark.progress import Progress, SplitReport, combined, source_prog
 from penstock.spark.starting import StartingPoint
 from penstock.spark.state import OBJECTS, SavedState, StageState
 from penstock.task.committer import STAGED
+from penstock.task.opening import SPLITS
 from penstock.task.sources import SplitEntry, owner_of
-from penstock.task.subtask import SPLITS
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 _KEPT: Final = "state"

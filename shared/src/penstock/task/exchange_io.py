@@ -126,6 +126,11 @@ class ExchangeReader:
         """The offset behind the frame that was fed last."""
         return self._fed_offset
 
+    @property
+    def next_position(self) -> int:
+        """The offset behind the frame that is to be fed next; only while one was read that is not fed."""
+        return self._offsets[0]
+
     def credit_changed(self) -> None:
         """Something else than a fed frame has given credit back."""
         self._credit_wake.set()

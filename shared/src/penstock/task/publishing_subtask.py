@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 import structlog
 
 from penstock.connectors.base import PublishContext, PublishedSink, SinkPublisher
 from penstock.errors import PipelineError
-from penstock.graph.executiongraph import ExecutionGraph, exchange_topic
-from penstock.graph.jobgraph import JobGraph
+from penstock.graph.executiongraph import exchange_topic
 from penstock.graph.logical import LogicalPlan, Write
 from penstock.protocol.channels import AdvanceWatermark, BecomeIdle, Deliver
 from penstock.protocol.manifests import Interval, Manifest, PartitionIntervals
-from penstock.protocol.messages import AnyEvent, Deploy, SubtaskSnapshot, TaskState, TaskStatus
+from penstock.protocol.messages import SubtaskSnapshot
 from penstock.protocol.outputs import OutputLedger
 from penstock.protocol.publishing import FramesGone, FramesRead, Mark, PublisherMachine, ReadFrames
 from penstock.protocol.sinkcredit import SinkCredit
@@ -40,16 +39,14 @@ from penstock.protocol.subtask import (
     SetPaused,
     SubtaskCommand,
     SubtaskEvent,
-    SubtaskMachine,
     Upload,
     Uploaded,
 )
+from penstock.task.environment import TaskEnvironment
 from penstock.task.exchange import decode_payload, frame_schema
-from penstock.task.exchange_io import CreditReport, ExchangeReader
-from penstock.task.inbox import Inbox
 from penstock.task.operator import OperatorMetrics
 from penstock.task.publish_loop import PublishHooks, PublishLoop, ScannedFrames, read_frames
-from penstock.task.subtask import Services, TimeUse, exchange_log
+from penstock.task.task_loop import CheckpointedLoop, Work
 from penstock.times import MIN_WATERMARK
 
 if TYPE_CHECKING:
@@ -64,47 +61,21 @@ SLICE_EVENTS: Final = 500
 _log = structlog.get_logger("penstock.publishing")
 
 
-class PublishingRunner:
-    """A deployed publishing subtask; the same interface as `SubtaskRunner`."""
+class PublishingRunner(CheckpointedLoop):
+    """A deployed publishing subtask."""
 
-    def __init__(
-        self,
-        deploy: Deploy,
-        graph: JobGraph,
-        plan: LogicalPlan,
-        manifest: Manifest | None,
-        services: Services,
-        inbox: Inbox,
-        send_event: Callable[[AnyEvent], None],
-        status_changed: Callable[[TaskStatus], None],
-        jitter: Callable[[int], int] = random.randrange,
-    ) -> None:
-        self.deploy = deploy
-        self.inbox = inbox
-        self.time_use = TimeUse()
-        self.state: TaskState = "initializing"
-        self._services = services
-        self._send_event = send_event
-        self._status_changed = status_changed
-        self._vertex = graph.vertex(deploy.subtask.vertex)
+    def __init__(self, environment: TaskEnvironment, jitter: Callable[[int], int] = random.randrange) -> None:
+        deploy, settings = environment.deploy, environment.services.settings
+        self._credit = SinkCredit(BACKLOG_BYTES)
+        ledger = OutputLedger(deploy.attempt, deploy.subtask.index, (), settings.credit_bytes)
+        super().__init__(environment, ledger, self._credit.processed_bytes)
         self._topic = exchange_topic(deploy.job, self._vertex.id, deploy.generation)
         self._schema = frame_schema(self._vertex.inputs[0])
         self._metrics = OperatorMetrics()
         self._watermark = MIN_WATERMARK
         self._published = 0
-        self._background: asyncio.TaskGroup | None = None
-        self._tasks: list[asyncio.Task[None]] = []
-        channels = ExecutionGraph(graph).channels(deploy.subtask)
-        ledger = OutputLedger(deploy.attempt, deploy.subtask.index, (), services.settings.credit_bytes)
-        self.machine = SubtaskMachine(deploy.job, deploy.attempt, deploy.subtask, "inner", channels, ledger)
-        self._credit = SinkCredit(BACKLOG_BYTES)
         self._kept = ScannedFrames(KEPT_BYTES)
-        self.waits_for = ""
-        log = exchange_log(services, self._waits)
-        self._reader = ExchangeReader(
-            deploy, log, self._credit.processed_bytes, services.settings.credit_bytes, inbox.put
-        )
-        restored = self._restored(manifest)
+        restored = self._restored(environment.manifest)
         self._initial = restored or ()
         self._intervals = PartitionIntervals(deploy.attempt, deploy.start_offset, self._initial)
         first = min((interval.start for interval in self._initial), default=deploy.start_offset)
@@ -118,7 +89,7 @@ class PublishingRunner:
             exchange=f"{self._topic}[{deploy.subtask.index}]",
         )
         hooks = PublishHooks(self._read, self._decode, self._committed, self._published_up_to)
-        self._loop = PublishLoop(machine, self._publisher(plan), services.clock, hooks)
+        self._loop = PublishLoop(machine, self._publisher(environment.plan), self._services.clock, hooks)
 
     def _restored(self, manifest: Manifest | None) -> tuple[Interval, ...] | None:
         """What the restored checkpoint covers; None if nothing of this generation can have been published."""
@@ -145,59 +116,19 @@ class PublishingRunner:
 
     # -- life -----------------------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Work until finished."""
-        async with asyncio.TaskGroup() as group:
-            self._background = group
-            self._beside(self._reader.fetch())
-            self._beside(self._reader.report_credit())
-            self._beside(self._reader.trim())
-            self._beside(self._loop.run(self._initial))
-            await self._work()
-            for task in list(self._tasks):
-                task.cancel()
-        self.state = "finished"
-
-    @property
-    def status(self) -> TaskStatus:
-        """What the leader hears."""
-        metrics = {name: getattr(self._metrics, name) for name in OperatorMetrics.__slots__}
-        return TaskStatus(
-            job=self.deploy.job,
-            attempt=self.deploy.attempt,
-            subtask=self.deploy.subtask,
-            state=self.state,
-            published=self._published,
-            metrics={self._vertex.operators[0].id: metrics},
-            progress={
-                "watermark": self._watermark,
-                "busy_us": self.time_use.busy_us,
-                "idle_us": self.time_use.idle_us,
-                "blocked_us": self.time_use.blocked_us,
-                "bytes_in": self._reader.bytes_in,
-                "bytes_out": 0,
-                "state_bytes": 0,
-                "unpublished_bytes": self._credit.waiting_bytes,
-            },
-            waits_for=self.waits_for,
-        )
-
-    def _waits(self, what: str) -> None:
-        self.waits_for = what
-
-    def credit(self, report: CreditReport) -> None:
-        """It produces for nobody."""
+    def _works_beside(self) -> list[Work]:
+        return [*super()._works_beside(), self._loop.run(self._initial)]
 
     async def _work(self) -> None:
         while not self.machine.finished:
-            started = self._services.clock.monotonic_us()
+            started = self._micros()
             self.inbox.clear()
             for _ in range(SLICE_EVENTS):
                 event = self.inbox.take(frames=True)
                 if event is None or self.machine.finished:
                     break
-                self._feed(event)
-            worked = self._services.clock.monotonic_us()
+                await self._feed(event)
+            worked = self._micros()
             self.time_use.busy_us += worked - started
             if self.machine.finished:
                 return
@@ -205,27 +136,38 @@ class PublishingRunner:
                 await asyncio.sleep(0)
             else:
                 await self.inbox.wait(1.0)
-                self.time_use.idle_us += self._services.clock.monotonic_us() - worked
+                self.time_use.idle_us += self._micros() - worked
 
-    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
-        assert self._background is not None
-        task = self._background.create_task(work)
-        self._tasks.append(task)
-        task.add_done_callback(self._tasks.remove)
+    # -- what others hear -----------------------------------------------------------------------------------------------
+
+    def _published_checkpoint(self) -> int:
+        return self._published
+
+    def _operator_metrics(self) -> Mapping[str, OperatorMetrics]:
+        return {self._vertex.operators[0].id: self._metrics}
+
+    def _progress(self) -> dict[str, Any]:
+        return {
+            "watermark": self._watermark,
+            "busy_us": self.time_use.busy_us,
+            "idle_us": self.time_use.idle_us,
+            "blocked_us": self.time_use.blocked_us,
+            "bytes_in": self._reader.bytes_in,
+            "bytes_out": 0,
+            "state_bytes": 0,
+            "unpublished_bytes": self._credit.waiting_bytes,
+        }
 
     # -- events and commands --------------------------------------------------------------------------------------------
 
-    def _feed(self, event: SubtaskEvent) -> None:
+    async def _feed(self, event: SubtaskEvent) -> None:
         if isinstance(event, FrameRead):
-            before = self._reader.position
-            self._reader.fed(event)
-            self._kept.scanned(before, self._reader.position, event.frame, event.ref)
+            self._kept.scanned(self._reader.position, self._reader.next_position, event.frame, event.ref)
             if event.frame.attempt == self.deploy.attempt:
                 self._metrics.rows_in += event.frame.rows
-        for command in self.machine.handle(event):
-            self._carry_out(command)
+        await super()._feed(event)
 
-    def _carry_out(self, command: SubtaskCommand) -> None:
+    async def _carry_out(self, command: SubtaskCommand) -> None:
         match command:
             case Deliver():
                 self._credit.scanned(command.channel, command.size_bytes, self._reader.position)
@@ -233,14 +175,14 @@ class PublishingRunner:
                 self._watermark = command.watermark
             case Freeze():
                 self._reader.frozen(command.checkpoint)
-                self._feed(Frozen(command.checkpoint))
+                await self._feed(Frozen(command.checkpoint))
             case SendBarrier():
-                self._feed(BarrierSent(command.checkpoint))
+                await self._feed(BarrierSent(command.checkpoint))
             case Upload():
                 # its one channel delivered the barrier just now, and nothing behind it was fed
                 self._intervals.acknowledged(command.checkpoint, self._reader.position)
                 snapshot = SubtaskSnapshot(watermark=self._watermark, position=self._reader.position)
-                self._feed(Uploaded(command.checkpoint, command.nonce, snapshot))
+                await self._feed(Uploaded(command.checkpoint, command.nonce, snapshot))
             case Send():
                 self._send_event(command.message)
             case Publish():
@@ -277,9 +219,8 @@ class PublishingRunner:
         self._reader.hold("mark", mark.position)
         self._reader.credit_changed()
         if self.state == "initializing":  # from now on a checkpoint may be taken: see `PublisherMachine.announced`
-            self.state = "running"
-            self._status_changed(self.status)
+            self._is_now("running")
 
     def _published_up_to(self, checkpoint: int) -> None:
         self._published = checkpoint
-        self._status_changed(self.status)
+        self._changed()

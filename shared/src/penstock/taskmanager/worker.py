@@ -37,10 +37,12 @@ from penstock.protocol.subtask import AbortRead, CompletionRead, FinishRead, Mar
 from penstock.protocol.unsendable import cut
 from penstock.protocol.worker import LEADER_SILENCE_MS, HandToTasks, StartTask, StopTasks, WorkerCommand, WorkerMachine
 from penstock.task.committing_subtask import CommittingRunner
+from penstock.task.environment import Services, TaskEnvironment
 from penstock.task.exchange_io import CreditReport
 from penstock.task.inbox import Inbox
 from penstock.task.publishing_subtask import PublishingRunner
-from penstock.task.subtask import Services, SubtaskRunner
+from penstock.task.subtask import SubtaskRunner
+from penstock.task.task_loop import TaskLoop
 from penstock.taskmanager.event_appender import append_events
 from penstock.taskmanager.job_loading import JobLoader
 
@@ -81,7 +83,7 @@ class _Task:
     deploy: Deploy
     inbox: Inbox
     task: asyncio.Task[None] | None = None
-    runner: SubtaskRunner | PublishingRunner | CommittingRunner | None = None
+    runner: TaskLoop | None = None
     failed: str = ""
     terminal: bool = False
     frames: str = ""
@@ -218,9 +220,10 @@ class WorkerService:
             services = self._services
             if job.state_backend is not None:
                 services = replace(services, settings=replace(services.settings, state_backend=job.state_backend))
-            task.runner = _runner_of(task.deploy, job.graph)(
+            environment = TaskEnvironment(
                 task.deploy, job.graph, job.plan, job.manifest, services, task.inbox, self._send, self._changed
             )
+            task.runner = _runner_of(task.deploy, job.graph)(environment)
             for report in self._credits.get(key[0], {}).get(key[1], {}).values():
                 task.runner.credit(report)
             await task.runner.run()
@@ -327,7 +330,7 @@ class WorkerService:
             await self._sender.send(batch)
 
 
-def _runner_of(deploy: Deploy, graph: JobGraph) -> type[SubtaskRunner | PublishingRunner | CommittingRunner]:
+def _runner_of(deploy: Deploy, graph: JobGraph) -> type[TaskLoop]:
     """What runs a subtask of this attempt."""
     if graph.vertex(deploy.subtask.vertex).publishes:
         return PublishingRunner

@@ -34,7 +34,7 @@ from penstock.protocol.messages import AnyEvent
 from penstock.protocol.worker import LEADER_SILENCE_MS
 from penstock.service.process_exit import leave
 from penstock.settings import FILE_VARIABLE, load_settings
-from penstock.task.subtask import Services, SubtaskSettings
+from penstock.task.environment import Services, SubtaskSettings
 from penstock.taskmanager.event_appender import encode_batch
 from penstock.taskmanager.job_loading import FileLoader, JobLoader, StoreLoader
 from penstock.taskmanager.worker import WorkerService, resident_bytes

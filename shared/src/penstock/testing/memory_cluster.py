@@ -33,7 +33,7 @@ from penstock.protocol.messages import Deploy, Heartbeat, Restore, encode
 from penstock.protocol.requests import Answer, AnyRequest
 from penstock.protocol.worker import LEADER_SILENCE_MS
 from penstock.submission.options import JobOptions, job_request
-from penstock.task.subtask import Services, SubtaskSettings
+from penstock.task.environment import Services, SubtaskSettings
 from penstock.taskmanager.job_loading import LoadedJob
 from penstock.taskmanager.worker import WorkerService
 from penstock.testing.virtual_time import timers_count

@@ -113,7 +113,7 @@ async def _run(plan: LogicalPlan, parallelism: int, now_us: int) -> None:
     from penstock.protocol.checkpoints import CheckpointSettings
     from penstock.protocol.joblog import JobSettings
     from penstock.protocol.restarts import NoRestart
-    from penstock.task.subtask import SubtaskSettings
+    from penstock.task.environment import SubtaskSettings
     from penstock.testing.memory_cluster import MemoryCluster
     from penstock.testing.virtual_log import VirtualLog
     from penstock.testing.virtual_time import VirtualClock
