@@ -230,12 +230,12 @@ def test_a_checkpoint_that_cannot_be_written_is_declined(tmp_path: Path, monkeyp
             raise OSError(28, "No space left on device")
         return await upload(*arguments, **named)
 
-    monkeypatch.setattr("penstock.task.subtask.upload", fails_from_the_third)
+    monkeypatch.setattr("penstock.task.subtask_checkpoints.upload", fails_from_the_third)
     failed = run(copied(tmp_path / "out", SLOWLY), tmp_path / "state", settings(interval_ms=20))
     assert failed.state == "FAILED"
     assert "No space left on device" in failed.reason
     assert "checkpoint 6" in failed.reason
-    monkeypatch.setattr("penstock.task.subtask.upload", upload)
+    monkeypatch.setattr("penstock.task.subtask_checkpoints.upload", upload)
     finish(copied(tmp_path / "out"), tmp_path / "state", resume=True)
     assert sorted(row["number"] for row in rows(tmp_path / "out")) == list(range(3_000))
 

@@ -44,7 +44,7 @@ from penstock.protocol.jobmaster import JobMaster
 from penstock.protocol.leader import epoch_key
 from penstock.protocol.messages import Deploy, EpochStarted, Heartbeat, Restore, decode_command, encode
 from penstock.protocol.requests import CancelJob, RescaleJob, StopJob, TakeSavepoint
-from penstock.task.environment import Services, SubtaskSettings
+from penstock.task.environment import Services
 from penstock.task.sinks import staged_parts
 from penstock.taskmanager.job_loading import LoadedJob
 from penstock.taskmanager.worker import WorkerService

@@ -13,14 +13,14 @@ from penstock.jobmanager.leadership import Leadership
 from penstock.protocol.committing import StagedParts
 from penstock.protocol.leader import LeaderMachine
 from penstock.protocol.worker import WorkerMachine
-from penstock.task import sinks, subtask
+from penstock.task import opening, sinks
 from penstock.taskmanager import event_appender, worker
 from penstock.taskmanager.worker import WorkerService
 
 _SINKS = (
     Mutant(1, "recover_takes_newer_attempts_for_older", (
         Patch(file_writing, "_is_older", (("int(number[1]) <= attempt_number", "True"),)),
-        Patch(sinks, "prepare_sink", (("    await _check_turn(deploy, store)\n", ""),), also=(subtask,)),
+        Patch(sinks, "prepare_sink", (("    await _check_turn(deploy, store)\n", ""),), also=(opening,)),
     )),
     Mutant(2, "commit_without_complete", (
         Patch(StagedParts, "to_commit", (("if part.checkpoint <= self._complete", ""),)),
