@@ -100,7 +100,7 @@ def stages(statuses: Any) -> list[dict[str, Any]]:
     for status in statuses:
         one = found.setdefault(status.subtask.vertex, {"vertex": status.subtask.vertex})
         for name in ("busy_us", "idle_us", "blocked_us"):
-            one[name] = one.get(name, 0) + status.progress.get(name, 0)
+            one[name] = one.get(name, 0) + getattr(status.progress, name)
     return list(found.values())
 
 

@@ -149,7 +149,7 @@ async def run_submitted(
         while True:
             found = await cluster.job(job)
             tasks = [task for vertex in found.vertices for task in vertex.tasks]
-            read = [task.metrics.get(source, {}).get("rows_in", 0) for task in tasks for source in sources]
+            read = [task.metrics[source].rows_in for task in tasks for source in sources if source in task.metrics]
             samples.note(sum(read))
             if found.summary.ended_us is not None:
                 break

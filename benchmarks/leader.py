@@ -42,8 +42,10 @@ from penstock.protocol.messages import (
     Deploy,
     FinishAttempt,
     Heartbeat,
+    OperatorMetrics,
     SubtaskSnapshot,
     TaskChanged,
+    TaskProgress,
     TaskStatus,
     decode_command,
     encode,
@@ -57,7 +59,7 @@ from penstock.testing.virtual_time import VirtualClock, VirtualLoop
 HEARTBEAT_S = 0.5
 ANSWER_S = 0.005
 """How long an append, or the question for offsets, takes where a restart is measured."""
-PROGRESS = {"watermark": 0, "busy_us": 1, "idle_us": 1, "blocked_us": 0, "bytes_in": 1, "bytes_out": 1}
+PROGRESS = TaskProgress(watermark=0, busy_us=1, idle_us=1, bytes_in=1, bytes_out=1)
 
 
 class SimulatedWorkers:
@@ -115,7 +117,7 @@ class SimulatedWorkers:
             case Deploy():
                 if command.worker not in self._names:
                     return []
-                metrics = {f"op{n}": {"rows_in": 1, "rows_out": 1, "late": 0, "bad": 0} for n in range(3)}
+                metrics = {f"op{n}": OperatorMetrics(rows_in=1, rows_out=1) for n in range(3)}
                 status = TaskStatus(
                     command.job, command.attempt, command.subtask, "running", 10**9, metrics=metrics, progress=PROGRESS
                 )

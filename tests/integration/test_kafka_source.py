@@ -30,10 +30,10 @@ from penstock.connectors.kafka import reading as kafka_reading
 from penstock.connectors.kafka import schema_registry
 from penstock.embedded import EmbeddedJob, EmbeddedSettings
 from penstock.errors import BadRecordError, ExternalError, PipelineError
+from penstock.protocol.messages import OperatorMetrics
 from penstock.protocol.restarts import FixedDelay
 from penstock.settings import KafkaSettings
 from penstock.task import sources
-from penstock.task.operator import OperatorMetrics
 from penstock.task.sources import SourceDriver
 from penstock.types import STRING, Field, Schema
 

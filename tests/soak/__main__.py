@@ -120,7 +120,7 @@ def _counted(job: JobDetail) -> int:
     """Rows that the sources of a job have read."""
     sources = [node["id"] for vertex in job.graph["vertices"] for node in vertex["operators"] if node["verb"] == "read"]
     tasks = [task for vertex in job.vertices for task in vertex.tasks]
-    return sum(task.metrics.get(source, {}).get("rows_in", 0) for task in tasks for source in sources)
+    return sum(task.metrics[source].rows_in for task in tasks for source in sources if source in task.metrics)
 
 
 class Watch:
@@ -165,7 +165,7 @@ class Watch:
             for number, child in enumerate(_children(pid)):
                 self._memory[f"{name}'s worker {number}"].append(_resident_mb(child))
         tasks = [task for vertex in job.vertices for task in vertex.tasks]
-        self._lag.append(sum(task.progress.get("records_behind", 0) for task in tasks))
+        self._lag.append(sum(task.progress.records_behind or 0 for task in tasks))
         now = time.monotonic()
         if job.summary.last_checkpoint != self._checkpoint:
             self._checkpoint, self._completed_s = job.summary.last_checkpoint, now

@@ -25,7 +25,7 @@ from penstock.cli.display import (
 from penstock.connectors import console, files, kafka
 from penstock.coordination.job_progress import CheckpointProgress, JobProgress
 from penstock.graph.jobgraph import JobGraph, build_job_graph
-from penstock.protocol.messages import SubtaskId, TaskStatus
+from penstock.protocol.messages import OperatorMetrics, SubtaskId, TaskProgress, TaskStatus
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 
@@ -56,12 +56,12 @@ def progress(shown: JobGraph, *, late: int = 0, bad: int = 0, watermark: int = 5
     found = JobProgress("job", phase="running")
     for vertex in shown.vertices:
         metrics = {
-            operator.id: {
-                "rows_in": 10 if operator.verb == "write" else 1_000,
-                "rows_out": 10,
-                "late_rows": late if operator.verb == "window" else 0,
-                "bad_rows": bad if operator.verb == "read" else 0,
-            }
+            operator.id: OperatorMetrics(
+                rows_in=10 if operator.verb == "write" else 1_000,
+                rows_out=10,
+                late_rows=late if operator.verb == "window" else 0,
+                bad_rows=bad if operator.verb == "read" else 0,
+            )
             for operator in vertex.operators
         }
         for index in range(vertex.parallelism):
@@ -71,7 +71,7 @@ def progress(shown: JobGraph, *, late: int = 0, bad: int = 0, watermark: int = 5
                 SubtaskId(vertex.id, index),
                 "running",
                 metrics=metrics,
-                progress={"watermark": watermark, "busy_us": 300, "idle_us": 600, "blocked_us": 100},
+                progress=TaskProgress(watermark=watermark, busy_us=300, idle_us=600, blocked_us=100),
             )
     return found
 

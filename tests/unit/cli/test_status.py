@@ -15,6 +15,7 @@ from penstock.cli.vertices import COLUMNS, Look, vertex_rows
 from penstock.client.documents import CheckpointView, JobDetail, JobSummary, TaskView, VertexView
 from penstock.connectors import collecting, generate
 from penstock.graph.jobgraph import JobGraph, build_job_graph
+from penstock.protocol.messages import OperatorMetrics, TaskProgress
 from penstock.times import to_micros
 
 AT = to_micros(datetime(2026, 1, 1, 12, tzinfo=UTC))
@@ -37,11 +38,10 @@ def detail(rows: tuple[int, int], busy_us: int, blocked_us: int, *, attempts: in
     """A job whose source's two subtasks have read so many rows."""
     built = graph()
     source, *others = built.vertices
-    time = {"busy_us": busy_us, "blocked_us": blocked_us, "idle_us": 0}
     tasks = tuple(
         TaskView(
-            index, "running", "w", 0, "", {source.operators[0].id: {"rows_in": read}},
-            {**time, "records_behind": 500, "watermark": AT + index},
+            index, "running", "w", 0, "", {source.operators[0].id: OperatorMetrics(rows_in=read)},
+            TaskProgress(busy_us=busy_us, blocked_us=blocked_us, records_behind=500, watermark=AT + index),
         )
         for index, read in enumerate(rows)
     )  # fmt: skip

@@ -9,7 +9,7 @@ from penstock.coordination.job_progress import CheckpointProgress, JobProgress
 from penstock.graph.jobgraph import PUBLISH, JobGraph, JobOperator, JobVertex
 from penstock.observability import metrics
 from penstock.observability.metrics import CATALOGUE, Sample, markdown, prometheus_text, samples
-from penstock.protocol.messages import SubtaskId, TaskStatus
+from penstock.protocol.messages import OperatorMetrics, SubtaskId, TaskProgress, TaskStatus
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 SINK = JobOperator("n0", "sink", PUBLISH, (), [], False, {}, "")
@@ -23,16 +23,11 @@ def progress(watermark: int = 2_000_000) -> JobProgress:
         "a" * 32,
         SubtaskId("v0", 1),
         "running",
-        metrics={"read": {"rows_in": 5, "rows_out": 4, "late_rows": 0, "bad_rows": 1}},
+        metrics={"read": OperatorMetrics(rows_in=5, rows_out=4, bad_rows=1)},
         published=2,
-        progress={
-            "watermark": watermark,
-            "busy_us": 1_500_000,
-            "bytes_in": 10,
-            "state_bytes": 7,
-            "records_behind": 9,
-            "unpublished_bytes": 8,
-        },
+        progress=TaskProgress(
+            watermark=watermark, busy_us=1_500_000, bytes_in=10, state_bytes=7, records_behind=9, unpublished_bytes=8
+        ),
     )
     found.checkpoints[1] = CheckpointProgress(1, 0, "complete", 500_000, 100, 2_000)
     found.checkpoints[2] = CheckpointProgress(2, 0, "aborted")

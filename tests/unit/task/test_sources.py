@@ -12,7 +12,7 @@ import pytest
 from penstock.connectors import files, iterables
 from penstock.connectors.base import Fetched, ReadContext, Split
 from penstock.errors import BadRecordError, ExternalError
-from penstock.task.operator import OperatorMetrics
+from penstock.protocol.messages import OperatorMetrics
 from penstock.task.sources import SourceBatch, SourceDriver, owner_of
 from penstock.times import to_micros
 

@@ -14,6 +14,7 @@ from penstock.protocol.messages import (
     Declined,
     Heartbeat,
     OperatorHandles,
+    OperatorMetrics,
     SubtaskId,
     SubtaskSnapshot,
     TaskChanged,
@@ -54,7 +55,7 @@ async def test_an_event_that_is_too_large_is_replaced():
     log = SmallLog()
     await create_control_topics(log)
     small = Heartbeat(worker="w", slots=1, tasks=(status(),))
-    large = status(metrics={"op": {"text": "x" * LARGEST}})
+    large = status(metrics={"x" * LARGEST: OperatorMetrics()})
     failed = status("failed", error="é" * LARGEST, frames="f" * LARGEST)
     events = [
         small, ack(LARGEST), ack(10), TaskChanged(worker="w", status=large), TaskChanged(worker="w", status=failed),

@@ -9,6 +9,7 @@ from penstock.client.documents import ENDED, JobSummary, TaskView, VertexView, W
 from penstock.coordination.cluster_view import ClusterView
 from penstock.graph.jobgraph import JobGraph, JobVertex
 from penstock.protocol.joblog import Begin, JobHistory
+from penstock.protocol.messages import OperatorMetrics
 from penstock_dispatcher.jobs import Found, summary_of
 
 FLINK_VERSION: Final = "2.3.0"
@@ -187,27 +188,24 @@ def _vertex_state(tasks: dict[str, int], total: int) -> str:
 
 def _metrics(vertex: JobVertex, tasks: tuple[TaskView, ...]) -> dict[str, Any]:
     first, last = vertex.operators[0].id, vertex.operators[-1].id
+    all_progress = [task.progress for task in tasks]
     return {
-        "read-bytes": _progress(tasks, "bytes_in"),
+        "read-bytes": sum(progress.bytes_in for progress in all_progress),
         "read-bytes-complete": True,
-        "write-bytes": _progress(tasks, "bytes_out"),
+        "write-bytes": sum(progress.bytes_out for progress in all_progress),
         "write-bytes-complete": True,
-        "read-records": 0 if vertex.is_source else _rows(tasks, first, "rows_in"),
+        "read-records": 0 if vertex.is_source else sum(one.rows_in for one in _metrics_of(tasks, first)),
         "read-records-complete": True,
-        "write-records": _rows(tasks, last, "rows_out"),
+        "write-records": sum(one.rows_out for one in _metrics_of(tasks, last)),
         "write-records-complete": True,
-        "accumulated-backpressured-time": _progress(tasks, "blocked_us") // 1_000,
-        "accumulated-idle-time": _progress(tasks, "idle_us") // 1_000,
-        "accumulated-busy-time": _progress(tasks, "busy_us") / 1_000,
+        "accumulated-backpressured-time": sum(progress.blocked_us for progress in all_progress) // 1_000,
+        "accumulated-idle-time": sum(progress.idle_us for progress in all_progress) // 1_000,
+        "accumulated-busy-time": sum(progress.busy_us for progress in all_progress) / 1_000,
     }
 
 
-def _progress(tasks: tuple[TaskView, ...], name: str) -> int:
-    return sum(int(task.progress.get(name, 0)) for task in tasks)
-
-
-def _rows(tasks: tuple[TaskView, ...], operator: str, name: str) -> int:
-    return sum(int(task.metrics.get(operator, {}).get(name, 0)) for task in tasks)
+def _metrics_of(tasks: tuple[TaskView, ...], operator: str) -> list[OperatorMetrics]:
+    return [task.metrics[operator] for task in tasks if operator in task.metrics]
 
 
 def plan(job_id: str, graph: JobGraph) -> dict[str, Any]:

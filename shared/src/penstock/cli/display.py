@@ -11,6 +11,7 @@ from rich.text import Text
 
 from penstock.coordination.job_progress import JobProgress
 from penstock.graph.jobgraph import SINK_VERBS, JobGraph, JobOperator, JobVertex
+from penstock.protocol.messages import OperatorCounter
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK, format_time
 
 
@@ -66,7 +67,8 @@ def live_view(graph: JobGraph, progress: JobProgress, rate: Rate, now_s: float) 
     """One row per vertex, and a line on rates and checkpoints."""
     late = sum(_sum(vertex.operators, progress, "late_rows") for vertex in graph.vertices)
     bad = sum(_sum(vertex.operators, progress, "bad_rows") for vertex in graph.vertices)
-    extra = [(title, metric) for title, metric, rows in (("late", "late_rows", late), ("bad", "bad_rows", bad)) if rows]
+    counted: list[tuple[str, OperatorCounter, int]] = [("late", "late_rows", late), ("bad", "bad_rows", bad)]
+    extra = [(title, counter) for title, counter, rows in counted if rows]
     # Widths that do not change with the numbers: a table that jumps cannot be read.
     table = Table(box=None, padding=(0, 2, 0, 0), expand=True)
     table.add_column(graph.name, overflow="ellipsis", no_wrap=True, ratio=1)
@@ -99,9 +101,9 @@ def _rows_out(progress: JobProgress, vertex: JobVertex) -> int:
 def _busy(progress: JobProgress, vertex: str) -> float:
     """The share of its time that a vertex works."""
     statuses = [status for subtask, status in progress.statuses.items() if subtask.vertex == vertex]
-    spent = {part: sum(s.progress.get(part, 0) for s in statuses) for part in ("busy_us", "idle_us", "blocked_us")}
-    total = sum(spent.values())
-    return spent["busy_us"] / total if total else 0.0
+    busy_us = sum(status.progress.busy_us for status in statuses)
+    total_us = busy_us + sum(status.progress.idle_us + status.progress.blocked_us for status in statuses)
+    return busy_us / total_us if total_us else 0.0
 
 
 def watermark_text(watermark: int) -> str:
@@ -112,7 +114,7 @@ def watermark_text(watermark: int) -> str:
     return "end of input" if watermark >= MAX_WATERMARK else format_time(watermark // 1_000_000 * 1_000_000)
 
 
-def _sum(operators: tuple[JobOperator, ...], progress: JobProgress, metric: str) -> int:
+def _sum(operators: tuple[JobOperator, ...], progress: JobProgress, metric: OperatorCounter) -> int:
     return sum(progress.total(operator.id, metric) for operator in operators)
 
 
@@ -166,7 +168,9 @@ def _fate(operator: JobOperator) -> str:
     return "went to dead_letters()" if operator.settings.get("bad_rows") == "dead_letter" else "were skipped"
 
 
-def row_lines(graph: JobGraph, total: Callable[[str, str], int], seconds: float | None, since: str = "") -> list[str]:
+def row_lines(
+    graph: JobGraph, total: Callable[[str, OperatorCounter], int], seconds: float | None, since: str = ""
+) -> list[str]:
     """What became of the rows. `total` gives a counter of an operator; without `seconds` nothing is said of the speed."""
     read = sum(total(operator.id, "rows_in") for operator in graph.operators() if operator.verb == "read")
     speed = "" if seconds is None else f" in {seconds:.1f} s ({read / max(seconds, 0.001):,.0f} rows/s)"

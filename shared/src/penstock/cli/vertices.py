@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec import UNSET
+
 from penstock.cli.display import watermark_text
 from penstock.coordination.job_progress import JobProgress
 from penstock.graph.jobgraph import JobGraph, JobVertex
@@ -18,7 +20,6 @@ COLUMNS = (
     "watermark",
 )  # fmt: skip
 RIGHT = tuple(column for column in COLUMNS if column not in ("vertex", "subtasks", "watermark"))
-_PARTS = ("busy_us", "idle_us", "blocked_us")
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def _row(vertex: JobVertex, now: Look, before: Look | None) -> tuple[str, ...]:
         _rate(rows, now, first, before),
         busy,
         blocked,
-        _skew([status.metrics.get(first, {}).get("rows_in", 0) for status in statuses]),
+        _skew([status.metrics[first].rows_in if first in status.metrics else 0 for status in statuses]),
         _behind(statuses),
         watermark_text(min(marks)) if marks else "",
     )
@@ -76,15 +77,21 @@ def _rate(rows: int, now: Look, operator: str, before: Look | None) -> str:
 
 def _shares(statuses: list[TaskStatus], before: list[TaskStatus]) -> tuple[str, str]:
     """Of the time of all subtasks: at work, and held up by what is downstream (back-pressure)."""
-    spent = {part: _time(statuses, part) - _time(before, part) for part in _PARTS}
-    total = sum(spent.values())
+    busy, idle, blocked = (now - then for now, then in zip(_times(statuses), _times(before), strict=True))
+    total = busy + idle + blocked
     if total <= 0:
         return "", ""
-    return f"{spent['busy_us'] / total:.0%}", f"{spent['blocked_us'] / total:.0%}"
+    return f"{busy / total:.0%}", f"{blocked / total:.0%}"
 
 
-def _time(statuses: list[TaskStatus], part: str) -> int:
-    return sum(status.progress.get(part, 0) for status in statuses)
+def _times(statuses: list[TaskStatus]) -> tuple[int, int, int]:
+    """Busy, idle and blocked."""
+    all_progress = [status.progress for status in statuses]
+    return (
+        sum(progress.busy_us for progress in all_progress),
+        sum(progress.idle_us for progress in all_progress),
+        sum(progress.blocked_us for progress in all_progress),
+    )
 
 
 def _skew(rows: list[int]) -> str:
@@ -96,5 +103,6 @@ def _skew(rows: list[int]) -> str:
 
 def _behind(statuses: list[TaskStatus]) -> str:
     """Records that are still to be read, where sources know it."""
-    known = [status.progress["records_behind"] for status in statuses if "records_behind" in status.progress]
+    found = [status.progress.records_behind for status in statuses]
+    known = [behind for behind in found if behind is not UNSET]
     return f"{sum(known):,}" if known else ""

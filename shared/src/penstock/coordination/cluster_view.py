@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from penstock.protocol.joblog import Artifact
+from penstock.protocol.messages import OperatorMetrics, TaskProgress
 
 VIEW: Final = "view"
 """Key of the newest `ClusterView` in the metadata store: what dispatchers show."""
@@ -28,10 +29,9 @@ class TaskView(msgspec.Struct, frozen=True):
     worker: str
     published: int = 0
     error: str = ""
-    metrics: dict[str, Any] = {}
+    metrics: dict[str, OperatorMetrics] = {}
     """Operator id to its counters."""
-    progress: dict[str, Any] = {}
-    """Watermark, time use, bytes."""
+    progress: TaskProgress = TaskProgress()
     waits_for: str = ""
     """What it waits for that does not answer."""
 

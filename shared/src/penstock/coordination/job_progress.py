@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from penstock.protocol.jobevents import Announce, Append, JobCommand, JobEnded, JobEvent, ManifestStored, StatusReported
 from penstock.protocol.joblog import AttemptFailed, Begin, Complete
 from penstock.protocol.jobmaster import JobMaster
-from penstock.protocol.messages import BarrierMarker, CheckpointAborted, SubtaskId, TaskStatus
+from penstock.protocol.messages import BarrierMarker, CheckpointAborted, OperatorCounter, SubtaskId, TaskStatus
 
 SHOWN: Final = 100
 """How many checkpoints and failures are remembered."""
@@ -106,14 +106,14 @@ class JobProgress:
         last_us = complete[-1].completed_us if complete else self.since_us
         return 0 if last_us is None else now_us - last_us
 
-    def total(self, operator: str, metric: str) -> int:
-        """A metric of an operator over all subtasks."""
-        values: list[Any] = [status.metrics.get(operator, {}).get(metric, 0) for status in self.statuses.values()]
-        return sum(values)
+    def total(self, operator: str, counter: OperatorCounter) -> int:
+        """A counter of an operator over all subtasks."""
+        metrics = [status.metrics[operator] for status in self.statuses.values() if operator in status.metrics]
+        return sum(getattr(one, counter) for one in metrics)
 
     def watermarks(self, vertex: str) -> list[int]:
         """Watermark per subtask of a vertex."""
-        return [s.progress.get("watermark", 0) for i, s in sorted(self.statuses.items()) if i.vertex == vertex]
+        return [s.progress.watermark for i, s in sorted(self.statuses.items()) if i.vertex == vertex]
 
     @property
     def last_checkpoint(self) -> int:

@@ -7,11 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
+from msgspec import UNSET
+
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 if TYPE_CHECKING:
     from penstock.coordination.job_progress import JobProgress
     from penstock.graph.jobgraph import JobGraph
+    from penstock.protocol.messages import OperatorMetrics, TaskProgress
 
 Kind = Literal["counter", "gauge"]
 
@@ -151,17 +154,6 @@ SERVICE_METRICS: Final = (
 """Of the services themselves."""
 CATALOGUE: Final = JOB_METRICS + SERVICE_METRICS
 
-_BY_OPERATOR: Final = {"rows_in": ROWS_IN, "rows_out": ROWS_OUT, "late_rows": LATE_ROWS, "bad_rows": BAD_ROWS}
-_BY_SUBTASK: Final = {
-    "bytes_in": (BYTES_IN, 1.0),
-    "bytes_out": (BYTES_OUT, 1.0),
-    "busy_us": (BUSY, 1e-6),
-    "idle_us": (IDLE, 1e-6),
-    "blocked_us": (BLOCKED, 1e-6),
-    "state_bytes": (STATE_BYTES, 1.0),
-}
-_WHERE_KNOWN: Final = {"records_behind": RECORDS_BEHIND, "unpublished_bytes": UNPUBLISHED}
-
 
 def samples(graph: JobGraph, progress: JobProgress, now_us: int) -> Iterator[Sample]:
     """Every metric of a job as it is now."""
@@ -171,20 +163,37 @@ def samples(graph: JobGraph, progress: JobProgress, now_us: int) -> Iterator[Sam
         place = {"job_name": name, "vertex": subtask.vertex, "subtask": str(subtask.index)}
         for operator, counters in sorted(status.metrics.items()):
             labels = {"job_name": name, "operator": operator, "subtask": str(subtask.index)}
-            for counter, metric in _BY_OPERATOR.items():
-                yield Sample(metric, labels, counters.get(counter, 0))
-        for part, (metric, scale) in _BY_SUBTASK.items():
-            yield Sample(metric, place, status.progress.get(part, 0) * scale)
-        for part, metric in _WHERE_KNOWN.items():
-            if part in status.progress:
-                yield Sample(metric, place, status.progress[part])
+            for metric, value in _of_operator(counters):
+                yield Sample(metric, labels, value)
+        for metric, value in _of_subtask(status.progress):
+            yield Sample(metric, place, value)
         if subtask.vertex in sinks:
             yield Sample(PUBLISHED, place, status.published)
-        watermark = status.progress.get("watermark", MIN_WATERMARK)
+        watermark = status.progress.watermark
         if MIN_WATERMARK < watermark < MAX_WATERMARK:
             yield Sample(WATERMARK, place, watermark / 1e6)
             yield Sample(WATERMARK_LAG, place, (now_us - watermark) / 1e6)
     yield from _job_samples(name, progress, now_us)
+
+
+def _of_operator(counters: OperatorMetrics) -> Iterator[tuple[Metric, float]]:
+    yield ROWS_IN, counters.rows_in
+    yield ROWS_OUT, counters.rows_out
+    yield LATE_ROWS, counters.late_rows
+    yield BAD_ROWS, counters.bad_rows
+
+
+def _of_subtask(progress: TaskProgress) -> Iterator[tuple[Metric, float]]:
+    yield BYTES_IN, progress.bytes_in
+    yield BYTES_OUT, progress.bytes_out
+    yield BUSY, progress.busy_us * 1e-6
+    yield IDLE, progress.idle_us * 1e-6
+    yield BLOCKED, progress.blocked_us * 1e-6
+    yield STATE_BYTES, progress.state_bytes
+    if progress.records_behind is not UNSET:
+        yield RECORDS_BEHIND, progress.records_behind
+    if progress.unpublished_bytes is not UNSET:
+        yield UNPUBLISHED, progress.unpublished_bytes
 
 
 def _job_samples(name: str, progress: JobProgress, now_us: int) -> Iterator[Sample]:

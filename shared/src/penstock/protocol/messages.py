@@ -5,7 +5,7 @@ Every message names the job, the attempt and (commands) the epoch of the leader 
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -142,6 +142,38 @@ TaskState = Literal["initializing", "running", "ended", "finished", "failed", "c
 """`ended`: a source that has no more rows (or a subtask whose every input has ended) but still forwards barriers."""
 
 
+class OperatorMetrics(msgspec.Struct):
+    """Plain counters that an operator raises and its subtask reports. Rows, unless the name says otherwise."""
+
+    rows_in: int = 0
+    rows_out: int = 0
+    late_rows: int = 0
+    bad_rows: int = 0
+    state_bytes: int = 0
+
+
+OperatorCounter = Literal["rows_in", "rows_out", "late_rows", "bad_rows", "state_bytes"]
+"""A field of `OperatorMetrics`."""
+
+
+class TaskProgress(msgspec.Struct, frozen=True):
+    """How far a subtask has come in this attempt, and where its time went."""
+
+    watermark: int = MIN_WATERMARK
+    busy_us: int = 0
+    idle_us: int = 0
+    blocked_us: int = 0
+    """Held up by what is downstream (back-pressure)."""
+    bytes_in: int = 0
+    bytes_out: int = 0
+    state_bytes: int = 0
+    """Of its newest durable snapshot."""
+    records_behind: int | msgspec.UnsetType = msgspec.UNSET
+    """Of a source: records that are there and not read. Not in the JSON where the source cannot tell."""
+    unpublished_bytes: int | msgspec.UnsetType = msgspec.UNSET
+    """Of a sink that publishes from the log: what waits there. Not in the JSON of other subtasks."""
+
+
 class TaskStatus(msgspec.Struct, frozen=True):
     """A subtask as its worker sees it."""
 
@@ -154,8 +186,9 @@ class TaskStatus(msgspec.Struct, frozen=True):
     error: str = ""
     frames: str = ""
     """Where in the user's code it failed, as in a traceback."""
-    metrics: dict[str, Any] = {}
-    progress: dict[str, Any] = {}
+    metrics: dict[str, OperatorMetrics] = {}
+    """Operator id to its counters."""
+    progress: TaskProgress = TaskProgress()
     waits_for: str = ""
     """What it waits for that does not answer, and why; the attempt goes on once it does."""
     terminal: bool = False

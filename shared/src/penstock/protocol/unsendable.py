@@ -6,7 +6,15 @@ from typing import Final, assert_never
 
 import msgspec
 
-from penstock.protocol.messages import Acknowledged, AnyEvent, Declined, Heartbeat, TaskChanged, TaskStatus
+from penstock.protocol.messages import (
+    Acknowledged,
+    AnyEvent,
+    Declined,
+    Heartbeat,
+    TaskChanged,
+    TaskProgress,
+    TaskStatus,
+)
 
 SAID: Final = 10_000
 """So many characters of a text are kept."""
@@ -46,5 +54,5 @@ def _shortened(status: TaskStatus, reason: str) -> TaskStatus:
 
 def _without_counters(status: TaskStatus) -> TaskStatus:
     return msgspec.structs.replace(
-        status, error=cut(status.error), frames=cut(status.frames), metrics={}, progress={}
+        status, error=cut(status.error), frames=cut(status.frames), metrics={}, progress=TaskProgress()
     )  # fmt: skip

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from penstock.errors import PipelineError, ProtocolError
@@ -156,8 +157,8 @@ class TaskWork:
     def _count(self, chain: Chain) -> None:
         for operator, metrics in chain.metrics.items():
             counts = self._counts.setdefault(operator, {})
-            for name in metrics.__slots__:
-                counts[name] = counts.get(name, 0) + getattr(metrics, name)
+            for name, value in msgspec.structs.asdict(metrics).items():
+                counts[name] = counts.get(name, 0) + value
 
 
 def now_us() -> int:

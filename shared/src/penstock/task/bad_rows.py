@@ -13,7 +13,7 @@ import polars as pl
 from penstock.batches import EVENT_TIME
 from penstock.connectors.base import BadRow, Fetched, Source
 from penstock.errors import BadRecordError
-from penstock.task.operator import OperatorMetrics
+from penstock.protocol.messages import OperatorMetrics
 
 
 class RowValidator:

@@ -10,7 +10,8 @@ from penstock.connectors.base import SinkEncoder, SinkWriter
 from penstock.graph.jobgraph import JobVertex
 from penstock.graph.logical import LogicalPlan, Node, Write
 from penstock.protocol.keygroups import KeyGroupRange
-from penstock.task.operator import Operator, OperatorContext, OperatorMetrics, RestoredState
+from penstock.protocol.messages import OperatorMetrics
+from penstock.task.operator import Operator, OperatorContext, RestoredState
 from penstock.task.operators import build_operator
 from penstock.task.operators.encode import EncodeOperator
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.protocol.keygroups import KeyGroupRange
+from penstock.protocol.messages import OperatorMetrics
 from penstock.times import MIN_WATERMARK
 
 if TYPE_CHECKING:
@@ -32,17 +33,6 @@ class Output(Protocol):
     def watermark(self, watermark: int) -> None:
         """No later row will have an event time at or below `watermark`. Never goes back."""
         ...
-
-
-@dataclass(slots=True)
-class OperatorMetrics:
-    """Plain counters that the operator raises and the subtask's reporter reads. Rows, unless the name says otherwise."""
-
-    rows_in: int = 0
-    rows_out: int = 0
-    late_rows: int = 0
-    bad_rows: int = 0
-    state_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from penstock.graph.executiongraph import exchange_topic
 from penstock.graph.logical import LogicalPlan, Write
 from penstock.protocol.channels import AdvanceWatermark, BecomeIdle, Deliver
 from penstock.protocol.manifests import Interval, Manifest, PartitionIntervals
-from penstock.protocol.messages import SubtaskSnapshot
+from penstock.protocol.messages import OperatorMetrics, SubtaskSnapshot, TaskProgress
 from penstock.protocol.outputs import OutputLedger
 from penstock.protocol.publishing import FramesGone, FramesRead, Mark, PublisherMachine, ReadFrames
 from penstock.protocol.sinkcredit import SinkCredit
@@ -44,7 +44,6 @@ from penstock.protocol.subtask import (
 )
 from penstock.task.environment import TaskEnvironment
 from penstock.task.exchange import decode_payload, frame_schema
-from penstock.task.operator import OperatorMetrics
 from penstock.task.publish_loop import PublishHooks, PublishLoop, ScannedFrames, read_frames
 from penstock.task.task_loop import CheckpointedLoop, Work
 from penstock.times import MIN_WATERMARK
@@ -146,17 +145,15 @@ class PublishingRunner(CheckpointedLoop):
     def _operator_metrics(self) -> Mapping[str, OperatorMetrics]:
         return {self._vertex.operators[0].id: self._metrics}
 
-    def _progress(self) -> dict[str, Any]:
-        return {
-            "watermark": self._watermark,
-            "busy_us": self.time_use.busy_us,
-            "idle_us": self.time_use.idle_us,
-            "blocked_us": self.time_use.blocked_us,
-            "bytes_in": self._reader.bytes_in,
-            "bytes_out": 0,
-            "state_bytes": 0,
-            "unpublished_bytes": self._credit.waiting_bytes,
-        }
+    def _progress(self) -> TaskProgress:
+        return TaskProgress(
+            watermark=self._watermark,
+            busy_us=self.time_use.busy_us,
+            idle_us=self.time_use.idle_us,
+            blocked_us=self.time_use.blocked_us,
+            bytes_in=self._reader.bytes_in,
+            unpublished_bytes=self._credit.waiting_bytes,
+        )
 
     # -- events and commands --------------------------------------------------------------------------------------------
 

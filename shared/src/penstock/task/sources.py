@@ -25,9 +25,9 @@ from penstock.connectors.base import (
     WatermarkGenerator,
 )
 from penstock.errors import ExternalError
+from penstock.protocol.messages import OperatorMetrics
 from penstock.protocol.watermarks import InputProgress, combined
 from penstock.task.bad_rows import RowValidator
-from penstock.task.operator import OperatorMetrics
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 BATCH_ROWS = 65_536

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, assert_never
+from typing import assert_never
+
+from msgspec import UNSET
 
 from penstock.graph.jobgraph import DEAD_LETTERS_TAG
 from penstock.protocol.channels import AdvanceWatermark, BecomeIdle, Deliver
-from penstock.protocol.messages import Acknowledged, Declined
+from penstock.protocol.messages import Acknowledged, Declined, OperatorMetrics, TaskProgress
 from penstock.protocol.outputs import OutputId, OutputLedger
 from penstock.protocol.subtask import (
     BarrierSent,
@@ -41,7 +43,6 @@ from penstock.task.environment import TaskEnvironment
 from penstock.task.exchange import Coalescer, ExchangeWriter, decode_payload, frame_schema
 from penstock.task.exchange_io import CreditReport, FrameSender
 from penstock.task.opening import ahead_of, open_operators, open_source
-from penstock.task.operator import OperatorMetrics
 from penstock.task.sources import SourceDriver
 from penstock.task.subtask_checkpoints import SubtaskCheckpoints
 from penstock.task.task_loop import CheckpointedLoop, Work
@@ -124,21 +125,18 @@ class SubtaskRunner(CheckpointedLoop):
     def _operator_metrics(self) -> Mapping[str, OperatorMetrics]:
         return self._chain.metrics if self._chain else {}
 
-    def _progress(self) -> dict[str, Any]:
-        return {
-            "watermark": self._watermark,
-            "busy_us": self.time_use.busy_us,
-            "idle_us": self.time_use.idle_us,
-            "blocked_us": self.time_use.blocked_us,
-            "bytes_in": self._source_bytes + self._reader.bytes_in,
-            "bytes_out": self._sender.bytes_out,
-            "state_bytes": self._checkpoints.state_bytes if self._checkpoints else 0,
-            **self._lag(),
-        }
-
-    def _lag(self) -> dict[str, int]:
+    def _progress(self) -> TaskProgress:
         behind = self._source.records_behind if self._source is not None else None
-        return {} if behind is None else {"records_behind": behind}
+        return TaskProgress(
+            watermark=self._watermark,
+            busy_us=self.time_use.busy_us,
+            idle_us=self.time_use.idle_us,
+            blocked_us=self.time_use.blocked_us,
+            bytes_in=self._source_bytes + self._reader.bytes_in,
+            bytes_out=self._sender.bytes_out,
+            state_bytes=self._checkpoints.state_bytes if self._checkpoints else 0,
+            records_behind=UNSET if behind is None else behind,
+        )
 
     def credit(self, report: CreditReport) -> None:
         """A consumer's report, read from the credits topic."""

@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.protocol.frames import Channel
-from penstock.protocol.messages import TaskState, TaskStatus
+from penstock.protocol.messages import OperatorMetrics, TaskProgress, TaskState, TaskStatus
 from penstock.protocol.outputs import OutputLedger
 from penstock.protocol.subtask import FrameRead, SubtaskCommand, SubtaskEvent, SubtaskMachine
 from penstock.task.environment import TaskEnvironment
 from penstock.task.exchange_io import CreditReport, ExchangeReader
-from penstock.task.operator import OperatorMetrics
 
 Work = Coroutine[Any, Any, None]
 
@@ -101,7 +101,7 @@ class TaskLoop(ABC):
             subtask=self.deploy.subtask,
             state=self.state,
             published=self._published_checkpoint(),
-            metrics={operator: _as_dict(metrics) for operator, metrics in self._operator_metrics().items()},
+            metrics={operator: copy(metrics) for operator, metrics in self._operator_metrics().items()},
             progress=self._progress(),
             waits_for=self.waits_for,
         )
@@ -114,8 +114,8 @@ class TaskLoop(ABC):
         """Per operator id."""
         return {}
 
-    def _progress(self) -> dict[str, Any]:
-        return {}
+    def _progress(self) -> TaskProgress:
+        return TaskProgress()
 
     def _changed(self) -> None:
         self._environment.status_changed(self.status)
@@ -184,7 +184,3 @@ class CheckpointedLoop(TaskLoop):
     @abstractmethod
     async def _carry_out(self, command: SubtaskCommand) -> None:
         """Do what the machine commands, and feed it what comes of that."""
-
-
-def _as_dict(metrics: OperatorMetrics) -> dict[str, int]:
-    return {name: getattr(metrics, name) for name in OperatorMetrics.__slots__}

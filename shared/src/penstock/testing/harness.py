@@ -28,7 +28,8 @@ from penstock.types import Schema, schema_of
 if TYPE_CHECKING:
     import polars as pl
 
-    from penstock.task.operator import Operator, OperatorMetrics, RestoredState
+    from penstock.protocol.messages import OperatorMetrics
+    from penstock.task.operator import Operator, RestoredState
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,8 @@ class OperatorHarness:
     _event_time_column: str | None = None
 
     def _open(self, subtask: int, operator: Operator, restored: HarnessSnapshot | None) -> None:
-        from penstock.task.operator import OperatorContext, OperatorMetrics
+        from penstock.protocol.messages import OperatorMetrics
+        from penstock.task.operator import OperatorContext
 
         metrics = OperatorMetrics()
         self.metrics.append(metrics)

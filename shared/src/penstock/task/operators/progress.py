@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock.graph.logical import Node, WindowAggregate
-    from penstock.task.operator import OperatorContext, OperatorMetrics, Output, RestoredState
+    from penstock.protocol.messages import OperatorMetrics
+    from penstock.task.operator import OperatorContext, Output, RestoredState
 
 
 class GroupWatermarks:
