@@ -54,7 +54,7 @@ class Services:
 
 @dataclass(frozen=True)
 class TaskEnvironment:
-    """Everything that one deployed subtask is given (Flink's `Environment`)."""
+    """Everything that one deployed subtask is given (an Environment in Flink)."""
 
     deploy: Deploy
     graph: JobGraph

@@ -1,7 +1,7 @@
 """The checkpoints of one subtask: what is frozen at a barrier, and made durable while the subtask goes on.
 
-When that is to be done is decided by `SubtaskMachine`, what a snapshot consists of by `penstock.task.snapshots`. (Flink's
-`SubtaskCheckpointCoordinator`.)
+When that is to be done is decided by `SubtaskMachine`, what a snapshot consists of by `penstock.task.snapshots`. Flink
+calls it the SubtaskCheckpointCoordinator.
 """
 
 from __future__ import annotations
