@@ -68,7 +68,7 @@ def live_view(graph: JobGraph, progress: JobProgress, rate: Rate, now_s: float) 
     late = sum(_sum(vertex.operators, progress, "late_rows") for vertex in graph.vertices)
     bad = sum(_sum(vertex.operators, progress, "bad_rows") for vertex in graph.vertices)
     counted: list[tuple[str, OperatorCounter, int]] = [("late", "late_rows", late), ("bad", "bad_rows", bad)]
-    extra = [(title, counter) for title, counter, rows in counted if rows]
+    extra: list[tuple[str, OperatorCounter]] = [(title, counter) for title, counter, rows in counted if rows]
     # Widths that do not change with the numbers: a table that jumps cannot be read.
     table = Table(box=None, padding=(0, 2, 0, 0), expand=True)
     table.add_column(graph.name, overflow="ellipsis", no_wrap=True, ratio=1)
