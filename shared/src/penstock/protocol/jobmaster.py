@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import assert_never
 
-from penstock.errors import ProtocolError
 from penstock.protocol.attempts import AttemptTasks
 from penstock.protocol.checkpoints import CheckpointBook, CheckpointSettings, PendingCheckpoint, Purpose
 from penstock.protocol.completing import Completions
@@ -58,7 +57,7 @@ from penstock.protocol.joblog import (
 )
 from penstock.protocol.leader_commands import NEW_ATTEMPT, RESCALE, Announcements
 from penstock.protocol.messages import Acknowledged, Declined, SubtaskId, TaskStatus
-from penstock.protocol.phases import MOVES, Phase
+from penstock.protocol.phases import MOVES, Phase, check_move
 from penstock.protocol.restarts import RestartStrategy, restart_decider
 
 SLOTS_MS = 10_000
@@ -559,8 +558,6 @@ class JobMaster:
         return [cancel, ended] if self.attempt else [ended]
 
     def _move(self, phase: Phase) -> None:
-        if phase not in MOVES[self.phase]:
-            recent = " -> ".join(p.value for p in self.phases[-8:])
-            raise ProtocolError(f"job {self.job}: {self.phase.value} -> {phase.value} is not a legal move; {recent}")
+        check_move(f"job {self.job}", MOVES, self.phases, phase)
         self.phase = phase
         self.phases.append(phase)

@@ -7,12 +7,14 @@ lower epoch is dropped by all. The holder renews at a third of the time to live 
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
 from penstock.errors import ProtocolError
 from penstock.protocol.messages import AnyCommand, BarrierMarker, EpochStarted
+from penstock.protocol.phases import RECENT, check_move
 
 LEASE_TTL_MS = 15_000
 
@@ -29,6 +31,15 @@ class LeaderPhase(Enum):
     MINTING = "minting"
     FENCING = "fencing"
     LEADING = "leading"
+
+
+MOVES: dict[LeaderPhase, frozenset[LeaderPhase]] = {
+    LeaderPhase.STANDBY: frozenset({LeaderPhase.MINTING}),
+    LeaderPhase.MINTING: frozenset({LeaderPhase.FENCING, LeaderPhase.STANDBY}),
+    LeaderPhase.FENCING: frozenset({LeaderPhase.LEADING, LeaderPhase.STANDBY}),
+    LeaderPhase.LEADING: frozenset({LeaderPhase.STANDBY}),
+}
+"""What may follow on what: nobody leads who has not minted an epoch and fenced those before it."""
 
 
 # -- events -------------------------------------------------------------------------------------------------------------
@@ -137,6 +148,7 @@ class LeaderMachine:
     def __init__(self, name: str, lease_ttl_ms: int = LEASE_TTL_MS) -> None:
         self.name = name
         self.phase = LeaderPhase.STANDBY
+        self._phases = deque([self.phase], maxlen=RECENT)
         self.epoch = 0
         self.lease_ttl_ms = lease_ttl_ms
         self._held_since_ms: int | None = None
@@ -189,7 +201,7 @@ class LeaderMachine:
         self._held_since_ms = event.asked_ms
         if self.phase is not LeaderPhase.STANDBY:
             return []
-        self.phase = LeaderPhase.MINTING
+        self._move(LeaderPhase.MINTING)
         return [ListEpochs()]
 
     def _mint(self, epoch: int) -> list[LeaderCommand]:
@@ -201,7 +213,7 @@ class LeaderMachine:
     def _on_epoch_created(self, epoch: int) -> list[LeaderCommand]:
         if self.phase is not LeaderPhase.MINTING or epoch != self.epoch:
             return []
-        self.phase = LeaderPhase.FENCING
+        self._move(LeaderPhase.FENCING)
         self._markers.clear()
         return [AppendEpoch(epoch)]
 
@@ -215,12 +227,18 @@ class LeaderMachine:
         if isinstance(command, EpochStarted) and command.epoch == self.epoch:
             if command.leader != self.name:
                 raise ProtocolError(f"epoch {command.epoch} was started by {command.leader} and by {self.name}")
-            self.phase = LeaderPhase.LEADING
+            self._move(LeaderPhase.LEADING)
             return [Lead(self.epoch, tuple(self._markers))]
         return []
 
     def _stop(self, reason: str) -> list[LeaderCommand]:
-        was_active = self.phase is not LeaderPhase.STANDBY
-        self.phase = LeaderPhase.STANDBY
         self._held_since_ms = None
-        return [StopLeading(reason)] if was_active else []
+        if self.phase is LeaderPhase.STANDBY:
+            return []
+        self._move(LeaderPhase.STANDBY)
+        return [StopLeading(reason)]
+
+    def _move(self, phase: LeaderPhase) -> None:
+        check_move(f"leader candidate {self.name}", MOVES, self._phases, phase)
+        self.phase = phase
+        self._phases.append(phase)

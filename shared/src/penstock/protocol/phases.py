@@ -1,8 +1,21 @@
-"""Where a job stands and which moves are legal: the data of `penstock.protocol.jobmaster`."""
+"""Where a job stands and which moves are legal: the data of `penstock.protocol.jobmaster`.
+
+How the moves of any machine are checked stands here too.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from enum import Enum
+from itertools import chain
+from typing import TypeVar
+
+from penstock.errors import ProtocolError
+
+RECENT = 8
+"""So many former phases an error tells."""
+
+P = TypeVar("P", bound=Enum)
 
 
 class Phase(Enum):
@@ -30,3 +43,15 @@ MOVES: dict[Phase, frozenset[Phase]] = {
     Phase.TERMINATED: frozenset(),
     Phase.SUSPENDED: frozenset(),
 }
+
+
+def check_move(who: str, moves: Mapping[P, frozenset[P]], recent: Iterable[P], phase: P) -> None:
+    """Whether a machine may go on to `phase`; `recent` ends with the phase in which it is.
+
+    Raises:
+        ProtocolError: its table does not have this move.
+    """
+    former = list(recent)[-RECENT:]
+    if phase not in moves[former[-1]]:
+        path = " -> ".join(p.value for p in chain(former, [phase]))
+        raise ProtocolError(f"{who}: {former[-1].value} -> {phase.value} is not a legal move; {path}")

@@ -12,6 +12,7 @@ which its end was taken. Where that is not so, rows that are complete are gone: 
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -21,6 +22,7 @@ import msgspec
 
 from penstock.protocol.frames import Frame, FrameKind
 from penstock.protocol.manifests import Interval
+from penstock.protocol.phases import RECENT, check_move
 
 CHUNK_BYTES = 16 << 20
 """About how much one transaction publishes; whole frames. A transaction of 4 MiB costs half as much again per record."""
@@ -48,6 +50,29 @@ class PublisherPhase(Enum):
     COMMITTING = "committing"
     BACKING_OFF = "backing off"
     EXITED = "exited"
+
+
+MOVES: dict[PublisherPhase, frozenset[PublisherPhase]] = {
+    PublisherPhase.WAITING: frozenset({PublisherPhase.WAITING, PublisherPhase.FENCING}),
+    PublisherPhase.FENCING: frozenset({PublisherPhase.READING_MARK, PublisherPhase.BACKING_OFF}),
+    PublisherPhase.READING_MARK: frozenset(
+        {
+            PublisherPhase.READING_FRAMES,
+            PublisherPhase.COMMITTING,
+            PublisherPhase.WAITING,
+            PublisherPhase.FENCING,
+            PublisherPhase.BACKING_OFF,
+            PublisherPhase.EXITED,
+        }
+    ),
+    PublisherPhase.READING_FRAMES: frozenset(
+        {PublisherPhase.COMMITTING, PublisherPhase.BACKING_OFF, PublisherPhase.EXITED}
+    ),
+    PublisherPhase.COMMITTING: frozenset({PublisherPhase.WAITING, PublisherPhase.FENCING, PublisherPhase.BACKING_OFF}),
+    PublisherPhase.BACKING_OFF: frozenset({PublisherPhase.WAITING}),
+    PublisherPhase.EXITED: frozenset(),
+}
+"""What may follow on what."""
 
 
 # -- events -------------------------------------------------------------------------------------------------------------
@@ -211,6 +236,7 @@ class PublisherMachine:
             exchange: what the partition is called in messages.
         """
         self.phase = PublisherPhase.WAITING
+        self._phases = deque([self.phase], maxlen=RECENT)
         self._attempt_number = attempt_number
         self._jitter = jitter
         self._chunk_bytes = chunk_bytes
@@ -247,7 +273,7 @@ class PublisherMachine:
                 self._cover(event.intervals)
                 return self._next() if self.phase is PublisherPhase.WAITING else []
             case ProducerReady():
-                self.phase = PublisherPhase.READING_MARK
+                self._move(PublisherPhase.READING_MARK)
                 return [ReadMark()]
             case MarkRead():
                 return self._on_mark(event.mark)
@@ -260,7 +286,7 @@ class PublisherMachine:
             case Doubtful() | Fenced():
                 return self._back_off()
             case BackedOff():
-                self.phase = PublisherPhase.WAITING
+                self._move(PublisherPhase.WAITING)
                 return self._next()
             case MarkAged():
                 self._aged = True
@@ -286,9 +312,9 @@ class PublisherMachine:
     def _next(self) -> list[PublisherCommand]:
         """Every chunk starts with a fresh producer and the mark read back: both safe and faster."""
         if self._announced and not self._aged and not self._open():
-            self.phase = PublisherPhase.WAITING
+            self._move(PublisherPhase.WAITING)
             return self._report()
-        self.phase = PublisherPhase.FENCING
+        self._move(PublisherPhase.FENCING)
         return [InitProducer()]
 
     def _open(self) -> list[Interval]:
@@ -333,7 +359,7 @@ class PublisherMachine:
         for earlier, later in itertools.pairwise(self._intervals):
             if later.start < earlier.end:  # written on there: to read past it would lose the later rows too
                 return self._damaged(f"it ended at {later.start} when an attempt began, {earlier.end} was complete")
-        self.phase = PublisherPhase.READING_FRAMES
+        self._move(PublisherPhase.READING_FRAMES)
         return [ReadFrames(max(run[0].start, mark.position), run[-1].end, self._chunk_bytes)]
 
     def _on_frames(self, event: FramesRead) -> list[PublisherCommand]:
@@ -381,7 +407,7 @@ class PublisherMachine:
 
     def _damaged(self, what: str) -> list[PublisherCommand]:
         run = self._run()
-        self.phase = PublisherPhase.EXITED
+        self._move(PublisherPhase.EXITED)
         reason = (
             f"{self._exchange}: the log has lost frames that were confirmed: {what}. Checkpoints {run[0].checkpoint} to "
             f"{run[-1].checkpoint} cover offsets {run[0].start} to {run[-1].end}, and what of that is not published "
@@ -390,7 +416,7 @@ class PublisherMachine:
         return [FailJob(reason, damaged=True)]
 
     def _commit(self, refs: tuple[Any, ...], mark: Mark) -> list[PublisherCommand]:
-        self.phase = PublisherPhase.COMMITTING
+        self._move(PublisherPhase.COMMITTING)
         self._committing = mark
         return [CommitTransaction(refs, mark)]
 
@@ -415,15 +441,20 @@ class PublisherMachine:
         """Random and growing: two publishers that fence each other in step would never get anywhere."""
         self._failures += 1
         self._committing = None
-        self.phase = PublisherPhase.BACKING_OFF
+        self._move(PublisherPhase.BACKING_OFF)
         return [BackOff(1 + self._jitter(min(10 * 2**self._failures, 10_000)))]
 
+    def _move(self, phase: PublisherPhase) -> None:
+        check_move(f"publisher of {self._exchange}", MOVES, self._phases, phase)
+        self.phase = phase
+        self._phases.append(phase)
+
     def _exit(self, reason: str) -> list[PublisherCommand]:
-        self.phase = PublisherPhase.EXITED
+        self._move(PublisherPhase.EXITED)
         return [Exit(reason)]
 
     def _fail(self, reason: str) -> list[PublisherCommand]:
-        self.phase = PublisherPhase.EXITED
+        self._move(PublisherPhase.EXITED)
         return [FailJob(reason)]
 
 
