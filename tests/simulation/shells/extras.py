@@ -16,7 +16,7 @@ from penstock.graph.executiongraph import ExecutionGraph
 from penstock.graph.jobgraph import graph_from_json
 from penstock.protocol.joblog import Begin
 from penstock.protocol.requests import Answer
-from penstock.task.subtask import SubtaskSettings
+from penstock.task.environment import SubtaskSettings
 
 if TYPE_CHECKING:
     from tests.simulation.shells.cluster import ClusterWorld
