@@ -127,3 +127,12 @@ def test_what_others_restore_from_is_exact():
     book = new_book(flavour="at_least_once")
     assert book.flavour("periodic") == "at_least_once"
     assert book.flavour("savepoint") == "aligned"
+
+
+def test_what_is_tried_again_until_it_succeeds_counts():
+    """A suspension asks again and again: where no barrier gets through, another attempt must."""
+    book = new_book(tolerable_failed=1)
+    for now_ms in (0, 1_000):
+        book.trigger("a", SUBTASKS, "suspend", now_ms)
+        assert book.expired(now_ms + 50)
+    assert book.too_many_failures

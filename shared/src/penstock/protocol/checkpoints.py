@@ -159,10 +159,13 @@ class CheckpointBook:
         return pending
 
     def _abort(self, aborted: list[PendingCheckpoint], now_ms: int, *, counts: bool = True) -> list[PendingCheckpoint]:
-        """What somebody asked for is refused when it fails, and no failure of the attempt (Flink's rule too)."""
+        """What somebody asked for is refused when it fails, and no failure of the attempt (Flink's rule too).
+
+        What is tried again until it succeeds does count, or an attempt that has come to a standstill stays there.
+        """
         for pending in aborted:
             del self._pending[self._key(pending)]
-            self._failed_in_a_row += counts and pending.purpose in ("periodic", "final")
+            self._failed_in_a_row += counts and pending.purpose in ("periodic", "final", "suspend")
             self._failed_last = True
             self._last_end_ms = now_ms
         return aborted
