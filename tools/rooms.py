@@ -31,17 +31,30 @@ EVERYWHERE: Final = frozenset(
 Arrows = dict[str, set[str]]
 
 
+def modules() -> Arrows:
+    """Which module imports which."""
+    graph = grimp.build_graph(*PACKAGES, include_external_packages=False, exclude_type_checking_imports=True)
+    return {module: set(graph.find_modules_directly_imported_by(module)) for module in graph.modules}
+
+
 def arrows() -> Arrows:
     """Which room imports which."""
-    graph = grimp.build_graph(*PACKAGES, include_external_packages=False, exclude_type_checking_imports=True)
     found: Arrows = {}
-    for module in graph.modules:
-        for imported in graph.find_modules_directly_imported_by(module):
+    for module, imports in modules().items():
+        for imported in imports:
             one, other = room_of(module), room_of(imported)
             if one != other and "penstock" not in (one, other):
                 found.setdefault(one, set()).add(other)
                 found.setdefault(other, set())
     return found
+
+
+def circles(found: Mapping[str, set[str]]) -> Arrows:
+    """What is left when all that imports nothing is taken away, again and again: nothing, if there is no circle."""
+    left = {one: set(others) for one, others in found.items()}
+    while free := {one for one, others in left.items() if not others}:
+        left = {one: others - free for one, others in left.items() if one not in free}
+    return left
 
 
 def room_of(module: str) -> str:

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from penstock.errors import ExternalError
-from penstock.platform import doctor
-from penstock.platform.doctor import CheckFailedError, Checks, Finding, skew_finding
+from penstock.platform import doctor_checks
+from penstock.platform.doctor_checks import CheckFailedError, Checks, Finding, skew_finding
 from penstock.platform.doctor_kafka import broker_problems, copy_problems
 from penstock.settings import KafkaSettings
 
@@ -53,7 +53,7 @@ async def test_a_check_that_fails_tells_why_and_what_to_do() -> None:
 
 async def test_a_check_that_hangs_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that does not answer is no reason to wait for ever."""
-    monkeypatch.setattr(doctor, "DEADLINE_S", 0.01)
+    monkeypatch.setattr(doctor_checks, "DEADLINE_S", 0.01)
     checks = Checks("redis")
 
     async def work() -> str:

@@ -12,7 +12,8 @@ from dataclasses import asdict
 from rich.console import Console
 
 from penstock.platform.buckets import ensure_bucket
-from penstock.platform.doctor import Finding, examine
+from penstock.platform.doctor import examine
+from penstock.platform.doctor_checks import Finding
 from penstock.platform.doctor_kafka import settle_transactions
 from penstock.settings import load_settings
 

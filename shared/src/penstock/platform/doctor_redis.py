@@ -11,7 +11,7 @@ from typing import Any, Final
 from redis.asyncio import Redis
 
 from penstock.adapters.redis_metadata import RedisMetadata
-from penstock.platform.doctor import CheckFailedError, Checks, Finding, skew_finding
+from penstock.platform.doctor_checks import CheckFailedError, Checks, Finding, skew_finding
 from penstock.settings import ClusterSettings, RedisSettings
 
 LEAST_VERSION: Final = (6, 0)

@@ -16,7 +16,7 @@ import httpx
 from penstock.adapters.conditional_put import ROUNDS, WRITERS, check_conditional_put
 from penstock.adapters.s3_blobs import S3Blobs
 from penstock.errors import ExternalError
-from penstock.platform.doctor import CheckFailedError, Checks, Finding, skew_finding
+from penstock.platform.doctor_checks import CheckFailedError, Checks, Finding, skew_finding
 from penstock.ports import BlobNotFoundError
 from penstock.settings import ClusterSettings, StoreSettings
 
