@@ -100,6 +100,8 @@ class Extras:
     def _check_event_time(self, tasks: list[Task]) -> None:
         """I14: the subtasks behind sources are as far as those that have splits, whatever others have not."""
         reached = [t.operator.watermark for t in tasks if t.vertex == "s" and t.source.progress is not None]
+        if not reached:
+            return  # no source has opened its splits in this attempt yet
         if len(reached) < sum(task.vertex == "s" for task in tasks) and min(reached) > MIN_WATERMARK:
             self._world.coverage.add("event time beside a subtask without splits")
         for task in tasks:
