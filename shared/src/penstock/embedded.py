@@ -13,7 +13,7 @@ import uuid
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -26,7 +26,7 @@ from penstock.blocking import run_blocking
 from penstock.connectors.base import Sink
 from penstock.coordination.control_topics import create_control_topics
 from penstock.coordination.job_catalog import JobCatalog
-from penstock.coordination.job_progress import JobProgress
+from penstock.coordination.job_progress import JobProgress, JobResult
 from penstock.coordination.job_store import JobStore
 from penstock.errors import PenstockError, ProtocolError, UsageError, UserCodeError
 from penstock.graph.executiongraph import ExecutionGraph
@@ -73,18 +73,6 @@ class EmbeddedSettings:
     at_least_once: bool = False
     restart: RestartStrategy = field(default_factory=NoRestart)
     data: SubtaskSettings = field(default_factory=SubtaskSettings)
-
-
-@dataclass(frozen=True)
-class JobResult:
-    """What became of a job."""
-
-    job: str
-    state: Literal["FINISHED", "STOPPED", "CANCELED", "FAILED", "SUSPENDED", "NOT_RUN"]
-    reason: str
-    progress: JobProgress
-    error: BaseException | None = None
-    """What user code or the engine raised, if the job failed."""
 
 
 @dataclass(frozen=True)
@@ -359,11 +347,6 @@ def _fail_with(ended: asyncio.Future[JobEnded], service: asyncio.Future[None]) -
 def default_directory(name: str) -> Path:
     """Where `penstock run` keeps log and snapshots of a pipeline unless told otherwise."""
     return Path(".penstock") / name
-
-
-def not_run() -> JobResult:
-    """The result of a run that did not take place: Penstock imports the file to run it in its own way."""
-    return JobResult("", "NOT_RUN", "Penstock imports the file", JobProgress(""))
 
 
 def run_pipeline(

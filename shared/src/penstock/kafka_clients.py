@@ -12,7 +12,6 @@ import functools
 import random
 import ssl
 from collections.abc import Coroutine, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
@@ -218,12 +217,6 @@ async def raise_refusal(settings: KafkaSettings) -> None:
     if error is not None and (advice := refusal(error)):
         cause = error.__cause__ or error
         raise ExternalError(f"Kafka at {settings.brokers}: {type(cause).__name__}: {cause}; {advice}") from error
-
-
-def raise_refusal_blocking(settings: KafkaSettings) -> None:
-    """`raise_refusal` for a thread that may not wait otherwise."""
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(asyncio.run, raise_refusal(settings)).result()
 
 
 def broker_list(settings: KafkaSettings) -> list[str]:

@@ -146,7 +146,7 @@ async def hanging_transactions(client: AIOKafkaClient, cluster: str) -> list[Han
     """
     leaders = await _leaders(client, None)
     marks = {p: n for p, n in leaders.items() if p.topic.startswith(f"penstock.{cluster}.") and p.topic.endswith(MARKS)}
-    ours = {producer_id: place for place, producer_id in await _writers(client, marks)}
+    ours = {producer[0]: place for place, producer in await _producers(client, marks)}
     before = [found for found in await _open(client, leaders) if found.producer_id in ours]
     if not before:
         return []
@@ -212,10 +212,6 @@ async def _producers(client: AIOKafkaClient, leaders: Mapping[TopicPartition, in
                     _raise(code, f"{topic}[{partition}]")
                     found += [(TopicPartition(topic, partition), producer) for producer in producers]
     return found
-
-
-async def _writers(client: AIOKafkaClient, leaders: Mapping[TopicPartition, int]) -> list[tuple[TopicPartition, int]]:
-    return [(place, producer[0]) for place, producer in await _producers(client, leaders)]
 
 
 async def _open(client: AIOKafkaClient, leaders: Mapping[TopicPartition, int]) -> list[OpenTransaction]:

@@ -11,13 +11,14 @@ from penstock.api.parameters import given_parameters
 from penstock.api.pipeline import DeclaredPipeline, importing
 from penstock.errors import PipelineError, UsageError
 from penstock.graph.logical import LogicalPlan, Node, Read, Write
-from penstock.times import Duration
+from penstock.protocol.checkpoints import TOLERABLE_FAILED
+from penstock.times import Duration, duration_us
 
 if TYPE_CHECKING:
     import polars as pl
 
     from penstock.client.cluster import Job
-    from penstock.embedded import JobResult
+    from penstock.coordination.job_progress import JobResult
     from penstock.settings import ClusterSettings
 
 
@@ -69,20 +70,18 @@ class Pipeline(DeclaredPipeline):
             >>> p.run(directory="state", resume=True).state
             'FINISHED'
         """
-        from penstock.embedded import not_run, run_pipeline
+        from penstock.coordination.job_progress import JobProgress, JobResult
 
         if importing():
-            return not_run()
-        from penstock.embedded import EmbeddedSettings
+            return JobResult("", "NOT_RUN", "Penstock imports the file", JobProgress(""))
+        from penstock.embedded import EmbeddedSettings, run_pipeline
+        from penstock.submission.options import interval_ms
         from penstock.submission.restart_text import parse_restart
         from penstock.task.environment import SubtaskSettings
-        from penstock.times import duration_us
 
         settings = EmbeddedSettings(
             parallelism=parallelism,
-            checkpoint_interval_ms=max(
-                1, duration_us(checkpoint_interval, "checkpoint_interval", positive=True) // 1_000
-            ),
+            checkpoint_interval_ms=interval_ms(checkpoint_interval, "checkpoint_interval"),
             durable=durable,
             at_least_once=at_least_once,
             restart=parse_restart(restart),
@@ -97,7 +96,7 @@ class Pipeline(DeclaredPipeline):
         parallelism: int = 1,
         from_savepoint: str | None = None,
         checkpoint_interval: Duration = "10s",
-        tolerable_failed_checkpoints: int = 3,
+        tolerable_failed_checkpoints: int = TOLERABLE_FAILED,
         at_least_once: bool = False,
         restart: str = "exponential",
         state_backend: Literal["fs", "memory"] = "fs",
@@ -109,7 +108,8 @@ class Pipeline(DeclaredPipeline):
         """Run the pipeline on a cluster; returns once its leader has accepted the job.
 
         The file that declares the pipeline goes to the cluster with the local modules it imports, and is imported again
-        there (where this call does nothing), so the pipeline must have a name in it, outside functions.
+        there, so the pipeline must have a name in it, outside functions, and this call stands below
+        `if __name__ == "__main__":`.
 
         Args:
             cluster: its settings or their file; `$PENSTOCK_CLUSTER`, else `.penstock/cluster.toml`, if not given.
@@ -138,7 +138,6 @@ class Pipeline(DeclaredPipeline):
         from penstock.submission.application import ApplicationSpec, prepare_loaded, restored
         from penstock.submission.options import JobOptions, job_settings
         from penstock.submission.remote import find_restore, submit
-        from penstock.times import duration_us
 
         if importing():
             raise UsageError(
@@ -165,12 +164,13 @@ class Pipeline(DeclaredPipeline):
         """See `Stream.collect`."""
         import polars as pl
 
-        from penstock.connectors import collecting
-        from penstock.embedded import EmbeddedSettings, run_pipeline
-
         if importing():
             return pl.DataFrame(schema=node.schema.polars())
-        above = _above(node)
+        from penstock.connectors import collecting
+        from penstock.embedded import EmbeddedSettings, run_pipeline
+        from penstock.graph.jobgraph import ancestors
+
+        above = {node, *ancestors(node)}
         endless = [n.operator_id for n in above if isinstance(n.operation, Read) and not n.operation.source.bounded]
         if endless:
             raise PipelineError(
@@ -182,21 +182,10 @@ class Pipeline(DeclaredPipeline):
             id="collected", operation=Write(sink), inputs=(node,), schema=node.schema, row_type=node.row_type,
             event_time=node.event_time, keys=node.keys, updates=node.updates,
         )  # fmt: skip
-        part.plan = LogicalPlan(self.name, [*above, last], self.plan.max_parallelism)
+        made = [n for n in self.plan if n in above]
+        part.plan = LogicalPlan(self.name, [*made, last], self.plan.max_parallelism)
         run_pipeline(part, EmbeddedSettings(durable=False), directory=None, resume=False)
         return pl.DataFrame(sink.rows, schema=node.schema.polars(), orient="row")
-
-
-def _above(node: Node) -> list[Node]:
-    """The node and all that it is made from, in the order they were made."""
-    found: dict[str, Node] = {}
-    waiting = [node]
-    while waiting:
-        one = waiting.pop()
-        if one.id not in found:
-            found[one.id] = one
-            waiting.extend(one.inputs)
-    return sorted(found.values(), key=lambda one: int(one.id[1:]))
 
 
 def _target_of(pipeline: Pipeline) -> str:

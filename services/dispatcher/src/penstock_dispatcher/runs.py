@@ -110,10 +110,8 @@ class Runs:
     async def list(self) -> RunList:
         """All runs."""
         view = await self.view_if_any()
-        active, ended = (
-            await within_deadline("the store", self._store.active()),
-            await within_deadline("the store", self._store.ended()),
-        )
+        active = await within_deadline("the store", self._store.active())
+        ended = await within_deadline("the store", self._store.ended())
         open_runs: list[RunSummary] = []
         late: list[RunSummary] = []
 

@@ -18,7 +18,8 @@ from penstock.api.loading import load_pipeline, parse_parameters
 from penstock.api.pipeline import DeclaredPipeline
 from penstock.cli.collected import print_collected
 from penstock.cli.display import Rate, changed_lines, live_view, start_lines, summary_lines
-from penstock.embedded import EmbeddedJob, EmbeddedSettings, JobResult, PipelineFile, default_directory
+from penstock.coordination.job_progress import JobResult
+from penstock.embedded import EmbeddedJob, EmbeddedSettings, PipelineFile, default_directory
 from penstock.errors import ExternalError, PenstockError, UsageError, UserCodeError
 from penstock.graph.jobgraph import graph_from_json
 from penstock.observability.metrics import prometheus_text, samples

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 from penstock.protocol.jobevents import Announce, Append, JobCommand, JobEnded, JobEvent, ManifestStored, StatusReported
 from penstock.protocol.joblog import AttemptFailed, Begin, Complete
@@ -124,3 +124,15 @@ class JobProgress:
     def completed_checkpoints(self) -> list[CheckpointProgress]:
         """All complete ones, oldest first."""
         return [c for c in self.checkpoints.values() if c.state == "complete"]
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """What became of a job."""
+
+    job: str
+    state: Literal["FINISHED", "STOPPED", "CANCELED", "FAILED", "SUSPENDED", "NOT_RUN"]
+    reason: str
+    progress: JobProgress
+    error: BaseException | None = None
+    """What user code or the engine raised, if the job failed."""

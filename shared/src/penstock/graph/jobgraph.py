@@ -320,7 +320,7 @@ class _Builder:
         operation = node.operation
         assert isinstance(operation, Write)
         sink = operation.sink
-        weak = [n.operation.source for n in _ancestors(node) if isinstance(n.operation, Read)]
+        weak = [n.operation.source for n in ancestors(node) if isinstance(n.operation, Read)]
         unreplayable = next((source for source in weak if not source.replayable), None)
         if sink.guarantee != "exactly-once":
             return f"{sink.guarantee}: the {sink.kind} sink cannot do better"
@@ -350,10 +350,10 @@ def _keeps_state(node: Node) -> bool:
             return False
 
 
-def _ancestors(node: Node) -> Iterator[Node]:
+def ancestors(node: Node) -> Iterator[Node]:
     for upstream in node.inputs:
         yield upstream
-        yield from _ancestors(upstream)
+        yield from ancestors(upstream)
 
 
 def _needed_nodes(plan: LogicalPlan) -> set[Node]:
@@ -362,7 +362,7 @@ def _needed_nodes(plan: LogicalPlan) -> set[Node]:
         raise PipelineError(f"pipeline {plan.name!r} writes nothing; end a stream with .write(sink)")
     needed: set[Node] = set(writes)
     for node in writes:
-        needed.update(_ancestors(node))
+        needed.update(ancestors(node))
     return needed
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from penstock.adapters.system_clock import SystemClock
+from penstock.blocking import run_in_thread
 from penstock.coordination.job_store import JobStore
 from penstock.errors import CorruptDataError, ExternalError, UsageError
 from penstock.ports import BlobNotFoundError, Blobs
@@ -147,8 +147,7 @@ def with_store(store: ClusterSettings | Blobs, work: Callable[[Blobs], Awaitable
         async with cluster_store(store) as blobs:
             return await work(blobs)
 
-    with ThreadPoolExecutor(1, thread_name_prefix="savepoint") as thread:
-        return thread.submit(asyncio.run, opened()).result()
+    return run_in_thread(opened())
 
 
 async def find_manifest(blobs: Blobs, key: str) -> Manifest:

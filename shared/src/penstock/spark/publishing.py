@@ -17,8 +17,7 @@ import os
 import random
 import shutil
 import urllib.parse
-from collections.abc import Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -27,6 +26,7 @@ import msgspec
 import structlog
 
 from penstock.adapters.system_clock import SystemClock
+from penstock.blocking import run_in_thread
 from penstock.connectors.base import PublishContext, PublishedMark, PublishedSink, SinkPublisher
 from penstock.errors import ExternalError, PenstockError, PipelineError
 from penstock.protocol.frames import Channel, Frame, FrameKind
@@ -93,7 +93,7 @@ def publish(staged: StagedSink, folder: Path) -> None:
         PublishingError: going on could double or lose rows, or there was no certain answer for minutes.
     """
     try:
-        _run(_publish(staged, folder))
+        run_in_thread(_publish(staged, folder))
     except BaseExceptionGroup as group:
         first: BaseException = group
         while isinstance(first, BaseExceptionGroup):
@@ -107,15 +107,9 @@ def forget(staged: StagedSink, folder: Path) -> None:
     if not staged.parts:
         return
     try:
-        _run(staged.sink.forget(staged.context(0)))
+        run_in_thread(staged.sink.forget(staged.context(0)))
     except PenstockError as error:
         _log.warning("the marks of a finished run stay", run=staged.run, operator=staged.operator, reason=str(error))
-
-
-def _run(work: Coroutine[Any, Any, None]) -> None:
-    """Carry it out in a thread: whoever calls may have an event loop of its own, as notebooks do."""
-    with ThreadPoolExecutor(1, "publishing") as thread:
-        thread.submit(asyncio.run, work).result()
 
 
 async def _publish(staged: StagedSink, folder: Path) -> None:

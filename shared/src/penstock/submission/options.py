@@ -34,6 +34,11 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         return self.settings.checkpoints.flavour == "at_least_once"
 
 
+def interval_ms(checkpoint_interval: Duration, where: str) -> int:
+    """In milliseconds, at least one; `where` leads the error about what is no duration."""
+    return max(1, duration_us(checkpoint_interval, where, positive=True) // 1_000)
+
+
 def job_settings(
     *,
     checkpoint_interval: Duration = "10s",
@@ -56,9 +61,8 @@ def job_settings(
     Raises:
         UsageError: one of them is none.
     """
-    interval_us = duration_us(checkpoint_interval, "--checkpoint-interval", positive=True)
     checkpoints = CheckpointSettings(
-        interval_ms=max(1, interval_us // 1_000),
+        interval_ms=interval_ms(checkpoint_interval, "--checkpoint-interval"),
         tolerable_failed=tolerable_failed_checkpoints,
         flavour="at_least_once" if at_least_once else "aligned",
     )

@@ -112,5 +112,7 @@ class TaskEnvironment:
     ) -> Committer:
         """What makes the parts of the subtask's sinks visible, in the sinks or in the store: see `Services.collects`."""
         checkpoint = self.deploy.restore.checkpoint if self.deploy.restore else 0
+        if not self.services.collects:
+            return Committer(writers, staged, checkpoint, changed)
         collected = collecting_sinks(self.vertex, self.plan, self.deploy.job, self.services.blobs)
-        return Committer(writers, staged, checkpoint, changed, collected if self.services.collects else {})
+        return Committer(writers, staged, checkpoint, changed, collected)

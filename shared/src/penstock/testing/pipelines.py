@@ -11,14 +11,13 @@ production: a coordinator and a worker on ports in memory. Time passes only betw
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from penstock.api.pipeline import DeclaredPipeline
+from penstock.blocking import run_blocking
 from penstock.errors import PenstockError, UsageError, UserCodeError
 from penstock.graph.logical import LogicalPlan
 from penstock.testing.feeds import Collected, Rows, elapse, feeds_of, rewired
@@ -86,24 +85,10 @@ def run_sinks(
             feed.items.append(elapse(wait))
     sinks: Collected = {}
     plan = rewired(pipeline.plan, feeds, sinks, batch)
-    _in_a_loop_of_its_own(plan, parallelism, to_micros(now))
-    return sinks
-
-
-def _in_a_loop_of_its_own(plan: LogicalPlan, parallelism: int, now_us: int) -> None:
     from penstock.testing.virtual_time import VirtualLoop
 
-    def run() -> None:
-        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-            runner.run(_run(plan, parallelism, now_us))
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        run()
-        return
-    with ThreadPoolExecutor(1) as thread:  # the test is a coroutine: its loop waits, as it does for any call
-        thread.submit(run).result()
+    run_blocking(_run(plan, parallelism, to_micros(now)), VirtualLoop)
+    return sinks
 
 
 async def _run(plan: LogicalPlan, parallelism: int, now_us: int) -> None:

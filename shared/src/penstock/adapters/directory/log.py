@@ -4,7 +4,7 @@
     root/<topic>/<partition>/...       see `records`; made when first used
 
 This module is the asyncio side: names and topics, one lock per partition within the process, waiting for records, and
-moving long work to threads. `directory_partition` does the files. An append is confirmed once it is in the kernel's
+moving long work to threads. `partition` does the files. An append is confirmed once it is in the kernel's
 page cache, which survives the death of any process; `sync` makes it survive a power loss. Readers are woken at once by
 appends of their own process and poll for those of others. An instance belongs to one event loop and one process: open
 it after a fork, never before.

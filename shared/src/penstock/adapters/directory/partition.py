@@ -1,7 +1,7 @@
 """One partition of the directory log as one process sees it: open files, appending, reading, compacting, trimming.
 
 The descriptor of the `state` file carries the partition's lock; section titles say which methods need it held. Nothing
-here waits or schedules: that is `directory_log`. The layout of files is in `records`.
+here waits or schedules: that is `log`. The layout of files is in `records`.
 """
 
 from __future__ import annotations

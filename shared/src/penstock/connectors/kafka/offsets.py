@@ -18,9 +18,10 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
+from penstock.blocking import run_in_thread
 from penstock.connectors.kafka.topics import LOG_WARNINGS, LOGGER, TopicAdmin, is_away
 from penstock.errors import ExternalError, PipelineError
-from penstock.kafka_clients import UNREACHED, confluent_options, raise_refusal_blocking
+from penstock.kafka_clients import UNREACHED, confluent_options, raise_refusal
 from penstock.settings import KafkaSettings
 
 TIMEOUT_S: Final = 20.0
@@ -79,7 +80,7 @@ def topic_id(settings: KafkaSettings, topic: str, timeout_s: float = TIMEOUT_S) 
             raise PipelineError(f"kafka: there is no topic {topic!r} at {settings.brokers} (any more)") from error
         text = f"kafka topic {topic!r} at {settings.brokers}: {error.args[0].str()}"
         if is_away(error.args[0]):
-            raise_refusal_blocking(settings)
+            run_in_thread(raise_refusal(settings))
             text += f"; {UNREACHED}"
         raise ExternalError(text) from error
     except TimeoutError as error:

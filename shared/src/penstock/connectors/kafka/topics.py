@@ -16,8 +16,9 @@ from confluent_kafka.admin import (
     ResourceType,  # pyright: ignore[reportPrivateImportUsage] # its documented place
 )
 
+from penstock.blocking import run_in_thread
 from penstock.errors import ExternalError, PipelineError
-from penstock.kafka_clients import UNREACHED, confluent_options, durable_topic, raise_refusal_blocking
+from penstock.kafka_clients import UNREACHED, confluent_options, durable_topic, raise_refusal
 from penstock.settings import KafkaSettings
 
 TIMEOUT_S: Final = 20.0
@@ -72,7 +73,7 @@ class TopicAdmin:
         except KafkaException as error:
             if not is_away(error.args[0]):
                 raise
-        raise_refusal_blocking(self._settings)
+        run_in_thread(raise_refusal(self._settings))
         return self._client.list_topics(topic, timeout=TIMEOUT_S)
 
     def require(self, topic: str, create_partitions: int | None) -> int:
