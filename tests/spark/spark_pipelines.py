@@ -185,9 +185,10 @@ def every_type() -> Pipeline:
 def many_keys() -> Pipeline:
     made = Pipeline("many-keys")
     source = generate.Source(
-        _generated, schema=Event, rows=int(param("rows", 1_000)), splits=3, event_time="at", max_out_of_orderness="1s"
-    )
-    made.read(source).key_by("key").process(Gaps()).write(files.Sink(OUT))
+        _generated, schema=Event, rows=int(param("rows", 1_000)), splits=int(param("splits", 3)), event_time="at",
+        max_out_of_orderness=param("bound", "1s"),
+    )  # fmt: skip
+    made.read(source).parallelism(int(param("splits", 3))).key_by("key").process(Gaps()).write(files.Sink(OUT))
     return made
 
 

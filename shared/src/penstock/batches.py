@@ -1,15 +1,55 @@
-"""What flows along a chain: Polars frames with the columns of the stream's schema and, hidden, their event time.
+"""What flows along a chain: Polars frames with the columns of the stream's schema and, hidden, what belongs to each row.
 
-`EVENT_TIME` is an Int64 column (microseconds since the epoch) that is there exactly when the stream has event time; a
-filter or a sort of the frame so carries the event times along. Column names with two leading underscores are reserved
-for such purposes (`Schema` refuses them), and are never visible to user code.
+`EVENT_TIME` is there exactly when the stream has event time; a filter or a sort of the frame so carries the event times
+along. `WATERMARK` tells how far event time had come when the row's turn was: time moves inside a batch, and what a job
+comes to must not depend on how rows were cut into batches. It is left out, or null, where nothing depends on it. A row
+that is not behind its watermark is never late, so only rows that are behind have to carry it, but for functions that may
+look at the time or set timers: in front of those every row does (`LogicalPlan.carries_watermarks`).
+
+Column names with two leading underscores are reserved for such purposes (`Schema` refuses them), and are never visible to
+user code.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import polars as pl
 
 EVENT_TIME: Final = "__event_time"
-"""Int64: event time of the row."""
+"""Int64: event time of the row, in microseconds since the epoch."""
+WATERMARK: Final = "__watermark"
+"""Int64: no row from this one on was to be expected with an event time at or before it. Null: nothing new is said."""
 KEY_GROUP: Final = "__key_group"
 """UInt16 or wider: key group of the row; only inside operators and snapshots."""
+
+
+def hidden_of(frame: pl.DataFrame) -> list[str]:
+    """Which of `EVENT_TIME` and `WATERMARK` the frame has: what goes along with a row."""
+    return [name for name in (EVENT_TIME, WATERMARK) if name in frame.columns]
+
+
+def visible(frame: pl.DataFrame) -> pl.DataFrame:
+    """The frame without them."""
+    hidden = hidden_of(frame)
+    return frame.drop(hidden) if hidden else frame
+
+
+def with_watermarks(frame: pl.DataFrame, at_rows: pl.Series, least: int, most: int, *, every_row: bool) -> pl.DataFrame:
+    """The frame with `WATERMARK`, unless nothing would depend on it.
+
+    Args:
+        frame: rows with event time.
+        at_rows: the watermark of their own input at each row.
+        least: what all inputs together had reached before.
+        most: what the other inputs have reached, which bounds what all have together.
+        every_row: whether rows that are not behind carry it too.
+    """
+    marks = at_rows.clip(least, max(least, most)).alias(WATERMARK)
+    if every_row:
+        return frame.with_columns(marks)
+    behind = (frame[EVENT_TIME] <= marks).fill_null(False)
+    if not behind.any():
+        return frame
+    return frame.with_columns(marks.set(~behind, None))

@@ -36,13 +36,19 @@ def batch(*seconds: int, marker: str | None = None) -> tuple[pl.Series, pl.DataF
     return micros, frame.with_columns(micros.alias("__event_time"))
 
 
+def after(generator: Any, *rows: Any) -> int | None:
+    """The watermark behind rows."""
+    moves = generator.on_batch(*rows)
+    return None if moves is None else moves.after
+
+
 def test_bounded_out_of_orderness() -> None:
     """The watermark is the newest event time minus the bound minus a microsecond, and never goes back."""
     generator = bounded_out_of_orderness(2_000_000).generator()
     assert generator.on_period() is None
     assert generator.on_batch(*batch()) is None
-    assert generator.on_batch(*batch(5, 9, 3)) == 6_999_999
-    assert generator.on_batch(*batch(1)) == 6_999_999
+    assert after(generator, *batch(5, 9, 3)) == 6_999_999
+    assert after(generator, *batch(1)) == 6_999_999
     resumed = bounded_out_of_orderness(2_000_000).generator()
     resumed.restore(json.loads(json.dumps(generator.state())))
     assert resumed.on_period() == 6_999_999
@@ -106,12 +112,12 @@ def test_punctuated() -> None:
     strategy = for_rows(punctuated(lambda row: row.at if row.marker == "end" else None), Row)
     generator = strategy.generator()
     assert generator.on_batch(*batch(5)) is None
-    assert generator.on_batch(*batch(8, 7, marker="end")) == 8_000_000
-    assert generator.on_batch(*batch(6, marker="end")) == 8_000_000
+    assert after(generator, *batch(8, 7, marker="end")) == 8_000_000
+    assert after(generator, *batch(6, marker="end")) == 8_000_000
     assert generator.on_period() is None
     resumed = strategy.generator()
     resumed.restore(generator.state())
-    assert resumed.on_batch(*batch(1)) == 8_000_000
+    assert after(resumed, *batch(1)) == 8_000_000
 
 
 def test_errors_of_user_code() -> None:
@@ -183,4 +189,20 @@ def test_rows_for_a_strategy_have_attributes_for_columns_of_any_name() -> None:
     made = row_class(Schema((Field("sent-at", TIMESTAMP),)))
     generator = for_rows(punctuated(lambda row: row.sent_at), made).generator()
     moment = datetime(2026, 1, 1, tzinfo=UTC)
-    assert generator.on_batch(pl.Series([0]), pl.DataFrame({"sent-at": [moment]})) == to_micros(moment)
+    assert after(generator, pl.Series([0]), pl.DataFrame({"sent-at": [moment]})) == to_micros(moment)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_what_holds_at_a_row_does_not_depend_on_batches(size: int) -> None:
+    """Bounded: the time of a row counts at the row itself. Punctuated: what it announces holds behind it."""
+    seconds = [5, 9, 3, 9, 12]
+    bounded = bounded_out_of_orderness(2_000_000).generator()
+    announced = for_rows(punctuated(lambda row: row.at), Row).generator()
+    found: dict[Any, list[int | None]] = {bounded: [], announced: []}
+    for begin in range(0, len(seconds), size):
+        for generator, marks in found.items():
+            moves = generator.on_batch(*batch(*seconds[begin : begin + size]))
+            assert moves is not None
+            marks += moves.at_rows.to_list()
+    assert found[bounded] == [second * 1_000_000 - 2_000_001 for second in (5, 9, 9, 9, 12)]
+    assert found[announced] == [None, 5_000_000, 9_000_000, 9_000_000, 9_000_000]

@@ -7,7 +7,7 @@ import pytest
 from penstock.errors import ProtocolError
 from penstock.protocol.channels import AdvanceWatermark, Align, BecomeIdle, Deliver, GapError, InputGate
 from penstock.protocol.frames import Channel, Frame, FrameKind
-from penstock.times import MAX_WATERMARK
+from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 ATTEMPT, OTHER = "a" * 32, "b" * 32
 LEFT, RIGHT = Channel(0, 0), Channel(0, 1)
@@ -25,8 +25,8 @@ class Sender:
         self.ordinal += frame.rows
         return self.gate.receive(frame, ref, 10 if kind is FrameKind.DATA else 0)
 
-    def data(self, ref: str, rows: int = 1):
-        return self._send(FrameKind.DATA, ref, rows=rows)
+    def data(self, ref: str, rows: int = 1, *, timed: bool = False):
+        return self._send(FrameKind.DATA, ref, rows=rows, timed=timed)
 
     def barrier(self, checkpoint: int, nonce: str = "n", flavour: str = "aligned"):
         return self._send(FrameKind.BARRIER, checkpoint=checkpoint, nonce=nonce, flavour=flavour)
@@ -139,6 +139,37 @@ def test_the_watermark_is_the_minimum_of_active_channels(left: Sender, right: Se
     assert right.watermark(3) == [AdvanceWatermark(3)]
     assert right.watermark(2) == []
     assert right.watermark(9) == [AdvanceWatermark(5)]
+
+
+def test_time_within_a_frame_is_bounded_by_the_other_channels(gate: InputGate, left: Sender, right: Sender):
+    """Rows of one channel cannot bring all of them further than the others have come, before and behind a watermark."""
+    (first,) = left.data("a", timed=True)
+    assert first.bounds == (MIN_WATERMARK, MIN_WATERMARK)
+    right.watermark(7)
+    (second,) = left.data("b", timed=True)
+    assert second.bounds == (MIN_WATERMARK, 7)
+    left.watermark(5)
+    (third,) = left.data("c", timed=True)
+    assert third.bounds == (5, 7)
+    right.idle()
+    (fourth,) = left.data("d", timed=True)
+    assert fourth.bounds == (5, MAX_WATERMARK)
+    assert left.data("e")[0].bounds is None
+
+
+def test_what_was_held_back_is_bounded_by_what_was_reached_at_its_place(gate: InputGate, left: Sender, right: Sender):
+    """Frames behind a barrier are handed on together; those behind a frame do not move time before it."""
+    left.watermark(1)
+    right.watermark(1)
+    left.barrier(1)
+    left.data("a", timed=True)
+    left.watermark(20)
+    right.watermark(3)
+    right.barrier(1)
+    right.data("b", timed=True)
+    right.watermark(30)
+    delivered = {command.ref: command.bounds for command in gate.resume() if isinstance(command, Deliver)}
+    assert delivered == {"a": (1, 3), "b": (3, 20)}
 
 
 def test_idle_channels_are_not_waited_for(left: Sender, right: Sender):

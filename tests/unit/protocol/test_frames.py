@@ -25,6 +25,14 @@ def test_the_layout_is_pinned():
     assert bytes(payload) == b"payload"
 
 
+def test_a_frame_whose_rows_carry_watermarks_is_refused_by_older_programs():
+    """They read version 1 and would take the further column for damage; all other frames stay as they were."""
+    frame = Frame(FrameKind.DATA, ATTEMPT, Channel(2, 3), seq=7, ordinal=9, rows=5, timed=True)
+    encoded = frame.encode(b"payload")
+    assert encoded.hex() == GOLDEN[:4] + "02" + GOLDEN[6:]
+    assert decode_frame(encoded)[0] == frame
+
+
 def test_a_barrier_carries_checkpoint_nonce_and_flavour():
     """The field of the watermark is the checkpoint's number there."""
     frame = Frame(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.protocol.watermarks import CombinedProgress, InputProgress, combined
-from penstock.times import MIN_WATERMARK
+from penstock.protocol.watermarks import CombinedProgress, InputProgress, combined, least
+from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 IDLE, ACTIVE = "idle", "active"
 Said = int | str
@@ -158,6 +158,9 @@ def test_what_is_kept_up_is_what_all_inputs_say(number: int, steps: list[tuple[i
         else:
             kept.rest(mine[place])
             others[place].rest()
+        for one, theirs in zip(mine, others, strict=True):
+            rest = [each for each in others if each is not theirs]
+            assert kept.least_beside(one, MAX_WATERMARK) == least(rest, MAX_WATERMARK)
         found = kept.combined(reached)
         assert found == combined(others, reached)
         reached = found[0]

@@ -78,7 +78,10 @@ class SlidingModel:
 
 @dataclass
 class SessionModel:
-    """Flink's EventTimeSessionWindows: windows [time, time + gap) that intersect or touch are merged."""
+    """Flink's EventTimeSessionWindows: windows [time, time + gap) that intersect or touch are merged.
+
+    Other than there a window is over at its end, not a moment before: what touches it is no later than that.
+    """
 
     gap: int
     lateness: int
@@ -98,14 +101,14 @@ class SessionModel:
                 start, end, values = min(start, window[0]), max(end, window[1]), window[2] + values
             else:
                 apart.append(window)
-        if end - 1 + self.lateness <= mark:
+        if end + self.lateness <= mark:
             self.late.append((key, time, value))
             return
         for before in self.windows.get(key, []):
             if before not in apart:
                 self.standing.pop((key, before[0], before[1]), None)
         self.windows[key] = [*apart, (start, end, values)]
-        if end - 1 <= mark:
+        if end <= mark:
             self.fire(key, start, end, values)
 
     def fire(self, key: Any, start: int, end: int, values: list[int]) -> None:
@@ -118,6 +121,6 @@ class SessionModel:
         for key, windows in self.windows.items():
             mark = self.groups.of(key)
             for start, end, values in windows:
-                if before[key] < end - 1 <= mark:
+                if before[key] < end <= mark:
                     self.fire(key, start, end, values)
-            self.windows[key] = [window for window in windows if window[1] - 1 + self.lateness > mark]
+            self.windows[key] = [window for window in windows if window[1] + self.lateness > mark]

@@ -6,13 +6,14 @@ import dataclasses
 import threading
 from datetime import UTC, datetime, timedelta
 
+import polars as pl
 import pytest
 import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from window_cases import GROUPS, KEYS, Batch, Mark, Restore, frame_of, group_of, histories
 
-from penstock.batches import EVENT_TIME
+from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.errors import PipelineError, UserCodeError
 from penstock.process_functions import (
     KeyedProcess,
@@ -23,7 +24,7 @@ from penstock.process_functions import (
     UnionListState,
     ValueState,
 )
-from penstock.protocol.keygroups import key_group_range
+from penstock.protocol.keygroups import key_group_range, subtask_of
 from penstock.task.operators.process import RENEWALS_AT_THE_END
 from penstock.testing.harness import OperatorHarness, process_node
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK, from_micros, to_micros
@@ -91,7 +92,9 @@ class TimerModel:
 
     def watermark(self, groups, watermark):
         for group in groups:
-            self.marks[group] = max(watermark, self.marks.get(group, MIN_WATERMARK))
+            if watermark <= self.marks.get(group, MIN_WATERMARK):
+                continue  # time has been there: what was set since is due when it comes on
+            self.marks[group] = watermark
             due = [timer for timer in self.timers if group_of(timer[1]) == group and timer[0] <= self.marks[group]]
             for time, key in sorted(due, key=lambda timer: timer[0]):
                 self.timers.discard((time, key))
@@ -104,20 +107,34 @@ def test_any_batching_watermarks_and_restores_give_what_row_by_row_gives(steps, 
     """Per key the same rows in the same order: state, timers, deletions, event times."""
     node, model = keyed_node(Counting()), TimerModel()
     harness = OperatorHarness(node, parallelism=parallelism, max_parallelism=GROUPS)
+    reached = [MIN_WATERMARK] * parallelism
     for step in [*steps, Mark(MAX_WATERMARK, None)]:
         match step:
-            case Batch(rows):
-                harness.frame(frame_of(rows))
-                for row in rows:
+            case Batch(rows, times):
+                frame = frame_of(rows)
+                carried: list[int | None] = []
+                for index, row in enumerate(rows):
+                    owner = subtask_of(group_of(row[0]), parallelism, GROUPS)
+                    if index < len(times) and (times[index] or MIN_WATERMARK) > reached[owner]:
+                        reached[owner] = times[index]
+                        owned = key_group_range(owner, parallelism, GROUPS)
+                        model.watermark(range(owned.start, owned.end), reached[owner])
                     model.row(*row)
+                    carried.append(reached[owner])
+                marks = pl.Series(WATERMARK, carried, pl.Int64)
+                harness.frame(frame.with_columns(marks) if times else frame)
             case Mark(watermark, subtask):
                 for each in range(parallelism) if subtask is None else [subtask % parallelism]:
-                    if watermark <= harness._watermarks[each]:
+                    if watermark <= reached[each]:
                         continue  # a watermark that does not rise is not passed on, so nothing fires
+                    reached[each] = watermark
                     harness.watermark(watermark, each)
                     owned = key_group_range(each, parallelism, GROUPS)
                     model.watermark(range(owned.start, owned.end), watermark)
             case Restore(count, extra):
+                for each, watermark in enumerate(reached):  # it is sent before every barrier
+                    harness.watermark(watermark, each)
+                reached = [MIN_WATERMARK] * count
                 write, seen = harness.freeze(), len(harness.collected.frames)
                 if extra:
                     harness.frame(frame_of(extra))

@@ -72,6 +72,9 @@ def test_a_result_is_retracted_at_once_when_a_row_in_time_carries_its_session_on
     harness = OperatorHarness(window_node(SessionWindow(10), lateness=100), max_parallelism=GROUPS)
     harness.frame(frame_of([("a", 0, 1)]))
     harness.watermark(9)
+    assert standing(harness) == []  # a row at 10 would belong to it
+    harness.watermark(10)
+    assert standing(harness) == [("a", 0, 10, (1,))]
     harness.frame(frame_of([("a", 10, 2)]))
     assert standing(harness) == []
     harness = harness.restored(harness.snapshot())

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
 from hypothesis import strategies as st
 
-from penstock.batches import EVENT_TIME
+from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.expressions import AggregatePlan, Expr, col, count
 from penstock.graph.logical import Node, Window, WindowAggregate
 from penstock.process_functions import OutputTag
-from penstock.protocol.keygroups import key_group_range
+from penstock.protocol.keygroups import key_group_range, subtask_of
 from penstock.state.hashing import key_group_of
 from penstock.testing.harness import OperatorHarness, input_node
-from penstock.times import MAX_WATERMARK
+from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.types import INT64, STRING, Field, Schema, row_class
 
 SCHEMA = Schema((Field("key", STRING, nullable=True), Field("value", INT64)))
@@ -65,9 +65,12 @@ def group_of(key: Any) -> int:
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows that arrive together."""
+    """Rows that arrive together. Before some of them event time comes on, as `times` say, in the subtask of the row."""
 
     rows: list[tuple[Any, int, int]]
+    times: list[int | None] = field(default_factory=list)
+    every_row: bool = False
+    """Whether rows carry the watermark that are not behind it, too."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,8 @@ Step = Batch | Mark | Restore
 def histories(times: st.SearchStrategy[int], *, restores: bool = True) -> st.SearchStrategy[list[Step]]:
     """Sequences of steps; values number the rows, so that no two are alike."""
     row = st.tuples(st.sampled_from(KEYS), times, st.integers(0, 10_000))
-    batch = st.builds(Batch, st.lists(row, min_size=1, max_size=12))
+    moves = st.one_of(st.just([]), st.lists(st.one_of(st.none(), times), max_size=12))
+    batch = st.builds(Batch, st.lists(row, min_size=1, max_size=12), moves, st.booleans())
     mark = st.builds(Mark, times, st.one_of(st.none(), st.integers(0, 3)))
     restore = st.builds(Restore, st.integers(1, 4), st.lists(row, max_size=3))
     steps = [batch, batch, mark, restore] if restores else [batch, batch, mark]
@@ -102,19 +106,36 @@ def histories(times: st.SearchStrategy[int], *, restores: bool = True) -> st.Sea
 def run(node: Node, steps: Sequence[Step], model: Any, parallelism: int = 1) -> OperatorHarness:
     """Play a history to the operator and to the model of it, and bring both to the end of input."""
     harness = OperatorHarness(node, parallelism=parallelism, max_parallelism=GROUPS)
+    reached = [MIN_WATERMARK] * parallelism
     for step in steps:
         match step:
-            case Batch(rows):
-                harness.frame(frame_of(rows))
-                for row in rows:
+            case Batch(rows, times, every_row):
+                carried: list[int | None] = []
+                for index, row in enumerate(rows):
+                    owner = subtask_of(group_of(row[0]), parallelism, GROUPS)
+                    reached[owner] = max(
+                        reached[owner], (times[index] if index < len(times) else None) or MIN_WATERMARK
+                    )
+                    owned = key_group_range(owner, parallelism, GROUPS)
+                    model.watermark(range(owned.start, owned.end), reached[owner])
                     model.row(*row)
+                    said = reached[owner] if every_row or row[1] <= reached[owner] else MIN_WATERMARK
+                    carried.append(None if said == MIN_WATERMARK else said)
+                marks = pl.Series(WATERMARK, carried, pl.Int64)
+                harness.frame(
+                    frame_of(rows) if marks.null_count() == len(marks) else frame_of(rows).with_columns(marks)
+                )
             case Mark(watermark, subtask):
                 subtasks = range(parallelism) if subtask is None else [subtask % parallelism]
                 for each in subtasks:
-                    harness.watermark(watermark, each)
+                    reached[each] = max(reached[each], watermark)
+                    harness.watermark(reached[each], each)
                     owned = key_group_range(each, parallelism, GROUPS)
-                    model.watermark(range(owned.start, owned.end), watermark)
+                    model.watermark(range(owned.start, owned.end), reached[each])
             case Restore(count, extra):
+                for each, watermark in enumerate(reached):  # it is sent before every barrier
+                    harness.watermark(watermark, each)
+                reached = [MIN_WATERMARK] * count
                 # Rows after the barrier change nothing in the snapshot, though it is written after they came.
                 seen = (len(harness.collected.frames), {t: len(f) for t, f in harness.collected.sides.items()})
                 write = harness.freeze()

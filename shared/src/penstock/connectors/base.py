@@ -42,16 +42,37 @@ class WatermarkStrategy(ABC):
         """One line for `penstock plan`."""
 
     @property
+    def lag_us(self) -> int:
+        """How far watermarks stay behind the newest row where rows come in order; 0 if that is not known.
+
+        A batch engine, which sorts its input, lets event time come on by this rule.
+        """
+        return 0
+
+    @property
     def every_us(self) -> int:
         """How often `on_period` of its generators wants to be called; Flink's auto-watermark interval by default."""
         return 200_000
 
 
+@dataclass(frozen=True, slots=True)
+class WatermarkMoves:
+    """How the watermark of a split moves over rows; microseconds, never falling."""
+
+    at_rows: pl.Series
+    """Int64: the watermark that holds when the turn of each row comes; null where none is known yet."""
+    after: int | None
+    """The watermark behind the last row."""
+
+
 class WatermarkGenerator(Protocol):
     """Follows the rows of one split. `state` is a JSON value that survives a restart."""
 
-    def on_batch(self, event_times: pl.Series, frame: pl.DataFrame) -> int | None:
-        """Event times (Int64, microseconds) and rows in order; the watermark after them, if one is due now."""
+    def on_batch(self, event_times: pl.Series, frame: pl.DataFrame) -> WatermarkMoves | None:
+        """Event times (Int64, microseconds) and rows in order; how the watermark moves, None if they do not move it.
+
+        The result for each row must not depend on where batches begin and end.
+        """
         ...
 
     def on_period(self) -> int | None:

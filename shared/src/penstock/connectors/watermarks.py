@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
-from penstock.connectors.base import WatermarkGenerator, WatermarkStrategy
+from penstock.connectors.base import WatermarkGenerator, WatermarkMoves, WatermarkStrategy
 from penstock.errors import PipelineError, UserCodeError
 from penstock.times import Duration, duration_us, format_duration, from_micros, to_micros
 from penstock.types import attribute_of, is_row_class
@@ -31,6 +31,11 @@ class BoundedOutOfOrderness(WatermarkStrategy):
 
     bound_us: int
 
+    @property
+    def lag_us(self) -> int:
+        """See `WatermarkStrategy.lag_us`."""
+        return self.bound_us
+
     def generator(self) -> WatermarkGenerator:
         """See `WatermarkStrategy.generator`."""
         return _BoundedGenerator(self.bound_us)
@@ -41,10 +46,12 @@ class BoundedOutOfOrderness(WatermarkStrategy):
 
 
 def bounded_out_of_orderness(bound_us: int) -> BoundedOutOfOrderness:
-    """The watermark is the newest event time minus the bound minus one microsecond, after every batch.
+    """The watermark is the newest event time minus the bound minus one microsecond.
 
     One microsecond, because a watermark says that no later row is at or below it (Flink's
-    BoundedOutOfOrdernessWatermarks subtracts a millisecond, its unit, for the same reason).
+    BoundedOutOfOrdernessWatermarks subtracts a millisecond, its unit, for the same reason). The time of a row counts
+    before the row itself is looked at, so a timer that is due fires before the row that shows that it is: in ordered
+    input every timer fires exactly between the rows that it lies between.
     """
     return BoundedOutOfOrderness(bound_us)
 
@@ -54,11 +61,14 @@ class _BoundedGenerator:
         self._bound_us = bound_us
         self._newest: int | None = None
 
-    def on_batch(self, event_times: pl.Series, frame: pl.DataFrame) -> int | None:
-        newest = cast("int | None", event_times.max())
-        if newest is not None and (self._newest is None or newest > self._newest):
-            self._newest = newest
-        return self.on_period()
+    def on_batch(self, event_times: pl.Series, frame: pl.DataFrame) -> WatermarkMoves | None:
+        if not len(event_times):
+            return None
+        newest = event_times.cum_max()
+        if self._newest is not None:
+            newest = newest.clip(self._newest)
+        self._newest = cast("int", newest[-1])
+        return WatermarkMoves(newest - (self._bound_us + 1), self.on_period())
 
     def on_period(self) -> int | None:
         return None if self._newest is None else self._newest - self._bound_us - 1
@@ -167,7 +177,7 @@ class _PeriodicGenerator(_Monotonic):
         self._function = function
         self._newest: int | None = None
 
-    def on_batch(self, event_times: pl.Series, frame: pl.DataFrame) -> int | None:
+    def on_batch(self, event_times: pl.Series, frame: pl.DataFrame) -> WatermarkMoves | None:
         newest = cast("int | None", event_times.max())
         if newest is not None and (self._newest is None or newest > self._newest):
             self._newest = newest
@@ -194,7 +204,7 @@ class _PeriodicRowsGenerator(_Monotonic):
         self._row_type = row_type
         self._where = f"periodic: {type(generator).__name__}"
 
-    def on_batch(self, event_times: pl.Series, frame: pl.DataFrame) -> int | None:
+    def on_batch(self, event_times: pl.Series, frame: pl.DataFrame) -> WatermarkMoves | None:
         on_row = self._generator.on_row
         for row, event_time in zip(_rows(frame, self._row_type), event_times, strict=True):
             _called(f"{self._where}.on_row", on_row, row, from_micros(event_time))
@@ -250,11 +260,15 @@ class _PunctuatedGenerator(_Monotonic):
         self._function = function
         self._row_type = row_type
 
-    def on_batch(self, event_times: pl.Series, frame: pl.DataFrame) -> int | None:
+    def on_batch(self, event_times: pl.Series, frame: pl.DataFrame) -> WatermarkMoves | None:
+        import polars as pl
+
         where = f"punctuated: {_name(self._function)}"
+        before: list[int | None] = []
         for row in _rows(frame, self._row_type):
+            before.append(self._highest)  # what a row announces holds behind it: it may announce its own time
             self._raised(_called(where, self._function, row), where)
-        return self._highest
+        return None if self._highest is None else WatermarkMoves(pl.Series(before, dtype=pl.Int64), self._highest)
 
     def on_period(self) -> int | None:
         return None

@@ -257,6 +257,29 @@ class LogicalPlan:
         """The node with that id."""
         return next(node for node in self.nodes if node.id == node_id)
 
+    def carries_watermarks(self, node: Node) -> bool:
+        """Whether every row that this node hands on tells how far event time has come: a function behind it looks.
+
+        Windows and running aggregates have rows of their own, with their own times: what is before them need not know.
+        """
+        carrying: set[str] = set()
+        for consumer in reversed(self.nodes):
+            looks = isinstance(consumer.operation, ProcessRows)
+            makes = isinstance(consumer.operation, WindowAggregate | RunningAggregate | RunningReduce)
+            if looks or (consumer.id in carrying and not makes):
+                carrying.update(each.id for each in consumer.inputs if each.event_time)
+        return node.id in carrying
+
+    def watermark_lag_us(self, node: Node) -> int:
+        """How far event time stays behind the newest row that this node hands on; windows hand on what is over."""
+        match node.operation:
+            case Read(source=source):
+                return source.event_time.watermarks.lag_us if source.event_time is not None else 0
+            case WindowAggregate():
+                return 0
+            case _:
+                return max((self.watermark_lag_us(each) for each in node.inputs), default=0)
+
     def by_operator(self, operator_id: str) -> Node | None:
         """The node whose operator has this id, whatever else of the pipeline has changed; None if there is none."""
         return next((node for node in self.nodes if node.operator_id == operator_id), None)

@@ -26,6 +26,9 @@ class Deliver:
     channel: Channel
     ref: Any
     size_bytes: int
+    bounds: tuple[int, int] | None = None
+    """Of a timed frame: the watermark of all channels before it, and how far that can rise while its rows are taken
+    because the other channels have come so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +176,8 @@ class InputGate:
                 if state.idle:
                     self._progress.wake(state, self._watermark)
                 self._idle = False
-                commands.append(Deliver(frame.channel, item.ref, item.size_bytes))
+                bounds = (self._watermark, self._progress.least_beside(state, MAX_WATERMARK)) if frame.timed else None
+                commands.append(Deliver(frame.channel, item.ref, item.size_bytes, bounds))
             case FrameKind.BARRIER:
                 state.barriers.append(frame)
                 if len(state.barriers) == 1:

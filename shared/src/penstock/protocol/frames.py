@@ -5,7 +5,7 @@ Little endian, 64 bytes:
 | bytes | field |
 | --- | --- |
 | 2 | magic `PF` |
-| 1 | version |
+| 1 | version: 2 if rows carry watermarks, else 1 |
 | 1 | kind |
 | 16 | attempt |
 | 2 | input: which edge into the consuming vertex |
@@ -18,7 +18,8 @@ Little endian, 64 bytes:
 | 1 | flavour of a barrier |
 | 3 | zero |
 
-A DATA payload is an Arrow IPC record batch without its schema, which stands in the deployment.
+A DATA payload is an Arrow IPC record batch without its schema, which stands in the deployment. Where event time moves
+within a frame its rows carry how far it had come (`Frame.timed`).
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ _HEADER: Final = struct.Struct("<2sBB16sHHIQQq8sB3x")
 HEADER_BYTES: Final = _HEADER.size
 MAGIC: Final = b"PF"
 VERSION: Final = 1
+TIMED_VERSION: Final = 2
+"""Of frames that a program of version 1 must refuse, because it knows no watermarks of rows."""
 MAX_ROWS: Final = 65_536
 """A frame is flushed when it has this many rows, or `MAX_PAYLOAD_BYTES`."""
 MAX_PAYLOAD_BYTES: Final = 1 << 20
@@ -76,12 +79,15 @@ class Frame:
     checkpoint: int = 0
     nonce: str = ""
     flavour: Flavour = "aligned"
+    timed: bool = False
+    """Of DATA: whether the payload has the column `penstock.batches.WATERMARK` as its last one."""
 
     def encode(self, payload: bytes | memoryview = b"") -> bytes:
         """The record value."""
+        version = TIMED_VERSION if self.timed else VERSION
         number = self.checkpoint if self.kind is FrameKind.BARRIER else self.watermark
         header = _HEADER.pack(
-            MAGIC, VERSION, self.kind, bytes.fromhex(self.attempt), self.channel.input, self.channel.producer,
+            MAGIC, version, self.kind, bytes.fromhex(self.attempt), self.channel.input, self.channel.producer,
             self.rows, self.seq, self.ordinal, number, bytes.fromhex(self.nonce), _FLAVOURS.index(self.flavour),
         )  # fmt: skip
         return b"".join((header, payload))
@@ -98,8 +104,8 @@ def decode_frame(value: bytes) -> tuple[Frame, memoryview]:
             f"not a frame: {value[:8]!r}... ({len(value)} bytes); the exchange holds foreign records"
         )
     _, version, kind, attempt, edge, producer, rows, seq, ordinal, number, nonce, flavour = _HEADER.unpack_from(value)
-    if version != VERSION:
-        raise CorruptDataError(f"frame version {version}: this program reads version {VERSION}; use a newer Penstock")
+    if version not in (VERSION, TIMED_VERSION):
+        raise CorruptDataError(f"frame version {version}: this program reads 1 and 2; use a newer Penstock")
     if kind > FrameKind.IDLE or flavour >= len(_FLAVOURS):
         raise CorruptDataError(f"frame of unknown kind {kind} or flavour {flavour}")
     barrier = kind == FrameKind.BARRIER
@@ -114,5 +120,6 @@ def decode_frame(value: bytes) -> tuple[Frame, memoryview]:
         checkpoint=number if barrier else 0,
         nonce=nonce.hex() if barrier else "",
         flavour=_FLAVOURS[flavour],
+        timed=version == TIMED_VERSION,
     )
     return frame, memoryview(value)[HEADER_BYTES:]

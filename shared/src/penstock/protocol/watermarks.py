@@ -51,7 +51,12 @@ def combined(inputs: Collection[InputProgress], reached: int) -> tuple[int, bool
     """
     if all(each.idle for each in inputs):
         return max(reached, max((each.watermark for each in inputs), default=reached)), True
-    return max(reached, min((each.watermark for each in inputs if each.aligned), default=reached)), False
+    return max(reached, least(inputs, reached)), False
+
+
+def least(inputs: Iterable[InputProgress], default: int) -> int:
+    """The least watermark of those that count; `default` if none does."""
+    return min((each.watermark for each in inputs if each.aligned), default=default)
 
 
 class CombinedProgress:
@@ -94,6 +99,16 @@ class CombinedProgress:
         if self._idle == self._number:
             return max(reached, reached if self._greatest is None else self._greatest), True
         return max(reached, self._least(reached)), False
+
+    def least_beside(self, one: InputProgress, default: int) -> int:
+        """`least` of the others."""
+        found = self._least(default)
+        if not self._heap or self._heap[0][2] is not one:
+            return found
+        top = heapq.heappop(self._heap)
+        found = self._least(default)
+        heapq.heappush(self._heap, top)
+        return found
 
     def _said(self, each: InputProgress) -> None:
         self._greatest = each.watermark if self._greatest is None else max(self._greatest, each.watermark)

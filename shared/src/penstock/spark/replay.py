@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 import numpy as np
 import pyarrow as pa
 
-from penstock.batches import EVENT_TIME
+from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.errors import ProtocolError
 from penstock.graph.jobgraph import JobVertex
 from penstock.protocol.keygroups import KeyGroupRange
@@ -43,6 +43,9 @@ class Replay:
             raise ProtocolError(f"{work.vertex.id}: its inputs have different columns")
         self._work = work
         self._event_time = edges[0].event_time
+        producers = [work.plan.node(edge.link.source) for edge in edges]
+        self._carries_watermarks = any(work.plan.carries_watermarks(node) for node in producers)
+        self._lag = max(work.plan.watermark_lag_us(node) for node in producers)
         self._schema = schema_from_json(edges[0].schema)
         self._keyed = is_keyed(work.vertex)
         self._group: int | None = None
@@ -97,7 +100,10 @@ class Replay:
         for begin in range(0, frame.height, SLICE_ROWS):
             part = frame.slice(begin, SLICE_ROWS)
             if self._event_time:
-                self._work.advance(int(part[EVENT_TIME][0]) - 1)
+                marks = self._work.reached(part[EVENT_TIME] - (self._lag + 1))
+                self._work.advance(int(marks[0]))
+                if self._carries_watermarks:
+                    part = part.with_columns(marks.alias(WATERMARK))
             chain.head.rows(part)
             yield from self._work.outputs.drain()
 

@@ -21,7 +21,7 @@ import msgspec
 import polars as pl
 import pyarrow as pa
 
-from penstock.batches import EVENT_TIME
+from penstock.batches import EVENT_TIME, with_watermarks
 from penstock.connectors.base import EndOfSplit, Fetched, ReadContext, Source, Split, SplitReader, WatermarkGenerator
 from penstock.graph.jobgraph import DEAD_LETTERS_TAG, JobVertex, graph_from_json
 from penstock.graph.logical import LogicalPlan, Read
@@ -38,7 +38,7 @@ from penstock.spark.taskwork import TaskWork, now_us
 from penstock.spark.wire import PARTITION, StageEdge
 from penstock.task.bad_rows import RowValidator
 from penstock.task.sources import BATCH_ROWS, SplitEntry
-from penstock.times import MIN_WATERMARK
+from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 _SILENT_S: Final = 0.01
 """Pause after a reader had nothing right now."""
@@ -137,15 +137,16 @@ def _read_split(work: TaskWork, runner: asyncio.Runner, plan: LogicalPlan, split
     assert output is not None
     metrics = chain.metrics[operator.id]
     judge = RowValidator(source, metrics)
-    marks = _SplitMarks(source, split)
+    marks = _SplitMarks(source, split, plan.carries_watermarks(plan.node(operator.node)))
     reader = _open(source, split)
     try:
         while (fetched := runner.run(_fetch(reader))) is not None:
             frame, dead = judge.judge(fetched, split.split)
-            output.rows(frame)
+            before = marks.watermark
+            output.rows(marks.follow(frame))
             if dead is not None:
                 output.side(DEAD_LETTERS_TAG, dead)
-            if frame.height and marks.follow(frame):
+            if marks.watermark > before:
                 work.advance(marks.watermark)
             yield from work.outputs.drain()
         report = SplitReport(marks.entry(source, reader, metrics.rows_in), metrics.rows_in, bool(split.archive))
@@ -165,8 +166,9 @@ def _open(source: Source[Any], split: RunSplit) -> SplitReader:
 class _SplitMarks:
     """How event time comes on in a split, by the generator that streaming has for it."""
 
-    def __init__(self, source: Source[Any], split: RunSplit) -> None:
+    def __init__(self, source: Source[Any], split: RunSplit, carries_watermarks: bool) -> None:
         self._split = split
+        self._carries_watermarks = carries_watermarks
         self._generator: WatermarkGenerator | None = None
         self.watermark = split.former.watermark if split.former is not None else MIN_WATERMARK
         self._event_time = source.event_time
@@ -175,15 +177,18 @@ class _SplitMarks:
             if split.former is not None:
                 self._generator.restore(split.former.generator)
 
-    def follow(self, frame: pl.DataFrame) -> bool:
-        """Rows have come; whether the watermark has risen."""
-        return self._generator is not None and self._rise(self._generator.on_batch(frame[EVENT_TIME], frame))
+    def follow(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Rows have come; the same with the watermark that they are to carry."""
+        moves = self._generator.on_batch(frame[EVENT_TIME], frame) if self._generator and frame.height else None
+        if moves is None:
+            return frame
+        least = self.watermark
+        self._rise(moves.after)
+        return with_watermarks(frame, moves.at_rows, least, MAX_WATERMARK, every_row=self._carries_watermarks)
 
-    def _rise(self, watermark: int | None) -> bool:
-        risen = watermark is not None and watermark > self.watermark
+    def _rise(self, watermark: int | None) -> None:
         if watermark is not None:
             self.watermark = max(self.watermark, watermark)
-        return risen
 
     def entry(self, source: Source[Any], reader: SplitReader, rows: int) -> SplitEntry:
         """The split as streaming would snapshot it now that it is read."""

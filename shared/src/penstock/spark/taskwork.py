@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -14,7 +14,6 @@ from penstock.graph.jobgraph import JobVertex
 from penstock.graph.logical import LogicalPlan, Node
 from penstock.protocol.keygroups import KeyGroupRange, key_group_range
 from penstock.spark.native import NativeWindow
-from penstock.spark.ordered_timers import timely_builder
 from penstock.spark.outputs import StageOutputs
 from penstock.spark.partials import MergedWindows, PartialOutput
 from penstock.spark.sinks import TaskSinks
@@ -22,7 +21,10 @@ from penstock.spark.state import NO_STATE, Keeping, Restoring, StageState
 from penstock.spark.wire import StageEdge
 from penstock.task.chain import Chain, build_chain
 from penstock.task.operator import Operator, RestoredState
-from penstock.times import MAX_WATERMARK
+from penstock.task.operators import build_operator
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 class TaskWork:
@@ -70,16 +72,13 @@ class TaskWork:
             self._sinks.open,
             {},
             [(output.edge.edge.link.source, output.edge.edge.link.tag, output) for output in self.outputs.edges],
-            self._builder(),
+            self._build,
         )
         return self.chain
 
-    def _builder(self) -> Callable[[Node], Operator]:
-        build = timely_builder(MAX_WATERMARK if self._last is None else self._last)
+    def _build(self, node: Node) -> Operator:
         native = self._native
-        if native is None:
-            return build
-        return lambda node: MergedWindows(native, self.plan) if node.id == native.node else build(node)
+        return MergedWindows(native, self.plan) if native and node.id == native.node else build_operator(node)
 
     @property
     def key_groups(self) -> KeyGroupRange:
@@ -89,6 +88,10 @@ class TaskWork:
     def _restored(self, groups: KeyGroupRange) -> Callable[[str], RestoredState | None]:
         restoring = self.restoring
         return lambda operator: restoring.operator(operator, groups) if restoring is not None else None
+
+    def reached(self, watermarks: pl.Series) -> pl.Series:
+        """These watermarks as far as event time comes in this run: it may stop because a stream goes on from there."""
+        return watermarks if self._last is None else watermarks.clip(upper_bound=self._last)
 
     def advance(self, watermark: int) -> None:
         """Event time has reached `watermark`, as far as it comes in this run."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.batches import EVENT_TIME
+from penstock.batches import visible
 from penstock.connectors.base import SinkEncoder, SinkWriter
 from penstock.graph.jobgraph import JobVertex
 from penstock.graph.logical import LogicalPlan, Node, Write
@@ -99,7 +99,7 @@ class SinkLink:
         """Write a batch."""
         self.metrics.rows_in += frame.height
         self.metrics.rows_out += frame.height
-        self.writer.write(frame.drop(EVENT_TIME) if EVENT_TIME in frame.columns else frame)
+        self.writer.write(visible(frame))
         self.metrics.bad_rows = getattr(self.writer, "skipped", 0)  # of writers whose sink has a policy for bad rows
 
     def watermark(self, watermark: int) -> None:
@@ -209,6 +209,7 @@ def build_chain(
                 key_groups=key_groups,
                 now_us=now_us,
                 metrics=metrics,
+                carries_watermarks=plan.carries_watermarks(node),
             )
             encoder = encoders.get(operator.id)
             link = OperatorLink(EncodeOperator(encoder) if encoder is not None else make(node), context)

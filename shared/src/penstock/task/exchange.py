@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from penstock.batches import EVENT_TIME
+from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.graph.jobgraph import JobEdge
 from penstock.protocol.frames import MAX_PAYLOAD_BYTES, MAX_ROWS, Frame
 from penstock.protocol.keygroups import key_group_range
@@ -42,8 +42,10 @@ def encode_payload(frame: pl.DataFrame) -> memoryview:
     return memoryview(table.to_batches()[0].serialize())
 
 
-def decode_payload(payload: memoryview, schema: pa.Schema) -> pl.DataFrame:
-    """The inverse of `encode_payload`."""
+def decode_payload(payload: memoryview, schema: pa.Schema, *, timed: bool = False) -> pl.DataFrame:
+    """The inverse of `encode_payload`; `timed`: see `Frame`."""
+    if timed:
+        schema = schema.append(pa.field(WATERMARK, pa.int64()))
     batch = pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
     frame = pl.from_arrow(batch)
     assert isinstance(frame, pl.DataFrame)
@@ -71,6 +73,8 @@ class ExchangeWriter:
         """`outputs` are the partitions of the consuming vertex, in order."""
         self._outputs = outputs
         self._columns = list(frame_schema(edge).names)
+        self._timed_columns = [*self._columns, WATERMARK]
+        self._event_time = edge.event_time
         self._keys = list(edge.link.keys)
         self._max_parallelism = max_parallelism
         self._owners = key_group_owners(len(outputs), max_parallelism)
@@ -90,7 +94,8 @@ class ExchangeWriter:
     def rows(self, frame: pl.DataFrame) -> None:
         """Split and buffer rows; full buffers are cut."""
         self._idle = False
-        for partition, part in self._split(frame.select(self._columns)):
+        timed = self._event_time and WATERMARK in frame.columns
+        for partition, part in self._split(frame.select(self._timed_columns if timed else self._columns)):
             if part.height:
                 self._buffers[partition].append(part)
                 self._buffered_rows[partition] += part.height
@@ -143,7 +148,8 @@ class ExchangeWriter:
     def _cut(self, partition: int) -> None:
         if not self._buffered_rows[partition]:
             return
-        frame = _together(self._buffers[partition])
+        frame = joined(self._buffers[partition], rechunk=True)
+        timed = WATERMARK in frame.columns
         self._buffers[partition] = []
         self._buffered_rows[partition] = 0
         per_row = max(1.0, frame.estimated_size() / frame.height)
@@ -152,11 +158,15 @@ class ExchangeWriter:
         for start in range(0, frame.height, step):
             part = frame.slice(start, step)
             payload = encode_payload(part)
-            self._send(output, self._ledger.data(output, part.height, len(payload)), payload)
+            self._send(output, self._ledger.data(output, part.height, len(payload), timed=timed), payload)
 
 
-def _together(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    return frames[0] if len(frames) == 1 else pl.concat(frames, rechunk=True)
+def joined(frames: Sequence[pl.DataFrame], *, rechunk: bool = False) -> pl.DataFrame:
+    """One frame of several, of which some may have `WATERMARK`."""
+    if len(frames) == 1:
+        return frames[0]
+    same = all(frame.width == frames[0].width for frame in frames)
+    return pl.concat(frames, how="vertical" if same else "diagonal", rechunk=rechunk)
 
 
 class Coalescer:
@@ -179,4 +189,4 @@ class Coalescer:
         if not self._frames:
             return
         frames, self._frames, self._rows = self._frames, [], 0
-        self._deliver(frames[0] if len(frames) == 1 else pl.concat(frames))
+        self._deliver(joined(frames))

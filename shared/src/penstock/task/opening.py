@@ -94,6 +94,7 @@ async def open_source(environment: TaskEnvironment, opened: OpenedOperators) -> 
         ReadContext(clock.now_us, clock.monotonic_ms, parallelism, next_timer_us=opened.chain.next_timer_us),
         opened.chain.metrics[operator.id],
         StartPositionStore(environment.services.blobs, environment.deploy.job, operator.id).remember,
+        carries_watermarks=environment.plan.carries_watermarks(environment.plan.node(operator.node)),
     )
     state = opened.restored.get(operator.id)
     await driver.open(state.unions.get(SPLITS, ()) if state else ())

@@ -23,7 +23,8 @@ class Output(Protocol):
     """Where an operator's results go: the next operator, an exchange, a sink."""
 
     def rows(self, frame: pl.DataFrame) -> None:
-        """Rows of the operator's output schema (plus `EVENT_TIME` if its output has event time). May be empty."""
+        """Rows of the operator's output schema, plus `EVENT_TIME` if its output has event time, and then perhaps
+        `WATERMARK`. May be empty."""
         ...
 
     def side(self, tag: str, frame: pl.DataFrame) -> None:
@@ -47,6 +48,8 @@ class OperatorContext:
     now_us: Callable[[], int]
     """Wall time in microseconds (processing time)."""
     metrics: OperatorMetrics = field(default_factory=OperatorMetrics)
+    carries_watermarks: bool = False
+    """Whether the rows it hands on are to have `WATERMARK`."""
 
 
 class KeyedPart(Protocol):
@@ -102,14 +105,16 @@ class Operator(ABC):
         """Take a batch in input order; emit any number of batches. Keeps the order of the rows of a key."""
 
     def advance(self, watermark: int, output: Output) -> None:
-        """Event time has reached `watermark`: emit what is due, then pass the watermark on."""
+        """Event time has reached `watermark`: emit what is due, as far as `fire_due` has not, then pass it on."""
+        while self.fire_due(watermark, output):
+            pass
         output.watermark(watermark)
 
     def fire_due(self, watermark: int, output: Output) -> bool:
-        """Do a part of what `advance` to this watermark will do, for some milliseconds; returns whether more is left.
+        """Emit a part of what is due when event time reaches `watermark`, for some milliseconds; whether more is left.
 
-        Between two parts the subtask lets others run, but hands the operator nothing else. `advance` follows, and does
-        what is left by itself where nobody asked for parts.
+        Between two parts the subtask lets others run, but hands the operator nothing else than what is emitted by those
+        before it. All that a watermark makes an operator emit is emitted here: its consumers are asked afterwards.
         """
         return False
 

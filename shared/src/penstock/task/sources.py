@@ -12,7 +12,7 @@ import msgspec
 import polars as pl
 import structlog
 
-from penstock.batches import EVENT_TIME
+from penstock.batches import EVENT_TIME, with_watermarks
 from penstock.connectors.base import (
     EndOfSplit,
     Fetched,
@@ -26,7 +26,7 @@ from penstock.connectors.base import (
 )
 from penstock.errors import ExternalError
 from penstock.protocol.messages import OperatorMetrics
-from penstock.protocol.watermarks import InputProgress, combined
+from penstock.protocol.watermarks import InputProgress, combined, least
 from penstock.task.bad_rows import RowValidator
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
@@ -100,8 +100,12 @@ class SourceDriver:
         context: ReadContext,
         metrics: OperatorMetrics,
         remember: Remember,
+        *,
+        carries_watermarks: bool = False,
     ) -> None:
+        """A driver of the splits that belong to `subtask`; `carries_watermarks`: every row tells its watermark."""
         self._remember = remember
+        self._carries_watermarks = carries_watermarks
         self._source = source
         self._subtask = subtask
         self._parallelism = parallelism
@@ -247,9 +251,13 @@ class SourceDriver:
     def _accept(self, state: _SplitState, fetched: Fetched) -> SourceBatch:
         frame, dead = self._judge.judge(fetched, state.split.id)
         if state.generator is not None and frame.height:
-            watermark = state.generator.on_batch(frame[EVENT_TIME], frame)
-            if watermark is not None:
-                state.advance(watermark, self._reached())
+            moves = state.generator.on_batch(frame[EVENT_TIME], frame)
+            if moves is not None:
+                reached = self._reached()
+                others = least((each for each in self._active() if each is not state), MAX_WATERMARK)
+                frame = with_watermarks(frame, moves.at_rows, reached, others, every_row=self._carries_watermarks)
+                if moves.after is not None:
+                    state.advance(moves.after, reached)
         return SourceBatch(frame=frame, dead=dead, size_bytes=fetched.size_bytes)
 
     def _active(self) -> list[_SplitState]:

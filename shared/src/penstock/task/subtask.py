@@ -13,8 +13,10 @@ import asyncio
 from collections.abc import Mapping
 from typing import assert_never
 
+import polars as pl
 from msgspec import UNSET
 
+from penstock.batches import WATERMARK, with_watermarks
 from penstock.graph.jobgraph import DEAD_LETTERS_TAG
 from penstock.protocol.channels import AdvanceWatermark, BecomeIdle, Deliver
 from penstock.protocol.messages import Acknowledged, Declined, OperatorMetrics, TaskProgress
@@ -267,7 +269,7 @@ class SubtaskRunner(CheckpointedLoop):
         match command:
             case Deliver():
                 assert self._coalescer is not None
-                self._coalescer.add(decode_payload(command.ref, self._schemas[command.channel.input]))
+                self._coalescer.add(self._rows_of(command))
             case AdvanceWatermark():
                 await self._advance(command.watermark)
             case BecomeIdle():
@@ -290,6 +292,7 @@ class SubtaskRunner(CheckpointedLoop):
                 self._beside(self._report(command.message))
             case EmitEndOfTime():
                 await self._advance(MAX_WATERMARK)
+                self._flush()  # nothing follows that it could wait for
             case SetPaused():
                 self._paused = command.paused
             case Publish():
@@ -302,6 +305,12 @@ class SubtaskRunner(CheckpointedLoop):
                 self._final = command.final
             case _:
                 assert_never(command)
+
+    def _rows_of(self, command: Deliver) -> pl.DataFrame:
+        """The rows of a frame; what they say of event time holds for all channels together."""
+        timed = command.bounds is not None
+        frame = decode_payload(command.ref, self._schemas[command.channel.input], timed=timed)
+        return with_watermarks(frame, frame[WATERMARK], *command.bounds, every_row=True) if command.bounds else frame
 
     async def _upload(self, command: Upload) -> None:
         assert self._checkpoints is not None

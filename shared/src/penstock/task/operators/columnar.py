@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import polars as pl
 
-from penstock.batches import EVENT_TIME
+from penstock.batches import hidden_of
 from penstock.errors import UserCodeError
 from penstock.expressions import columns_of, to_polars
 from penstock.task.operator import Operator, Output
@@ -32,7 +32,6 @@ class ProjectOperator(Operator):
         self._where = f"{operation.verb} ({node.operator_id})"
         self._written = operation.columns
         self._columns = [to_polars(expr, schema, operation.verb).alias(name) for name, expr in operation.columns]
-        self._with_event_time = [*self._columns, pl.col(EVENT_TIME)]
         # A projection of constants only would give one row whatever the input: a column of the input sets the length.
         self._constant = not any(columns_of(expr) for _, expr in operation.columns)
 
@@ -45,8 +44,9 @@ class ProjectOperator(Operator):
         output.rows(output_frame)
 
     def _project(self, frame: pl.DataFrame) -> pl.DataFrame:
-        if EVENT_TIME in frame.columns:
-            return frame.select(self._with_event_time)
+        hidden = hidden_of(frame)
+        if hidden:
+            return frame.select(*self._columns, *hidden)
         if self._constant:
             return frame.select(pl.first().alias(_ANCHOR), *self._columns).drop(_ANCHOR)
         return frame.select(self._columns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.batches import EVENT_TIME
+from penstock.batches import visible
 from penstock.connectors.base import SinkEncoder
 from penstock.task.operator import Operator, OperatorContext, Output, RestoredState
 
@@ -25,7 +25,7 @@ class EncodeOperator(Operator):
 
     def process(self, frame: pl.DataFrame, output: Output) -> None:
         """See `Operator.process`."""
-        rows = frame.drop(EVENT_TIME) if EVENT_TIME in frame.columns else frame
+        rows = visible(frame)
         encoded = self._encoder.encode(rows)
         if encoded.skipped and self._context is not None:
             self._context.metrics.bad_rows += encoded.skipped

@@ -5,6 +5,10 @@ what is emitted is gathered and becomes a frame once per batch. Timers follow Fl
 timer fires when the watermark reaches its time, in order of time; one that is set at or before the current watermark
 fires in the same advance if it is set by a timer, at the next one if it is set by a row.
 
+Time moves between the rows of a batch, as far as they carry it (`penstock.batches.WATERMARK`): a timer fires before the
+first row whose watermark has reached it, however rows are batched. What it sees as the watermark is its own time, for
+event time passes through every moment.
+
 The end of input is the maximum watermark, at which every timer is due: in Flink one that renews itself then fires for
 ever. Here a key's timers that are set while the end is being fired fire `RENEWALS_AT_THE_END` times altogether. That is
 enough for those that look whether something has happened since and wait once more; what is set beyond that is dropped,
@@ -16,15 +20,16 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
+import numpy as np
 import polars as pl
 import structlog
 
-from penstock.batches import EVENT_TIME
+from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.errors import PenstockError, PipelineError, UserCodeError
 from penstock.graph.logical import Node, ProcessRows
 from penstock.process_functions import OutputTag, check_process
@@ -51,6 +56,16 @@ FIRINGS_AT_ONCE: Final = 1_000
 """Timers that fire before others may run."""
 RENEWALS_AT_THE_END: Final = 100
 _LAST_MOMENT: Final = datetime.max.replace(tzinfo=UTC)
+
+
+@dataclass
+class _Emitted:
+    """Rows that were emitted and are no frame yet, with their event times."""
+
+    rows: list[Any] = field(default_factory=list[Any])
+    times: list[int | None] = field(default_factory=list["int | None"])
+    marks: list[int] = field(default_factory=list[int])
+    """The watermark that each carries on; empty where none does."""
 
 
 @dataclass(frozen=True)
@@ -83,13 +98,16 @@ class _EndOfTime:
 class _Run(KeyCursor):
     """The context of a call: `Context`, and with timers `KeyedContext`. One object for all calls of an operator."""
 
-    __slots__ = ("at_end", "now_us", "rows", "sides", "time", "timers", "times", "watermark_us")
+    __slots__ = ("at_end", "carries", "main", "mark", "now_us", "sides", "time", "timers", "watermark_us")
 
     def __init__(self, tags: frozenset[str]) -> None:
         super().__init__()
-        self.rows: list[Any] = []
-        self.times: list[int | None] = []
-        self.sides: dict[str, tuple[list[Any], list[int | None]]] = {tag: ([], []) for tag in tags}
+        self.main = _Emitted()
+        self.sides = {tag: _Emitted() for tag in tags}
+        self.carries = False
+        """Whether what is emitted is to carry the watermark on."""
+        self.mark = MIN_WATERMARK
+        """The one that it carries: of rows emitted by a timer one that does not make them late."""
         self.time: int | None = None
         self.at_end: _EndOfTime | None = None
         self.watermark_us = MIN_WATERMARK
@@ -97,14 +115,18 @@ class _Run(KeyCursor):
         self.timers: KeyedObjectBackend
 
     def emit(self, row: Any) -> None:
-        self.rows.append(row)
-        self.times.append(self.time)
+        self._emit(self.main, row)
 
     def emit_to(self, tag: OutputTag[Any], row: Any) -> None:
         side = self.sides.get(tag.name)
         if side is not None:  # a side output that nobody reads costs nothing
-            side[0].append(row)
-            side[1].append(self.time)
+            self._emit(side, row)
+
+    def _emit(self, emitted: _Emitted, row: Any) -> None:
+        emitted.rows.append(row)
+        emitted.times.append(self.time)
+        if self.carries:
+            emitted.marks.append(self.mark)
 
     @property
     def timestamp(self) -> datetime | None:
@@ -166,6 +188,7 @@ class _ProcessBase(Operator):
             ) from error
 
     def _open_process(self, context: OperatorContext) -> None:
+        self._run.carries = context.carries_watermarks
         self._run.now_us = context.now_us
         self._opened = True
         try:
@@ -180,20 +203,29 @@ class _ProcessBase(Operator):
 
     def _flush(self, output: Output) -> None:
         run = self._run
-        if run.rows:
-            rows, times = run.rows, run.times
-            run.rows, run.times = [], []
-            output.rows(self._writer.frame(rows, cast("list[int]", times) if self._event_time else None))
-        for tag, (rows, times) in run.sides.items():
-            if rows:
-                run.sides[tag] = ([], [])
-                event_times = cast("list[int]", times) if self._event_time else None
-                output.side(tag, self._side_writers[tag].frame(rows, event_times))
+        if run.main.rows:
+            emitted, run.main = run.main, _Emitted()
+            output.rows(self._frame_of(emitted, self._writer))
+        for tag, emitted in run.sides.items():
+            if emitted.rows:
+                run.sides[tag] = _Emitted()
+                output.side(tag, self._frame_of(emitted, self._side_writers[tag]))
+
+    def _frame_of(self, emitted: _Emitted, writer: RowWriter) -> pl.DataFrame:
+        if not self._event_time:
+            return writer.frame(emitted.rows)
+        frame = writer.frame(emitted.rows, cast("list[int]", emitted.times))
+        return frame.with_columns(pl.Series(WATERMARK, emitted.marks, pl.Int64)) if emitted.marks else frame
 
     def close(self) -> None:
         if self._opened:
             self._opened = False
             self._process.close()
+
+
+def _carried(frame: pl.DataFrame) -> list[int | None]:
+    """The watermark that each row carries."""
+    return frame[WATERMARK].to_list() if WATERMARK in frame.columns else [None] * frame.height
 
 
 class ProcessOperator(_ProcessBase):
@@ -209,16 +241,19 @@ class ProcessOperator(_ProcessBase):
             object.__setattr__(self._process, name, bound)
         if restored is not None:
             self._states.restore(restored)
-            self._run.watermark_us = restored.uniform_watermark() or MIN_WATERMARK
+            self._run.watermark_us = self._run.mark = restored.uniform_watermark() or MIN_WATERMARK
         self._open_process(context)
 
     def process(self, frame: pl.DataFrame, output: Output) -> None:
         run, on_row, row = self._run, self._process.on_row, None
         try:
             for chunk in chunks_of(frame):
-                for run.time, row in zip(self._times_of(chunk), self._reader.rows(chunk), strict=True):
+                marks = _carried(chunk)
+                for run.time, carried, row in zip(self._times_of(chunk), marks, self._reader.rows(chunk), strict=True):
+                    if carried is not None and carried > run.watermark_us:
+                        run.watermark_us = run.mark = carried
                     on_row(row, run)
-                if len(run.rows) >= FLUSH_ROWS:
+                if len(run.main.rows) >= FLUSH_ROWS:
                     self._flush(output)
         except PenstockError:
             raise
@@ -227,8 +262,8 @@ class ProcessOperator(_ProcessBase):
         self._flush(output)
 
     def advance(self, watermark: int, output: Output) -> None:
-        self._run.watermark_us = max(self._run.watermark_us, watermark)
-        output.watermark(watermark)
+        self._run.watermark_us = self._run.mark = max(self._run.watermark_us, watermark)
+        super().advance(watermark, output)
 
     def snapshot(self) -> OperatorSnapshot | None:
         if not self._states.bound:
@@ -266,7 +301,7 @@ class KeyedProcessOperator(_ProcessBase):
         for name, declaration in declared_states(self._declared).items():
             object.__setattr__(self._process, name, self._backend.bind(declaration, descriptions[name]))
         self._watermarks = GroupWatermarks(context, self._keys.names, restored)
-        self._run.watermark_us = self._watermarks.current
+        self._run.watermark_us = self._run.mark = self._watermarks.current
         if restored is not None:
             self._backend.restore(restored.keyed)
         self._open_process(context)
@@ -276,14 +311,17 @@ class KeyedProcessOperator(_ProcessBase):
         try:
             for chunk in chunks_of(frame):
                 rows = zip(key_values(chunk, self._keys), self._times_of(chunk), self._reader.rows(chunk), strict=True)
-                if self._watermarks.uneven:
-                    marks = self._watermarks.of_rows(chunk).tolist()
-                    for run.watermark_us, (run.key, run.time, row) in zip(marks, rows, strict=True):
-                        on_row(row, run)
-                else:
+                if WATERMARK not in chunk.columns and not self._watermarks.uneven:
                     for run.key, run.time, row in rows:
                         on_row(row, run)
-                if len(run.rows) >= FLUSH_ROWS:
+                else:
+                    marks = np.broadcast_to(self._watermarks.at_rows(chunk), chunk.height).tolist()
+                    for (key, time, row), mark, carried in zip(rows, marks, _carried(chunk), strict=True):
+                        if carried is not None and carried > run.mark:
+                            self._pass(carried)
+                        run.key, run.time, run.watermark_us = key, time, mark
+                        on_row(row, run)
+                if len(run.main.rows) >= FLUSH_ROWS:
                     self._flush(output)
         except PenstockError:
             raise
@@ -292,26 +330,41 @@ class KeyedProcessOperator(_ProcessBase):
         self._flush(output)
         self._backend.maintain(frame.height)
 
+    def _pass(self, watermark: int) -> None:
+        """Between two rows event time comes to `watermark`."""
+        if self._backend.event_timers.earliest <= watermark or self._watermarks.uneven:
+            self._watermarks.advance(watermark)
+            for key, at in self._due_event_timers():
+                self._fire(key, at)
+        self._run.mark = watermark
+
+    def _fire(self, key: Any, at: int) -> None:
+        run = self._run
+        run.key, run.time = key, at
+        run.mark = max(run.mark, at - 1)
+        if run.at_end is None:
+            run.watermark_us = max(run.mark, at)
+        self._on_timer(at)
+
     def advance(self, watermark: int, output: Output) -> None:
-        while self.fire_due(watermark, output):
-            pass
+        super().advance(watermark, output)
         self._backend.maintain(0)
-        output.watermark(watermark)
 
     def fire_due(self, watermark: int, output: Output) -> bool:
         run = self._run
         if self._firing is None:
+            if watermark <= run.mark:
+                return False  # rows have said so before: what they set since is due when time comes on
             run.watermark_us = self._watermarks.advance(watermark)
             run.at_end = _EndOfTime() if watermark == MAX_WATERMARK else None
             self._firing = self._due_event_timers()
         fired = 0
-        for run.key, at in islice(self._firing, FIRINGS_AT_ONCE):
+        for key, at in islice(self._firing, FIRINGS_AT_ONCE):
             fired += 1
-            if run.at_end is not None and run.at_end.drops(run.key, at):
+            if run.at_end is not None and run.at_end.drops(key, at):
                 continue
-            run.time = at
-            self._on_timer(at)
-            if len(run.rows) >= FLUSH_ROWS:
+            self._fire(key, at)
+            if len(run.main.rows) >= FLUSH_ROWS:
                 self._flush(output)
         self._flush(output)
         if fired == FIRINGS_AT_ONCE:
@@ -329,20 +382,19 @@ class KeyedProcessOperator(_ProcessBase):
                 timers=run.at_end.dropped,
                 fired_per_key=RENEWALS_AT_THE_END,
             )
-        run.watermark_us = self._watermarks.current
+        run.watermark_us = run.mark = self._watermarks.current
         run.at_end = self._firing = None
 
     def _due_event_timers(self) -> Iterator[tuple[Any, int]]:
         timers, marks = self._backend.event_timers, self._watermarks
-        if not marks.uneven:
+        if marks.rose_evenly:
             yield from timers.due(marks.current)
             return
         early: list[tuple[Any, int]] = []
         for key, at in timers.due(marks.highest):
             parts = key if len(self._kinds) > 1 else (key,)
-            mark = marks.of_group(key_group_of(parts, self._kinds, self._max_parallelism))
-            if at <= mark:
-                self._run.watermark_us = mark
+            group = key_group_of(parts, self._kinds, self._max_parallelism)
+            if at <= marks.of_group(group) and marks.rose(group):
                 yield key, at
             else:
                 early.append((key, at))
@@ -367,7 +419,7 @@ class KeyedProcessOperator(_ProcessBase):
     def _time_of_processing_timer(self, at: int) -> int | None:
         if not self._event_time:
             return None
-        mark = self._watermarks.current
+        mark = self._run.mark
         return at if mark == MAX_WATERMARK else max(at, mark + 1)
 
     def _on_timer(self, at: int) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import polars as pl
 
-from penstock.batches import EVENT_TIME
+from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.state.hashing import key_groups
 from penstock.times import MIN_WATERMARK
 
@@ -48,6 +48,8 @@ class GroupWatermarks:
         reached = [watermarks.get(group, MIN_WATERMARK) for group in owned]
         self.current = min(reached, default=MIN_WATERMARK)
         self._ahead = {group: mark for group, mark in zip(owned, reached, strict=True) if mark > self.current}
+        self._before = (self.current, self._ahead)
+        """What `advance` found."""
 
     @property
     def uneven(self) -> bool:
@@ -61,10 +63,21 @@ class GroupWatermarks:
 
     def advance(self, watermark: int) -> int:
         """Event time has reached `watermark`; returns the new `current`."""
+        self._before = (self.current, self._ahead)
         self.current = max(self.current, watermark)
         if self._ahead:
             self._ahead = {group: mark for group, mark in self._ahead.items() if mark > self.current}
         return self.current
+
+    @property
+    def rose_evenly(self) -> bool:
+        """Whether the last `advance` moved all groups alike, and they are even."""
+        return not self._ahead and not self._before[1]
+
+    def rose(self, group: int) -> bool:
+        """Whether the last `advance` moved the watermark of this group."""
+        current, ahead = self._before
+        return self.of_group(group) > ahead.get(group, current)
 
     def of_group(self, group: int) -> int:
         """The watermark of one key group."""
@@ -76,6 +89,13 @@ class GroupWatermarks:
         for group, watermark in self._ahead.items():
             table[group] = watermark
         return table[key_groups(frame, self._keys, self._max_parallelism).to_numpy()]
+
+    def at_rows(self, frame: pl.DataFrame) -> NDArray[np.int64] | int:
+        """The watermark that holds when the turn of each row comes; one number if it is the same for all."""
+        reached = self.of_rows(frame) if self._ahead else self.current
+        if WATERMARK not in frame.columns:
+            return reached
+        return np.maximum(frame[WATERMARK].fill_null(MIN_WATERMARK).to_numpy(), reached)
 
     def split(self, frame: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
         """The rows by the watermark that holds for them; one part, without any work, if all are even."""

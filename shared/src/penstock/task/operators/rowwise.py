@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 import polars as pl
 
-from penstock.batches import EVENT_TIME
+from penstock.batches import EVENT_TIME, hidden_of
 from penstock.errors import PenstockError, PipelineError, UserCodeError
 from penstock.graph.logical import MapBatches, MapRows, Node
 from penstock.task.operator import Operator, Output
@@ -56,9 +56,7 @@ class MapOperator(Operator):
         if frame.height == 0:
             return
         results = pl.concat([self._mapped(chunk) for chunk in chunks_of(frame)])
-        if EVENT_TIME in frame.columns:
-            results = results.with_columns(frame[EVENT_TIME])
-        output.rows(results)
+        output.rows(results.with_columns(frame[name] for name in hidden_of(frame)))
 
     def _mapped(self, chunk: pl.DataFrame) -> pl.DataFrame:
         rows = self._reader.rows(chunk)
@@ -101,10 +99,9 @@ class FlatMapOperator(Operator):
             except Exception as error:  # whatever the user's function raises
                 raise raised(self._where, row, error) from error
             ends.append(len(results))
-        if EVENT_TIME not in chunk.columns:
-            return self._writer.frame(results)
         counts = np.diff(np.asarray(ends, np.int64), prepend=0)
-        return self._writer.frame(results, pl.Series(np.repeat(chunk[EVENT_TIME].to_numpy(), counts)))
+        rows = np.repeat(np.arange(chunk.height), counts)
+        return self._writer.frame(results).with_columns(chunk[name].gather(rows) for name in hidden_of(chunk))
 
 
 class MapBatchesOperator(Operator):
@@ -129,14 +126,12 @@ class MapBatchesOperator(Operator):
             message = f"{self._where} raised {type(error).__name__}: {error}; on a batch of {frame.height} rows"
             raise UserCodeError(message) from error
         results = self._checked(returned)
-        if EVENT_TIME in frame.columns:
-            if results.height != frame.height:
-                raise UserCodeError(
-                    f"{self._where} returned {results.height} rows for {frame.height}; on a stream with event time it "
-                    "must return as many as it got, in the same order; use flat_map to change their number"
-                )
-            results = results.with_columns(frame[EVENT_TIME])
-        output.rows(results)
+        if EVENT_TIME in frame.columns and results.height != frame.height:
+            raise UserCodeError(
+                f"{self._where} returned {results.height} rows for {frame.height}; on a stream with event time it "
+                "must return as many as it got, in the same order; use flat_map to change their number"
+            )
+        output.rows(results.with_columns(frame[name] for name in hidden_of(frame)))
 
     def _checked(self, returned: Any) -> pl.DataFrame:
         """What the function returned, as a frame of exactly the declared columns."""

@@ -1,26 +1,28 @@
 """Aggregates per key over sessions: windows that last as long as rows follow each other closely.
 
 As in Flink (EventTimeSessionWindows), a row opens the window `[time, time + gap)`, and windows of a key that intersect or
-touch are one: rows up to and including `gap` apart share a session, which ends `gap` after its last row. A row is late
-if the session it would belong to, merged with those it touches, ends no later than the watermark less the lateness.
+touch are one: rows up to and including `gap` apart share a session, which ends `gap` after its last row. It is over, and
+sent, when the watermark has reached that end: a row exactly there would still belong to it. (Flink sends it one moment
+before, so that such a row belongs to it or not, depending on when the watermark came.) A row is late if the session it
+would belong to, merged with those it touches, is over by more than the lateness.
 
 With lateness a session that was sent may get other bounds, or become one with another. Its result is then sent once
 more, marked as retracted, because nothing else would ever replace it: the merged session is another window.
 
 Columnar: rows wait until something may be due, then are sorted, cut into sessions by the gaps between neighbours, and
-merged with the stored sessions of the same keys. Only rows old enough to be perhaps late are judged one by one, because
-there the order of arrival decides.
+merged with the stored sessions of the same keys. Only where a key has rows behind the watermark are its rows judged one
+by one, because there the order of arrival decides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import polars as pl
 
-from penstock.batches import EVENT_TIME
+from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.errors import IncompatibleStateError
 from penstock.graph.logical import RETRACTED, Node, SessionWindow, WindowAggregate
 from penstock.state.columns import key_values
@@ -28,8 +30,12 @@ from penstock.state.segments import decode_segments, encode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.partials import Partials
 from penstock.task.operators.progress import GroupWatermarks, LateRows
+from penstock.task.operators.window_aggregate import window_columns
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK, format_duration
 from penstock.types import polars_type
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _KIND: Final = "session"
 _FIRST: Final = "__first"
@@ -41,6 +47,7 @@ _FIRED: Final = "__fired"
 _SESSION: Final = "__session"
 _KEY: Final = "__key"
 _ROW: Final = "__row"
+_MARK: Final = "__mark"
 _UTC_MICROS: Final = pl.Datetime("us", "UTC")
 
 _PENDING_ROWS: Final = 256 * 1024
@@ -139,6 +146,8 @@ class SessionWindowOperator(Operator):
         self._operator = node.operator_id
         self._gap = cast("SessionWindow", operation.window).gap_us
         self._lateness = operation.allowed_lateness_us
+        self._kept = self._gap + self._lateness
+        """How long after its last row a session is kept."""
         self._retracts = operation.retracts
         self._late = LateRows(node)
         self._partials = Partials(node)
@@ -156,6 +165,8 @@ class SessionWindowOperator(Operator):
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         self._context = context
+        if context.carries_watermarks:
+            self._names.append(WATERMARK)
         self._watermarks = GroupWatermarks(context, self._by, restored)
         if restored is not None:
             self._restore(restored)
@@ -163,73 +174,97 @@ class SessionWindowOperator(Operator):
     # -- rows ---------------------------------------------------------------------------------------------------------
 
     def process(self, frame: pl.DataFrame, output: Output) -> None:
-        at_once = False
-        for watermark, part in self._watermarks.split(frame):
-            accepted = self._without_late(part, watermark, output)
-            if accepted.height == 0:
-                continue
-            earliest = cast("int", accepted[EVENT_TIME].min())
-            self._pending.append(accepted.select(self._row_columns))
-            self._pending_rows += accepted.height
-            self._next_due = min(self._next_due, earliest + self._gap - 1)
-            # A row behind this touches no session that was sent, so what waits retracts nothing: a snapshot may merge it.
-            at_once = at_once or (self._lateness > 0 and earliest <= watermark + 1)
+        rest = self._process_until(frame, output)
+        while rest is not None:
+            rest = self._process_until(rest, output)
+
+    def _process_until(self, frame: pl.DataFrame, output: Output) -> pl.DataFrame | None:
+        """Take the rows before one that must not meet a session that is over by then; returns what is from there on."""
+        marks = self._watermarks.at_rows(frame)
+        times = frame[EVENT_TIME].to_numpy()
+        behind = np.asarray(times <= marks)
+        # A row that is not behind touches no session that was sent: what waits retracts nothing, a snapshot may merge it.
+        at_once = self._lateness > 0 and bool(behind.any())
+        # Where time has not moved within the batch, nothing is over that is still here: the late ones alone matter.
+        doubtful = behind if WATERMARK in frame.columns else np.asarray(times + self._kept <= marks)
+        if not doubtful.any():
+            self._accept(frame, output, at_once=at_once)
+            return None
+        late, end = self._judged(frame, doubtful, marks, output)
+        good = np.ones(end, np.bool_)
+        good[late] = False
+        before = frame.head(end)
+        self._late.refuse(before.filter(pl.Series(~good)), output, self._context.metrics)
+        self._accept(before.filter(pl.Series(good)), output, at_once=at_once)
+        if end == frame.height:
+            return None
+        carried = frame[WATERMARK][end] if WATERMARK in frame.columns else None
+        self._watermarks.advance(self._watermarks.current if carried is None else carried)
+        self._settle(output)
+        return frame.slice(end)
+
+    def _accept(self, rows: pl.DataFrame, output: Output, *, at_once: bool) -> None:
+        if rows.height == 0:
+            return
+        self._pending.append(rows.select(self._row_columns))
+        self._pending_rows += rows.height
+        self._next_due = min(self._next_due, cast("int", rows[EVENT_TIME].min()) + self._gap)
         if at_once:
             self._settle(output)
         elif self._pending_rows >= max(_PENDING_ROWS, self._stored.height // 4):
             self._merge_pending(output)
 
-    def _without_late(self, frame: pl.DataFrame, watermark: int, output: Output) -> pl.DataFrame:
-        """The rows that are not late. A row whose own window is over is saved by a session it touches on arrival."""
-        if watermark == MIN_WATERMARK or frame.height == 0:
-            return frame
-        newest_old = max(watermark - self._lateness - self._gap + 1, MIN_WATERMARK)
-        old = frame[EVENT_TIME] <= newest_old
-        if not old.any():
-            return frame
-        self._merge_pending(output)
-        keys = frame.filter(old).select(self._by).unique()
-        judged = frame.with_row_index(_ROW).join(keys, on=self._by, how="semi", nulls_equal=True, maintain_order="left")
-        late = self._late_among(judged, keys, watermark)
-        if not late:
-            return frame
-        is_late = np.zeros(frame.height, np.bool_)
-        is_late[late] = True
-        self._late.refuse(frame.filter(pl.Series(is_late)), output, self._context.metrics)
-        return frame.filter(pl.Series(~is_late))
+    def _judged(
+        self, frame: pl.DataFrame, doubtful: NDArray[np.bool_], marks: NDArray[np.int64] | int, output: Output
+    ) -> tuple[list[int], int]:
+        """The numbers of the rows that are late, and of the first one that has to wait until sessions are over, if any.
 
-    def _late_among(self, judged: pl.DataFrame, keys: pl.DataFrame, watermark: int) -> list[int]:
-        """The numbers of the late ones among rows of some keys, judged one by one in order of arrival."""
+        A row whose own window is over is saved by a session that it touches on arrival. Within a batch time moves: a
+        session that ended by then has gone, though it is still here.
+        """
+        self._merge_pending(output)
+        keys = frame.filter(pl.Series(doubtful)).select(self._by).unique()
+        numbered = frame.with_columns(pl.Series(_MARK, np.broadcast_to(marks, frame.height))).with_row_index(_ROW)
+        judged = numbered.join(keys, on=self._by, how="semi", nulls_equal=True, maintain_order="left")
+        spans = self._spans(keys)
+        columns = (judged[name].to_list() for name in (_ROW, EVENT_TIME, _MARK))
+        late: list[int] = []
+        for key, row, time, mark in zip(key_values(judged, self._partials.keys), *columns, strict=True):
+            first, last, gone = time, time, False
+            apart: list[tuple[int, int]] = []
+            for span in spans.get(key, ()):
+                if span[0] > time + self._gap or span[1] + self._gap < time:
+                    apart.append(span)
+                elif span[1] + self._kept <= mark:
+                    gone = True
+                else:
+                    first, last = min(first, span[0]), max(last, span[1])
+            if last + self._kept <= mark:
+                late.append(row)
+            elif gone:
+                return late, row
+            else:
+                spans[key] = [*apart, (first, last)]
+        return late, frame.height
+
+    def _spans(self, keys: pl.DataFrame) -> dict[Any, list[tuple[int, int]]]:
+        """The sessions of some keys: times of their first and last rows."""
         stored = self._stored.join(keys, on=self._by, how="semi", nulls_equal=True)
         spans: dict[Any, list[tuple[int, int]]] = {}
         for key, first, last in zip(
             key_values(stored, self._partials.keys), stored[_FIRST].to_list(), stored[_LAST].to_list(), strict=True
         ):
             spans.setdefault(key, []).append((first, last))
-        late: list[int] = []
-        for key, row, time in zip(
-            key_values(judged, self._partials.keys), judged[_ROW].to_list(), judged[EVENT_TIME].to_list(), strict=True
-        ):
-            first, last, apart = time, time, list[tuple[int, int]]()
-            for span in spans.get(key, ()):
-                if span[0] <= last + self._gap and span[1] + self._gap >= first:
-                    first, last = min(first, span[0]), max(last, span[1])
-                else:
-                    apart.append(span)
-            if last + self._gap - 1 + self._lateness <= watermark:
-                late.append(row)
-            else:
-                spans[key] = [*apart, (first, last)]
-        return late
+        return spans
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 
-    def advance(self, watermark: int, output: Output) -> None:
+    def fire_due(self, watermark: int, output: Output) -> bool:
         uneven = self._watermarks.uneven
         current = self._watermarks.advance(watermark)
         if uneven or current >= self._next_due:
             self._settle(output)
-        output.watermark(watermark)
+        return False
 
     def _merge_pending(self, output: Output) -> None:
         if not self._pending:
@@ -250,26 +285,20 @@ class SessionWindowOperator(Operator):
             self._next_due = MAX_WATERMARK
             return
         marks = self._watermarks.of_rows(stored) if self._watermarks.uneven else self._watermarks.current
-        last_moment = stored[_LAST].to_numpy() + (self._gap - 1)
-        over = last_moment <= marks
+        end = stored[_LAST].to_numpy() + self._gap
+        over = end <= marks
         self._send(stored.filter(pl.Series(over & ~stored[_FIRED].to_numpy())), output)
         if self._lateness > 0:
             stored = stored.with_columns(pl.Series(_FIRED, over))
-        kept = last_moment + self._lateness > marks
+        kept = end + self._lateness > marks
         self._stored = stored.filter(pl.Series(kept))
-        waiting = np.where(over, last_moment + self._lateness, last_moment)[kept]
+        waiting = np.where(over, end + self._lateness, end)[kept]
         self._next_due = int(waiting.min()) if len(waiting) else MAX_WATERMARK
 
     def _send(self, over: pl.DataFrame, output: Output, *, retracted: bool = False) -> None:
         if over.height == 0:
             return
-        end = pl.col(_LAST) + self._gap
-        leading: list[pl.Expr | str] = [
-            *self._by,
-            pl.col(_FIRST).cast(_UTC_MICROS).alias("window_start"),
-            end.cast(_UTC_MICROS).alias("window_end"),
-            (end - 1).alias(EVENT_TIME),
-        ]
+        leading: list[pl.Expr | str] = [*self._by, *window_columns(pl.col(_FIRST), pl.col(_LAST) + self._gap)]
         if self._retracts:
             leading.append(pl.lit(retracted).alias(RETRACTED))
         output.rows(self._partials.results(over.sort(_LAST, maintain_order=True), leading, self._names))

@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
+import numpy as np
 import polars as pl
 
-from penstock.batches import EVENT_TIME
+from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.errors import IncompatibleStateError
 from penstock.graph.logical import Node, SlidingWindow, TumblingWindow, WindowAggregate
 from penstock.state.segments import decode_segments
@@ -55,6 +56,8 @@ class WindowAggregateOperator(Operator):
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         self._context = context
+        if context.carries_watermarks:
+            self._names.append(WATERMARK)
         self._watermarks = GroupWatermarks(context, self._by, restored)
         if restored is not None:
             self._restore(restored)
@@ -62,6 +65,41 @@ class WindowAggregateOperator(Operator):
     # -- rows -----------------------------------------------------------------------------------------------------------
 
     def process(self, frame: pl.DataFrame, output: Output) -> None:
+        if WATERMARK in frame.columns:
+            rest: pl.DataFrame | None = frame
+            while rest is not None:
+                rest = self._process_until(rest, output)
+        else:
+            self._process_rows(frame, output)
+
+    def _process_until(self, frame: pl.DataFrame, output: Output) -> pl.DataFrame | None:
+        """Take the rows before one that must not meet a window that is over by then; returns what is from there on.
+
+        Only rows behind the watermark that they carry can be late or meet such a window.
+        """
+        marks, times = np.asarray(self._watermarks.at_rows(frame)), frame[EVENT_TIME].to_numpy()
+        behind = times <= marks
+        if not behind.any():
+            self._process_rows(frame, output)
+            return None
+        first_open = self._shape.first_open_of_rows(np.where(behind, marks, times), self._lateness)
+        late = behind & (times < first_open)
+        if self._shape.has_gaps:
+            covered = self._shape.covers(times)
+            late = np.where(covered, late, behind & (times <= marks - self._lateness))
+            behind &= covered
+        held = behind & ~late & (self._shape.oldest_of_rows(times) < first_open)
+        held &= first_open > self._shape.first_open(self._watermarks.current, self._lateness)
+        end = int(held.argmax()) if held.any() else frame.height
+        part, late = frame.head(end), late[:end]
+        self._late.refuse(part.filter(pl.Series(late)), output, self._context.metrics)
+        self._process_rows(part.filter(pl.Series(~late)), output)
+        if end == frame.height:
+            return None
+        self._pass(int(marks[end]), output)
+        return frame.slice(end)
+
+    def _process_rows(self, frame: pl.DataFrame, output: Output) -> None:
         for watermark, part in self._watermarks.split(frame):
             self._process_at(part, watermark, output)
 
@@ -126,16 +164,21 @@ class WindowAggregateOperator(Operator):
 
     # -- firing ---------------------------------------------------------------------------------------------------------
 
-    def advance(self, watermark: int, output: Output) -> None:
+    def fire_due(self, watermark: int, output: Output) -> bool:
+        self._pass(watermark, output)
+        return False
+
+    def _pass(self, watermark: int, output: Output) -> None:
+        """Event time comes to `watermark`: windows that are over are sent, and forgotten when their lateness is."""
         before = self._watermarks.current
-        if watermark > before:
-            first = self._shape.first_open(before) if before != MIN_WATERMARK else MIN_WATERMARK
-            last = self._shape.first_open(watermark) - 1
-            if first <= last and self._store.panes:
-                self._fire(self._shape.windows_over(self._store.panes, first, last), output)
-            self._watermarks.advance(watermark)
-            self._store.drop_before(self._shape.first_open(watermark, self._lateness))
-        output.watermark(watermark)
+        if watermark <= before:
+            return
+        first = self._shape.first_open(before) if before != MIN_WATERMARK else MIN_WATERMARK
+        last = self._shape.first_open(watermark) - 1
+        if first <= last and self._store.panes:
+            self._fire(self._shape.windows_over(self._store.panes, first, last), output)
+        self._watermarks.advance(watermark)
+        self._store.drop_before(self._shape.first_open(watermark, self._lateness))
 
     def _fire(self, starts: Sequence[int], output: Output) -> None:
         panes = self._store.panes
@@ -181,7 +224,7 @@ class WindowAggregateOperator(Operator):
     def _emit(self, partials: pl.DataFrame, start: pl.Expr, output: Output) -> None:
         if partials.height == 0:
             return
-        leading = [*self._by, *window_columns(start, self._shape.size)]
+        leading = [*self._by, *window_columns(start, start + self._shape.size)]
         output.rows(self._partials.results(partials, leading, self._names))
 
     # -- snapshots ------------------------------------------------------------------------------------------------------
@@ -213,13 +256,16 @@ class WindowAggregateOperator(Operator):
                 self._store.add_partials(start, part)
 
 
-def window_columns(start: pl.Expr, size: int) -> list[pl.Expr]:
-    """What a result says of its window: bounds and event time, from the start and the length in microseconds."""
-    end = start + size
+def window_columns(start: pl.Expr, end: pl.Expr) -> list[pl.Expr]:
+    """What a result says of its window, whose bounds are microseconds: the bounds, and when its turn is in event time.
+
+    Its time is the window's last moment. Results go out in order of that, so when its turn comes no earlier one is left.
+    """
     return [
         start.cast(_UTC_MICROS).alias("window_start"),
         end.cast(_UTC_MICROS).alias("window_end"),
         (end - 1).alias(EVENT_TIME),
+        (end - 2).alias(WATERMARK),
     ]
 
 

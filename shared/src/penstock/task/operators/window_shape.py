@@ -58,6 +58,16 @@ class WindowShape:
         start = self.start_at_or_before(earliest) + self.slide
         return min(max(start, MIN_WATERMARK), MAX_WATERMARK)
 
+    def first_open_of_rows(self, watermarks: NDArray[np.int64], lateness: int) -> NDArray[np.int64]:
+        """`first_open` of the watermark of every row, none of them the beginning or the end of time."""
+        earliest = watermarks - (lateness + self.size - 1)
+        return earliest - (earliest - self.offset) % self.slide + self.slide
+
+    def oldest_of_rows(self, event_times: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The start of the first window that every row belongs to."""
+        before = event_times - self.size
+        return before - (before - self.offset) % self.slide + self.slide
+
     def panes_of_rows(self, event_times: NDArray[np.int64]) -> NDArray[np.int64]:
         """The start of the pane of every row."""
         return event_times - (event_times - self.offset) % self.pane
