@@ -101,6 +101,15 @@ def tumbling_windows(out: Path, rate: float | None) -> Pipeline:
     return p
 
 
+def retimed_windows(out: Path, rate: float | None) -> Pipeline:
+    """Windows by a time that the rows are given on the way, in another unit, from rows far out of order."""
+    p = Pipeline("retimed")
+    read = p.read(source(rate)).with_columns(ms=col("at").dt.epoch("ms") * 2)
+    later = read.with_event_time("ms", time_unit="ms", max_out_of_orderness="1h")
+    later.key_by("key").window(tumbling("10s")).agg(**AGGREGATES).uid("w").write(files.Sink(out))
+    return p
+
+
 def sliding_windows(out: Path, rate: float | None) -> Pipeline:
     p = Pipeline("sliding")
     p.read(source(rate)).key_by("key").window(sliding("12s", every="5s")).agg(**AGGREGATES).write(files.Sink(out))
@@ -346,6 +355,7 @@ def read_iterable(out: Path, rate: float | None) -> Pipeline:
 
 CASES = (
     Case("tumbling", tumbling_windows, every_row),
+    Case("retimed", retimed_windows, every_row),
     Case("sliding", sliding_windows, every_row),
     Case("sessions", sessions, every_row),
     Case("two-stages", two_stages, several_sinks),

@@ -24,6 +24,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from penstock import Pipeline, count, tumbling
+from penstock.batches import EVENT_TIME
 from penstock.connectors import collecting, kafka
 from penstock.connectors.base import EndOfSplit, Fetched, ReadContext, Split
 from penstock.connectors.kafka import reading as kafka_reading
@@ -34,6 +35,7 @@ from penstock.protocol.messages import OperatorMetrics
 from penstock.protocol.restarts import FixedDelay
 from penstock.settings import KafkaSettings
 from penstock.task import sources
+from penstock.task.bad_rows import RowValidator
 from penstock.task.sources import SourceDriver
 from penstock.types import STRING, Field, Schema
 
@@ -520,6 +522,33 @@ async def test_metadata_of_records_with_many_rows(broker):
     assert [row.where[-1] for row in reading.bad] == ["1", "3", "3"]
 
 
+@pytest.mark.parametrize("metadata", [{}, {"timestamp": "t"}])
+async def test_the_time_of_a_record_is_the_event_time_of_its_rows(broker, metadata):
+    """Without a column for it, and beside one; a record of several rows has one time."""
+    topic = broker.topic()
+    at = int(AT.timestamp() * 1_000)
+    broker.send(topic, arrow(1, 2), timestamp=at)
+    broker.send(topic, b"bad", arrow(3), timestamp=at + 5)
+    kept = ["n", *metadata.values()]
+    schema = pa.schema([field for field in WITH_METADATA if field.name in kept])
+    source = broker.source(
+        topic,
+        schema,
+        format="arrow",
+        metadata=metadata,
+        end="latest",
+        bad_rows="skip",
+        event_time=kafka.RECORD_TIMESTAMP,
+    )
+    reading = await rows_of(source)
+    (record,) = {name for row in reading.rows for name in row} - set(kept)
+    frame = pl.DataFrame(reading.rows)
+    good, _ = RowValidator(source, OperatorMetrics()).judge(Fetched(frame), "0")
+    assert good.columns == [*kept, EVENT_TIME], f"{record} is no column of the stream"
+    assert good["n"].to_list() == [1, 2, 3]
+    assert good[EVENT_TIME].to_list() == [at * 1_000, at * 1_000, (at + 5) * 1_000]
+
+
 # -- whole jobs ---------------------------------------------------------------------------------------------------------
 
 
@@ -561,7 +590,8 @@ async def test_a_missing_topic_fails_at_once(broker, tmp_path):
 async def test_partitions_read_at_different_speeds_make_no_row_late(broker, tmp_path):
     """W1 in small: one partition holds everything of its hours before another is looked at, and no row is dropped."""
     topic = broker.topic(4)
-    producer = broker.producer(**{"batch.num.messages": 10_000})
+    # Idempotent: others may put batches of a partition into another order when they try again.
+    producer = broker.producer(**{"batch.num.messages": 10_000, "enable.idempotence": True})
     rows = 0
     for partition, size in enumerate((40_000, 400, 4_000, 40)):
         for n in range(size):

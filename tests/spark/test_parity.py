@@ -18,6 +18,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 NATIVE = {
     "tumbling": {"w"},
+    "retimed": {"w"},
     "sliding": {"n2-window"},
     "two-stages": {"n2-window", "n5-window"},
     "files": {"n2-window"},

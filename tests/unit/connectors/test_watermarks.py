@@ -156,7 +156,7 @@ def test_common_parameters_of_sources() -> None:
     assert declared.event_time.idle_after_us == 5_000_000
     cases: list[tuple[dict[str, Any], str]] = [
         ({"event_time": "att"}, r"x: event_time: there is no column 'att'; did you mean 'at'\?"),
-        ({"event_time": "marker"}, "is a column of string; it must be a timestamp .datetime.; there are: at"),
+        ({"event_time": "marker", "time_unit": "ms"}, "time_unit= is for numbers; event_time marker is string"),
         ({"max_out_of_orderness": "1s"}, "needs event_time="),
         ({"idle_after": "1s"}, "needs event_time="),
         ({"event_time": "at", "max_out_of_orderness": "1s", "watermarks": punctuated(lambda row: None)}, "not both"),

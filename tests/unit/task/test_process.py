@@ -173,6 +173,31 @@ def test_timers_fire_in_order_of_time_and_once():
     assert [row["number"] for row in harness.output()][4:] == [30, 99]
 
 
+def test_rows_that_make_many_timers_due_leave_something_to_go_on_with():
+    """A subtask lets others run meanwhile; whatever comes next finishes it first."""
+    node, rows = keyed_node(Counting()), [(str(number), number, 1) for number in range(2_500)]
+    late = pl.Series(WATERMARK, [10_000], pl.Int64)
+    found = []
+    for finish in ("go_on", "snapshot", "advance", "process"):
+        harness = OperatorHarness(node)
+        harness.frame(frame_of(rows))
+        (operator,) = harness.operators
+        operator.process(frame_of([("z", 10_001, 1)]).with_columns(late), harness.collected)
+        assert len(harness.output()) == 2_500 + 1_000
+        match finish:
+            case "go_on":
+                assert [operator.go_on(), operator.go_on(), operator.go_on()] == [True, False, False]
+            case "snapshot":
+                operator.snapshot()
+            case "advance":
+                operator.advance(10_000, harness.collected)
+            case _:
+                operator.process(frame_of([]), harness.collected)
+        found.append(harness.output())
+        assert harness.output()[-1] == {"key": "z", "what": "row", "number": 1}
+    assert all(output == found[0] for output in found)
+
+
 class Heartbeat(KeyedProcess[Row, Seen]):
     """A timer that renews itself for ever, or so many times."""
 

@@ -22,7 +22,9 @@ from penstock import (
     tumbling,
 )
 from penstock.connectors import collecting, iterables
-from penstock.testing import run_pipeline, run_sinks
+from penstock.connectors.watermarks import periodic
+from penstock.errors import UserCodeError
+from penstock.testing import elapse, run_pipeline, run_sinks
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 BATCHES = (1, 2, 7, 100, 10_000)
@@ -198,3 +200,47 @@ def test_a_function_behind_a_window_sees_time_come_on_with_its_results() -> None
     rows = [Reading("a", START + timedelta(seconds=s), 0) for s in (1, 11, 41, 42, 55, 90)]
     found = in_any_batches(p, rows)
     assert [(row["since"] - START).seconds for row in found] == [20, 60, 100]
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_a_time_that_rows_are_given_on_the_way_comes_on_between_them_too(keyed: bool) -> None:
+    """By its own bound; what the source said about time before does not count, not even that it is further."""
+    p = Pipeline("retimed")
+    rows = shuffled(300, 3, seed=7, by_s=8)
+    read = p.read(iterables.Source([], schema=Reading, event_time="at", max_out_of_orderness="1s", bounded=True))
+    timed = read.parallelism(1).with_event_time(
+        col("at").dt.epoch("ms") - 1_000, time_unit="ms", max_out_of_orderness="3s"
+    )
+    if keyed:
+        timed.key_by("sensor").process(WatchKeyed()).write(collecting.Sink([]))
+    else:
+        timed.process(Watch()).write(collecting.Sink([]))
+    found = in_any_batches(p, rows)
+    newest = START
+    if not keyed:
+        for row, seen in zip(rows, found, strict=True):
+            newest = max(newest, row.at - timedelta(seconds=1)) if newest != START else row.at - timedelta(seconds=1)
+            assert seen["watermark"] == newest - timedelta(seconds=3, microseconds=1)
+
+
+def test_a_periodic_strategy_on_the_way_is_asked_as_time_goes_by() -> None:
+    """Its watermarks come by the wall clock, from the first row on; the last one is the end of the input."""
+    p = Pipeline("periodic")
+    read = p.read(iterables.Source([], schema=Reading, bounded=True)).parallelism(1)
+    timed = read.with_event_time("at", watermarks=periodic(lambda newest: newest - timedelta(seconds=1), every="1s"))
+    timed.key_by("sensor").process(WatchKeyed()).write(collecting.Sink([]))
+    at = [START, START + timedelta(seconds=60)]
+    rows = [Reading("a", at[0], 0), elapse("3s"), Reading("a", at[1], 1), elapse("3s"), Reading("a", at[1], 2)]
+    seen = [(row["at"], row["watermark"]) for row in run_pipeline(p, rows)]
+    second = timedelta(seconds=1)
+    assert seen[:2] == [(at[0], None), (at[1], at[0] - second)]
+    assert (at[0] + second, at[0] + second) in seen, "the first timer fired before the end"
+
+
+def test_a_row_without_the_time_fails_the_job_and_says_what_to_do() -> None:
+    """There is no policy for bad rows behind the source."""
+    p = Pipeline("untimed")
+    read = p.read(iterables.Source([], schema=Reading, bounded=True))
+    read.with_event_time((col("value") - 1).cast(str)).process(Watch()).write(collecting.Sink([]))
+    with pytest.raises(UserCodeError, match=r"with_event_time .*'41' is not RFC 3339 .*filter such rows out before"):
+        run_pipeline(p, [Reading("a", START, 42)])

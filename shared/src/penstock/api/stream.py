@@ -11,10 +11,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
 from penstock.api.verbs import ColumnVerbs, StreamBase, process_node, returned_class
+from penstock.connectors.base import EventTime, WatermarkStrategy
+from penstock.connectors.declaring import watermark_strategy
+from penstock.connectors.event_times import TimeUnit, event_time_form
+from penstock.connectors.watermarks import for_rows
 from penstock.errors import PipelineError, nearest
 from penstock.expressions import Expr, Operand, col, contains_aggregate, output_field
 from penstock.graph.logical import (
     As,
+    AssignEventTime,
     DeadLetters,
     Explode,
     Filter,
@@ -189,6 +194,50 @@ class Stream(ColumnVerbs, Generic[T]):
                 raise PipelineError(f"key_by: {name} is {field.type}; a list cannot be a key, join its elements first")
         node = self._derive(KeyBy(), self._node.schema, self._node.row_type, keys=columns)
         return KeyedStream(self._pipeline, node)
+
+    def with_event_time(
+        self,
+        event_time: str | Expr,
+        *,
+        time_unit: TimeUnit | None = None,
+        time_format: str | None = None,
+        timezone: str | None = None,
+        max_out_of_orderness: Duration | None = None,
+        watermarks: WatermarkStrategy | None = None,
+    ) -> Stream[T]:
+        """The same rows with another event time, by which time comes on from here: Flink's assignTimestampsAndWatermarks.
+
+        What the stream said about event time before ends here. Watermarks follow from the rows of each subtask, which
+        may be several splits at once: where the source knows the time of a row, say it there.
+
+        Args:
+            event_time: a column or an expression: a timestamp, a date, text or a number. A row for which it is null or
+                cannot be read fails the job; filter such rows out before.
+            time_unit: what a number counts since 1970: `"s"`, `"ms"`, `"us"` or `"ns"`.
+            time_format: format of text that is not RFC 3339.
+            timezone: zone of text without an offset.
+            max_out_of_orderness: how much later than the newest row before it a row may come; `"0s"` if not given.
+            watermarks: another strategy instead: `periodic(...)` or `punctuated(...)`.
+
+        Example:
+            >>> from penstock import Pipeline, col, count, tumbling
+            >>> from penstock.connectors import iterables
+            >>> from penstock.types import INT64, Field, Schema
+            >>> rows = [{"ms": 1_000}, {"ms": 1_500}, {"ms": 2_000}]
+            >>> p = Pipeline("example")
+            >>> read = p.read(iterables.Source(rows, schema=Schema((Field("ms", INT64),))))
+            >>> timed = read.with_event_time("ms", time_unit="ms").with_columns(one=1)
+            >>> timed.key_by("one").window(tumbling("1s")).agg(rows=count()).collect()["rows"].to_list()
+            [2, 1]
+
+        Raises:
+            PipelineError: event time cannot be read from such values.
+        """
+        what, node = "with_event_time", self._node
+        form = event_time_form(what, event_time, node.schema, unit=time_unit, format=time_format, timezone=timezone)
+        strategy = for_rows(watermark_strategy(what, max_out_of_orderness, watermarks), node.row_type)
+        operation = AssignEventTime(EventTime(form, strategy))
+        return Stream(self._pipeline, self._derive(operation, node.schema, node.row_type, event_time=True))
 
     def process(self, process: Process[T, U]) -> Stream[U]:
         """Run a `Process`: rows in, any rows out, side outputs, operator state."""

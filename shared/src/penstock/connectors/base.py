@@ -18,6 +18,8 @@ from penstock.types import Schema
 if TYPE_CHECKING:
     import polars as pl
 
+    from penstock.connectors.event_times import EventTimeForm
+
 T = TypeVar("T")
 
 Guarantee = Literal["exactly-once", "at-least-once", "none"]
@@ -90,9 +92,9 @@ class WatermarkGenerator(Protocol):
 
 @dataclass(frozen=True)
 class EventTime:
-    """Which column is the event time, how watermarks follow from it, and when a silent split stops holding them back."""
+    """What of a row is its event time, how watermarks follow from it, and when a silent split stops holding them back."""
 
-    column: str
+    form: EventTimeForm
     watermarks: WatermarkStrategy
     idle_after_us: int | None = None
 
@@ -124,7 +126,10 @@ class BadRow:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What one `read` brought: rows in order with exactly the schema's columns (see `Schema.polars`), bad records."""
+    """What one `read` brought: rows in order with the schema's columns (see `Schema.polars`), bad records.
+
+    Beside them a frame has only what `EventTimeForm.hidden` may need.
+    """
 
     frame: pl.DataFrame
     bad: Sequence[BadRow] = ()
@@ -186,6 +191,8 @@ class Source(ABC, Generic[T]):
     """The user's class of the rows, if the schema was declared by one."""
     event_time: EventTime | None
     bad_rows: Policy
+    timezone: str | None
+    """Zone of naive timestamps in the data."""
     ends_on_request: ClassVar[bool] = False
     """Whether `until_now` ends a split that has no end of its own, so that a batch engine can read it up to now."""
 

@@ -8,16 +8,42 @@ from __future__ import annotations
 import typing
 import zoneinfo
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from penstock.connectors.base import EventTime, Policy, WatermarkStrategy
+from penstock.connectors.event_times import EventTimeForm, TimeUnit, event_time_form
 from penstock.connectors.watermarks import bounded_out_of_orderness, for_rows
 from penstock.errors import PipelineError, nearest
+from penstock.expressions import Expr, col
 from penstock.times import Duration, duration_us
 from penstock.types import TIMESTAMP, Schema, is_row_class, row_class, schema_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_OF_EVENT_TIME: Final = ("time_unit", "time_format", "max_out_of_orderness", "watermarks", "idle_after")
+
+
+class SourceOptions(TypedDict, total=False):
+    """What every source takes beside its own options."""
+
+    event_time: str | Expr | None
+    """What of a row is its event time: a column or an expression. A timestamp, a date (its midnight in UTC), text, or a
+    number; see `time_unit` and `time_format`. Rows without it are bad rows."""
+    time_unit: TimeUnit | None
+    """What a number counts since 1970-01-01T00:00:00Z: `"s"`, `"ms"`, `"us"` or `"ns"`."""
+    time_format: str | None
+    """Format of text that is not RFC 3339, such as `"%d.%m.%Y %H:%M"`."""
+    max_out_of_orderness: Duration | None
+    """How much later than the newest row before it a row of a split may come; `"0s"` if not given."""
+    watermarks: WatermarkStrategy | None
+    """Another strategy instead: `periodic(...)` or `punctuated(...)`."""
+    idle_after: Duration | None
+    """How long a silent split holds the watermark back; None: for ever."""
+    bad_rows: Policy
+    """What becomes of records that are no rows: `"fail"` (if not given), `"skip"` (counted) or `"dead_letter"`."""
+    timezone: str | None
+    """Zone of naive timestamps in the data, in a pyarrow.Schema, and of text without an offset."""
 
 
 @dataclass(frozen=True)
@@ -28,51 +54,47 @@ class Declared:
     row_type: type[Any] | None
     event_time: EventTime | None
     bad_rows: Policy
+    timezone: str | None
 
 
-def declare(
-    what: str,
-    schema: object,
-    *,
-    event_time: str | None = None,
-    max_out_of_orderness: Duration | None = None,
-    watermarks: WatermarkStrategy | None = None,
-    idle_after: Duration | None = None,
-    bad_rows: str = "fail",
-    timezone: str | None = None,
-) -> Declared:
-    """Check the common parameters of a source.
+def declare(what: str, schema: object, hidden: str | None = None, **options: Unpack[SourceOptions]) -> Declared:
+    """Check the common options of a source.
 
     Args:
         what: the connector, which leads error messages, such as `files.Source`.
         schema: dataclass, msgspec.Struct, pyarrow.Schema or Schema.
-        event_time: name of a timestamp column. Rows without it are bad rows, so it counts as not nullable.
-        max_out_of_orderness: how much later than the newest row before it a row may come; `"0s"` if not given.
-        watermarks: another strategy instead.
-        idle_after: how long a silent split holds the watermark back; None: for ever.
-        bad_rows: `fail`, `skip` or `dead_letter`.
-        timezone: zone of naive timestamps in the data (and in a pyarrow.Schema).
+        hidden: a timestamp that its frames have beside that, if `event_time` is it.
+        **options: as the user gave them.
 
     Raises:
         PipelineError: one of them does not fit.
     """
+    for name in options:
+        if name not in SourceOptions.__annotations__:
+            raise PipelineError(
+                f"{what}: there is no option {name!r}; {nearest(name, tuple(SourceOptions.__annotations__))}"
+            )
+    timezone, policy = options.get("timezone"), options.get("bad_rows", "fail")
     zone(timezone, what)
     columns = schema_of(_with_zone(schema) if timezone is not None else schema, f"{what}: schema")
-    if bad_rows not in typing.get_args(Policy):
-        raise PipelineError(f"{what}: there is no bad_rows={bad_rows!r}; {nearest(bad_rows, typing.get_args(Policy))}")
+    if policy not in typing.get_args(Policy):
+        raise PipelineError(f"{what}: there is no bad_rows={policy!r}; {nearest(policy, typing.get_args(Policy))}")
     row_type = schema if isinstance(schema, type) and is_row_class(schema) else None
+    event_time = options.get("event_time")
     if event_time is None:
-        given = {"max_out_of_orderness": max_out_of_orderness, "watermarks": watermarks, "idle_after": idle_after}
-        for name, value in given.items():
-            if value is not None:
+        for name in _OF_EVENT_TIME:
+            if options.get(name) is not None:
                 raise PipelineError(f"{what}: {name}= needs event_time=, the column that it is about")
-        return Declared(columns, row_type, None, typing.cast("Policy", bad_rows))
-    columns = _with_event_time(columns, event_time, what)
-    strategy = _strategy(what, max_out_of_orderness, watermarks)
+        return Declared(columns, row_type, None, policy, timezone)
+    if hidden is not None:
+        form = EventTimeForm(col(hidden), columns, TIMESTAMP, hidden=True)
+    else:
+        columns, form = _with_event_time(what, columns, event_time, options)
+    strategy = watermark_strategy(what, options.get("max_out_of_orderness"), options.get("watermarks"))
     strategy = for_rows(strategy, row_type or row_class(columns))
+    idle_after = options.get("idle_after")
     idle_after_us = None if idle_after is None else duration_us(idle_after, f"{what}: idle_after", positive=True)
-    time = EventTime(event_time, strategy, idle_after_us)
-    return Declared(columns, row_type, time, typing.cast("Policy", bad_rows))
+    return Declared(columns, row_type, EventTime(form, strategy, idle_after_us), policy, timezone)
 
 
 def zone(timezone: str | None, what: str) -> zoneinfo.ZoneInfo | None:
@@ -97,20 +119,32 @@ def freeze(target: object, **attributes: Any) -> None:
         object.__setattr__(target, name, value)
 
 
-def _with_event_time(columns: Schema, name: str, what: str) -> Schema:
-    field = columns.field(name, f"{what}: event_time")
-    if field.type != TIMESTAMP:
-        times = [other.name for other in columns if other.type == TIMESTAMP]
-        raise PipelineError(
-            f"{what}: event_time={name!r} is a column of {field.type}; it must be a timestamp (datetime); "
-            + ("there are: " + ", ".join(times) if times else "there is none, declare one in the schema")
-        )
-    return Schema(tuple(replace(other, nullable=False) if other.name == name else other for other in columns))
+def _with_event_time(
+    what: str, columns: Schema, event_time: str | Expr, options: SourceOptions
+) -> tuple[Schema, EventTimeForm]:
+    """The schema, whose event time column is never null in a row, and how event time is read."""
+    form = event_time_form(
+        what,
+        event_time,
+        columns,
+        unit=options.get("time_unit"),
+        format=options.get("time_format"),
+        timezone=options.get("timezone"),
+    )
+    if not isinstance(event_time, str):
+        return columns, form
+    given = tuple(replace(each, nullable=False) if each.name == event_time else each for each in columns)
+    return Schema(given), form
 
 
-def _strategy(
+def watermark_strategy(
     what: str, max_out_of_orderness: Duration | None, watermarks: WatermarkStrategy | None
 ) -> WatermarkStrategy:
+    """The strategy of which one at most is given; that rows come in order if none is.
+
+    Raises:
+        PipelineError: both are given, or one is no such thing.
+    """
     if watermarks is None:
         bound = "0s" if max_out_of_orderness is None else max_out_of_orderness
         return bounded_out_of_orderness(duration_us(bound, f"{what}: max_out_of_orderness"))

@@ -10,21 +10,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, Unpack, cast
 
 from penstock.connectors import base
 from penstock.connectors.base import (
     BadRow,
     EndOfSplit,
-    EventTime,
     Fetched,
-    Policy,
     Position,
     ReadContext,
     Split,
-    WatermarkStrategy,
 )
-from penstock.connectors.declaring import declare, freeze
+from penstock.connectors.declaring import SourceOptions, declare, freeze
 from penstock.connectors.pacing import Pace, checked_rate
 from penstock.errors import PipelineError, UserCodeError
 from penstock.times import Duration
@@ -166,15 +163,11 @@ class Source(base.Source[T], Generic[T]):
         rate: rows per second of all splits together; None: as fast as possible.
         seed: another one gives other rows.
         splits: how many readers can work at once; row n is in split n modulo `splits`.
-        event_time, max_out_of_orderness, watermarks, idle_after, bad_rows, timezone: as at every source; a Nexmark
+        **options: as at every source, see `SourceOptions`; a Nexmark
             content brings its own event time.
     """
 
     kind: ClassVar[str] = "generate"
-    schema: Schema
-    row_type: type[T] | None
-    event_time: EventTime | None
-    bad_rows: Policy
     content: Content[T]
     rows: int | None
     rate: float | None
@@ -190,12 +183,7 @@ class Source(base.Source[T], Generic[T]):
         rate: float | None = None,
         seed: int = 42,
         splits: int = 1,
-        event_time: str | None = None,
-        max_out_of_orderness: Duration | None = None,
-        watermarks: WatermarkStrategy | None = None,
-        idle_after: Duration | None = None,
-        bad_rows: str = "fail",
-        timezone: str | None = None,
+        **options: Unpack[SourceOptions],
     ) -> None:
         what = "generate.Source"
         own = content if isinstance(content, Content) else None
@@ -207,27 +195,17 @@ class Source(base.Source[T], Generic[T]):
             raise PipelineError(f"{what}: {own.describe()} has its own schema; leave out schema=")
         if (rows is not None and rows < 0) or splits < 1:
             raise PipelineError(f"{what}: rows= is zero or more (got {rows}), splits= at least one (got {splits})")
-        if own is not None and event_time is None and own.event_time is not None:
-            event_time = own.event_time
-            if watermarks is None and max_out_of_orderness is None:
-                max_out_of_orderness = own.max_out_of_orderness
-        declared = declare(
-            what,
-            (own.row_type or own.schema) if own is not None else schema,
-            event_time=event_time,
-            max_out_of_orderness=max_out_of_orderness,
-            watermarks=watermarks,
-            idle_after=idle_after,
-            bad_rows=bad_rows,
-            timezone=timezone,
-        )
+        if own is not None and own.event_time is not None and options.get("event_time") is None:
+            options["event_time"] = own.event_time
+            if options.get("watermarks") is None and options.get("max_out_of_orderness") is None:
+                options["max_out_of_orderness"] = own.max_out_of_orderness
+        declared = declare(what, (own.row_type or own.schema) if own is not None else schema, **options)
         freeze(
             self,
-            schema=declared.schema,
-            row_type=declared.row_type,
-            event_time=declared.event_time,
-            bad_rows=declared.bad_rows,
-            content=own if own is not None else _FunctionContent(cast("Any", content), declared.schema, timezone),
+            **vars(declared),
+            content=own
+            if own is not None
+            else _FunctionContent(cast("Any", content), declared.schema, declared.timezone),
             rows=rows,
             rate=checked_rate(rate, what),
             seed=seed,

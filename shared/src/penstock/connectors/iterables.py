@@ -5,25 +5,21 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar, Unpack, cast
 
 from penstock.connectors import base
 from penstock.connectors.base import (
     BadRow,
     EndOfSplit,
-    EventTime,
     Fetched,
-    Policy,
     Position,
     ReadContext,
     Split,
-    WatermarkStrategy,
 )
 from penstock.connectors.columns import FrameBuilder
-from penstock.connectors.declaring import declare, freeze, zone
+from penstock.connectors.declaring import SourceOptions, declare, freeze, zone
 from penstock.connectors.pacing import Pace, checked_rate
 from penstock.errors import PipelineError, UserCodeError
-from penstock.times import Duration
 from penstock.types import Schema, is_row_class
 
 if TYPE_CHECKING:
@@ -46,16 +42,11 @@ class Source(base.Source[T], Generic[T]):
         schema: dataclass, msgspec.Struct or pyarrow.Schema; the class of the first element of a list if not given.
         bounded: False if the iterable never ends.
         rate: rows per second.
-        event_time, max_out_of_orderness, watermarks, idle_after, bad_rows, timezone: as at every source.
+        **options: as at every source, see `SourceOptions`.
     """
 
     kind: ClassVar[str] = "iterables"
-    schema: Schema
-    row_type: type[T] | None
-    event_time: EventTime | None
-    bad_rows: Policy
     data: Iterable[T] | Iterable[Mapping[str, Any]] | Callable[[], Iterable[Any]]
-    timezone: str | None
     rate: float | None
     ends: bool
 
@@ -66,34 +57,16 @@ class Source(base.Source[T], Generic[T]):
         schema: type[T] | Schema | pa.Schema | None = None,
         bounded: bool = True,
         rate: float | None = None,
-        event_time: str | None = None,
-        max_out_of_orderness: Duration | None = None,
-        watermarks: WatermarkStrategy | None = None,
-        idle_after: Duration | None = None,
-        bad_rows: str = "fail",
-        timezone: str | None = None,
+        **options: Unpack[SourceOptions],
     ) -> None:
         what = "iterables.Source"
         if not callable(data) and not isinstance(data, Iterable):
             raise PipelineError(f"{what}: need a list or a function that returns an iterable, got {data!r:.100}")
-        declared = declare(
-            what,
-            _class_of_rows(data) if schema is None else schema,
-            event_time=event_time,
-            max_out_of_orderness=max_out_of_orderness,
-            watermarks=watermarks,
-            idle_after=idle_after,
-            bad_rows=bad_rows,
-            timezone=timezone,
-        )
+        declared = declare(what, _class_of_rows(data) if schema is None else schema, **options)
         freeze(
             self,
-            schema=declared.schema,
-            row_type=declared.row_type,
-            event_time=declared.event_time,
-            bad_rows=declared.bad_rows,
+            **vars(declared),
             data=data,
-            timezone=timezone,
             rate=checked_rate(rate, what),
             ends=bounded,
         )

@@ -6,21 +6,18 @@ import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar, Unpack
 
 from penstock.connectors import base
 from penstock.connectors.base import (
     BadRow,
     EndOfSplit,
-    EventTime,
     Fetched,
-    Policy,
     Position,
     ReadContext,
     Split,
-    WatermarkStrategy,
 )
-from penstock.connectors.declaring import declare, freeze, zone
+from penstock.connectors.declaring import SourceOptions, declare, freeze, zone
 from penstock.errors import ExternalError, PipelineError, nearest
 from penstock.times import Duration, duration_us
 from penstock.types import Schema
@@ -49,20 +46,15 @@ class Source(base.Source[T], Generic[T]):
         retries: how often in a row to connect again when that fails or the connection ends; with 0 the source ends when
             the server closes the connection, otherwise it never does.
         retry_after: pause before each of them.
-        event_time, max_out_of_orderness, watermarks, idle_after, bad_rows, timezone: as at every source.
+        **options: as at every source, see `SourceOptions`.
     """
 
     kind: ClassVar[str] = "sockets"
-    schema: Schema
-    row_type: type[T] | None
-    event_time: EventTime | None
-    bad_rows: Policy
     host: str
     port: int
     format: str
     retries: int
     retry_after_us: int
-    timezone: str | None
 
     def __init__(
         self,
@@ -73,40 +65,22 @@ class Source(base.Source[T], Generic[T]):
         format: str = "jsonl",
         retries: int = 0,
         retry_after: Duration = "1s",
-        event_time: str | None = None,
-        max_out_of_orderness: Duration | None = None,
-        watermarks: WatermarkStrategy | None = None,
-        idle_after: Duration | None = None,
-        bad_rows: str = "fail",
-        timezone: str | None = None,
+        **options: Unpack[SourceOptions],
     ) -> None:
         what = "sockets.Source"
         if format not in ("jsonl", "csv"):
             raise PipelineError(f"{what}: there is no format {format!r}; {nearest(format, ('jsonl', 'csv'))}")
         if not 0 < port < 65_536 or retries < 0:
             raise PipelineError(f"{what}: port= is 1 to 65535 (got {port}), retries= zero or more (got {retries})")
-        declared = declare(
-            what,
-            schema,
-            event_time=event_time,
-            max_out_of_orderness=max_out_of_orderness,
-            watermarks=watermarks,
-            idle_after=idle_after,
-            bad_rows=bad_rows,
-            timezone=timezone,
-        )
+        declared = declare(what, schema, **options)
         freeze(
             self,
-            schema=declared.schema,
-            row_type=declared.row_type,
-            event_time=declared.event_time,
-            bad_rows=declared.bad_rows,
+            **vars(declared),
             host=host,
             port=port,
             format=format,
             retries=retries,
             retry_after_us=duration_us(retry_after, f"{what}: retry_after"),
-            timezone=timezone,
         )
 
     @property

@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock.errors import IncompatibleStateError
 from penstock.graph.logical import (
+    AssignEventTime,
     Explode,
     Filter,
     MapBatches,
@@ -36,10 +37,12 @@ def describe_node(node: Node) -> dict[str, Any]:
             event_time = source.event_time
             described = {"source": source.kind, **source.describe(), "bad_rows": source.bad_rows}
             if event_time is not None:
-                described |= {"event_time": event_time.column, "watermarks": event_time.watermarks.describe()}
+                described |= {"event_time": event_time.form.describe(), "watermarks": event_time.watermarks.describe()}
                 if event_time.idle_after_us is not None:
                     described["idle_after"] = format_duration(event_time.idle_after_us)
             return described
+        case AssignEventTime(event_time=event_time):
+            return {"event_time": event_time.form.describe(), "watermarks": event_time.watermarks.describe()}
         case Project(columns=columns):
             return {"columns": {name: str(expr) for name, expr in columns}}
         case Filter(predicate=predicate):

@@ -16,7 +16,7 @@ from penstock.protocol.keygroups import DEFAULT_MAX_PARALLELISM
 from penstock.types import BOOLEAN, TIMESTAMP, Field, Schema
 
 if TYPE_CHECKING:
-    from penstock.connectors.base import Sink, Source
+    from penstock.connectors.base import EventTime, Sink, Source
     from penstock.expressions import Expr
     from penstock.process_functions import KeyedProcess, OutputTag, Process
 
@@ -159,6 +159,13 @@ class ProcessRows:
 
 
 @dataclass(frozen=True, eq=False)
+class AssignEventTime:
+    """Gives rows another event time, and watermarks of its own: Flink's assignTimestampsAndWatermarks."""
+
+    event_time: EventTime
+
+
+@dataclass(frozen=True, eq=False)
 class Side:
     """The side output `tag` of its input: late rows, or what a process emitted to it."""
 
@@ -179,7 +186,7 @@ class Write:
 
 Operation = (
     Read | Project | Filter | Explode | MapRows | MapBatches | As | Union | KeyBy | WindowAggregate
-    | RunningAggregate | RunningReduce | ProcessRows | Side | DeadLetters | Write
+    | RunningAggregate | RunningReduce | ProcessRows | AssignEventTime | Side | DeadLetters | Write
 )  # fmt: skip
 
 
@@ -226,6 +233,8 @@ class Node:
                 return "reduce"
             case ProcessRows():
                 return "process"
+            case AssignEventTime():
+                return "with_event_time"
             case MapBatches():
                 return "map_batches"
             case KeyBy():
@@ -265,7 +274,7 @@ class LogicalPlan:
         carrying: set[str] = set()
         for consumer in reversed(self.nodes):
             looks = isinstance(consumer.operation, ProcessRows)
-            makes = isinstance(consumer.operation, WindowAggregate | RunningAggregate | RunningReduce)
+            makes = isinstance(consumer.operation, WindowAggregate | RunningAggregate | RunningReduce | AssignEventTime)
             if looks or (consumer.id in carrying and not makes):
                 carrying.update(each.id for each in consumer.inputs if each.event_time)
         return node.id in carrying
@@ -275,6 +284,8 @@ class LogicalPlan:
         match node.operation:
             case Read(source=source):
                 return source.event_time.watermarks.lag_us if source.event_time is not None else 0
+            case AssignEventTime(event_time=event_time):
+                return event_time.watermarks.lag_us
             case WindowAggregate():
                 return 0
             case _:

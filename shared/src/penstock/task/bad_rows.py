@@ -5,15 +5,28 @@ Shared by the streaming source and by batch engines, so that a record is judged 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import polars as pl
 
-from penstock.batches import EVENT_TIME
+from penstock.batches import EVENT_TIME, visible
 from penstock.connectors.base import BadRow, Fetched, Source
 from penstock.errors import BadRecordError
 from penstock.protocol.messages import OperatorMetrics
+
+if TYPE_CHECKING:
+    from penstock.connectors.event_times import EventTimeForm
+
+
+def _rows_of(frame: pl.DataFrame) -> Iterator[dict[str, Any]]:
+    return visible(frame).iter_rows(named=True)
+
+
+def _bad_row(row: Mapping[str, Any], reason: str, split_id: str) -> BadRow:
+    shown = {name: str(value) for name, value in row.items() if not name.startswith("__")}
+    return BadRow(reason, msgspec.json.encode(shown), split_id)
 
 
 class RowValidator:
@@ -21,6 +34,7 @@ class RowValidator:
 
     def __init__(self, source: Source[Any], metrics: OperatorMetrics) -> None:
         self._source = source
+        self._form = source.event_time.form if source.event_time is not None else None
         self.metrics = metrics
 
     def judge(self, fetched: Fetched, split_id: str) -> tuple[pl.DataFrame, pl.DataFrame | None]:
@@ -30,7 +44,7 @@ class RowValidator:
             BadRecordError: a record is bad and the policy is `fail`.
         """
         frame, bad = fetched.frame, list(fetched.bad)
-        if self._source.event_time is not None:
+        if self._form is not None:
             frame, untimed = self._timed(frame, split_id)
             bad += untimed
         self.metrics.rows_in += frame.height + len(bad)
@@ -38,17 +52,32 @@ class RowValidator:
 
     def _timed(self, frame: pl.DataFrame, split_id: str) -> tuple[pl.DataFrame, list[BadRow]]:
         """The frame with its hidden event time; rows without one are bad."""
-        event_time = self._source.event_time
-        assert event_time is not None
-        column = frame[event_time.column]
+        form = self._form
+        assert form is not None
+        try:
+            timed = frame.with_columns(form.micros().alias(EVENT_TIME))
+        except pl.exceptions.PolarsError as error:  # the user's expression does not bear some value
+            return self._one_by_one(form, frame, split_id, error)
+        wrong = timed[EVENT_TIME].is_null()
         bad: list[BadRow] = []
-        if column.null_count():
-            for row in frame.filter(column.is_null()).iter_rows(named=True):
-                raw = msgspec.json.encode({key: str(value) for key, value in row.items()})
-                bad.append(BadRow(f"event time {event_time.column!r} is null", raw, split_id))
-            frame = frame.filter(column.is_not_null())
-            column = frame[event_time.column]
-        return frame.with_columns(column.cast(pl.Int64).alias(EVENT_TIME)), bad
+        if wrong.any():
+            untimed = timed.filter(wrong)
+            reasons = [form.reason(value) for value in untimed.select(form.value().alias(EVENT_TIME)).to_series()]
+            bad = [_bad_row(row, reason, split_id) for row, reason in zip(_rows_of(untimed), reasons, strict=True)]
+            timed = timed.filter(~wrong)
+        return timed.select(*self._source.schema.names, EVENT_TIME), bad
+
+    def _one_by_one(
+        self, form: EventTimeForm, frame: pl.DataFrame, split_id: str, error: pl.exceptions.PolarsError
+    ) -> tuple[pl.DataFrame, list[BadRow]]:
+        if frame.height == 1:
+            reason = f"event time {form.name}: {str(error).splitlines()[0]}"
+            empty = frame.clear().with_columns(pl.Series(EVENT_TIME, [], pl.Int64))
+            return empty.select(*self._source.schema.names, EVENT_TIME), [
+                _bad_row(r, reason, split_id) for r in _rows_of(frame)
+            ]
+        parts = [self._timed(row, split_id) for row in frame.iter_slices(1)]
+        return pl.concat([part for part, _ in parts]), [each for _, bad in parts for each in bad]
 
     def _dead(self, bad: list[BadRow]) -> pl.DataFrame | None:
         """Apply the source's policy."""

@@ -126,6 +126,12 @@ class Chain:
         elif self.head is not None:
             self.head.watermark(watermark)
 
+    def go_on(self) -> Iterator[None]:
+        """Do what rows have left, in parts: see `Operator.go_on`. Consumers first, so that nothing piles up."""
+        links = list(reversed(self.operators.values()))
+        while any(link.operator.go_on() for link in links):
+            yield
+
     def fire_due(self, watermark: int) -> Iterator[None]:
         """Do what many timers make long of `watermark`, in parts, each operator's before those of its consumers."""
         for link in self.operators.values():

@@ -104,6 +104,13 @@ class Operator(ABC):
     def process(self, frame: pl.DataFrame, output: Output) -> None:
         """Take a batch in input order; emit any number of batches. Keeps the order of the rows of a key."""
 
+    def go_on(self) -> bool:
+        """Do a part of what the last `process` has left, for some milliseconds; whether more is left.
+
+        Only rows that make many timers due leave anything. Whatever else the operator is asked for finishes it first.
+        """
+        return False
+
     def advance(self, watermark: int, output: Output) -> None:
         """Event time has reached `watermark`: emit what is due, as far as `fire_due` has not, then pass it on."""
         while self.fire_due(watermark, output):

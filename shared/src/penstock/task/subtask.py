@@ -167,8 +167,7 @@ class SubtaskRunner(CheckpointedLoop):
                     break
                 await self._feed(event)
                 credit = not self._ledger.blocked()
-            if self._coalescer is not None:
-                self._coalescer.flush()
+            await self._coalesced(chain)
             timer = chain.next_timer_us()
             if timer is not None and timer <= clock.now_us():
                 chain.fire_timers(clock.now_us())
@@ -214,6 +213,7 @@ class SubtaskRunner(CheckpointedLoop):
         assert output is not None
         if batch.frame is not None:
             output.rows(batch.frame)
+            await self._take_turns(chain)
         if batch.dead is not None:
             output.side(DEAD_LETTERS_TAG, batch.dead)
         if batch.watermark is not None:
@@ -247,6 +247,18 @@ class SubtaskRunner(CheckpointedLoop):
             writer.flush()
         self._unflushed_since_ms = None
 
+    async def _coalesced(self, chain: Chain) -> None:
+        """Hand on the rows that were gathered."""
+        if self._coalescer is not None:
+            self._coalescer.flush()
+            await self._take_turns(chain)
+
+    @staticmethod
+    async def _take_turns(chain: Chain) -> None:
+        """Rows may make many timers due: others run meanwhile, and a cancellation is heard."""
+        for _ in chain.go_on():
+            await asyncio.sleep(0)
+
     async def _advance(self, watermark: int) -> None:
         """Many timers may be due: others run meanwhile, and a cancellation is heard."""
         self._watermark = watermark
@@ -264,12 +276,14 @@ class SubtaskRunner(CheckpointedLoop):
             self._checkpoints.aligning()
 
     async def _carry_out(self, command: SubtaskCommand) -> None:
-        if not isinstance(command, Deliver) and self._coalescer is not None:
-            self._coalescer.flush()
+        if not isinstance(command, Deliver) and self._chain is not None:
+            await self._coalesced(self._chain)
         match command:
             case Deliver():
                 assert self._coalescer is not None
+                assert self._chain is not None
                 self._coalescer.add(self._rows_of(command))
+                await self._take_turns(self._chain)
             case AdvanceWatermark():
                 await self._advance(command.watermark)
             case BecomeIdle():

@@ -174,6 +174,8 @@ class OperatorHarness:
         for subtask, part in self._parts(frame):
             if part.height:
                 self.operators[subtask].process(part, self.collected)
+                while self.operators[subtask].go_on():
+                    pass
 
     def _parts(self, frame: pl.DataFrame) -> list[tuple[int, pl.DataFrame]]:
         if self._parallelism == 1:

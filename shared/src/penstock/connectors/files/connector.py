@@ -10,15 +10,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, Unpack
 
 from penstock.connectors import base
-from penstock.connectors.base import EventTime, Guarantee, Policy, Position, ReadContext, Split, WatermarkStrategy
-from penstock.connectors.declaring import declare, freeze, zone
+from penstock.connectors.base import Guarantee, Position, ReadContext, Split
+from penstock.connectors.declaring import SourceOptions, declare, freeze, zone
 from penstock.connectors.formats.names import Format, checked_format, format_of, is_compressed
 from penstock.connectors.pacing import Pace, checked_rate
 from penstock.errors import PipelineError
-from penstock.times import Duration
 from penstock.types import Schema
 
 if TYPE_CHECKING:
@@ -43,17 +42,12 @@ class Source(base.Source[T], Generic[T]):
         schema: dataclass, msgspec.Struct or pyarrow.Schema of the rows; Parquet and Arrow files can do without.
         format: `jsonl`, `csv`, `parquet`, `arrow`; by the file's extension if not given. Text may be compressed with
             gzip (`.gz`): such a file is read again from its beginning after a restart, up to the position.
-        event_time: the timestamp column that is the event time.
-        max_out_of_orderness: how much later than the newest row before it a row may come.
-        watermarks: `periodic(...)` or `punctuated(...)` instead.
-        idle_after: how long a silent file holds the watermark back.
-        bad_rows: `fail`, `skip` or `dead_letter`.
-        timezone: zone of timestamps that have none.
         rate: rows per second of all files together, to replay data slowly; counts from the start of the job or of its
             resumption.
         batch_rows: rows that are read at a time. A watermark follows each batch, so smaller ones (500, say) make late
             rows of what large ones would still let into their windows, and cost more per row.
         delimiter, null: of CSV: between columns; the unquoted text that means null.
+        **options: as at every source, see `SourceOptions`.
 
     Raises:
         PipelineError: something of it does not fit.
@@ -61,12 +55,7 @@ class Source(base.Source[T], Generic[T]):
 
     kind: ClassVar[str] = "files"
     path: str
-    schema: Schema
-    row_type: type[T] | None
-    event_time: EventTime | None
-    bad_rows: Policy
     format: Format | None
-    timezone: str | None
     rate: float | None
     batch_rows: int | None
     delimiter: str
@@ -78,44 +67,26 @@ class Source(base.Source[T], Generic[T]):
         *,
         schema: type[T] | Schema | pa.Schema | None = None,
         format: str | None = None,
-        event_time: str | None = None,
-        max_out_of_orderness: Duration | None = None,
-        watermarks: WatermarkStrategy | None = None,
-        idle_after: Duration | None = None,
-        bad_rows: str = "fail",
-        timezone: str | None = None,
         rate: float | None = None,
         batch_rows: int | None = None,
         delimiter: str = ",",
         null: str = "",
+        **options: Unpack[SourceOptions],
     ) -> None:
         what = "files.Source"
         freeze(
             self,
             path=_checked_path(path, what),
             format=None if format is None else checked_format(format, what),
-            timezone=timezone,
             rate=checked_rate(rate, what),
             batch_rows=_checked_batch(batch_rows, what),
             delimiter=_checked_delimiter(delimiter, what),
             null=null,
         )
-        declared = declare(
-            what,
-            self._inferred() if schema is None else schema,
-            event_time=event_time,
-            max_out_of_orderness=max_out_of_orderness,
-            watermarks=watermarks,
-            idle_after=idle_after,
-            bad_rows=bad_rows,
-            timezone=timezone,
-        )
+        declared = declare(what, self._inferred() if schema is None else schema, **options)
         freeze(
             self,
-            schema=declared.schema,
-            row_type=declared.row_type,
-            event_time=declared.event_time,
-            bad_rows=declared.bad_rows,
+            **vars(declared),
         )
 
     def _inferred(self) -> pa.Schema:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.connectors.kafka.decoding import RECORD_TIMESTAMP
 from penstock.connectors.kafka.sink import Compression, Delivery, Sink, Source, use_cluster
 
-__all__ = ["Compression", "Delivery", "Sink", "Source", "use_cluster"]
+__all__ = ["RECORD_TIMESTAMP", "Compression", "Delivery", "Sink", "Source", "use_cluster"]

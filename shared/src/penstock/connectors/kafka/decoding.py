@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from datetime import tzinfo
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.connectors.columns import FrameBuilder
 from penstock.connectors.formats.decoding import BadLine, Decoded, JsonDecoder, LineDecoder
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     import polars as pl
 
     from penstock.connectors.kafka.source import Source
+
+
+RECORD_TIMESTAMP: Final = "__record_timestamp"
+"""As `event_time`: the timestamp that each record has in Kafka, whatever its value holds."""
 
 
 class ValueDecoder(Protocol):
@@ -160,7 +164,7 @@ def record_decoder(source: Source[Any], zone: tzinfo | None) -> RecordDecoder:
             from penstock.connectors.kafka.avro_values import AvroValues
 
             values = AvroValues(schema, source.registry, source.writer_schema)
-    return RecordDecoder(source.schema, dict(source.metadata), values)
+    return RecordDecoder(source.schema, dict(source.metadata), values, timed=source.by_record_timestamp)
 
 
 class Records:
@@ -190,11 +194,13 @@ class Records:
 class RecordDecoder:
     """Rows of records: values through a `ValueDecoder`, and columns of metadata beside them."""
 
-    def __init__(self, schema: Schema, metadata: dict[str, str], values: ValueDecoder) -> None:
+    def __init__(self, schema: Schema, metadata: dict[str, str], values: ValueDecoder, *, timed: bool = False) -> None:
+        """`timed`: rows have the record's timestamp beside the columns of `schema`, as `RECORD_TIMESTAMP`."""
         self._schema = schema
+        self._timed = timed
         self._metadata = metadata
         self._values = values
-        self.keep_messages = bool(metadata)
+        self.keep_messages = bool(metadata) or timed
         """Whether `decode` needs the records' objects."""
 
     @property
@@ -214,7 +220,7 @@ class RecordDecoder:
         bad = [BadLine(kept[line.index], line.error, line.raw) for line in decoded.bad]
         bad += [BadLine(index, "the record has no value (a tombstone)", b"") for index in tombstones]
         frame = decoded.frame
-        if self._metadata:
+        if self.keep_messages:
             wrong = {line.index for line in decoded.bad} if counts is None else set[int]()
             good = [records.messages[kept[index]] for index in range(len(values)) if index not in wrong]
             frame = self._with_metadata(frame, good, counts)
@@ -229,14 +235,23 @@ class RecordDecoder:
             found = [_part(record, part) for record in records]
             if part == "key" and field.type == STRING:
                 found = [None if key is None else key.decode("utf-8", "replace") for key in found]
-            if counts is not None:
-                found = [value for value, count in zip(found, counts, strict=True) for _ in range(count)]
+            found = _repeated(found, counts)
             if part == "timestamp":
                 column = pl.Series(name, found, dtype=pl.Int64).cast(pl.Datetime("us", "UTC"))
             else:
                 column = pl.Series(name, found, dtype=self._schema.polars()[name])
             columns.append(column)
-        return frame.with_columns(columns).select(list(self._schema.names))
+        whole = frame.with_columns(columns).select(list(self._schema.names))
+        if not self._timed:
+            return whole
+        times = _repeated([_part(record, "timestamp") for record in records], counts)
+        timestamps = pl.Series(RECORD_TIMESTAMP, times, dtype=pl.Int64).cast(pl.Datetime("us", "UTC"))
+        return whole.with_columns(timestamps)
+
+
+def _repeated(values: list[Any], counts: Sequence[int] | None) -> list[Any]:
+    """A value per row, where records hold several."""
+    return values if counts is None else [v for v, count in zip(values, counts, strict=True) for _ in range(count)]
 
 
 def _part(record: Any, part: str) -> Any:

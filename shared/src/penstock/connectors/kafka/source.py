@@ -6,18 +6,18 @@ import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar, Final, Literal, TypeVar
+from typing import Any, ClassVar, Final, Literal, TypeVar, Unpack
 
 import msgspec
 
 from penstock.connectors import base
-from penstock.connectors.base import EventTime, Policy, Position, ReadContext, Split, SplitReader, WatermarkStrategy
-from penstock.connectors.declaring import declare, freeze, zone
+from penstock.connectors.base import Position, ReadContext, Split, SplitReader
+from penstock.connectors.declaring import SourceOptions, declare, freeze, zone
+from penstock.connectors.kafka.decoding import RECORD_TIMESTAMP
 from penstock.connectors.kafka.default_cluster import resolve
 from penstock.connectors.kafka.schema_registry import check_address, shown
 from penstock.errors import PipelineError, nearest
 from penstock.settings import KafkaSettings
-from penstock.times import Duration
 from penstock.types import BINARY, INT64, STRING, TIMESTAMP, ListType, Schema, StructType
 
 T = TypeVar("T")
@@ -40,10 +40,6 @@ class Source(base.Source[T]):
     Args:
         topic: must exist.
         schema: the columns of a row: dataclass, msgspec.Struct, pyarrow.Schema or Schema.
-        event_time: name of a timestamp column.
-        max_out_of_orderness: how much later than the newest row of its partition a row may come (`"0s"`).
-        watermarks: another strategy instead.
-        idle_after: how long a silent partition holds the watermark back; None: for ever.
         format: `json` (an object per record), `arrow` (a record is an Arrow IPC stream of rows), `csv` (a line per
             record, without header, columns in the order of the schema), `avro`, `raw` (the value as it is, in the only
             column that is no metadata, bytes or str).
@@ -53,13 +49,13 @@ class Source(base.Source[T]):
             datetime, or partition to offset (the first that is not read). Resolved once as well.
         metadata: what else of a record goes into which column of the schema: `key` (bytes or str), `headers` (list of
             structs `name: str, value: bytes`), `offset`, `partition` (int), `timestamp` (datetime).
-        bad_rows: `fail`, `skip` or `dead_letter`.
-        timezone: zone of naive timestamps in the data.
         registry: address of a Confluent schema registry: records carry the id of the Avro schema they were written with.
             With a login it is `https://user:password@host`.
         writer_schema: the Avro schema (JSON) that records were written with, where there is no registry.
         brokers: `host:port`, several separated by commas; the platform's Kafka if not given.
         security: how to reach another Kafka with TLS or a login.
+        **options: as at every source, see `SourceOptions`; `event_time=kafka.RECORD_TIMESTAMP` is the time that Kafka
+            has for each record.
 
     Raises:
         PipelineError: one of them does not fit.
@@ -67,16 +63,12 @@ class Source(base.Source[T]):
 
     kind: ClassVar[str] = "kafka"
     ends_on_request: ClassVar[bool] = True
-    schema: Schema
-    row_type: type[T] | None
-    event_time: EventTime | None
-    bad_rows: Policy
     topic: str
+    by_record_timestamp: bool
     format: SourceFormat
     start: Offsets
     end: Offsets | None
     metadata: Mapping[str, str]
-    timezone: str | None
     registry: str | None
     writer_schema: str | None
     brokers: str | None
@@ -87,35 +79,23 @@ class Source(base.Source[T]):
         topic: str,
         *,
         schema: type[T] | Any,
-        event_time: str | None = None,
-        max_out_of_orderness: Duration | None = None,
-        watermarks: WatermarkStrategy | None = None,
-        idle_after: Duration | None = None,
         format: str = "json",
         start: Offsets = "earliest",
         end: Offsets | None = None,
         metadata: Mapping[str, str] | None = None,
-        bad_rows: str = "fail",
-        timezone: str | None = None,
         registry: str | None = None,
         writer_schema: str | None = None,
         brokers: str | None = None,
         security: KafkaSettings | None = None,
+        **options: Unpack[SourceOptions],
     ) -> None:
         if not topic:
             raise PipelineError(f"{_WHAT}: the topic's name is empty")
         if format not in FORMATS:
             raise PipelineError(f"{_WHAT}: there is no format={format!r}; {nearest(format, FORMATS)}")
-        declared = declare(
-            _WHAT,
-            schema,
-            event_time=event_time,
-            max_out_of_orderness=max_out_of_orderness,
-            watermarks=watermarks,
-            idle_after=idle_after,
-            bad_rows=bad_rows,
-            timezone=timezone,
-        )
+        event_time = options.get("event_time")
+        hidden = event_time if isinstance(event_time, str) and event_time == RECORD_TIMESTAMP else None
+        declared = declare(_WHAT, schema, hidden, **options)
         _check_offsets(start, ("earliest", "latest"), "start")
         if end is not None:
             _check_offsets(end, ("latest",), "end")
@@ -128,16 +108,13 @@ class Source(base.Source[T]):
         _check_metadata(metadata or {}, declared.schema)
         freeze(
             self,
-            schema=declared.schema,
-            row_type=declared.row_type,
-            event_time=declared.event_time,
-            bad_rows=declared.bad_rows,
+            **vars(declared),
             topic=topic,
+            by_record_timestamp=hidden is not None,
             format=format,
             start=start,
             end=end,
             metadata=dict(metadata or {}),
-            timezone=timezone,
             registry=registry,
             writer_schema=writer_schema,
             brokers=brokers,

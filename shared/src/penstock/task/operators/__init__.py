@@ -24,6 +24,10 @@ def build_operator(node: logical.Node) -> Operator:
             from penstock.task.operators.columnar import ProjectOperator
 
             return ProjectOperator(node)
+        case logical.AssignEventTime():
+            from penstock.task.operators.event_time import EventTimeOperator
+
+            return EventTimeOperator(node)
         case logical.Filter():
             from penstock.task.operators.columnar import FilterOperator
 

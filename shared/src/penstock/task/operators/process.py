@@ -288,6 +288,8 @@ class KeyedProcessOperator(_ProcessBase):
         self._watermarks: GroupWatermarks
         self._firing: Iterator[tuple[Any, int]] | None = None
         """The rest of the timers that are due."""
+        self._left: Iterator[None] = iter(())
+        """The rest of the rows that `process` was given."""
         self._max_parallelism = 1
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
@@ -307,6 +309,20 @@ class KeyedProcessOperator(_ProcessBase):
         self._open_process(context)
 
     def process(self, frame: pl.DataFrame, output: Output) -> None:
+        self._finish()
+        self._left = self._processed(frame, output)
+        self.go_on()
+
+    def go_on(self) -> bool:
+        return next(self._left, self) is not self
+
+    def _finish(self) -> None:
+        """Nothing is left of the rows that came before."""
+        while self.go_on():
+            pass
+
+    def _processed(self, frame: pl.DataFrame, output: Output) -> Iterator[None]:
+        """Take the rows; others may run where it yields."""
         run, on_row, row = self._run, self._process.on_row, None
         try:
             for chunk in chunks_of(frame):
@@ -318,7 +334,9 @@ class KeyedProcessOperator(_ProcessBase):
                     marks = np.broadcast_to(self._watermarks.at_rows(chunk), chunk.height).tolist()
                     for (key, time, row), mark, carried in zip(rows, marks, _carried(chunk), strict=True):
                         if carried is not None and carried > run.mark:
-                            self._pass(carried)
+                            if self._backend.event_timers.earliest <= carried or self._watermarks.uneven:
+                                yield from self._fired_between(carried, output)
+                            run.mark = carried
                         run.key, run.time, run.watermark_us = key, time, mark
                         on_row(row, run)
                 if len(run.main.rows) >= FLUSH_ROWS:
@@ -330,13 +348,14 @@ class KeyedProcessOperator(_ProcessBase):
         self._flush(output)
         self._backend.maintain(frame.height)
 
-    def _pass(self, watermark: int) -> None:
+    def _fired_between(self, watermark: int, output: Output) -> Iterator[None]:
         """Between two rows event time comes to `watermark`."""
-        if self._backend.event_timers.earliest <= watermark or self._watermarks.uneven:
-            self._watermarks.advance(watermark)
-            for key, at in self._due_event_timers():
-                self._fire(key, at)
-        self._run.mark = watermark
+        self._watermarks.advance(watermark)
+        for number, (key, at) in enumerate(self._due_event_timers(), 1):
+            self._fire(key, at)
+            if number % FIRINGS_AT_ONCE == 0:
+                self._flush(output)
+                yield
 
     def _fire(self, key: Any, at: int) -> None:
         run = self._run
@@ -352,6 +371,7 @@ class KeyedProcessOperator(_ProcessBase):
 
     def fire_due(self, watermark: int, output: Output) -> bool:
         run = self._run
+        self._finish()
         if self._firing is None:
             if watermark <= run.mark:
                 return False  # rows have said so before: what they set since is due when time comes on
@@ -410,6 +430,7 @@ class KeyedProcessOperator(_ProcessBase):
         Rows emitted there have the timer's time as event time, or the first that is not behind the watermark: a wall
         clock says nothing about the time of events, but it must not make rows late.
         """
+        self._finish()
         run, timers = self._run, self._backend.processing_timers
         for run.key, at in timers.due(now_us):
             run.time = self._time_of_processing_timer(at)
@@ -431,4 +452,5 @@ class KeyedProcessOperator(_ProcessBase):
             raise raised(f"{self._where}.on_timer({from_micros(at)})", f"key {self._run.key!r}", error) from error
 
     def snapshot(self) -> OperatorSnapshot | None:
+        self._finish()
         return OperatorSnapshot(keyed=self._backend.freeze())

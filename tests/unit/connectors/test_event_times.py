@@ -1,0 +1,157 @@
+"""Event time in the forms in which data has it: read the same whatever it is, and what is none is a bad row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any
+
+import polars as pl
+import pytest
+
+from penstock import Pipeline, col
+from penstock.batches import EVENT_TIME
+from penstock.connectors import files, iterables, kafka
+from penstock.connectors.base import Fetched
+from penstock.errors import PipelineError
+from penstock.protocol.messages import OperatorMetrics
+from penstock.task.bad_rows import RowValidator
+from penstock.times import to_micros
+
+NOON = datetime(2026, 1, 31, 12, 0, 0, 123_000, tzinfo=UTC)
+SECONDS = to_micros(NOON) / 1_000_000
+
+
+@dataclass
+class Row:
+    at: datetime
+    day: date
+    text: str
+    other: str
+    s: float
+    ms: int
+    us: int
+    ns: int
+    flag: bool
+
+
+ROW = Row(
+    NOON, NOON.date(), "2026-01-31T13:00:00.123+01:00", "31.01.2026 13:00", SECONDS, to_micros(NOON) // 1_000,
+    to_micros(NOON), to_micros(NOON) * 1_000 + 999, True,
+)  # fmt: skip
+
+
+def read(row: Row, bad_rows: Any = "fail", **options: Any) -> tuple[list[int], list[str]]:
+    """The event times of the good rows, and why the others are none."""
+    source = iterables.Source([row], schema=Row, bad_rows=bad_rows, **options)
+    frame = pl.DataFrame([vars(row)], schema=source.schema.polars())
+    good, dead = RowValidator(source, OperatorMetrics()).judge(Fetched(frame), "s")
+    return good[EVENT_TIME].to_list(), [] if dead is None else dead["error"].to_list()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"event_time": "at"}, NOON),
+        ({"event_time": "day"}, datetime(2026, 1, 31, tzinfo=UTC)),
+        ({"event_time": "text"}, NOON),
+        (
+            {"event_time": "other", "time_format": "%d.%m.%Y %H:%M", "timezone": "Europe/Berlin"},
+            NOON.replace(microsecond=0),
+        ),
+        ({"event_time": "s", "time_unit": "s"}, NOON),
+        ({"event_time": "ms", "time_unit": "ms"}, NOON),
+        ({"event_time": "us", "time_unit": "us"}, NOON),
+        ({"event_time": "ns", "time_unit": "ns"}, NOON),
+        ({"event_time": col("ms") + 1, "time_unit": "ms"}, NOON.replace(microsecond=124_000)),
+        ({"event_time": col("at").dt.truncate("1h")}, NOON.replace(microsecond=0)),
+    ],
+)
+def test_every_form_is_the_same_moment(options: dict[str, Any], expected: datetime) -> None:
+    """Numbers by their unit, text by its format, anything else by an expression."""
+    assert read(ROW, **options) == ([to_micros(expected)], [])
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "reason"),
+    [
+        ({"text": "yesterday"}, {"event_time": "text"}, "event time text: 'yesterday' is not RFC 3339 .*time_format="),
+        ({"text": "2026-01-31T12:00:00"}, {"event_time": "text"}, "is not RFC 3339 .*timezone="),
+        ({"other": "31/01"}, {"event_time": "other", "time_format": "%d.%m.%Y %z"}, "is not text as %d"),
+        ({"ms": to_micros(NOON)}, {"event_time": "ms", "time_unit": "s"}, "years 1 to 9999; is it time_unit='s'"),
+        ({"ms": 2**63 - 1}, {"event_time": "ms", "time_unit": "ms"}, "years 1 to 9999"),
+        ({"s": float("nan")}, {"event_time": "s", "time_unit": "s"}, "years 1 to 9999"),
+        ({"s": None}, {"event_time": col("s"), "time_unit": "s"}, "event time s is null"),
+        ({"other": "x"}, {"event_time": col("other").str.to_datetime("%d.%m.%Y %H:%M")}, "event time .*to_datetime"),
+    ],
+)
+def test_what_is_no_time_is_a_bad_row(changes: dict[str, Any], options: dict[str, Any], reason: str) -> None:
+    """By the source's policy, with the value and what to do."""
+    row = Row(**{**vars(ROW), **changes})
+    times, dead = read(row, "dead_letter", **options)
+    assert times == []
+    (said,) = dead
+    assert pl.Series([said]).str.contains(reason).all(), said
+
+
+def test_rows_beside_a_bad_one_stay() -> None:
+    """Also where the user's own expression fails for the whole batch."""
+    rows = [{"other": "31.01.2026 12:00"}, {"other": "x"}, {"other": "31.01.2026 13:00"}]
+    event_time = col("other").str.to_datetime("%d.%m.%Y %H:%M")
+    schema = iterables.Source([ROW]).schema.select(["other"])
+    source = iterables.Source(rows, schema=schema, event_time=event_time, bad_rows="skip")
+    metrics = OperatorMetrics()
+    good, _ = RowValidator(source, metrics).judge(Fetched(pl.DataFrame(rows)), "s")
+    assert good["other"].to_list() == ["31.01.2026 12:00", "31.01.2026 13:00"]
+    assert (metrics.rows_in, metrics.bad_rows) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"event_time": "ms"}, "event_time ms is int64: say what it counts since 1970 with time_unit='s', 'ms'"),
+        ({"event_time": "s"}, "event_time s is float64: say what"),
+        ({"event_time": "ms", "time_unit": "millis"}, "no time_unit='millis'; there are|did you mean"),
+        ({"event_time": "flag"}, "event_time flag is boolean; it must be a timestamp, a date, text or a number"),
+        ({"event_time": "at", "time_unit": "ms"}, "time_unit= is for numbers; event_time at is timestamp"),
+        ({"event_time": "at", "time_format": "%H"}, "time_format= is for text"),
+        ({"event_time": "other", "time_format": "%d.%m.%Y"}, "has no offset from UTC; name the zone .* timezone="),
+        ({"event_time": 5}, "event_time= is the name of a column or an expression, got 5"),
+        ({"event_time": col("nowhere")}, "there is no column 'nowhere'"),
+        ({"time_unit": "ms"}, "time_unit= needs event_time="),
+        ({"evnt_time": "at"}, "no option 'evnt_time'; did you mean 'event_time'"),
+    ],
+)
+def test_what_cannot_be_is_refused_when_it_is_declared(options: dict[str, Any], message: str) -> None:
+    """At every source, by the name of the option."""
+    for make in (
+        lambda: iterables.Source([ROW], **options),
+        lambda: files.Source("x.jsonl", schema=Row, **options),
+        lambda: kafka.Source("topic", schema=Row, **options),
+    ):
+        with pytest.raises(PipelineError, match=message):
+            make()
+
+
+def test_the_column_stays_what_it_is_and_windows_go_by_the_time() -> None:
+    """What was read as a number is written as one."""
+    p = Pipeline("numbers")
+    rows = [{"user": "a", "ms": to_micros(NOON) // 1_000 + n * 400} for n in range(5)]
+    schema = iterables.Source([ROW]).schema.select(["ms"])
+    source = iterables.Source(rows, schema=schema, event_time="ms", time_unit="ms")
+    from penstock import count, tumbling
+
+    read = p.read(source)
+    assert [row["ms"] for row in read.collect().to_dicts()] == [row["ms"] for row in rows]
+    windows = read.with_columns(key=1).key_by("key").window(tumbling("1s")).agg(rows=count())
+    assert windows.collect()["rows"].to_list() == [3, 2]
+
+
+def test_the_plan_says_how_it_is_read() -> None:
+    """For whoever looks at `penstock plan`."""
+    source = iterables.Source([ROW], event_time="other", time_format="%d.%m.%Y %H:%M", timezone="Europe/Berlin")
+    assert source.event_time is not None
+    assert source.event_time.form.describe() == "other as %d.%m.%Y %H:%M in Europe/Berlin"
+    by_record = kafka.Source("topic", schema=Row, event_time=kafka.RECORD_TIMESTAMP)
+    assert by_record.event_time is not None
+    assert by_record.event_time.form.describe() == "record_timestamp"
