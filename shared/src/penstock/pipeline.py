@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.api.parameters import given_parameters
 from penstock.api.pipeline import DeclaredPipeline, importing
+from penstock.arguments import checked
 from penstock.errors import PipelineError, UsageError
 from penstock.graph.logical import LogicalPlan, Node, Read, Write
 from penstock.protocol.checkpoints import TOLERABLE_FAILED
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.settings import ClusterSettings
 
 
+@checked
 class Pipeline(DeclaredPipeline):
     """A named pipeline: sources, verbs, sinks. Building it checks it; nothing runs until it is asked to.
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar, cast
 
+from penstock.arguments import checked
 from penstock.errors import PipelineError
 from penstock.state.declarations import (
     ListState,
@@ -51,6 +52,7 @@ Row = TypeVar("Row")
 Emitted = TypeVar("Emitted", contravariant=True)
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class OutputTag(Generic[Row]):
     """Names a side output. Two tags are the same output if their names are equal.

@@ -67,6 +67,8 @@ def to_micros(moment: datetime) -> int:
     Raises:
         PipelineError: `moment` has no time zone.
     """
+    if not isinstance(moment, datetime):
+        raise PipelineError(f"{moment!r} is no moment; event time is a datetime in UTC: datetime(..., tzinfo=UTC)")
     if moment.tzinfo is None:
         raise PipelineError(f"{moment!r} has no time zone; event time is UTC: use datetime(..., tzinfo=UTC)")
     return (moment - _EPOCH) // _MICROSECOND

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from penstock.api.verbs import ColumnVerbs, StreamBase, process_node, returned_class
-from penstock.errors import PipelineError, nearest
+from penstock.api.verbs import ColumnVerbs, StreamBase, Verbs, process_node, returned_class
+from penstock.arguments import checked
+from penstock.errors import PipelineError
 from penstock.expressions import Expr, Operand, col, contains_aggregate, output_field
 from penstock.graph.logical import (
     As,
@@ -61,8 +62,16 @@ class Row:
         def __getattr__(self, name: str) -> Any: ...
 
 
+@checked
 class Stream(ColumnVerbs, Generic[T]):
     """A stream of rows `T`."""
+
+    def _instead(self, name: str) -> str:
+        if hasattr(KeyedStream, name):
+            return "the stream has no key; write .key_by(...) before it"
+        if hasattr(WindowedStream, name):
+            return "the stream has no windows; write .key_by(...).window(...) before it"
+        return super()._instead(name)
 
     def select(self, *exprs: Expr | str, **named: Operand) -> Stream[Row]:
         """Only these columns: names, expressions, or `name=expression`.
@@ -146,7 +155,8 @@ class Stream(ColumnVerbs, Generic[T]):
                 )
             if have.nullable and not field.nullable:
                 raise PipelineError(
-                    f"as_({row_type.__name__}): {field.name} may be null; declare it '| None' or use fill_null"
+                    f"as_({row_type.__name__}): {field.name} may be null; declare it '| None', use fill_null, "
+                    "or give schema= at the source, which then takes no row without it"
                 )
         extra = [name for name in self._node.schema.names if name not in schema]
         if extra:
@@ -192,8 +202,6 @@ class Stream(ColumnVerbs, Generic[T]):
 
     def process(self, process: Process[T, U]) -> Stream[U]:
         """Run a `Process`: rows in, any rows out, side outputs, operator state."""
-        if isinstance(process, KeyedProcess):
-            raise PipelineError(f"process: {type(process).__name__} is a KeyedProcess; it needs key_by before it")
         return Stream(self._pipeline, process_node(self, process))
 
     def side(self, tag: OutputTag[U]) -> Stream[U]:
@@ -201,6 +209,7 @@ class Stream(ColumnVerbs, Generic[T]):
         return Stream(self._pipeline, self._side_node(tag))
 
 
+@checked
 class SourceStream(Stream[T]):
     """A stream that comes straight from a source."""
 
@@ -215,18 +224,16 @@ class SourceStream(Stream[T]):
         return Stream(self._pipeline, self._derive(DeadLetters(), BAD_RECORD_SCHEMA, event_time=False))
 
 
+@checked
 class KeyedStream(StreamBase, Generic[T]):
     """A stream whose rows of one key meet in one subtask, in order. Column verbs belong before `key_by`."""
 
-    if not TYPE_CHECKING:
+    _what = "a stream with a key"
 
-        def __getattr__(self, name: str) -> NoReturn:
-            if name.startswith("_"):
-                raise AttributeError(name)
-            verbs = ("window", "agg", "reduce", "process")
-            if hasattr(Stream, name):
-                raise PipelineError(f"{name}: do it before key_by; after key_by there are {', '.join(verbs)}")
-            raise AttributeError(f"a keyed stream has no verb {name!r}; {nearest(name, verbs)}")
+    def _instead(self, name: str) -> str:
+        if hasattr(Stream, name):
+            return "do it before key_by; after key_by there are window, agg, reduce, process"
+        return super()._instead(name)
 
     def window(self, window: Window) -> WindowedStream[T]:
         """Cut the stream of each key into windows: `tumbling("10s")`, `sliding("1h", every="5m")`, `session("30m")`."""
@@ -255,13 +262,19 @@ class KeyedStream(StreamBase, Generic[T]):
 
     def process(self, process: KeyedProcess[T, U]) -> Stream[U]:
         """Run a `KeyedProcess`: state and timers per key."""
-        if not isinstance(process, KeyedProcess):
-            raise PipelineError(f"process: {type(process).__name__} is no KeyedProcess; after key_by only those run")
         return Stream(self._pipeline, process_node(self, process))
 
 
-class WindowedStream(Generic[T]):
+@checked
+class WindowedStream(Verbs, Generic[T]):
     """A keyed stream cut into windows, to be aggregated."""
+
+    _what = "a stream in windows"
+
+    def _instead(self, name: str) -> str:
+        if hasattr(Stream, name):
+            return "do it before key_by, or behind agg(...), which makes a stream of the windows' results"
+        return super()._instead(name)
 
     def __init__(self, keyed: KeyedStream[T], window: Window, late: OutputTag[Any] | None) -> None:
         self._keyed = keyed
@@ -304,6 +317,7 @@ class WindowedStream(Generic[T]):
         return result
 
 
+@checked
 class LateWindowedStream(WindowedStream[T]):
     """Windows that are corrected by late rows; their result is a stream of updates."""
 
@@ -325,23 +339,22 @@ class LateWindowedStream(WindowedStream[T]):
             return UpsertStream(self._keyed._pipeline, self._aggregate(aggregates, self._lateness_us))
 
 
+@checked
 class UpsertStream(ColumnVerbs):
     """A stream of updates: a row replaces the earlier one of its key (and window). It can be shaped and written.
 
     Aggregating, windowing or joining it is refused until updates can be retracted: it would count twice.
     """
 
-    if not TYPE_CHECKING:
+    _what = "a stream of updates"
 
-        def __getattr__(self, name: str) -> NoReturn:
-            if name.startswith("_"):
-                raise AttributeError(name)
-            if hasattr(Stream, name) or hasattr(KeyedStream, name):
-                raise PipelineError(
-                    f"{name}: this is a stream of updates (a row replaces an earlier one of its key), so {name} would "
-                    "count or keep outdated rows; write it, or aggregate with a window without allowed_lateness"
-                )
-            raise AttributeError(f"a stream of updates has no verb {name!r}")
+    def _instead(self, name: str) -> str:
+        if hasattr(Stream, name) or hasattr(KeyedStream, name):
+            return (
+                f"this is a stream of updates (a row replaces an earlier one of its key), so {name} would count or keep "
+                "outdated rows; write it, or aggregate with a window without allowed_lateness"
+            )
+        return super()._instead(name)
 
     def select(self, *exprs: Expr | str, **named: Operand) -> UpsertStream:
         """Only these columns; the key columns should be among them."""

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
+from penstock.api.process_checks import check_methods
+from penstock.arguments import checked
 from penstock.errors import PipelineError, nearest
 from penstock.expressions import Expr, Operand, col, contains_aggregate, lit, output_field, output_name
 from penstock.graph.logical import (
@@ -42,7 +44,33 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-class StreamBase:
+class NoSuchVerbError(PipelineError, AttributeError):
+    """What is asked of a stream is no verb of its kind."""
+
+
+class Verbs:
+    """Says of a verb that is not there what to write instead."""
+
+    _what = "a stream"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            raise NoSuchVerbError(f"{name}: {self._instead(name)}")
+
+    def _instead(self, name: str) -> str:
+        return f"{self._what} has no such verb; {nearest(name, verbs_of(type(self)))}"
+
+
+def verbs_of(kind: type) -> list[str]:
+    """The names of what a stream of this class can do."""
+    return [name for name in dir(kind) if not name.startswith("_")]
+
+
+@checked
+class StreamBase(Verbs):
     """What all streams share: the pipeline, the node, and the node's settings."""
 
     def __init__(self, pipeline: DeclaredPipeline, node: Node) -> None:
@@ -117,8 +145,18 @@ class StreamBase:
         )
 
     def write(self, sink: Sink) -> WrittenStream:
-        """Hand the rows to `sink`."""
+        """Hand the rows to `sink`.
+
+        Raises:
+            PipelineError: it cannot take rows of this schema, or another sink of the pipeline writes to its place.
+        """
         sink.check(self._node.schema, updates=self._node.updates)
+        for node in self._pipeline.plan:
+            if sink.place is not None and isinstance(node.operation, Write) and node.operation.sink.place == sink.place:
+                raise PipelineError(
+                    f"write: {sink.place} is written by {node.operator_id} already, and the rows of both would be mixed; "
+                    "write one stream there: a.union(b).write(...)"
+                )
         return WrittenStream(self._pipeline, self._derive(Write(sink), self._node.schema, self._node.row_type))
 
     def collect(self) -> pl.DataFrame:
@@ -152,6 +190,8 @@ class StreamBase:
 
 class WrittenStream(StreamBase):
     """The end of a stream in a sink; only its settings can be changed."""
+
+    _what = "the end of a stream in a sink"
 
 
 class ColumnVerbs(StreamBase):
@@ -193,6 +233,7 @@ class ColumnVerbs(StreamBase):
 
 def process_node(stream: StreamBase, process: Process[Any, Any] | KeyedProcess[Any, Any]) -> Node:
     check_process(process)
+    check_methods(process, event_time=stream._node.event_time)
     taken, given = process_types(process)
     wanted = schema_of(taken, f"process: {type(process).__name__}")
     for field in wanted:

@@ -334,6 +334,11 @@ class Sink(ABC):
     def guarantee(self) -> Guarantee:
         """The best this sink can give, before source and mode are considered."""
 
+    @property
+    def place(self) -> str | None:
+        """Where it writes, if no other sink of a pipeline may write there; None: several may share it."""
+        return None
+
     @abstractmethod
     def check(self, schema: Schema, *, updates: bool) -> None:
         """Raise `PipelineError` if rows of this schema cannot be written; `updates`: rows may replace earlier ones."""

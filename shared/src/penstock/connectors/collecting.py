@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import Collected, Guarantee, Prepared, WriteContext
 from penstock.connectors.declaring import freeze
@@ -34,6 +35,7 @@ class Sink(base.Sink):
     _owned: bool
     _committed: set[tuple[str, int, int]]
 
+    @checked
     def __init__(self, into: list[dict[str, Any]] | None = None) -> None:
         freeze(self, collected=Collected([] if into is None else into), _owned=into is None, _committed=set())
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
+from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import Guarantee, Prepared, WriteContext
 from penstock.connectors.declaring import freeze
@@ -29,6 +30,7 @@ class Sink(base.Sink):
     label: str
     stream: TextIO | None
 
+    @checked
     def __init__(self, *, label: str = "", stream: TextIO | None = None) -> None:
         freeze(self, label=label, stream=stream)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
+from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import (
     BadRow,
@@ -181,6 +182,7 @@ class Source(base.Source[T], Generic[T]):
     seed: int
     splits: int
 
+    @checked
     def __init__(
         self,
         content: Content[T] | Callable[[npt.NDArray[np.int64]], Any],
@@ -194,7 +196,7 @@ class Source(base.Source[T], Generic[T]):
         max_out_of_orderness: Duration | None = None,
         watermarks: WatermarkStrategy | None = None,
         idle_after: Duration | None = None,
-        bad_rows: str = "fail",
+        bad_rows: Policy = "fail",
         timezone: str | None = None,
     ) -> None:
         what = "generate.Source"

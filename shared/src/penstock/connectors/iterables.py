@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar, cast
 
+from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import (
     BadRow,
@@ -59,6 +60,7 @@ class Source(base.Source[T], Generic[T]):
     rate: float | None
     ends: bool
 
+    @checked
     def __init__(
         self,
         data: Iterable[T] | Iterable[Mapping[str, Any]] | Callable[[], Iterable[Any]],
@@ -70,7 +72,7 @@ class Source(base.Source[T], Generic[T]):
         max_out_of_orderness: Duration | None = None,
         watermarks: WatermarkStrategy | None = None,
         idle_after: Duration | None = None,
-        bad_rows: str = "fail",
+        bad_rows: Policy = "fail",
         timezone: str | None = None,
     ) -> None:
         what = "iterables.Source"

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.arguments import checked
 from penstock.connectors.declaring import freeze
 from penstock.connectors.generate import Content, random_bits, random_floats, random_integers
 from penstock.errors import PipelineError
@@ -97,6 +98,7 @@ class Person:
     extra: str
 
 
+@checked
 def bids(
     *,
     columns: Sequence[str] | None = None,
@@ -119,6 +121,7 @@ def bids(
     return content
 
 
+@checked
 def auctions(
     *,
     columns: Sequence[str] | None = None,

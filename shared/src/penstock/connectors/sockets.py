@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, TypeVar
 
+from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import (
     BadRow,
@@ -21,7 +22,7 @@ from penstock.connectors.base import (
     WatermarkStrategy,
 )
 from penstock.connectors.declaring import declare, freeze, zone
-from penstock.errors import ExternalError, PipelineError, nearest
+from penstock.errors import ExternalError, PipelineError
 from penstock.times import Duration, duration_us
 from penstock.types import Schema
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from penstock.connectors.formats.decoding import LineDecoder
 
 T = TypeVar("T")
+
+SocketFormat = Literal["jsonl", "csv"]
 
 _WAIT_S: Final = 0.05
 _RECEIVE_BYTES: Final = 1 << 20
@@ -59,30 +62,29 @@ class Source(base.Source[T], Generic[T]):
     bad_rows: Policy
     host: str
     port: int
-    format: str
+    format: SocketFormat
     retries: int
     retry_after_us: int
     timezone: str | None
 
+    @checked
     def __init__(
         self,
         host: str,
         port: int,
         *,
         schema: type[T] | Schema | pa.Schema,
-        format: str = "jsonl",
+        format: SocketFormat = "jsonl",
         retries: int = 0,
         retry_after: Duration = "1s",
         event_time: str | None = None,
         max_out_of_orderness: Duration | None = None,
         watermarks: WatermarkStrategy | None = None,
         idle_after: Duration | None = None,
-        bad_rows: str = "fail",
+        bad_rows: Policy = "fail",
         timezone: str | None = None,
     ) -> None:
         what = "sockets.Source"
-        if format not in ("jsonl", "csv"):
-            raise PipelineError(f"{what}: there is no format {format!r}; {nearest(format, ('jsonl', 'csv'))}")
         if not 0 < port < 65_536 or retries < 0:
             raise PipelineError(f"{what}: port= is 1 to 65535 (got {port}), retries= zero or more (got {retries})")
         declared = declare(

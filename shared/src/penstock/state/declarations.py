@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar, cast, overload
 
+from penstock.arguments import checked
 from penstock.errors import IncompatibleStateError, PipelineError, UsageError
 from penstock.times import Duration, duration_us
 
@@ -60,6 +61,7 @@ class ValueState(State, Generic[T]):
 
     kind = "value"
 
+    @checked
     def __init__(self, value_type: type[T], *, ttl: Duration | None = None) -> None:
         super().__init__(value_type, ttl=ttl)
 
@@ -85,6 +87,7 @@ class ListState(State, Generic[T]):
 
     kind = "list"
 
+    @checked
     def __init__(self, element_type: type[T], *, ttl: Duration | None = None) -> None:
         super().__init__(element_type, ttl=ttl)
 
@@ -110,6 +113,7 @@ class MapState(State, Generic[K, V]):
 
     kind = "map"
 
+    @checked
     def __init__(self, key_type: type[K], value_type: type[V], *, ttl: Duration | None = None) -> None:
         super().__init__(key_type, value_type, ttl=ttl)
 
@@ -155,6 +159,7 @@ class ReducingState(State, Generic[T]):
 
     kind = "reducing"
 
+    @checked
     def __init__(self, function: Callable[[T, T], T], value_type: type[T], *, ttl: Duration | None = None) -> None:
         super().__init__(value_type, ttl=ttl)
         self.function = function
@@ -182,6 +187,7 @@ class OperatorListState(State, Generic[T]):
     kind = "operator_list"
     keyed = False
 
+    @checked
     def __init__(self, element_type: type[T]) -> None:
         super().__init__(element_type)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.arguments import checked
 from penstock.settings import KafkaSettings, load_settings
 
 
@@ -18,6 +19,7 @@ class _Platform:
 _platform = _Platform()
 
 
+@checked
 def use_cluster(settings: KafkaSettings, name: str = "local") -> None:
     """Make this the Kafka of sinks and sources that name no brokers, in this process; `name` is the cluster's."""
     _platform.settings = settings
