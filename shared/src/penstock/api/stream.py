@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from penstock.api.verbs import ColumnVerbs, StreamBase, Verbs, process_node, returned_class
 from penstock.arguments import checked
+from penstock.connectors.base import Row
 from penstock.errors import PipelineError
 from penstock.expressions import Expr, Operand, col, contains_aggregate, output_field
 from penstock.graph.logical import (
@@ -52,14 +53,6 @@ U = TypeVar("U")
 
 BAD_RECORD_SCHEMA = Schema((Field("error", STRING), Field("raw", BINARY), Field("where", STRING)))
 """Columns of `dead_letters()`: what was wrong, the record as it came, and where it stood."""
-
-
-class Row:
-    """A row of a stream that has no class of the user: its columns are attributes."""
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any: ...
 
 
 @checked
@@ -131,9 +124,20 @@ class Stream(ColumnVerbs, Generic[T]):
         node = self._derive(MapRows(function, flat=True), schema_of(row_type, "flat_map"), row_type)
         return Stream(self._pipeline, node)
 
+    @overload
+    def map_batches(self, function: Callable[[pa.RecordBatch], pa.RecordBatch]) -> Stream[T]: ...
+    @overload
+    def map_batches(self, function: Callable[[pa.RecordBatch], pa.RecordBatch], *, returns: type[U]) -> Stream[U]: ...
+    @overload
     def map_batches(
-        self, function: Callable[[pa.RecordBatch], pa.RecordBatch], *, returns: type[U] | Schema | object | None = None
-    ) -> Stream[U]:
+        self, function: Callable[[pa.RecordBatch], pa.RecordBatch], *, returns: Schema | pa.Schema
+    ) -> Stream[Row]: ...
+    def map_batches(
+        self,
+        function: Callable[[pa.RecordBatch], pa.RecordBatch],
+        *,
+        returns: type[Any] | Schema | pa.Schema | None = None,
+    ) -> Stream[Any]:
         """An Arrow record batch in, one out: models, numpy, anything vectorised.
 
         Args:

@@ -10,15 +10,29 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, runtime_checkable
 
 from penstock.errors import ExternalError
 from penstock.types import Schema
 
 if TYPE_CHECKING:
     import polars as pl
+    from typing_extensions import TypeVar
 
-T = TypeVar("T")
+    T = TypeVar("T", default="Row")
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")  # Python 3.11 knows no defaults; what has no class of the user is `Row` to editors
+
+
+class Row:
+    """A row of a stream that has no class of the user: its columns are attributes."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
 
 Guarantee = Literal["exactly-once", "at-least-once", "none"]
 Policy = Literal["fail", "skip", "dead_letter"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, cast
 
 from penstock.arguments import checked
 from penstock.connectors import base
@@ -23,6 +23,7 @@ from penstock.connectors.base import (
     Position,
     ReadContext,
     Split,
+    T,
     WatermarkStrategy,
 )
 from penstock.connectors.declaring import declare, freeze
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import polars as pl
     import pyarrow as pa
-
-T = TypeVar("T")
 
 
 # -- content ------------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypedDict, Unpack, cast, overload
 
 from penstock.arguments import checked
 from penstock.connectors import base
@@ -18,6 +18,7 @@ from penstock.connectors.base import (
     Position,
     ReadContext,
     Split,
+    T,
     WatermarkStrategy,
 )
 from penstock.connectors.columns import FrameBuilder
@@ -30,10 +31,21 @@ from penstock.types import Schema, is_row_class
 if TYPE_CHECKING:
     import pyarrow as pa
 
-T = TypeVar("T")
-
 _SLICE_MS: Final = 20
 _SPLIT: Final = Split("rows")
+
+
+class _Options(TypedDict, total=False):
+    """What else the source takes; see its constructor."""
+
+    bounded: bool
+    rate: float | None
+    event_time: str | None
+    max_out_of_orderness: Duration | None
+    watermarks: WatermarkStrategy | None
+    idle_after: Duration | None
+    bad_rows: Policy
+    timezone: str | None
 
 
 @dataclass(frozen=True, init=False, eq=False)
@@ -60,6 +72,22 @@ class Source(base.Source[T], Generic[T]):
     rate: float | None
     ends: bool
 
+    @overload
+    def __init__(
+        self,
+        data: Iterable[Mapping[str, Any]] | Callable[[], Iterable[Mapping[str, Any]]],
+        *,
+        schema: type[T] | Schema | pa.Schema,
+        **options: Unpack[_Options],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        data: Iterable[T] | Callable[[], Iterable[T]],
+        *,
+        schema: type[T] | Schema | pa.Schema | None = None,
+        **options: Unpack[_Options],
+    ) -> None: ...
     @checked
     def __init__(
         self,

@@ -133,6 +133,7 @@ def auctions(
     return _AuctionContent(Auction, columns, _Times(interval, start, out_of_orderness), "auctions")
 
 
+@checked
 def people(
     *,
     columns: Sequence[str] | None = None,

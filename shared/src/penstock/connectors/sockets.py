@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal
 
 from penstock.arguments import checked
 from penstock.connectors import base
@@ -19,6 +19,7 @@ from penstock.connectors.base import (
     Position,
     ReadContext,
     Split,
+    T,
     WatermarkStrategy,
 )
 from penstock.connectors.declaring import declare, freeze, zone
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.connectors.formats.decoding import LineDecoder
-
-T = TypeVar("T")
 
 SocketFormat = Literal["jsonl", "csv"]
 

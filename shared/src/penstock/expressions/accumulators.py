@@ -51,8 +51,10 @@ class Accumulator(ABC, Generic[A, R]):
         """The accumulator of no rows."""
 
     @abstractmethod
-    def add(self, accumulator: A, *values: Any) -> A:
-        """The accumulator with one more row's values (None where the column is null)."""
+    def add(
+        self, accumulator: A, /, *values: Any, **unused: Any
+    ) -> A:  # so that one may take (accumulator, value: float)
+        """The accumulator with one more row's values (None where the column is null), as many as columns are given."""
 
     @abstractmethod
     def merge(self, left: A, right: A) -> A:

@@ -30,6 +30,7 @@ def lit(value: Value) -> Expr:
     return Expr(literal(value, "lit"))
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class When:
     """A condition that waits for its value: `when(condition).then(value)`."""
@@ -42,6 +43,7 @@ class When:
         return Then(Case((*self._branches, (self._condition, _branch_value(value, "then")))))
 
 
+@checked
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Then(Expr):
     """A conditional expression, null where no condition holds, to which more branches can be added."""

@@ -10,11 +10,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal
 
 from penstock.arguments import checked
 from penstock.connectors import base
-from penstock.connectors.base import EventTime, Guarantee, Policy, Position, ReadContext, Split, WatermarkStrategy
+from penstock.connectors.base import EventTime, Guarantee, Policy, Position, ReadContext, Split, T, WatermarkStrategy
 from penstock.connectors.declaring import declare, freeze, zone
 from penstock.connectors.formats.names import Format, format_of, is_compressed
 from penstock.connectors.pacing import Pace, checked_rate
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.connectors.files.reading import Content, TextFile
-
-T = TypeVar("T")
 
 _HEAD_BYTES = 1 << 20
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")

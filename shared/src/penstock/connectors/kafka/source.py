@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar, Final, Literal, TypeVar
+from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
 from penstock.arguments import checked
 from penstock.connectors import base
-from penstock.connectors.base import EventTime, Policy, Position, ReadContext, Split, SplitReader, WatermarkStrategy
+from penstock.connectors.base import EventTime, Policy, Position, ReadContext, Split, SplitReader, T, WatermarkStrategy
 from penstock.connectors.declaring import declare, freeze, zone
 from penstock.connectors.kafka.default_cluster import resolve
 from penstock.connectors.kafka.schema_registry import check_address, shown
@@ -19,8 +19,6 @@ from penstock.errors import PipelineError, nearest
 from penstock.settings import KafkaSettings
 from penstock.times import Duration
 from penstock.types import BINARY, INT64, STRING, TIMESTAMP, ListType, Schema, StructType
-
-T = TypeVar("T")
 
 SourceFormat = Literal["json", "arrow", "csv", "avro", "raw"]
 Offsets = str | datetime | Mapping[int, int]
