@@ -19,8 +19,6 @@ from penstock.expressions.surface import Expr, Operand, as_node, literal
 @checked
 def col(name: str) -> Expr:
     """The value of a column."""
-    if not isinstance(name, str):
-        raise PipelineError(f"col: a column has a name, got {name!r}")
     return Expr(Column(name))
 
 
@@ -115,8 +113,6 @@ def aggregate(accumulator: Accumulator[Any, Any], *values: Expr | str) -> Expr:
     Raises:
         PipelineError: the accumulator does not declare its types, or no column is given.
     """
-    if not isinstance(accumulator, Accumulator):
-        raise PipelineError(f"aggregate: need an instance of an Accumulator class, got {accumulator!r}")
     result_type(accumulator)
     if not values:
         raise PipelineError(f"aggregate: {type(accumulator).__name__} needs at least one column")
