@@ -69,7 +69,8 @@ class Pipeline(DeclaredPipeline):
             PenstockError: the job failed; the error is what its code or the engine raised.
 
         Example:
-            >>> p.run(directory="state", resume=True).state
+            >>> written = bids.write(files.Sink("out"))
+            >>> p.run(directory="state", checkpoint_interval="1s").state
             'FINISHED'
         """
         from penstock.coordination.job_progress import JobProgress, JobResult
@@ -133,8 +134,9 @@ class Pipeline(DeclaredPipeline):
             PenstockError: the cluster refuses it.
 
         Example:
-            >>> job = p.submit("production.toml", parallelism=4)
-            >>> job.wait().state
+            >>> job = p.submit("production.toml", parallelism=4)  # doctest: +SKIP
+            >>> job.wait().state  # doctest: +SKIP
+            'FINISHED'
         """
         from penstock.client.cluster import Cluster, Job
         from penstock.submission.application import ApplicationSpec, prepare_loaded, restored

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import inspect
 import re
-import sys
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import numpy as np
 import pytest
+from public_api import public
 
 import penstock
 from penstock import Accumulator, KeyedProcess, OutputTag, Pipeline, PipelineError, Process, col, tumbling
@@ -58,10 +57,7 @@ class Sum(Accumulator[int, int]):
         return accumulator
 
 
-CONNECTORS = ("collecting", "console", "files", "generate", "iterables", "kafka", "nexmark", "sockets")
-OF_THE_USER = ("Accumulator", "Context", "KeyedContext", "KeyedProcess", "Process", "PeriodicWatermarks", "OpenContext")
-"""Classes that users derive from or are given: Penstock calls them."""
-RUN = ("run", "submit", "collect", "rows_of")
+RUN = ("run", "submit", "collect")
 """What does more than declare: called with wrong arguments only."""
 WRONG: tuple[Any, ...] = (
     None,
@@ -104,38 +100,8 @@ SAMPLES: dict[Any, Any] = {
 }  # fmt: skip
 
 
-def public() -> Iterator[tuple[str, Any]]:
-    """What users call, by name: functions, constructors, and verbs of what these give."""
-    for name in penstock.__all__:
-        if name not in OF_THE_USER:
-            yield from members(name, getattr(penstock, name))
-    for module in CONNECTORS:
-        home = importlib.import_module(f"penstock.connectors.{module}")
-        for name, value in vars(home).items():
-            own = getattr(value, "__module__", "").startswith(home.__name__)
-            called = name in ("Source", "Sink") or (inspect.isfunction(value) and not name.startswith(("_", "random_")))
-            if own and called and name in getattr(home, "__all__", [name]):
-                yield f"{module}.{name}", value
-    surface = sys.modules["penstock.expressions.namespaces"], sys.modules["penstock.expressions.constructors"]
-    for kind, where in [(k, m) for k in INSTANCES for m in (*surface, sys.modules["penstock.api.stream"])]:
-        if hasattr(where, kind) and kind not in penstock.__all__:
-            yield from members(kind, getattr(where, kind))
-
-
-def members(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if not isinstance(value, type):
-        yield name, value
-        return
-    if name not in INSTANCES and not issubclass(value, BaseException) and name != "Row":
-        yield name, value
-    for member in dir(value):
-        if name in INSTANCES and not member.startswith("_") and inspect.isfunction(getattr(value, member)):
-            yield f"{name}.{member}", getattr(value, member)
-    if name == "Pipeline":
-        yield name, value
-
-
-PUBLIC = dict(public())
+PUBLIC = {name: value for name, value in public() if not name.startswith("generate.random_")}
+"""What declares; `random_integers` and its like are called for every batch, by functions of users."""
 
 
 def arguments_of(function: Any) -> list[tuple[inspect.Parameter, Any]]:

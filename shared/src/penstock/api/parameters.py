@@ -19,6 +19,10 @@ def param(name: str, default: T) -> T:
 
     Raises:
         UsageError: the value given cannot be read as that type.
+
+    Example:
+        >>> param("days", 7)
+        7
     """
     _asked[name] = default
     if name not in _given:

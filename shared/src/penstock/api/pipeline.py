@@ -37,7 +37,13 @@ class DeclaredPipeline:
 
     @checked
     def read(self, source: Source[T]) -> SourceStream[T]:
-        """The rows of `source` as a stream."""
+        """The rows of `source` as a stream.
+
+        Example:
+            >>> bids = p.read(files.Source("bids.jsonl", schema=Bid, event_time="at"))
+            >>> bids.schema.names
+            ('auction', 'price', 'at', 'tags')
+        """
         row_type: type[Any] = source.row_type or row_class(source.schema)
         node = self._add(Read(source), (), source.schema, row_type, event_time=source.event_time is not None)
         return SourceStream(self, node)

@@ -87,6 +87,9 @@ class StreamBase(Verbs):
 
         Raises:
             PipelineError: another operator has this uid.
+
+        Example:
+            >>> totals = bids.key_by("auction").agg(bids=count()).uid("totals")
         """
         if not uid or "/" in uid:
             raise PipelineError(f"uid: {uid!r} is no name; use a short word without '/'")
@@ -98,19 +101,31 @@ class StreamBase(Verbs):
         return self
 
     def parallelism(self, parallelism: int) -> Self:
-        """How many subtasks the operator has, whatever the job's parallelism is."""
+        """How many subtasks the operator has, whatever the job's parallelism is.
+
+        Example:
+            >>> dear = bids.filter(col("price") > 100).parallelism(4)
+        """
         if parallelism < 1:
             raise PipelineError(f"parallelism: must be 1 or more, got {parallelism}")
         self._operator("parallelism").parallelism = parallelism
         return self
 
     def slot_group(self, name: str) -> Self:
-        """Operators of different groups never share a slot."""
+        """Operators of different groups never share a slot.
+
+        Example:
+            >>> totals = bids.key_by("auction").agg(bids=count()).slot_group("heavy")
+        """
         self._operator("slot_group").slot_group = name
         return self
 
     def chain(self, chainable: bool) -> Self:
-        """`chain(False)` puts the operator behind an exchange of its own."""
+        """`chain(False)` puts the operator behind an exchange of its own.
+
+        Example:
+            >>> dear = bids.filter(col("price") > 100).chain(False)
+        """
         self._operator("chain").chainable = chainable
         return self
 
@@ -149,6 +164,11 @@ class StreamBase(Verbs):
 
         Raises:
             PipelineError: it cannot take rows of this schema, or another sink of the pipeline writes to its place.
+
+        Example:
+            >>> written = bids.write(files.Sink("out", format="parquet"))
+            >>> p.run().state
+            'FINISHED'
         """
         sink.check(self._node.schema, updates=self._node.updates)
         for node in self._pipeline.plan:
@@ -170,7 +190,9 @@ class StreamBase(Verbs):
             PenstockError: the pipeline or its code failed.
 
         Example:
-            >>> p.read(files.Source("bids.jsonl", schema=Bid)).filter(col("price") > 100).collect()
+            >>> p.read(files.Source("bids.jsonl", schema=Bid)).filter(col("price") > 100).drop("at", "tags").collect()
+            shape: (2, 2)
+            ...
         """
         return self._pipeline.rows_of(self._node)
 

@@ -18,6 +18,10 @@ def tumbling(size: Duration, *, offset: Duration = "0s") -> TumblingWindow:
 
     Raises:
         PipelineError: a duration is none, or the offset is as large as the window.
+
+    Example:
+        >>> bids.key_by("auction").window(tumbling("1m")).agg(bids=count()).collect().height
+        3
     """
     size_us = duration_us(size, "tumbling", positive=True)
     return TumblingWindow(size_us, _offset_us(offset, size_us, "tumbling"))
@@ -30,6 +34,10 @@ def sliding(size: Duration, every: Duration, *, offset: Duration = "0s") -> Slid
     Raises:
         PipelineError: `every` is larger than `size`, so that rows would belong to no window, or the offset is as large
             as `every`.
+
+    Example:
+        >>> bids.key_by("auction").window(sliding("1m", every="30s")).agg(bids=count()).collect().height
+        6
     """
     size_us = duration_us(size, "sliding", positive=True)
     slide_us = duration_us(every, "sliding: every", positive=True)
@@ -43,7 +51,12 @@ def sliding(size: Duration, every: Duration, *, offset: Duration = "0s") -> Slid
 
 @checked
 def session(gap: Duration) -> SessionWindow:
-    """Per key, one window per burst of rows: it ends `gap` behind its last row."""
+    """Per key, one window per burst of rows: it ends `gap` behind its last row.
+
+    Example:
+        >>> bids.key_by("auction").window(session("30s")).agg(bids=count()).collect().height
+        3
+    """
     return SessionWindow(duration_us(gap, "session", positive=True))
 
 

@@ -27,6 +27,14 @@ class Sink(base.Sink):
 
     Args:
         into: a list to append to; a new one if not given.
+
+    Example:
+        >>> sink = collecting.Sink()
+        >>> written = bids.select("auction", "price").write(sink)
+        >>> p.run().state
+        'FINISHED'
+        >>> sink.rows[0]
+        {'auction': 1, 'price': 50.0}
     """
 
     kind: ClassVar[str] = "collecting"

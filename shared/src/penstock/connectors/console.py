@@ -24,6 +24,15 @@ class Sink(base.Sink):
     Args:
         label: stands before every row.
         stream: standard output if not given.
+
+    Example:
+        >>> written = bids.select("auction", "price").write(console.Sink(label="bid"))
+        >>> p.run().state
+        bid> {"auction":1,"price":50.0}
+        bid> {"auction":2,"price":250.0}
+        bid> {"auction":1,"price":120.0}
+        bid> {"auction":2,"price":80.0}
+        'FINISHED'
     """
 
     kind: ClassVar[str] = "console"

@@ -112,6 +112,10 @@ def random_bits(numbers: npt.NDArray[np.int64], seed: int, stream: int = 0) -> n
     """64 random bits per row number: SplitMix64 of number, seed and stream. Other streams are independent.
 
     Vigna's finaliser; the golden-ratio increment makes neighbouring numbers unrelated.
+
+    Example:
+        >>> bool(np.all(generate.random_bits(np.arange(3), seed=1) == generate.random_bits(np.arange(3), seed=1)))
+        True
     """
     import numpy as np
 
@@ -134,6 +138,11 @@ def random_integers(
     """An integer from 0 to `below` - 1 (under 2**31, one bound or one per row) per row number.
 
     Scales 32 of the 64 bits instead of dividing (Lemire): several times faster, with a bias below 2**-32 * `below`.
+
+    Example:
+        >>> dice = generate.random_integers(np.arange(1_000), seed=1, stream=0, below=6) + 1
+        >>> int(dice.min()), int(dice.max())
+        (1, 6)
     """
     import numpy as np
 
@@ -144,7 +153,13 @@ def random_integers(
 
 
 def random_floats(numbers: npt.NDArray[np.int64], seed: int, stream: int) -> npt.NDArray[np.float64]:
-    """A float in [0, 1) per row number."""
+    """A float in [0, 1) per row number.
+
+    Example:
+        >>> prices = generate.random_floats(np.arange(1_000), seed=1, stream=0) * 100
+        >>> bool((prices >= 0).all() and (prices < 100).all())
+        True
+    """
     import numpy as np
 
     return np.multiply(random_bits(numbers, seed, stream) >> np.uint64(11), 2.0**-53, dtype=np.float64)
@@ -168,6 +183,14 @@ class Source(base.Source[T], Generic[T]):
         splits: how many readers can work at once; row n is in split n modulo `splits`.
         event_time, max_out_of_orderness, watermarks, idle_after, bad_rows, timezone: as at every source; a Nexmark
             content brings its own event time.
+
+    Example:
+        >>> p.read(generate.Source(nexmark.bids(), rows=1_000)).collect().height
+        1000
+        >>> def numbered(numbers):
+        ...     return {"auction": numbers, "price": numbers * 0.5}
+        >>> p.read(generate.Source(numbered, schema=Total, rows=3)).collect().rows()
+        [(0, 0.0), (1, 0.5), (2, 1.0)]
     """
 
     kind: ClassVar[str] = "generate"

@@ -60,6 +60,12 @@ class Source(base.Source[T], Generic[T]):
         bounded: False if the iterable never ends.
         rate: rows per second.
         event_time, max_out_of_orderness, watermarks, idle_after, bad_rows, timezone: as at every source.
+
+    Example:
+        >>> p.read(iterables.Source([Total(1, 2.5), Total(2, 3.0)])).collect().rows()
+        [(1, 2.5), (2, 3.0)]
+        >>> p.read(iterables.Source([{"auction": 1, "price": 2.5}], schema=Total)).collect().rows()
+        [(1, 2.5)]
     """
 
     kind: ClassVar[str] = "iterables"

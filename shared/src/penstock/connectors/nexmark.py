@@ -115,6 +115,10 @@ def bids(
         out_of_orderness: event times lie up to that much before the time of their event, uniformly.
         interval: between two events of any kind (Nexmark's default is 10,000 events per second).
         start: of the first event.
+
+    Example:
+        >>> p.read(generate.Source(nexmark.bids(columns=["auction", "price", "at"]), rows=100)).schema.names
+        ('auction', 'price', 'at')
     """
     content = _BidContent(Bid, columns, _Times(interval, start, out_of_orderness), f"bids{_keys(keys)}")
     freeze(content, keys=keys)
@@ -129,7 +133,12 @@ def auctions(
     interval: Duration = "100us",
     start: datetime = START,
 ) -> Content[Auction]:
-    """Auctions; parameters as for `bids`."""
+    """Auctions; parameters as for `bids`.
+
+    Example:
+        >>> p.read(generate.Source(nexmark.auctions(columns=["id", "seller", "at"]), rows=100)).collect().height
+        100
+    """
     return _AuctionContent(Auction, columns, _Times(interval, start, out_of_orderness), "auctions")
 
 
@@ -141,7 +150,12 @@ def people(
     interval: Duration = "100us",
     start: datetime = START,
 ) -> Content[Person]:
-    """Persons; parameters as for `bids`."""
+    """Persons; parameters as for `bids`.
+
+    Example:
+        >>> p.read(generate.Source(nexmark.people(columns=["id", "city", "at"]), rows=100)).collect().height
+        100
+    """
     return _PersonContent(Person, columns, _Times(interval, start, out_of_orderness), "people")
 
 

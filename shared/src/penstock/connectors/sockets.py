@@ -52,6 +52,9 @@ class Source(base.Source[T], Generic[T]):
             the server closes the connection, otherwise it never does.
         retry_after: pause before each of them.
         event_time, max_out_of_orderness, watermarks, idle_after, bad_rows, timezone: as at every source.
+
+    Example:
+        >>> lines = p.read(sockets.Source("localhost", 7000, schema=Bid, retries=3))
     """
 
     kind: ClassVar[str] = "sockets"

@@ -57,6 +57,15 @@ class ValueState(State, Generic[T]):
     Args:
         value_type: type of the value: a scalar, dataclass, `msgspec.Struct`, or list or dict of such.
         ttl: how long a value lives after it was written, in processing time; it is never returned after that.
+
+    Example:
+        >>> class Each(KeyedProcess[Bid, Total]):
+        ...     highest = ValueState(float, ttl="1h")
+        ...     def on_row(self, row, ctx):
+        ...         self.highest.set(max(row.price, self.highest.get(default=0.0)))
+        ...         ctx.emit(Total(row.auction, self.highest.get(default=0.0)))
+        >>> bids.key_by("auction").process(Each()).collect().rows()
+        [(1, 50.0), (2, 250.0), (1, 120.0), (2, 250.0)]
     """
 
     kind = "value"
@@ -83,7 +92,17 @@ class ValueState(State, Generic[T]):
 
 
 class ListState(State, Generic[T]):
-    """A list of values per key; with a time to live, each element has its own."""
+    """A list of values per key; with a time to live, each element has its own.
+
+    Example:
+        >>> class Each(KeyedProcess[Bid, Total]):
+        ...     prices = ListState(float)
+        ...     def on_row(self, row, ctx):
+        ...         self.prices.add(row.price)
+        ...         ctx.emit(Total(row.auction, sum(self.prices.get())))
+        >>> bids.key_by("auction").process(Each()).collect().rows()
+        [(1, 50.0), (2, 250.0), (1, 170.0), (2, 330.0)]
+    """
 
     kind = "list"
 
@@ -109,7 +128,18 @@ class ListState(State, Generic[T]):
 
 
 class MapState(State, Generic[K, V]):
-    """A dictionary per key; with a time to live, each entry has its own."""
+    """A dictionary per key; with a time to live, each entry has its own.
+
+    Example:
+        >>> class Each(KeyedProcess[Bid, Total]):
+        ...     seen = MapState(str, int)
+        ...     def on_row(self, row, ctx):
+        ...         for tag in row.tags:
+        ...             self.seen.set(tag, self.seen.get(tag, default=0) + 1)
+        ...         ctx.emit(Total(row.auction, len(list(self.seen.keys()))))
+        >>> bids.key_by("auction").process(Each()).collect().rows()
+        [(1, 1.0), (2, 0.0), (1, 3.0), (2, 1.0)]
+    """
 
     kind = "map"
 
@@ -155,7 +185,17 @@ class MapState(State, Generic[K, V]):
 
 
 class ReducingState(State, Generic[T]):
-    """One value per key, into which `function` folds every added one: `function(old, added)`."""
+    """One value per key, into which `function` folds every added one: `function(old, added)`.
+
+    Example:
+        >>> class Each(KeyedProcess[Bid, Total]):
+        ...     highest = ReducingState(max, float)
+        ...     def on_row(self, row, ctx):
+        ...         self.highest.add(row.price)
+        ...         ctx.emit(Total(row.auction, self.highest.get(default=0.0)))
+        >>> bids.key_by("auction").process(Each()).collect().rows()
+        [(1, 50.0), (2, 250.0), (1, 120.0), (2, 250.0)]
+    """
 
     kind = "reducing"
 
@@ -182,7 +222,17 @@ class ReducingState(State, Generic[T]):
 
 
 class OperatorListState(State, Generic[T]):
-    """A list per subtask, without key. When the parallelism changes, its elements are dealt out anew."""
+    """A list per subtask, without key. When the parallelism changes, its elements are dealt out anew.
+
+    Example:
+        >>> class Each(Process[Bid, Total]):
+        ...     prices = OperatorListState(float)
+        ...     def on_row(self, row, ctx):
+        ...         self.prices.add(row.price)
+        ...         ctx.emit(Total(row.auction, sum(self.prices.get())))
+        >>> bids.process(Each()).collect().rows()
+        [(1, 50.0), (2, 300.0), (1, 420.0), (2, 500.0)]
+    """
 
     kind = "operator_list"
     keyed = False
@@ -209,7 +259,17 @@ class OperatorListState(State, Generic[T]):
 
 
 class UnionListState(OperatorListState[T]):
-    """A list per subtask; after a restore every subtask gets the elements of all of them."""
+    """A list per subtask; after a restore every subtask gets the elements of all of them.
+
+    Example:
+        >>> class Each(Process[Bid, Total]):
+        ...     prices = UnionListState(float)
+        ...     def on_row(self, row, ctx):
+        ...         self.prices.add(row.price)
+        ...         ctx.emit(Total(row.auction, sum(self.prices.get())))
+        >>> bids.process(Each()).collect().rows()
+        [(1, 50.0), (2, 300.0), (1, 420.0), (2, 500.0)]
+    """
 
     kind = "union_list"
 

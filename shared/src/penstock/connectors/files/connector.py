@@ -56,6 +56,11 @@ class Source(base.Source[T], Generic[T]):
 
     Raises:
         PipelineError: something of it does not fit.
+
+    Example:
+        >>> bids = p.read(files.Source("bids.jsonl", schema=Bid, event_time="at", max_out_of_orderness="5s"))
+        >>> bids.collect().height
+        4
     """
 
     kind: ClassVar[str] = "files"
@@ -240,6 +245,13 @@ class Sink(base.Sink):
             its own, `replace` removes them. A job that is resumed never removes anything visible.
         format: `jsonl`, `csv`, `parquet` or `arrow`. JSON has no NaN and no infinity: they are written as null.
         delimiter, null: of CSV.
+
+    Example:
+        >>> written = bids.select("auction", "price").write(files.Sink("out", format="csv"))
+        >>> p.run().state
+        'FINISHED'
+        >>> [part.read_text().splitlines()[0] for part in Path("out").glob("part-*")]
+        ['auction,price']
     """
 
     kind: ClassVar[str] = "files"

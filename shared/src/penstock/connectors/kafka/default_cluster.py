@@ -21,7 +21,11 @@ _platform = _Platform()
 
 @checked
 def use_cluster(settings: KafkaSettings, name: str = "local") -> None:
-    """Make this the Kafka of sinks and sources that name no brokers, in this process; `name` is the cluster's."""
+    """Make this the Kafka of sinks and sources that name no brokers, in this process; `name` is the cluster's.
+
+    Example:
+        >>> kafka.use_cluster(KafkaSettings(brokers="localhost:9092"))
+    """
     _platform.settings = settings
     _platform.name = name
 

@@ -74,6 +74,11 @@ class Sink(base.PublishedSink):
 
     Raises:
         PipelineError: one of them does not fit.
+
+    Example:
+        >>> written = bids.write(kafka.Sink("bids", key="auction"))
+        >>> totals = bids.key_by("auction").agg(bids=count())
+        >>> written = totals.write(kafka.Sink("totals", key="auction", delivery="upsert"))
     """
 
     kind: ClassVar[str] = KIND

@@ -60,6 +60,11 @@ class Source(base.Source[T]):
 
     Raises:
         PipelineError: one of them does not fit.
+
+    Example:
+        >>> bids = p.read(kafka.Source("bids", schema=Bid, event_time="at", max_out_of_orderness="5s", end="latest"))
+        >>> bids.schema.names
+        ('auction', 'price', 'at', 'tags')
     """
 
     kind: ClassVar[str] = "kafka"
