@@ -54,20 +54,28 @@ def checked(target: F) -> F:
                 setattr(target, name, checked(member))
         return typing.cast("F", target)
     function: Any = target
-    signature = inspect.signature(function)
-    label = _label(function)
 
     @functools.wraps(function)
     def check_and_call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            given = signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise PipelineError(f"{label}: {_misfit(str(error), kwargs, signature)}") from None
-        for name, value in given.arguments.items():
-            given.arguments[name] = _checked(label, signature.parameters[name], function, value)
+        given = _given(function, args, kwargs)
         return function(*given.args, **given.kwargs)
 
     return typing.cast("F", check_and_call)
+
+
+def _given(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+    """The arguments as the function takes them, checked."""
+    signature, label = _signature(function), _label(function)
+    try:
+        given = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise PipelineError(f"{label}: {_misfit(str(error), kwargs, signature)}") from None
+    for name, value in given.arguments.items():
+        given.arguments[name] = _checked(label, signature.parameters[name], function, value)
+    return given
+
+
+_signature = functools.cache(inspect.signature)  # asked for what is called, not for all that there is
 
 
 def _label(function: Any) -> str:
@@ -151,6 +159,7 @@ def _hint(function: Any, annotation: str) -> Any:
     return eval(annotation, {}, _Names(function.__globals__, Operand=Any, Value=Any))
 
 
+@functools.cache
 def _parts(hint: Any) -> tuple[Any, ...]:
     """The alternatives of a union."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
@@ -160,7 +169,8 @@ def _parts(hint: Any) -> tuple[Any, ...]:
 
 def fits(value: object, hint: Any) -> bool:
     """Whether a value is what an annotation says, as far as can be told without using it up."""
-    return any(_fits_one(value, part) for part in _parts(hint))
+    parts = _parts(hint)
+    return type(value) in parts or any(_fits_one(value, part) for part in parts)
 
 
 def _fits_one(value: object, hint: Any) -> bool:
