@@ -22,9 +22,10 @@ import pytest
 from public_api import CONNECTORS, OF_THE_USER, public
 
 import penstock
-from penstock import Pipeline, client
+from penstock import Pipeline, client, savepoint, testing
 from penstock.connectors import collecting, console, files, generate, iterables, kafka, nexmark, sockets
 from penstock.connectors.kafka import default_cluster
+from penstock.observability.logs import configure_logging
 from penstock.settings import KafkaSettings
 
 BIDS = """\
@@ -35,7 +36,7 @@ BIDS = """\
 """
 ELSEWHERE = ("penstock.expressions", "penstock.errors")
 """Rooms whose public names need no example here: functions of expressions are in a catalogue with examples of its own."""
-NEED_A_CLUSTER = ("Pipeline.submit", "Cluster", "Job")
+NEED_A_CLUSTER = ("Pipeline.submit", "Cluster", "Job", "savepoint.read")
 
 
 @dataclasses.dataclass
@@ -56,6 +57,8 @@ def documented() -> Iterator[tuple[str, Any]]:
     """Each once, though several kinds of streams have it."""
     yield from ((name, getattr(penstock, name)) for name in OF_THE_USER)
     yield from ((name, getattr(client, name)) for name in client.__all__)
+    yield from ((name, getattr(testing, name)) for name in testing.__all__)
+    yield "savepoint.read", savepoint.read
     seen: set[Any] = set()
     for name, value in public():
         function = inspect.unwrap(value)
@@ -76,6 +79,7 @@ WITH_EXAMPLES = [name for name, value in DOCUMENTED.items() if examples_of(value
 def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What an example finds, in a folder of its own."""
     monkeypatch.chdir(tmp_path)
+    configure_logging("text", "error")  # what an example prints is what it shows
     monkeypatch.setattr(default_cluster, "_platform", dataclasses.replace(default_cluster._platform))
     monkeypatch.setattr(sys.modules[__name__], "__file__", str(tmp_path / "example.py"))
     Path("bids.jsonl").write_text(BIDS)
@@ -89,7 +93,8 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return found | {
         "Any": Any, "Bid": Bid, "Iterator": Iterator, "KafkaSettings": KafkaSettings, "Path": Path, "Total": Total,
         "UTC": UTC, "bids": bids, "datetime": datetime, "np": np, "p": p, "pa": pa, "pc": pc, "timedelta": timedelta,
-        **{name: getattr(client, name) for name in client.__all__},
+        "savepoint": savepoint,
+        **{name: getattr(package, name) for package in (client, testing) for name in package.__all__},
     }  # fmt: skip
 
 
