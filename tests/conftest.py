@@ -117,7 +117,8 @@ def _own_servers(**plan: int) -> Generator[Any]:
 
 
 def _guard() -> Any:
-    from penstock.platform.guard import Guard
+    from tests.guard import Guard
+
     from penstock.platform.processes import ProcessId
 
     pid, _, started = os.environ[_OWNER].partition(" ")

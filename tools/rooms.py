@@ -24,7 +24,18 @@ PACKAGES: Final = (
     "penstock_taskmanager",
 )
 EVERYWHERE: Final = frozenset(
-    {"batches", "errors", "kafka_clients", "observability", "ports", "service", "settings", "times", "types"}
+    {
+        "arguments",
+        "batches",
+        "errors",
+        "kafka_clients",
+        "observability",
+        "ports",
+        "service",
+        "settings",
+        "times",
+        "types",
+    }
 )
 """Used by nearly all others: drawn, they would hide the rest."""
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from tests.chaos.cluster import ChaosError
 from tests.chaos.faults import BRIEF, FAULTS, Fault, drawn
 from tests.chaos.harness import ChaosRun
+from tests.guard import Guard
 
-from penstock.platform.guard import Guard
 from penstock.platform.parts import cached_parts
 from penstock.platform.processes import identify
 from penstock.platform.servers import plan_servers

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Protocol
 
 import pytest
 from redis.asyncio import Redis
 
-from penstock.adapters.directory.metadata import DirectoryMetadata
 from penstock.adapters.memory import MemoryMetadata
 from penstock.adapters.redis_metadata import RedisMetadata
 from penstock.ports import Metadata
@@ -59,17 +57,12 @@ class AgeingRedis:
 Made = tuple[Metadata, Ageing]
 
 
-async def memory(_: Path, __: Callable[[], ClusterSettings]) -> AsyncIterator[Made]:
+async def memory(_: Callable[[], ClusterSettings]) -> AsyncIterator[Made]:
     clock = ManualClock()
     yield MemoryMetadata(clock), clock
 
 
-async def directory(root: Path, _: Callable[[], ClusterSettings]) -> AsyncIterator[Made]:
-    clock = ManualClock()
-    yield DirectoryMetadata(root / "metadata", clock), clock
-
-
-async def redis(_: Path, cluster: Callable[[], ClusterSettings]) -> AsyncIterator[Made]:
+async def redis(cluster: Callable[[], ClusterSettings]) -> AsyncIterator[Made]:
     settings = cluster()
     metadata = RedisMetadata(settings.redis, settings.name)
     async with Redis.from_url(settings.redis.url.reveal()) as server:
@@ -79,15 +72,13 @@ async def redis(_: Path, cluster: Callable[[], ClusterSettings]) -> AsyncIterato
     await metadata.close()
 
 
-FACTORIES = {"memory": memory, "directory": directory, "redis": redis}
+FACTORIES = {"memory": memory, "redis": redis}
 
 
 @pytest.fixture(params=sorted(FACTORIES))
-async def made(
-    request: pytest.FixtureRequest, tmp_path: Path, cluster: Callable[[], ClusterSettings]
-) -> AsyncIterator[Made]:
+async def made(request: pytest.FixtureRequest, cluster: Callable[[], ClusterSettings]) -> AsyncIterator[Made]:
     """A fresh, empty store, and its time."""
-    async for pair in FACTORIES[request.param](tmp_path, cluster):
+    async for pair in FACTORIES[request.param](cluster):
         yield pair
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections import Counter
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,39 @@ def test_with_little_patience_every_row_is_accounted_for(penstock: Command, para
     penstock.run("run", EXAMPLES / "departures_late.py", "--parallelism", parallelism)
     final = {(row["origin"], row["window_start"]): row["flights"] for row in penstock.rows("out/departures_late")}
     assert sum(final.values()) + len(penstock.rows("out/departures_too_late")) == 20_000
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_streaks_of_delays_are_those_of_a_loop(penstock: Command, parallelism: int) -> None:
+    """The process with state and timers, compared with a plain loop over each airport's flights."""
+    penstock.run("run", EXAMPLES / "delay_streaks.py", "--parallelism", parallelism)
+    flights: dict[str, list[dict[str, Any]]] = {}
+    for line in FLIGHTS.read_text().splitlines():
+        flight = json.loads(line)
+        flights.setdefault(flight["origin"], []).append(flight)
+    expected = [streak for airport in flights.values() for streak in streaks(airport) if len(streak) >= 3]
+    assert len(expected) > 10
+    assert Counter(
+        (row["airport"], row["begin"], row["end"], row["flights"], row["worst_min"])
+        for row in penstock.rows("out/delay_streaks")
+    ) == Counter(
+        (s[0]["origin"], s[0]["departed"], s[-1]["departed"], len(s), max(flight["delay_min"] for flight in s))
+        for s in expected
+    )
+
+
+def streaks(flights: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Late flights of one airport, cut where one is in time or two hours go by."""
+    found: list[list[dict[str, Any]]] = [[]]
+    for flight in flights:
+        left = datetime.fromisoformat(flight["departed"])
+        if flight["delay_min"] <= 30:
+            found.append([])
+        elif found[-1] and left - datetime.fromisoformat(found[-1][-1]["departed"]) >= timedelta(hours=2):
+            found.append([flight])
+        else:
+            found[-1].append(flight)
+    return found
 
 
 def test_restored_at_other_parallelisms_after_sigkill(penstock: Command) -> None:

@@ -174,7 +174,7 @@ def test_a_killed_test_run_leaves_no_servers(tmp_path: Path, workers: list[str])
         run = subprocess.Popen(
             [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "--rootdir", str(tmp_path), *workers, "."],
             cwd=tmp_path,
-            env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
+            env={**os.environ, "TMPDIR": str(tmp_path / "tmp"), "PYTHONPATH": str(ROOT)},
             stdout=output,
             stderr=output,
         )

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
+from tests.simulation.incremental import IncrementalHandles
 from tests.simulation.kernel import Violation, Work
 
 from penstock.errors import ExternalError
 from penstock.ports import BlobNotFoundError
 from penstock.protocol import subtask
 from penstock.protocol.committing import StagedPart, StagedParts
-from penstock.protocol.incremental import IncrementalHandles
 from penstock.protocol.manifests import Manifest, blob_prefix, decode_manifest
 from penstock.protocol.messages import Handle, OperatorHandles, Restore, SubtaskSnapshot
 from penstock.protocol.restoring import key_group_watermarks, watermarks_above

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 import pytest
 from tests.simulation.coverage import required
-from tests.simulation.mutants import MUTANTS
+from tests.simulation.mutants import CARELESS, MUTANTS
+from tests.simulation.mutating import Mutant
 from tests.simulation.recording import recorded_seeds
 from tests.simulation.running import run_seed
 
@@ -66,6 +67,13 @@ def test_a_mutant_is_killed(name: str) -> None:
     killers = [seed for seed in KILLING[name] if run_seed(seed, mutant=name).failure]
     assert killers, f"{name} survives seeds {KILLING[name]}; search others with --record {name}"
     assert not run_seed(killers[0]).failure
+
+
+@pytest.mark.parametrize("seed", KILLING["objects_that_are_gone_are_not_missed"])
+def test_careless_subtasks_do_no_harm(seed: int) -> None:
+    """The leader completes nothing that names what may be gone: it is its rule that the mutant breaks."""
+    with Mutant(0, "careless", (CARELESS,)).applied():
+        assert not run_seed(seed).failure
 
 
 def test_every_mutant_has_killing_seeds() -> None:

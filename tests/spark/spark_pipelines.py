@@ -137,6 +137,9 @@ class OpenWallClock(KeyedProcess[Event, Event]):
     def on_row(self, row: Event, ctx: KeyedContext[Event]) -> None:
         ctx.processing_timer(row.at)
 
+    def on_timer(self, at: datetime, ctx: KeyedContext[Event]) -> None:
+        raise AssertionError(at)
+
 
 def keyed(process: KeyedProcess[Event, Event]) -> Pipeline:
     made = Pipeline("keyed")

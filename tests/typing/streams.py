@@ -1,5 +1,8 @@
 """What a user's editor knows. Checked by the type checker as part of `make lint`; never run."""
 
+# What is refused below must be refused: an ignored error that is none is one.
+# pyright: reportUnnecessaryTypeIgnoreComment=true
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -7,22 +10,29 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import assert_type
 
+import pyarrow as pa
+
 from penstock import (
+    Accumulator,
+    Expr,
     KeyedContext,
     KeyedProcess,
     MapState,
+    OpenContext,
     OutputTag,
+    PeriodicWatermarks,
     Pipeline,
     Row,
     Stream,
     UpsertStream,
     ValueState,
+    aggregate,
     col,
     count,
     tumbling,
 )
 from penstock.api.stream import SourceStream
-from penstock.connectors import files, iterables
+from penstock.connectors import files, generate, iterables, kafka, nexmark, sockets
 
 
 @dataclass
@@ -45,6 +55,9 @@ class PerAuction(KeyedProcess[Bid, Total]):
     last = ValueState(float)
     seen = MapState(str, int)
 
+    def open(self, context: OpenContext) -> None:
+        assert_type(context.subtask, int)
+
     def on_row(self, row: Bid, ctx: KeyedContext[Total]) -> None:
         assert_type(self.last.get(), float | None)
         assert_type(self.last.get(default=0.0), float)
@@ -58,6 +71,32 @@ def double(bid: Bid) -> Total:
 
 def several(bid: Bid) -> Iterator[Total]:
     yield Total(bid.auction, bid.price)
+
+
+class Product(Accumulator[float, float]):
+    accumulator_type = float
+
+    def create(self) -> float:
+        return 1.0
+
+    def add(self, accumulator: float, value: float) -> float:
+        return accumulator * value
+
+    def merge(self, left: float, right: float) -> float:
+        return left * right
+
+    def result(self, accumulator: float) -> float:
+        return accumulator
+
+
+class Heartbeats(PeriodicWatermarks):
+    def on_row(self, row: Bid, event_time: datetime) -> None: ...
+
+    def on_period(self) -> datetime | None: ...
+
+
+def scored(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
 
 
 p = Pipeline("typed")
@@ -75,3 +114,29 @@ assert_type(keyed.agg(n=count()), UpsertStream)
 assert_type(keyed.window(tumbling("1m")).agg(n=count()), Stream[Row])
 assert_type(keyed.window(tumbling("1m")).allowed_lateness("1m").agg(n=count()), UpsertStream)
 assert_type(keyed.window(tumbling("1m")).late_to(TOO_LATE).agg(n=count()).side(TOO_LATE), Stream[Bid])
+assert_type(bids.map_batches(scored), Stream[Bid])
+assert_type(bids.map_batches(scored, returns=Total), Stream[Total])
+assert_type(aggregate(Product(), "price"), Expr)
+
+# Without a class, columns are attributes of any type.
+columns = pa.schema([("auction", pa.int64())])
+assert_type(bids.map_batches(scored, returns=columns), Stream[Row])
+assert_type(p.read(files.Source("bids.parquet")), SourceStream[Row])
+assert_type(p.read(files.Source("bids.parquet", schema=columns)), SourceStream[Row])
+assert_type(p.read(kafka.Source("bids", schema=columns)), SourceStream[Row])
+assert_type(p.read(sockets.Source("localhost", 7000, schema=columns)), SourceStream[Row])
+assert_type(p.read(generate.Source(lambda n: {"auction": n}, schema=columns)), SourceStream[Row])
+assert_type(p.read(generate.Source(nexmark.bids())), SourceStream[nexmark.Bid])
+assert_type(p.read(iterables.Source([{"auction": 1}], schema=columns)), SourceStream[Row])
+assert_type(p.read(iterables.Source([{"auction": 1}], schema=Bid)), SourceStream[Bid])
+assert_type(p.read(iterables.Source(list[Bid]())), SourceStream[Bid])
+assert_type(p.read(iterables.Source(list[Bid])), SourceStream[Bid])
+
+# What has few values is checked by its text.
+files.Source("bids.parqet", format="parqet")  # pyright: ignore[reportArgumentType]
+files.Source("bids.jsonl", schema=Bid, bad_rows="skp")  # pyright: ignore[reportArgumentType]
+files.Sink("out", existing="overwrite")  # pyright: ignore[reportArgumentType]
+kafka.Source("bids", schema=Bid, format="jsonl")  # pyright: ignore[reportArgumentType]
+kafka.Sink("bids", delivery="exactly_once")  # pyright: ignore[reportArgumentType]
+kafka.Sink("bids", compression="zip")  # pyright: ignore[reportArgumentType]
+sockets.Source("localhost", 7000, schema=Bid, format="json")  # pyright: ignore[reportArgumentType]

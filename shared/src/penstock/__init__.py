@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.api.parameters import param
-    from penstock.api.stream import KeyedStream, Row, Stream, UpsertStream, WindowedStream
+    from penstock.api.stream import KeyedStream, Stream, UpsertStream, WindowedStream
     from penstock.api.windows import session, sliding, tumbling
-    from penstock.connectors.watermarks import periodic, punctuated
+    from penstock.connectors.base import Row
+    from penstock.connectors.watermarks import PeriodicWatermarks, periodic, punctuated
     from penstock.errors import PenstockError, PipelineError
     from penstock.expressions import (
         Accumulator,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         KeyedProcess,
         ListState,
         MapState,
+        OpenContext,
         OperatorListState,
         OutputTag,
         Process,
@@ -47,14 +49,15 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "penstock.process_functions": (
-        "Context", "KeyedContext", "KeyedProcess", "ListState", "MapState", "OperatorListState", "OutputTag",
-        "Process", "ReducingState", "UnionListState", "ValueState",
+        "Context", "KeyedContext", "KeyedProcess", "ListState", "MapState", "OpenContext", "OperatorListState",
+        "OutputTag", "Process", "ReducingState", "UnionListState", "ValueState",
     ),
     "penstock.api.parameters": ("param",),
     "penstock.pipeline": ("Pipeline",),
-    "penstock.api.stream": ("KeyedStream", "Row", "Stream", "UpsertStream", "WindowedStream"),
+    "penstock.connectors.base": ("Row",),
+    "penstock.api.stream": ("KeyedStream", "Stream", "UpsertStream", "WindowedStream"),
     "penstock.api.windows": ("session", "sliding", "tumbling"),
-    "penstock.connectors.watermarks": ("periodic", "punctuated"),
+    "penstock.connectors.watermarks": ("PeriodicWatermarks", "periodic", "punctuated"),
     "penstock.errors": ("PenstockError", "PipelineError"),
     "penstock.expressions": (
         "Accumulator", "Expr", "aggregate", "coalesce", "col", "concat_str", "count", "lit",
@@ -72,9 +75,11 @@ __all__ = [
     "KeyedStream",
     "ListState",
     "MapState",
+    "OpenContext",
     "OperatorListState",
     "OutputTag",
     "PenstockError",
+    "PeriodicWatermarks",
     "Pipeline",
     "PipelineError",
     "Process",

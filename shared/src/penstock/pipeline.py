@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.api.parameters import given_parameters
 from penstock.api.pipeline import DeclaredPipeline, importing
+from penstock.arguments import checked
 from penstock.errors import PipelineError, UsageError
 from penstock.graph.logical import LogicalPlan, Node, Read, Write
 from penstock.protocol.checkpoints import TOLERABLE_FAILED
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.settings import ClusterSettings
 
 
+@checked
 class Pipeline(DeclaredPipeline):
     """A named pipeline: sources, verbs, sinks. Building it checks it; nothing runs until it is asked to.
 
@@ -67,7 +69,8 @@ class Pipeline(DeclaredPipeline):
             PenstockError: the job failed; the error is what its code or the engine raised.
 
         Example:
-            >>> p.run(directory="state", resume=True).state
+            >>> written = bids.write(files.Sink("out"))
+            >>> p.run(directory="state", checkpoint_interval="1s").state
             'FINISHED'
         """
         from penstock.coordination.job_progress import JobProgress, JobResult
@@ -131,8 +134,9 @@ class Pipeline(DeclaredPipeline):
             PenstockError: the cluster refuses it.
 
         Example:
-            >>> job = p.submit("production.toml", parallelism=4)
-            >>> job.wait().state
+            >>> job = p.submit("production.toml", parallelism=4)  # doctest: +SKIP
+            >>> job.wait().state  # doctest: +SKIP
+            'FINISHED'
         """
         from penstock.client.cluster import Cluster, Job
         from penstock.submission.application import ApplicationSpec, prepare_loaded, restored

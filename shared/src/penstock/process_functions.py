@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar, cast
 
+from penstock.arguments import checked
 from penstock.errors import PipelineError
 from penstock.state.declarations import (
     ListState,
@@ -51,6 +52,7 @@ Row = TypeVar("Row")
 Emitted = TypeVar("Emitted", contravariant=True)
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class OutputTag(Generic[Row]):
     """Names a side output. Two tags are the same output if their names are equal.
@@ -59,6 +61,11 @@ class OutputTag(Generic[Row]):
         name: unique among the side outputs of an operator.
         row_type: class of the rows: a dataclass or a `msgspec.Struct`. Not needed where the rows are those of the
             operator's input, as for late rows.
+
+    Example:
+        >>> LATE = OutputTag("late")
+        >>> per_minute = bids.key_by("auction").window(tumbling("1m")).late_to(LATE).agg(bids=count())
+        >>> late = per_minute.side(LATE)
     """
 
     name: str
@@ -70,7 +77,17 @@ class OutputTag(Generic[Row]):
 
 
 class OpenContext(Protocol):
-    """What `open` may know: the place of this copy of the function in the job."""
+    """What `open` may know: the place of this copy of the function in the job.
+
+    Example:
+        >>> class Placed(Process[Bid, Total]):
+        ...     def open(self, context: OpenContext) -> None:
+        ...         self.subtask = context.subtask
+        ...     def on_row(self, row: Bid, ctx: Context[Total]) -> None:
+        ...         ctx.emit(Total(row.auction, float(self.subtask)))
+        >>> bids.process(Placed()).collect().rows()
+        [(1, 0.0), (2, 0.0), (1, 0.0), (2, 0.0)]
+    """
 
     @property
     def subtask(self) -> int:
@@ -84,7 +101,16 @@ class OpenContext(Protocol):
 
 
 class Context(Protocol[Emitted]):
-    """What `on_row` is given besides the row. Valid only during the call."""
+    """What `on_row` is given besides the row. Valid only during the call.
+
+    Example:
+        >>> class Timed(Process[Bid, Total]):
+        ...     def on_row(self, row: Bid, ctx: Context[Total]) -> None:
+        ...         if ctx.timestamp is not None and ctx.timestamp.second > 10:
+        ...             ctx.emit(Total(row.auction, row.price))
+        >>> bids.process(Timed()).collect().rows()
+        [(1, 120.0)]
+    """
 
     def emit(self, row: Emitted) -> None:
         """Send a row on. Its event time is that of the row or timer being processed."""
@@ -114,7 +140,17 @@ class Context(Protocol[Emitted]):
 
 
 class KeyedContext(Context[Emitted], Protocol[Emitted]):
-    """`Context` on a keyed stream: the key, and timers for it."""
+    """`Context` on a keyed stream: the key, and timers for it.
+
+    Example:
+        >>> class Later(KeyedProcess[Bid, Total]):
+        ...     def on_row(self, row: Bid, ctx: KeyedContext[Total]) -> None:
+        ...         ctx.event_timer(row.at + timedelta(hours=1))
+        ...     def on_timer(self, at: datetime, ctx: KeyedContext[Total]) -> None:
+        ...         ctx.emit(Total(ctx.key, float(at.minute)))
+        >>> sorted(bids.key_by("auction").process(Later()).collect().rows())
+        [(1, 0.0), (1, 0.0), (2, 0.0), (2, 1.0)]
+    """
 
     @property
     def key(self) -> Any:
@@ -146,6 +182,14 @@ class Process(Generic[In, Out]):
     """A function per row with side outputs and operator state, for streams without key.
 
     Every subtask works on its own deep copy; connections and the like are made in `open`.
+
+    Example:
+        >>> class Dear(Process[Bid, Total]):
+        ...     def on_row(self, row: Bid, ctx: Context[Total]) -> None:
+        ...         if row.price > 100:
+        ...             ctx.emit(Total(row.auction, row.price))
+        >>> bids.process(Dear()).collect().rows()
+        [(2, 250.0), (1, 120.0)]
     """
 
     def open(self, context: OpenContext) -> None:
@@ -163,6 +207,17 @@ class KeyedProcess(Generic[In, Out]):
     """A function per row with state and timers per key.
 
     Every subtask works on its own deep copy; connections and the like are made in `open`.
+
+    Example:
+        >>> class Quiet(KeyedProcess[Bid, Total]):
+        ...     last = ValueState(float)
+        ...     def on_row(self, row: Bid, ctx: KeyedContext[Total]) -> None:
+        ...         self.last.set(row.price)
+        ...         ctx.event_timer(row.at + timedelta(seconds=30))
+        ...     def on_timer(self, at: datetime, ctx: KeyedContext[Total]) -> None:
+        ...         ctx.emit(Total(ctx.key, self.last.get(default=0.0)))
+        >>> bids.key_by("auction").process(Quiet()).collect().height
+        4
     """
 
     def open(self, context: OpenContext) -> None:

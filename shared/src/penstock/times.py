@@ -39,7 +39,7 @@ def duration_us(duration: Duration, what: str = "duration", *, positive: bool = 
     if isinstance(duration, timedelta):
         micros = duration // _MICROSECOND
     else:
-        text = duration.strip()
+        text = duration.strip() if isinstance(duration, str) else ""
         parts = _PART.findall(text)
         if not parts or "".join(number + unit for number, unit in parts) != text:
             raise PipelineError(f"{what}: {duration!r} is not a duration; write for example '250ms', '10s', '1h30m'")
@@ -67,6 +67,8 @@ def to_micros(moment: datetime) -> int:
     Raises:
         PipelineError: `moment` has no time zone.
     """
+    if not isinstance(moment, datetime):
+        raise PipelineError(f"{moment!r} is no moment; event time is a datetime in UTC: datetime(..., tzinfo=UTC)")
     if moment.tzinfo is None:
         raise PipelineError(f"{moment!r} has no time zone; event time is UTC: use datetime(..., tzinfo=UTC)")
     return (moment - _EPOCH) // _MICROSECOND

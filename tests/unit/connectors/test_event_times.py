@@ -111,15 +111,15 @@ def test_rows_beside_a_bad_one_stay() -> None:
     [
         ({"event_time": "ms"}, "event_time ms is int64: say what it counts since 1970 with time_unit='s', 'ms'"),
         ({"event_time": "s"}, "event_time s is float64: say what"),
-        ({"event_time": "ms", "time_unit": "millis"}, "no time_unit='millis'; there are|did you mean"),
+        ({"event_time": "ms", "time_unit": "millis"}, "no time_unit=.millis.; "),
         ({"event_time": "flag"}, "event_time flag is boolean; it must be a timestamp, a date, text or a number"),
         ({"event_time": "at", "time_unit": "ms"}, "time_unit= is for numbers; event_time at is timestamp"),
         ({"event_time": "at", "time_format": "%H"}, "time_format= is for text"),
         ({"event_time": "other", "time_format": "%d.%m.%Y"}, "has no offset from UTC; name the zone .* timezone="),
-        ({"event_time": 5}, "event_time= is the name of a column or an expression, got 5"),
+        ({"event_time": 5}, "event_time= takes .*, got 5"),
         ({"event_time": col("nowhere")}, "there is no column 'nowhere'"),
         ({"time_unit": "ms"}, "time_unit= needs event_time="),
-        ({"evnt_time": "at"}, "no option 'evnt_time'; did you mean 'event_time'"),
+        ({"evnt_time": "at"}, r"no argument evnt_time=; did you mean .event_time"),
     ],
 )
 def test_what_cannot_be_is_refused_when_it_is_declared(options: dict[str, Any], message: str) -> None:

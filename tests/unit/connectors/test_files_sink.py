@@ -380,7 +380,7 @@ def test_a_new_job_may_replace_what_earlier_ones_left(tmp_path: Path) -> None:
     assert (tmp_path / "part-old.jsonl").exists()
     files.Sink(tmp_path, existing="replace").begin()()
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
-    with pytest.raises(PipelineError, match="'append' or 'replace'"):
+    with pytest.raises(PipelineError, match="no existing='overwrite'; there are: append, replace"):
         files.Sink(tmp_path, existing="overwrite")  # pyright: ignore[reportArgumentType] (the point of the test)
 
 

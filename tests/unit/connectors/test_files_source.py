@@ -114,7 +114,7 @@ def test_missing_input(path: str, message: str, tmp_path: Path, monkeypatch: pyt
 def test_declaration_errors(tmp_path: Path) -> None:
     """Wrong parameters are told when the source is declared."""
     path = write(tmp_path / "a.jsonl")
-    with pytest.raises(PipelineError, match=r"no format 'json'; did you mean 'jsonl'"):
+    with pytest.raises(PipelineError, match=r"no format='json'; did you mean 'jsonl'"):
         files.Source(path, schema=Reading, format="json")
     with pytest.raises(PipelineError, match="does not tell the types"):
         files.Source(path)

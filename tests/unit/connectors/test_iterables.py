@@ -113,7 +113,7 @@ async def test_slow_iterables_are_left_in_time(time: Any) -> None:
 
 def test_declaration_errors() -> None:
     """What is no iterable, or does not tell its schema, is refused."""
-    with pytest.raises(PipelineError, match="need a list or a function"):
+    with pytest.raises(PipelineError, match="data= takes a list or another iterable or a function"):
         iterables.Source(5, schema=Row)  # type: ignore[arg-type]
     for untyped in ([{"id": 1}], [], list):
         with pytest.raises(PipelineError, match="give schema="):

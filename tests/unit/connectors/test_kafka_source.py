@@ -39,8 +39,8 @@ BROKER = KafkaSettings(brokers="127.0.0.1:1")
         ({"start": "earlist"}, "there is no start='earlist'; did you mean 'earliest'"),
         ({"end": "earliest"}, "there is no end='earliest'"),
         ({"start": datetime(2026, 1, 1)}, "start= is a datetime without time zone"),  # noqa: DTZ001 (what is refused)
-        ({"start": {0: -1}}, "start= is earliest, latest, a datetime, or partition to offset"),
-        ({"end": 7}, "end= is latest, a datetime, or partition to offset; got 7"),
+        ({"start": {0: -1}}, "start= is partition to offset, both from 0"),
+        ({"end": 7}, "end= takes text, a datetime, a dict or None, got 7"),
         ({"brokers": "a:1", "security": KafkaSettings(brokers="b:1")}, "name the brokers once"),
         ({"registry": "http://r"}, 'are for format="avro"'),
         ({"metadata": {"offst": "n"}}, "a record has no 'offst'; did you mean 'offset'"),

@@ -142,7 +142,7 @@ async def test_closing_while_waiting(server: Server, time: Any) -> None:
 
 def test_declaration_errors() -> None:
     """Wrong parameters are told when the source is declared."""
-    with pytest.raises(PipelineError, match="no format 'parquet'"):
+    with pytest.raises(PipelineError, match="no format='parquet'"):
         sockets.Source("h", 1, schema=Row, format="parquet")
     with pytest.raises(PipelineError, match="port="):
         sockets.Source("h", 70_000, schema=Row)

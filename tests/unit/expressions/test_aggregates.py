@@ -433,7 +433,10 @@ def test_an_accumulator_declares_its_types() -> None:
         aggregate(NoResult(), i)
     with pytest.raises(PipelineError, match="aggregate: the accumulator_type of Unencodable cannot be encoded"):
         aggregate(Unencodable(), i)
-    with pytest.raises(PipelineError, match="aggregate: need an instance of an Accumulator class, got"):
+    with pytest.raises(
+        PipelineError,
+        match="accumulator= takes an instance of a subclass of Accumulator, got the class Range; give an instance",
+    ):
         aggregate(Range, i)  # pyright: ignore
     with pytest.raises(PipelineError, match="aggregate: Range needs at least one column"):
         aggregate(Range())

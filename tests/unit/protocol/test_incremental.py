@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.protocol.incremental import IncrementalHandles, LiveObjects
+from penstock.protocol.incremental import LiveObjects
 from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import Handle, OperatorHandles, SubtaskSnapshot
 
@@ -17,16 +17,6 @@ def manifest(checkpoint: int, key: str) -> Manifest:
         job="j", checkpoint=checkpoint, attempt="a", parallelism=1, max_parallelism=1, subtasks={"k": {0: snapshot}},
         operators={},
     )  # fmt: skip
-
-
-def test_only_objects_of_a_complete_checkpoint_are_referred_to():
-    """Those of a pending or aborted one may be deleted any time."""
-    handles = IncrementalHandles({})
-    handles.taken(1, {"op": handle("1/op")})
-    assert handles.reusable("op", "sha of 1/op") is None
-    handles.completed(1)
-    assert handles.reusable("op", "sha of 1/op") == handle("1/op")
-    assert handles.reusable("op", "other bytes") is None
 
 
 def test_a_checkpoint_that_names_what_may_be_gone_is_found():

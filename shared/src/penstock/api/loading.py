@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import traceback
 from pathlib import Path
 from types import ModuleType
 
@@ -56,6 +57,12 @@ def _import(path: Path) -> ModuleType:
     before = set_importing(True)
     try:
         spec.loader.exec_module(module)
+    except SystemExit as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == spec.origin]
+        raise UsageError(
+            f"{path}, line {lines[-1] if lines else 1}: ends the process with exit code {error.code!r} while Penstock "
+            'imports the file; put what is for a script below if __name__ == "__main__":'
+        ) from error
     finally:
         set_importing(before)
     return module

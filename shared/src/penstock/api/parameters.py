@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from penstock.arguments import checked
 from penstock.errors import UsageError, nearest
 
 T = TypeVar("T", str, int, float, bool)
@@ -12,11 +13,16 @@ _given: dict[str, str] = {}
 _asked: dict[str, object] = {}
 
 
+@checked
 def param(name: str, default: T) -> T:
     """The value of `--param name=value`, else `default`; read as a value of the default's type.
 
     Raises:
         UsageError: the value given cannot be read as that type.
+
+    Example:
+        >>> param("days", 7)
+        7
     """
     _asked[name] = default
     if name not in _given:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.api.stream import SourceStream
+from penstock.arguments import checked
 from penstock.errors import PipelineError
 from penstock.graph.logical import LogicalPlan, Node, Operation, Read
 from penstock.protocol.keygroups import DEFAULT_MAX_PARALLELISM, LARGEST_MAX_PARALLELISM
@@ -23,6 +24,7 @@ _importing = False
 class DeclaredPipeline:
     """A named plan, built and checked verb by verb. Users make a `penstock.Pipeline`, which adds the ways to run it."""
 
+    @checked
     def __init__(self, name: str, *, max_parallelism: int = DEFAULT_MAX_PARALLELISM) -> None:
         if not name or not all(character.isalnum() or character in "-_." for character in name):
             raise PipelineError(f"Pipeline: {name!r} is no name; use letters, digits, '-', '_' and '.'")
@@ -33,8 +35,15 @@ class DeclaredPipeline:
             )
         self.plan = LogicalPlan(name, max_parallelism=max_parallelism)
 
+    @checked
     def read(self, source: Source[T]) -> SourceStream[T]:
-        """The rows of `source` as a stream."""
+        """The rows of `source` as a stream.
+
+        Example:
+            >>> bids = p.read(files.Source("bids.jsonl", schema=Bid, event_time="at"))
+            >>> bids.schema.names
+            ('auction', 'price', 'at', 'tags')
+        """
         row_type: type[Any] = source.row_type or row_class(source.schema)
         node = self._add(Read(source), (), source.schema, row_type, event_time=source.event_time is not None)
         return SourceStream(self, node)

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
-from penstock.api.verbs import ColumnVerbs, StreamBase, process_node, returned_class
-from penstock.connectors.base import EventTime, WatermarkStrategy
+from penstock.api.verbs import ColumnVerbs, StreamBase, Verbs, process_node, returned_class
+from penstock.arguments import checked
+from penstock.connectors.base import EventTime, Row, WatermarkStrategy
 from penstock.connectors.declaring import watermark_strategy
 from penstock.connectors.event_times import TimeUnit, event_time_form
 from penstock.connectors.watermarks import for_rows
-from penstock.errors import PipelineError, nearest
+from penstock.errors import PipelineError
 from penstock.expressions import Expr, Operand, col, contains_aggregate, output_field
 from penstock.graph.logical import (
     As,
@@ -58,38 +59,62 @@ BAD_RECORD_SCHEMA = Schema((Field("error", STRING), Field("raw", BINARY), Field(
 """Columns of `dead_letters()`: what was wrong, the record as it came, and where it stood."""
 
 
-class Row:
-    """A row of a stream that has no class of the user: its columns are attributes."""
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any: ...
-
-
+@checked
 class Stream(ColumnVerbs, Generic[T]):
     """A stream of rows `T`."""
+
+    def _instead(self, name: str) -> str:
+        if hasattr(KeyedStream, name):
+            return "the stream has no key; write .key_by(...) before it"
+        if hasattr(WindowedStream, name):
+            return "the stream has no windows; write .key_by(...).window(...) before it"
+        return super()._instead(name)
 
     def select(self, *exprs: Expr | str, **named: Operand) -> Stream[Row]:
         """Only these columns: names, expressions, or `name=expression`.
 
         A constant other than text stands for itself; text names a column, and `lit("text")` is a constant.
+
+        Example:
+            >>> bids.select("auction", euros=col("price") * 0.5).collect().rows()
+            [(1, 25.0), (2, 125.0), (1, 60.0), (2, 40.0)]
         """
         return Stream(self._pipeline, self._select_node(exprs, named))
 
     def with_columns(self, *exprs: Expr, **named: Operand) -> Stream[Row]:
-        """All columns and these; one that exists is replaced in its place."""
+        """All columns and these; one that exists is replaced in its place.
+
+        Example:
+            >>> bids.with_columns(dear=col("price") > 100).select("price", "dear").collect().rows()
+            [(50.0, False), (250.0, True), (120.0, True), (80.0, False)]
+        """
         return Stream(self._pipeline, self._with_columns_node(exprs, named))
 
     def drop(self, *names: str) -> Stream[Row]:
-        """All columns but these."""
+        """All columns but these.
+
+        Example:
+            >>> bids.drop("at", "tags").schema.names
+            ('auction', 'price')
+        """
         return Stream(self._pipeline, self._drop_node(names))
 
     def rename(self, names: Mapping[str, str]) -> Stream[Row]:
-        """The same columns with other names: `rename({"old": "new"})`."""
+        """The same columns with other names: `rename({"old": "new"})`.
+
+        Example:
+            >>> bids.rename({"price": "euros"}).schema.names
+            ('auction', 'euros', 'at', 'tags')
+        """
         return Stream(self._pipeline, self._rename_node(names))
 
     def filter(self, *predicates: Expr) -> Stream[T]:
-        """Only the rows for which every predicate is true; null counts as false."""
+        """Only the rows for which every predicate is true; null counts as false.
+
+        Example:
+            >>> bids.filter(col("price") > 100, col("auction") == 1).select("auction", "price").collect().rows()
+            [(1, 120.0)]
+        """
         if not predicates:
             raise PipelineError("filter: give at least one predicate, such as col('price') > 0")
         predicate = predicates[0]
@@ -101,7 +126,12 @@ class Stream(ColumnVerbs, Generic[T]):
         return Stream(self._pipeline, self._derive(Filter(predicate), self._node.schema, self._node.row_type))
 
     def explode(self, *columns: str) -> Stream[Row]:
-        """One row per element of these list columns."""
+        """One row per element of these list columns.
+
+        Example:
+            >>> bids.explode("tags").select("auction", "tags").collect().rows()
+            [(1, 'new'), (2, None), (1, 'hot'), (1, 'web'), (2, 'web')]
+        """
         if not columns:
             raise PipelineError("explode: name at least one list column")
         fields: list[Field] = []
@@ -116,32 +146,71 @@ class Stream(ColumnVerbs, Generic[T]):
         return Stream(self._pipeline, self._derive(Explode(columns), Schema(tuple(fields))))
 
     def map(self, function: Callable[[T], U], *, returns: type[U] | None = None) -> Stream[U]:
-        """One row in, one row out. The output's class comes from the annotation of `function`, or from `returns`."""
+        """One row in, one row out. The output's class comes from the annotation of `function`, or from `returns`.
+
+        Example:
+            >>> def doubled(bid: Bid) -> Total:
+            ...     return Total(bid.auction, bid.price * 2)
+            >>> bids.map(doubled).collect().rows()
+            [(1, 100.0), (2, 500.0), (1, 240.0), (2, 160.0)]
+        """
         row_type = returned_class(function, returns, "map", many=False)
         node = self._derive(MapRows(function, flat=False), schema_of(row_type, "map"), row_type)
         return Stream(self._pipeline, node)
 
     def flat_map(self, function: Callable[[T], Iterable[U]], *, returns: type[U] | None = None) -> Stream[U]:
-        """One row in, any number of rows out: `function` returns or yields them."""
+        """One row in, any number of rows out: `function` returns or yields them.
+
+        Example:
+            >>> def per_tag(bid: Bid) -> Iterator[Total]:
+            ...     for tag in bid.tags:
+            ...         yield Total(bid.auction, bid.price)
+            >>> bids.flat_map(per_tag).collect().rows()
+            [(1, 50.0), (1, 120.0), (1, 120.0), (2, 80.0)]
+        """
         row_type = returned_class(function, returns, "flat_map", many=True)
         node = self._derive(MapRows(function, flat=True), schema_of(row_type, "flat_map"), row_type)
         return Stream(self._pipeline, node)
 
+    @overload
+    def map_batches(self, function: Callable[[pa.RecordBatch], pa.RecordBatch]) -> Stream[T]: ...
+    @overload
+    def map_batches(self, function: Callable[[pa.RecordBatch], pa.RecordBatch], *, returns: type[U]) -> Stream[U]: ...
+    @overload
     def map_batches(
-        self, function: Callable[[pa.RecordBatch], pa.RecordBatch], *, returns: type[U] | Schema | object | None = None
-    ) -> Stream[U]:
+        self, function: Callable[[pa.RecordBatch], pa.RecordBatch], *, returns: Schema | pa.Schema
+    ) -> Stream[Row]: ...
+    def map_batches(
+        self,
+        function: Callable[[pa.RecordBatch], pa.RecordBatch],
+        *,
+        returns: type[Any] | Schema | pa.Schema | None = None,
+    ) -> Stream[Any]:
         """An Arrow record batch in, one out: models, numpy, anything vectorised.
 
         Args:
             function: on a stream with event time it returns as many rows as it gets, in the same order.
             returns: the output's schema (dataclass, Struct, `pyarrow.Schema`); without it the columns stay as they are.
+
+        Example:
+            >>> def rounded(batch: pa.RecordBatch) -> pa.RecordBatch:
+            ...     tens = pc.round(batch["price"], ndigits=-2)
+            ...     return pa.record_batch({"auction": batch["auction"], "price": tens})
+            >>> bids.map_batches(rounded, returns=Total).collect().rows()
+            [(1, 0.0), (2, 200.0), (1, 100.0), (2, 100.0)]
         """
         schema = self._node.schema if returns is None else schema_of(returns, "map_batches: returns")
         row_type = self._node.row_type if returns is None else returns if isinstance(returns, type) else None
         return Stream(self._pipeline, self._derive(MapBatches(function), schema, row_type))
 
     def as_(self, row_type: type[U]) -> Stream[U]:
-        """Give the columns a class again; names and types must agree, in any order."""
+        """Give the columns a class again; names and types must agree, in any order.
+
+        Example:
+            >>> totals = bids.select("auction", "price").as_(Total)
+            >>> totals.map(lambda total: total, returns=Total).collect().height
+            4
+        """
         schema = schema_of(row_type, "as_")
         for field in schema:
             have = self._node.schema.field(field.name, f"as_({row_type.__name__})")
@@ -151,7 +220,8 @@ class Stream(ColumnVerbs, Generic[T]):
                 )
             if have.nullable and not field.nullable:
                 raise PipelineError(
-                    f"as_({row_type.__name__}): {field.name} may be null; declare it '| None' or use fill_null"
+                    f"as_({row_type.__name__}): {field.name} may be null; declare it '| None', use fill_null, "
+                    "or give schema= at the source, which then takes no row without it"
                 )
         extra = [name for name in self._node.schema.names if name not in schema]
         if extra:
@@ -163,7 +233,13 @@ class Stream(ColumnVerbs, Generic[T]):
         return Stream(self._pipeline, self._derive(As(), schema, row_type))
 
     def union(self, *others: Stream[T]) -> Stream[T]:
-        """One stream of several with the same columns; rows of one input keep their order."""
+        """One stream of several with the same columns; rows of one input keep their order.
+
+        Example:
+            >>> more = p.read(files.Source("bids.jsonl", schema=Bid, event_time="at"))
+            >>> bids.union(more).collect().height
+            8
+        """
         if not others:
             raise PipelineError("union: give at least one other stream")
         nodes = (self._node, *(other._node for other in others))
@@ -185,7 +261,12 @@ class Stream(ColumnVerbs, Generic[T]):
         return Stream(self._pipeline, node)
 
     def key_by(self, *columns: str) -> KeyedStream[T]:
-        """Bring all rows with equal values of these columns to one subtask, in order."""
+        """Bring all rows with equal values of these columns to one subtask, in order.
+
+        Example:
+            >>> sorted(bids.key_by("auction").agg(bids=count()).collect().rows())
+            [(1, 2), (2, 2)]
+        """
         if not columns:
             raise PipelineError("key_by: name at least one column")
         for name in columns:
@@ -240,21 +321,45 @@ class Stream(ColumnVerbs, Generic[T]):
         return Stream(self._pipeline, self._derive(operation, node.schema, node.row_type, event_time=True))
 
     def process(self, process: Process[T, U]) -> Stream[U]:
-        """Run a `Process`: rows in, any rows out, side outputs, operator state."""
-        if isinstance(process, KeyedProcess):
-            raise PipelineError(f"process: {type(process).__name__} is a KeyedProcess; it needs key_by before it")
+        """Run a `Process`: rows in, any rows out, side outputs, operator state.
+
+        Example:
+            >>> class Dear(Process[Bid, Total]):
+            ...     def on_row(self, row, ctx):
+            ...         if row.price > 100:
+            ...             ctx.emit(Total(row.auction, row.price))
+            >>> bids.process(Dear()).collect().rows()
+            [(2, 250.0), (1, 120.0)]
+        """
         return Stream(self._pipeline, process_node(self, process))
 
     def side(self, tag: OutputTag[U]) -> Stream[U]:
-        """A side output of the operator that made this stream."""
+        """A side output of the operator that made this stream.
+
+        Example:
+            >>> CHEAP = OutputTag("cheap", Total)
+            >>> class Dear(Process[Bid, Total]):
+            ...     def on_row(self, row, ctx):
+            ...         if row.price <= 100:
+            ...             ctx.emit_to(CHEAP, Total(row.auction, row.price))
+            >>> bids.process(Dear()).side(CHEAP).collect().rows()
+            [(1, 50.0), (2, 80.0)]
+        """
         return Stream(self._pipeline, self._side_node(tag))
 
 
+@checked
 class SourceStream(Stream[T]):
     """A stream that comes straight from a source."""
 
     def dead_letters(self) -> Stream[Row]:
-        """The records that could not become rows: columns error, raw, where. The source says `bad_rows="dead_letter"`."""
+        """The records that could not become rows: columns error, raw, where. The source says `bad_rows="dead_letter"`.
+
+        Example:
+            >>> read = p.read(files.Source("mixed.jsonl", schema=Total, bad_rows="dead_letter"))
+            >>> read.dead_letters().select("error", "raw").collect().rows()
+            [('Expected `int`, got `str` - at `$.auction`', b'{"auction": "one", "price": 1}')]
+        """
         operation = self._node.operation
         assert isinstance(operation, Read)
         if operation.source.bad_rows != "dead_letter":
@@ -264,21 +369,25 @@ class SourceStream(Stream[T]):
         return Stream(self._pipeline, self._derive(DeadLetters(), BAD_RECORD_SCHEMA, event_time=False))
 
 
+@checked
 class KeyedStream(StreamBase, Generic[T]):
     """A stream whose rows of one key meet in one subtask, in order. Column verbs belong before `key_by`."""
 
-    if not TYPE_CHECKING:
+    _what = "a stream with a key"
 
-        def __getattr__(self, name: str) -> NoReturn:
-            if name.startswith("_"):
-                raise AttributeError(name)
-            verbs = ("window", "agg", "reduce", "process")
-            if hasattr(Stream, name):
-                raise PipelineError(f"{name}: do it before key_by; after key_by there are {', '.join(verbs)}")
-            raise AttributeError(f"a keyed stream has no verb {name!r}; {nearest(name, verbs)}")
+    def _instead(self, name: str) -> str:
+        if hasattr(Stream, name):
+            return "do it before key_by; after key_by there are window, agg, reduce, process"
+        return super()._instead(name)
 
     def window(self, window: Window) -> WindowedStream[T]:
-        """Cut the stream of each key into windows: `tumbling("10s")`, `sliding("1h", every="5m")`, `session("30m")`."""
+        """Cut the stream of each key into windows: `tumbling("10s")`, `sliding("1h", every="5m")`, `session("30m")`.
+
+        Example:
+            >>> per_minute = bids.key_by("auction").window(tumbling("1m")).agg(bids=count(), highest=col("price").max())
+            >>> sorted(per_minute.select("auction", "bids", "highest").collect().rows())
+            [(1, 2, 120.0), (2, 1, 80.0), (2, 1, 250.0)]
+        """
         if not self._node.event_time:
             raise PipelineError(
                 "window: the stream has no event time; say event_time='column' at the source "
@@ -287,7 +396,13 @@ class KeyedStream(StreamBase, Generic[T]):
         return WindowedStream(self, window, late=None)
 
     def agg(self, **aggregates: Expr) -> UpsertStream:
-        """The running result per key: every batch emits the new result of each key it touched."""
+        """The running result per key: every batch emits the new result of each key it touched.
+
+        Example:
+            >>> totals = bids.key_by("auction").agg(bids=count(), revenue=col("price").sum())
+            >>> sorted(totals.collect().rows())
+            [(1, 2, 170.0), (2, 2, 330.0)]
+        """
         from penstock.expressions import AggregatePlan  # loads Polars
 
         keys = self._node.schema.select(self._node.keys)
@@ -297,20 +412,44 @@ class KeyedStream(StreamBase, Generic[T]):
         return UpsertStream(self._pipeline, self._derive(operation, schema, keys=self._node.keys, updates=True))
 
     def reduce(self, function: Callable[[T, T], T]) -> UpsertStream:
-        """The running `function(accumulated, row)` per key; the first row of a key is its first result."""
+        """The running `function(accumulated, row)` per key; the first row of a key is its first result.
+
+        Example:
+            >>> def dearer(one: Bid, other: Bid) -> Bid:
+            ...     return max(one, other, key=lambda bid: bid.price)
+            >>> sorted(bids.key_by("auction").reduce(dearer).select("auction", "price").collect().rows())
+            [(1, 120.0), (2, 250.0)]
+        """
         operation = RunningReduce(function)
         node = self._derive(operation, self._node.schema, self._node.row_type, keys=self._node.keys, updates=True)
         return UpsertStream(self._pipeline, node)
 
     def process(self, process: KeyedProcess[T, U]) -> Stream[U]:
-        """Run a `KeyedProcess`: state and timers per key."""
-        if not isinstance(process, KeyedProcess):
-            raise PipelineError(f"process: {type(process).__name__} is no KeyedProcess; after key_by only those run")
+        """Run a `KeyedProcess`: state and timers per key.
+
+        Example:
+            >>> class Raised(KeyedProcess[Bid, Total]):
+            ...     last = ValueState(float)
+            ...     def on_row(self, row, ctx):
+            ...         if row.price > self.last.get(default=row.price):
+            ...             ctx.emit(Total(row.auction, row.price))
+            ...         self.last.set(row.price)
+            >>> bids.key_by("auction").process(Raised()).collect().rows()
+            [(1, 120.0)]
+        """
         return Stream(self._pipeline, process_node(self, process))
 
 
-class WindowedStream(Generic[T]):
+@checked
+class WindowedStream(Verbs, Generic[T]):
     """A keyed stream cut into windows, to be aggregated."""
+
+    _what = "a stream in windows"
+
+    def _instead(self, name: str) -> str:
+        if hasattr(Stream, name):
+            return "do it before key_by, or behind agg(...), which makes a stream of the windows' results"
+        return super()._instead(name)
 
     def __init__(self, keyed: KeyedStream[T], window: Window, late: OutputTag[Any] | None) -> None:
         self._keyed = keyed
@@ -319,7 +458,14 @@ class WindowedStream(Generic[T]):
 
     def late_to(self, tag: OutputTag[Any]) -> Self:
         """The same windows, whose rows that come too late go to the side output `tag` instead of being counted and
-        dropped."""
+        dropped.
+
+        Example:
+            >>> LATE = OutputTag("late")
+            >>> per_minute = bids.key_by("auction").window(tumbling("1m")).late_to(LATE).agg(bids=count())
+            >>> per_minute.side(LATE).collect().height
+            0
+        """
         other = copy.copy(self)
         other._late = tag
         return other
@@ -330,12 +476,23 @@ class WindowedStream(Generic[T]):
         A late row can also change the bounds of a session, or make two of them one. The results that were sent for
         windows that are no more are then sent again with `retracted` true (a column that only sessions with lateness
         have), before the result of the new window. Flink sends the new result alone, and rows count twice.
+
+        Example:
+            >>> windows = bids.key_by("auction").window(tumbling("1m")).allowed_lateness("1h")
+            >>> windows.agg(bids=count()).collect().height
+            3
         """
         lateness_us = duration_us(lateness, "allowed_lateness")
         return LateWindowedStream(self._keyed, self._window, self._late, lateness_us)
 
     def agg(self, **aggregates: Expr) -> Stream[Row]:
-        """One row per key and window: the keys, `window_start`, `window_end` and these aggregates."""
+        """One row per key and window: the keys, `window_start`, `window_end` and these aggregates.
+
+        Example:
+            >>> per_minute = bids.key_by("auction").window(tumbling("1m")).agg(bids=count())
+            >>> per_minute.schema.names
+            ('auction', 'window_start', 'window_end', 'bids')
+        """
         return Stream(self._keyed._pipeline, self._aggregate(aggregates, 0))
 
     def _aggregate(self, aggregates: Mapping[str, Expr], lateness_us: int) -> Node:
@@ -353,6 +510,7 @@ class WindowedStream(Generic[T]):
         return result
 
 
+@checked
 class LateWindowedStream(WindowedStream[T]):
     """Windows that are corrected by late rows; their result is a stream of updates."""
 
@@ -370,44 +528,79 @@ class LateWindowedStream(WindowedStream[T]):
 
             Of sessions, `window_start` and `window_end` say which window it is, and a row with `retracted` takes the
             earlier one away without a new result.
+
+            Example:
+                >>> bursts = bids.key_by("auction").window(session("30s")).allowed_lateness("1h").agg(bids=count())
+                >>> bursts.schema.names
+                ('auction', 'window_start', 'window_end', 'retracted', 'bids')
             """
             return UpsertStream(self._keyed._pipeline, self._aggregate(aggregates, self._lateness_us))
 
 
+@checked
 class UpsertStream(ColumnVerbs):
     """A stream of updates: a row replaces the earlier one of its key (and window). It can be shaped and written.
 
     Aggregating, windowing or joining it is refused until updates can be retracted: it would count twice.
     """
 
-    if not TYPE_CHECKING:
+    _what = "a stream of updates"
 
-        def __getattr__(self, name: str) -> NoReturn:
-            if name.startswith("_"):
-                raise AttributeError(name)
-            if hasattr(Stream, name) or hasattr(KeyedStream, name):
-                raise PipelineError(
-                    f"{name}: this is a stream of updates (a row replaces an earlier one of its key), so {name} would "
-                    "count or keep outdated rows; write it, or aggregate with a window without allowed_lateness"
-                )
-            raise AttributeError(f"a stream of updates has no verb {name!r}")
+    def _instead(self, name: str) -> str:
+        if hasattr(Stream, name) or hasattr(KeyedStream, name):
+            return (
+                f"this is a stream of updates (a row replaces an earlier one of its key), so {name} would count or keep "
+                "outdated rows; write it, or aggregate with a window without allowed_lateness"
+            )
+        return super()._instead(name)
 
     def select(self, *exprs: Expr | str, **named: Operand) -> UpsertStream:
-        """Only these columns; the key columns should be among them."""
+        """Only these columns; the key columns should be among them.
+
+        Example:
+            >>> totals = bids.key_by("auction").agg(bids=count(), revenue=col("price").sum())
+            >>> sorted(totals.select("auction", "revenue").collect().rows())
+            [(1, 170.0), (2, 330.0)]
+        """
         return UpsertStream(self._pipeline, self._select_node(exprs, named))
 
     def with_columns(self, *exprs: Expr, **named: Operand) -> UpsertStream:
-        """All columns and these."""
+        """All columns and these.
+
+        Example:
+            >>> totals = bids.key_by("auction").agg(bids=count(), revenue=col("price").sum())
+            >>> sorted(totals.with_columns(mean=col("revenue") / col("bids")).collect().rows())
+            [(1, 2, 170.0, 85.0), (2, 2, 330.0, 165.0)]
+        """
         return UpsertStream(self._pipeline, self._with_columns_node(exprs, named))
 
     def drop(self, *names: str) -> UpsertStream:
-        """All columns but these."""
+        """All columns but these.
+
+        Example:
+            >>> totals = bids.key_by("auction").agg(bids=count(), revenue=col("price").sum())
+            >>> totals.drop("bids").schema.names
+            ('auction', 'revenue')
+        """
         return UpsertStream(self._pipeline, self._drop_node(names))
 
     def rename(self, names: Mapping[str, str]) -> UpsertStream:
-        """The same columns with other names."""
+        """The same columns with other names.
+
+        Example:
+            >>> totals = bids.key_by("auction").agg(bids=count(), revenue=col("price").sum())
+            >>> totals.rename({"revenue": "euros"}).schema.names
+            ('auction', 'bids', 'euros')
+        """
         return UpsertStream(self._pipeline, self._rename_node(names))
 
     def side(self, tag: OutputTag[U]) -> Stream[U]:
-        """A side output of the operator that made this stream, such as its late rows."""
+        """A side output of the operator that made this stream, such as its late rows.
+
+        Example:
+            >>> LATE = OutputTag("late")
+            >>> windows = bids.key_by("auction").window(tumbling("1m")).late_to(LATE).allowed_lateness("1h")
+            >>> windows.agg(bids=count()).side(LATE).collect().height
+            0
+        """
         return Stream(self._pipeline, self._side_node(tag))

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
+from penstock.api.process_checks import check_methods
+from penstock.arguments import checked
 from penstock.errors import PipelineError, nearest
 from penstock.expressions import Expr, Operand, col, contains_aggregate, lit, output_field, output_name
 from penstock.graph.logical import (
@@ -42,7 +44,33 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-class StreamBase:
+class NoSuchVerbError(PipelineError, AttributeError):
+    """What is asked of a stream is no verb of its kind."""
+
+
+class Verbs:
+    """Says of a verb that is not there what to write instead."""
+
+    _what = "a stream"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            raise NoSuchVerbError(f"{name}: {self._instead(name)}")
+
+    def _instead(self, name: str) -> str:
+        return f"{self._what} has no such verb; {nearest(name, verbs_of(type(self)))}"
+
+
+def verbs_of(kind: type) -> list[str]:
+    """The names of what a stream of this class can do."""
+    return [name for name in dir(kind) if not name.startswith("_")]
+
+
+@checked
+class StreamBase(Verbs):
     """What all streams share: the pipeline, the node, and the node's settings."""
 
     def __init__(self, pipeline: DeclaredPipeline, node: Node) -> None:
@@ -59,6 +87,9 @@ class StreamBase:
 
         Raises:
             PipelineError: another operator has this uid.
+
+        Example:
+            >>> totals = bids.key_by("auction").agg(bids=count()).uid("totals")
         """
         if not uid or "/" in uid:
             raise PipelineError(f"uid: {uid!r} is no name; use a short word without '/'")
@@ -70,19 +101,31 @@ class StreamBase:
         return self
 
     def parallelism(self, parallelism: int) -> Self:
-        """How many subtasks the operator has, whatever the job's parallelism is."""
+        """How many subtasks the operator has, whatever the job's parallelism is.
+
+        Example:
+            >>> dear = bids.filter(col("price") > 100).parallelism(4)
+        """
         if parallelism < 1:
             raise PipelineError(f"parallelism: must be 1 or more, got {parallelism}")
         self._operator("parallelism").parallelism = parallelism
         return self
 
     def slot_group(self, name: str) -> Self:
-        """Operators of different groups never share a slot."""
+        """Operators of different groups never share a slot.
+
+        Example:
+            >>> totals = bids.key_by("auction").agg(bids=count()).slot_group("heavy")
+        """
         self._operator("slot_group").slot_group = name
         return self
 
     def chain(self, chainable: bool) -> Self:
-        """`chain(False)` puts the operator behind an exchange of its own."""
+        """`chain(False)` puts the operator behind an exchange of its own.
+
+        Example:
+            >>> dear = bids.filter(col("price") > 100).chain(False)
+        """
         self._operator("chain").chainable = chainable
         return self
 
@@ -117,8 +160,23 @@ class StreamBase:
         )
 
     def write(self, sink: Sink) -> WrittenStream:
-        """Hand the rows to `sink`."""
+        """Hand the rows to `sink`.
+
+        Raises:
+            PipelineError: it cannot take rows of this schema, or another sink of the pipeline writes to its place.
+
+        Example:
+            >>> written = bids.write(files.Sink("out", format="parquet"))
+            >>> p.run().state
+            'FINISHED'
+        """
         sink.check(self._node.schema, updates=self._node.updates)
+        for node in self._pipeline.plan:
+            if sink.place is not None and isinstance(node.operation, Write) and node.operation.sink.place == sink.place:
+                raise PipelineError(
+                    f"write: {sink.place} is written by {node.operator_id} already, and the rows of both would be mixed; "
+                    "write one stream there: a.union(b).write(...)"
+                )
         return WrittenStream(self._pipeline, self._derive(Write(sink), self._node.schema, self._node.row_type))
 
     def collect(self) -> pl.DataFrame:
@@ -132,7 +190,9 @@ class StreamBase:
             PenstockError: the pipeline or its code failed.
 
         Example:
-            >>> p.read(files.Source("bids.jsonl", schema=Bid)).filter(col("price") > 100).collect()
+            >>> p.read(files.Source("bids.jsonl", schema=Bid)).filter(col("price") > 100).drop("at", "tags").collect()
+            shape: (2, 2)
+            ...
         """
         return self._pipeline.rows_of(self._node)
 
@@ -152,6 +212,8 @@ class StreamBase:
 
 class WrittenStream(StreamBase):
     """The end of a stream in a sink; only its settings can be changed."""
+
+    _what = "the end of a stream in a sink"
 
 
 class ColumnVerbs(StreamBase):
@@ -193,6 +255,7 @@ class ColumnVerbs(StreamBase):
 
 def process_node(stream: StreamBase, process: Process[Any, Any] | KeyedProcess[Any, Any]) -> Node:
     check_process(process)
+    check_methods(process, event_time=stream._node.event_time)
     taken, given = process_types(process)
     wanted = schema_of(taken, f"process: {type(process).__name__}")
     for field in wanted:

@@ -55,6 +55,12 @@ class ClusterClient:
 
     Every method raises `NoAnswerError` if no dispatcher answers or the cluster is not available, `RefusedError` if it
     says no, and `CorruptDataError` if the answer is none of ours.
+
+    Example:
+        >>> async def shown() -> None:
+        ...     async with ClusterClient("http://127.0.0.1:8081") as cluster:
+        ...         for job in (await cluster.jobs()).jobs:
+        ...             print(job.name, job.state)
     """
 
     def __init__(

@@ -40,7 +40,7 @@ class Cluster:
 
     Example:
         >>> cluster = Cluster("production.toml")
-        >>> cluster.job("hot-auctions").savepoint()
+        >>> cluster.job("hot-auctions").savepoint()  # doctest: +SKIP
     """
 
     def __init__(self, settings: ClusterSettings | str | Path | None = None) -> None:
@@ -73,7 +73,12 @@ class Cluster:
 
 
 class Job:
-    """A job on a cluster."""
+    """A job on a cluster.
+
+    Example:
+        >>> job = Cluster("production.toml").job("hot-auctions")  # doctest: +SKIP
+        >>> job.savepoint()  # doctest: +SKIP
+    """
 
     def __init__(self, cluster: Cluster, job: str) -> None:
         self.cluster: Final = cluster

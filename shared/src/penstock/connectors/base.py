@@ -10,17 +10,31 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, runtime_checkable
 
 from penstock.errors import ExternalError
 from penstock.types import Schema
 
 if TYPE_CHECKING:
     import polars as pl
+    from typing_extensions import TypeVar
 
     from penstock.connectors.event_times import EventTimeForm
 
-T = TypeVar("T")
+    T = TypeVar("T", default="Row")
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")  # Python 3.11 knows no defaults; what has no class of the user is `Row` to editors
+
+
+class Row:
+    """A row of a stream that has no class of the user: its columns are attributes."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
 
 Guarantee = Literal["exactly-once", "at-least-once", "none"]
 Policy = Literal["fail", "skip", "dead_letter"]
@@ -340,6 +354,11 @@ class Sink(ABC):
     @abstractmethod
     def guarantee(self) -> Guarantee:
         """The best this sink can give, before source and mode are considered."""
+
+    @property
+    def place(self) -> str | None:
+        """Where it writes, if no other sink of a pipeline may write there; None: several may share it."""
+        return None
 
     @abstractmethod
     def check(self, schema: Schema, *, updates: bool) -> None:

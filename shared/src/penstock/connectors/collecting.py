@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import Collected, Guarantee, Prepared, WriteContext
 from penstock.connectors.declaring import freeze
@@ -26,6 +27,14 @@ class Sink(base.Sink):
 
     Args:
         into: a list to append to; a new one if not given.
+
+    Example:
+        >>> sink = collecting.Sink()
+        >>> written = bids.select("auction", "price").write(sink)
+        >>> p.run().state
+        'FINISHED'
+        >>> sink.rows[0]
+        {'auction': 1, 'price': 50.0}
     """
 
     kind: ClassVar[str] = "collecting"
@@ -34,6 +43,7 @@ class Sink(base.Sink):
     _owned: bool
     _committed: set[tuple[str, int, int]]
 
+    @checked
     def __init__(self, into: list[dict[str, Any]] | None = None) -> None:
         freeze(self, collected=Collected([] if into is None else into), _owned=into is None, _committed=set())
 

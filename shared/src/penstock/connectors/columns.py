@@ -28,6 +28,10 @@ _PYTHON: Final[dict[str, tuple[type, ...]]] = {
 }  # fmt: skip
 
 
+MISSING: Final = "missing; declare it as '... | None' if it may be (the event time never may)"
+"""What is said of a value that is not there."""
+
+
 class WrongValueError(ValueError):
     """A value does not fit its column; the message says which and why."""
 
@@ -100,7 +104,7 @@ class FrameBuilder:
 
     def _required(self, value: Any, field: Field, path: str) -> Any:
         if value is None and not field.nullable:
-            raise WrongValueError(f"{path}: missing; declare it as '... | None' if it may be")
+            raise WrongValueError(f"{path}: {MISSING}")
         return self._checked(value, field.type, path)
 
     def _checked(self, value: Any, kind: DataType, path: str) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
+from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import Guarantee, Prepared, WriteContext
 from penstock.connectors.declaring import freeze
@@ -23,12 +24,22 @@ class Sink(base.Sink):
     Args:
         label: stands before every row.
         stream: standard output if not given.
+
+    Example:
+        >>> written = bids.select("auction", "price").write(console.Sink(label="bid"))
+        >>> p.run().state
+        bid> {"auction":1,"price":50.0}
+        bid> {"auction":2,"price":250.0}
+        bid> {"auction":1,"price":120.0}
+        bid> {"auction":2,"price":80.0}
+        'FINISHED'
     """
 
     kind: ClassVar[str] = "console"
     label: str
     stream: TextIO | None
 
+    @checked
     def __init__(self, *, label: str = "", stream: TextIO | None = None) -> None:
         freeze(self, label=label, stream=stream)
 

@@ -69,11 +69,6 @@ def declare(what: str, schema: object, hidden: str | None = None, **options: Unp
     Raises:
         PipelineError: one of them does not fit.
     """
-    for name in options:
-        if name not in SourceOptions.__annotations__:
-            raise PipelineError(
-                f"{what}: there is no option {name!r}; {nearest(name, tuple(SourceOptions.__annotations__))}"
-            )
     timezone, policy = options.get("timezone"), options.get("bad_rows", "fail")
     zone(timezone, what)
     columns = schema_of(_with_zone(schema) if timezone is not None else schema, f"{what}: schema")

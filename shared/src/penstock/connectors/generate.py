@@ -10,8 +10,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Unpack, cast
 
+from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import (
     BadRow,
@@ -20,6 +21,7 @@ from penstock.connectors.base import (
     Position,
     ReadContext,
     Split,
+    T,
 )
 from penstock.connectors.declaring import SourceOptions, declare, freeze
 from penstock.connectors.pacing import Pace, checked_rate
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import polars as pl
     import pyarrow as pa
-
-T = TypeVar("T")
 
 
 # -- content ------------------------------------------------------------------------------------------------------------
@@ -109,6 +109,10 @@ def random_bits(numbers: npt.NDArray[np.int64], seed: int, stream: int = 0) -> n
     """64 random bits per row number: SplitMix64 of number, seed and stream. Other streams are independent.
 
     Vigna's finaliser; the golden-ratio increment makes neighbouring numbers unrelated.
+
+    Example:
+        >>> bool(np.all(generate.random_bits(np.arange(3), seed=1) == generate.random_bits(np.arange(3), seed=1)))
+        True
     """
     import numpy as np
 
@@ -131,6 +135,11 @@ def random_integers(
     """An integer from 0 to `below` - 1 (under 2**31, one bound or one per row) per row number.
 
     Scales 32 of the 64 bits instead of dividing (Lemire): several times faster, with a bias below 2**-32 * `below`.
+
+    Example:
+        >>> dice = generate.random_integers(np.arange(1_000), seed=1, stream=0, below=6) + 1
+        >>> int(dice.min()), int(dice.max())
+        (1, 6)
     """
     import numpy as np
 
@@ -141,7 +150,13 @@ def random_integers(
 
 
 def random_floats(numbers: npt.NDArray[np.int64], seed: int, stream: int) -> npt.NDArray[np.float64]:
-    """A float in [0, 1) per row number."""
+    """A float in [0, 1) per row number.
+
+    Example:
+        >>> prices = generate.random_floats(np.arange(1_000), seed=1, stream=0) * 100
+        >>> bool((prices >= 0).all() and (prices < 100).all())
+        True
+    """
     import numpy as np
 
     return np.multiply(random_bits(numbers, seed, stream) >> np.uint64(11), 2.0**-53, dtype=np.float64)
@@ -165,6 +180,14 @@ class Source(base.Source[T], Generic[T]):
         splits: how many readers can work at once; row n is in split n modulo `splits`.
         **options: as at every source, see `SourceOptions`; a Nexmark
             content brings its own event time.
+
+    Example:
+        >>> p.read(generate.Source(nexmark.bids(), rows=1_000)).collect().height
+        1000
+        >>> def numbered(numbers):
+        ...     return {"auction": numbers, "price": numbers * 0.5}
+        >>> p.read(generate.Source(numbered, schema=Total, rows=3)).collect().rows()
+        [(0, 0.0), (1, 0.5), (2, 1.0)]
     """
 
     kind: ClassVar[str] = "generate"
@@ -174,6 +197,7 @@ class Source(base.Source[T], Generic[T]):
     seed: int
     splits: int
 
+    @checked
     def __init__(
         self,
         content: Content[T] | Callable[[npt.NDArray[np.int64]], Any],

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Unpack, cast, overload
 
+from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import (
     BadRow,
@@ -15,6 +16,7 @@ from penstock.connectors.base import (
     Position,
     ReadContext,
     Split,
+    T,
 )
 from penstock.connectors.columns import FrameBuilder
 from penstock.connectors.declaring import SourceOptions, declare, freeze, zone
@@ -25,10 +27,15 @@ from penstock.types import Schema, is_row_class
 if TYPE_CHECKING:
     import pyarrow as pa
 
-T = TypeVar("T")
-
 _SLICE_MS: Final = 20
 _SPLIT: Final = Split("rows")
+
+
+class _Options(SourceOptions, total=False):
+    """What else the source takes; see its constructor."""
+
+    bounded: bool
+    rate: float | None
 
 
 @dataclass(frozen=True, init=False, eq=False)
@@ -43,6 +50,12 @@ class Source(base.Source[T], Generic[T]):
         bounded: False if the iterable never ends.
         rate: rows per second.
         **options: as at every source, see `SourceOptions`.
+
+    Example:
+        >>> p.read(iterables.Source([Total(1, 2.5), Total(2, 3.0)])).collect().rows()
+        [(1, 2.5), (2, 3.0)]
+        >>> p.read(iterables.Source([{"auction": 1, "price": 2.5}], schema=Total)).collect().rows()
+        [(1, 2.5)]
     """
 
     kind: ClassVar[str] = "iterables"
@@ -50,6 +63,23 @@ class Source(base.Source[T], Generic[T]):
     rate: float | None
     ends: bool
 
+    @overload
+    def __init__(
+        self,
+        data: Iterable[Mapping[str, Any]] | Callable[[], Iterable[Mapping[str, Any]]],
+        *,
+        schema: type[T] | Schema | pa.Schema,
+        **options: Unpack[_Options],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        data: Iterable[T] | Callable[[], Iterable[T]],
+        *,
+        schema: type[T] | Schema | pa.Schema | None = None,
+        **options: Unpack[_Options],
+    ) -> None: ...
+    @checked
     def __init__(
         self,
         data: Iterable[T] | Iterable[Mapping[str, Any]] | Callable[[], Iterable[Any]],

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.arguments import checked
 from penstock.connectors.declaring import freeze
 from penstock.connectors.generate import Content, random_bits, random_floats, random_integers
 from penstock.errors import PipelineError
@@ -97,6 +98,7 @@ class Person:
     extra: str
 
 
+@checked
 def bids(
     *,
     columns: Sequence[str] | None = None,
@@ -113,12 +115,17 @@ def bids(
         out_of_orderness: event times lie up to that much before the time of their event, uniformly.
         interval: between two events of any kind (Nexmark's default is 10,000 events per second).
         start: of the first event.
+
+    Example:
+        >>> p.read(generate.Source(nexmark.bids(columns=["auction", "price", "at"]), rows=100)).schema.names
+        ('auction', 'price', 'at')
     """
     content = _BidContent(Bid, columns, _Times(interval, start, out_of_orderness), f"bids{_keys(keys)}")
     freeze(content, keys=keys)
     return content
 
 
+@checked
 def auctions(
     *,
     columns: Sequence[str] | None = None,
@@ -126,10 +133,16 @@ def auctions(
     interval: Duration = "100us",
     start: datetime = START,
 ) -> Content[Auction]:
-    """Auctions; parameters as for `bids`."""
+    """Auctions; parameters as for `bids`.
+
+    Example:
+        >>> p.read(generate.Source(nexmark.auctions(columns=["id", "seller", "at"]), rows=100)).collect().height
+        100
+    """
     return _AuctionContent(Auction, columns, _Times(interval, start, out_of_orderness), "auctions")
 
 
+@checked
 def people(
     *,
     columns: Sequence[str] | None = None,
@@ -137,7 +150,12 @@ def people(
     interval: Duration = "100us",
     start: datetime = START,
 ) -> Content[Person]:
-    """Persons; parameters as for `bids`."""
+    """Persons; parameters as for `bids`.
+
+    Example:
+        >>> p.read(generate.Source(nexmark.people(columns=["id", "city", "at"]), rows=100)).collect().height
+        100
+    """
     return _PersonContent(Person, columns, _Times(interval, start, out_of_orderness), "people")
 
 

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Unpack
 
+from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import (
     BadRow,
@@ -16,9 +17,10 @@ from penstock.connectors.base import (
     Position,
     ReadContext,
     Split,
+    T,
 )
 from penstock.connectors.declaring import SourceOptions, declare, freeze, zone
-from penstock.errors import ExternalError, PipelineError, nearest
+from penstock.errors import ExternalError, PipelineError
 from penstock.times import Duration, duration_us
 from penstock.types import Schema
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
     from penstock.connectors.formats.decoding import LineDecoder
 
-T = TypeVar("T")
+SocketFormat = Literal["jsonl", "csv"]
 
 _WAIT_S: Final = 0.05
 _RECEIVE_BYTES: Final = 1 << 20
@@ -47,29 +49,31 @@ class Source(base.Source[T], Generic[T]):
             the server closes the connection, otherwise it never does.
         retry_after: pause before each of them.
         **options: as at every source, see `SourceOptions`.
+
+    Example:
+        >>> lines = p.read(sockets.Source("localhost", 7000, schema=Bid, retries=3))
     """
 
     kind: ClassVar[str] = "sockets"
     host: str
     port: int
-    format: str
+    format: SocketFormat
     retries: int
     retry_after_us: int
 
+    @checked
     def __init__(
         self,
         host: str,
         port: int,
         *,
         schema: type[T] | Schema | pa.Schema,
-        format: str = "jsonl",
+        format: SocketFormat = "jsonl",
         retries: int = 0,
         retry_after: Duration = "1s",
         **options: Unpack[SourceOptions],
     ) -> None:
         what = "sockets.Source"
-        if format not in ("jsonl", "csv"):
-            raise PipelineError(f"{what}: there is no format {format!r}; {nearest(format, ('jsonl', 'csv'))}")
         if not 0 < port < 65_536 or retries < 0:
             raise PipelineError(f"{what}: port= is 1 to 65535 (got {port}), retries= zero or more (got {retries})")
         declared = declare(what, schema, **options)

@@ -87,15 +87,16 @@ class PeriodicWatermarks(ABC):
     """A user's generator for `periodic`: looks at every row, is asked now and then. One instance per split.
 
     Example:
-        class Heartbeats(PeriodicWatermarks):
-            newest: datetime | None = None
-
-            def on_row(self, row: Any, event_time: datetime) -> None:
-                if row.kind == "heartbeat":
-                    self.newest = event_time
-
-            def on_period(self) -> datetime | None:
-                return self.newest
+        >>> class Heartbeats(PeriodicWatermarks):
+        ...     newest = None
+        ...     def on_row(self, row: Bid, event_time: datetime) -> None:
+        ...         if "web" in row.tags:
+        ...             self.newest = event_time
+        ...     def on_period(self) -> datetime | None:
+        ...         return self.newest
+        >>> read = p.read(files.Source("bids.jsonl", schema=Bid, event_time="at", watermarks=periodic(Heartbeats)))
+        >>> read.key_by("auction").window(tumbling("1m")).agg(bids=count()).collect().height
+        3
     """
 
     @abstractmethod
@@ -147,6 +148,14 @@ def periodic(
         function: gets the newest event time of the split so far and returns the watermark (no later row has an event
             time at or before it), or None; or a subclass of `PeriodicWatermarks`, which sees every row.
         every: how often it is asked.
+
+    Example:
+        >>> def behind(newest: datetime) -> datetime:
+        ...     return newest - timedelta(minutes=5)
+        >>> marks = periodic(behind, every="1s")
+        >>> read = p.read(files.Source("bids.jsonl", schema=Bid, event_time="at", watermarks=marks))
+        >>> read.key_by("auction").window(tumbling("1m")).agg(bids=count()).collect().height
+        3
     """
     if not callable(function) or (isinstance(function, type) and not issubclass(function, PeriodicWatermarks)):
         raise PipelineError(f"periodic: need a function or a subclass of PeriodicWatermarks, got {function!r}")
@@ -248,6 +257,13 @@ def punctuated(function: Callable[[Any], datetime | None]) -> Punctuated:
     Args:
         function: gets every row and returns the watermark it announces (no later row has an event time at or before
             it), or None.
+
+    Example:
+        >>> def announced(bid: Bid) -> datetime | None:
+        ...     return bid.at if "web" in bid.tags else None
+        >>> read = p.read(files.Source("bids.jsonl", schema=Bid, event_time="at", watermarks=punctuated(announced)))
+        >>> read.key_by("auction").window(tumbling("1m")).agg(bids=count()).collect().height
+        3
     """
     if not callable(function):
         raise PipelineError(f"punctuated: need a function of a row, got {function!r}")

@@ -26,22 +26,18 @@ class Accumulator(ABC, Generic[A, R]):
     changed in place and returned, as each is handed to exactly one call.
 
     Example:
-        ```python
-        class Product(Accumulator[float, float]):
-            accumulator_type = float
-
-            def create(self) -> float:
-                return 1.0
-
-            def add(self, accumulator: float, value: float) -> float:
-                return accumulator * value
-
-            def merge(self, left: float, right: float) -> float:
-                return left * right
-
-            def result(self, accumulator: float) -> float:
-                return accumulator
-        ```
+        >>> class Product(Accumulator[float, float]):
+        ...     accumulator_type = float
+        ...     def create(self) -> float:
+        ...         return 1.0
+        ...     def add(self, accumulator: float, value: float) -> float:
+        ...         return accumulator * value
+        ...     def merge(self, left: float, right: float) -> float:
+        ...         return left * right
+        ...     def result(self, accumulator: float) -> float:
+        ...         return accumulator
+        >>> sorted(bids.key_by("auction").agg(product=aggregate(Product(), "price")).collect().rows())
+        [(1, 6000.0), (2, 20000.0)]
     """
 
     accumulator_type: ClassVar[Any] = None
@@ -51,8 +47,10 @@ class Accumulator(ABC, Generic[A, R]):
         """The accumulator of no rows."""
 
     @abstractmethod
-    def add(self, accumulator: A, *values: Any) -> A:
-        """The accumulator with one more row's values (None where the column is null)."""
+    def add(
+        self, accumulator: A, /, *values: Any, **unused: Any
+    ) -> A:  # so that one may take (accumulator, value: float)
+        """The accumulator with one more row's values (None where the column is null), as many as columns are given."""
 
     @abstractmethod
     def merge(self, left: A, right: A) -> A:

@@ -9,24 +9,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.arguments import checked
 from penstock.errors import PipelineError
 from penstock.expressions.accumulators import Accumulator, result_type
 from penstock.expressions.nodes import Aggregate, Call, Case, Column, Node, Option, Value
 from penstock.expressions.surface import Expr, Operand, as_node, literal
 
 
+@checked
 def col(name: str) -> Expr:
     """The value of a column."""
-    if not isinstance(name, str):
-        raise PipelineError(f"col: a column has a name, got {name!r}")
     return Expr(Column(name))
 
 
+@checked
 def lit(value: Value) -> Expr:
     """A constant; a datetime must have a time zone."""
     return Expr(literal(value, "lit"))
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class When:
     """A condition that waits for its value: `when(condition).then(value)`."""
@@ -39,6 +41,7 @@ class When:
         return Then(Case((*self._branches, (self._condition, _branch_value(value, "then")))))
 
 
+@checked
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Then(Expr):
     """A conditional expression, null where no condition holds, to which more branches can be added."""
@@ -54,6 +57,7 @@ class Then(Expr):
         return Expr(Case(self.node.branches, _branch_value(value, "otherwise")))
 
 
+@checked
 def when(condition: Expr | bool) -> When:
     """Begins a conditional: `when(col("a") > 1).then(col("a")).otherwise(0)`."""
     return When((), as_node(condition, "when"))
@@ -65,21 +69,25 @@ def _branch_value(value: Operand, where: str) -> Node:
     return as_node(value, where)
 
 
+@checked
 def coalesce(*values: Operand) -> Expr:
     """The first value that is not null; strings name columns."""
     return _of_columns("coalesce", values)
 
 
+@checked
 def min_horizontal(*values: Operand) -> Expr:
     """The least of a row's values, nulls left out; strings name columns."""
     return _of_columns("min_horizontal", values)
 
 
+@checked
 def max_horizontal(*values: Operand) -> Expr:
     """The greatest of a row's values, nulls left out; strings name columns."""
     return _of_columns("max_horizontal", values)
 
 
+@checked
 def concat_str(*values: Expr | str, separator: str = "", ignore_nulls: bool = False) -> Expr:
     """The texts joined; strings name columns, `lit("x")` is a text."""
     return _of_columns("concat_str", values, separator=separator or None, ignore_nulls=ignore_nulls or None)
@@ -92,19 +100,19 @@ def _of_columns(function: str, values: tuple[Operand, ...], **options: Option) -
     return Expr(Call(function, args, tuple((name, value) for name, value in options.items() if value is not None)))
 
 
+@checked
 def count() -> Expr:
     """Number of rows of the group."""
     return Expr(Aggregate("count"))
 
 
+@checked
 def aggregate(accumulator: Accumulator[Any, Any], *values: Expr | str) -> Expr:
     """A user-defined aggregate over these columns.
 
     Raises:
         PipelineError: the accumulator does not declare its types, or no column is given.
     """
-    if not isinstance(accumulator, Accumulator):
-        raise PipelineError(f"aggregate: need an instance of an Accumulator class, got {accumulator!r}")
     result_type(accumulator)
     if not values:
         raise PipelineError(f"aggregate: {type(accumulator).__name__} needs at least one column")

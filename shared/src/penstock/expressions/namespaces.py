@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
+from penstock.arguments import checked
 from penstock.errors import PipelineError
 from penstock.expressions.nodes import Option
 from penstock.times import duration_us, format_duration
@@ -23,6 +24,7 @@ class _Namespace:
         return self._expr._call(function, *others, **options)
 
 
+@checked
 class StringNamespace(_Namespace):
     """Functions of text. Positions and lengths count Unicode code points unless the name says bytes."""
 
@@ -125,6 +127,7 @@ class StringNamespace(_Namespace):
         raise PipelineError(f"{self._expr}.str.strptime: the type must be datetime or date, got {to!r}")
 
 
+@checked
 class DateTimeNamespace(_Namespace):
     """Functions of timestamps (UTC), dates and durations."""
 
@@ -189,8 +192,6 @@ class DateTimeNamespace(_Namespace):
 
     def epoch(self, unit: Literal["s", "ms", "us"] = "us") -> Expr:
         """Whole seconds, milliseconds or microseconds since 1970-01-01 UTC, rounded down."""
-        if unit not in ("s", "ms", "us"):
-            raise PipelineError(f'{self._expr}.dt.epoch: the unit must be "s", "ms" or "us", got {unit!r}')
         return self._call("dt.epoch", unit=unit)
 
     def strftime(self, format: str) -> Expr:
@@ -218,6 +219,7 @@ class DateTimeNamespace(_Namespace):
         return self._call("dt.total_microseconds")
 
 
+@checked
 class ListNamespace(_Namespace):
     """Functions of lists."""
 
@@ -264,6 +266,7 @@ class ListNamespace(_Namespace):
         return self._expr._call("list.join", by=separator, ignore_nulls=None if ignore_nulls else False)
 
 
+@checked
 class StructNamespace(_Namespace):
     """Functions of nested rows."""
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, NoReturn, Self
 
+from penstock.arguments import checked
 from penstock.errors import PipelineError
 from penstock.expressions.namespaces import DateTimeNamespace, ListNamespace, StringNamespace, StructNamespace
 from penstock.expressions.nodes import Aggregate, Alias, Call, Cast, Literal, Node, Option, Value
@@ -22,6 +23,7 @@ _Text = str
 """`str` within the class body of `Expr` is the namespace of text functions."""
 
 
+@checked
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Expr:
     """A value to be computed for every row, or with an aggregate for every group. Immutable; `str()` shows the code."""

@@ -14,8 +14,10 @@ _LIBRARY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def is_users(filename: str) -> bool:
-    """Whether a file is neither ours, nor Python's, nor installed."""
-    return not (filename.startswith((_LIBRARY, _STANDARD_LIBRARY, "<frozen")) or "site-packages" in filename)
+    """Whether a file is neither ours, nor Python's, nor installed, nor made by one of those while it runs."""
+    return not (
+        filename.startswith((_LIBRARY, _STANDARD_LIBRARY, "<frozen", "<string>")) or "site-packages" in filename
+    )
 
 
 def user_frames(error: BaseException) -> str:

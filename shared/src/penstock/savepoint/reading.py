@@ -51,6 +51,10 @@ def read(path: str | Path, *, store: ClusterSettings | Blobs | str | Path | None
     Raises:
         UsageError: there is no savepoint.
         CorruptDataError: it is not what was written.
+
+    Example:
+        >>> sp = savepoint.read("backup/monday")  # doctest: +SKIP
+        >>> sp.table("totals", "total")  # doctest: +SKIP
     """
     folder = Path(path)
     if folder.is_dir():

@@ -35,7 +35,7 @@ class ValueCodec:
     def __init__(self, hint: Any, where: str) -> None:
         self._hint = hint
         self._where = where
-        self._encode = msgspec.msgpack.Encoder().encode
+        self._encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
         self._decode = msgspec.msgpack.Decoder(hint).decode
         self._accepted = _classes(hint)
         self.exact: type | None = self._accepted[0] if self._accepted else None
@@ -71,20 +71,35 @@ class ValueCodec:
         """An independent copy."""
         return value if self.immutable else self.decode(self.encode(value))
 
-    def check(self, value: Any) -> None:
-        """Check a value that is not of class `exact`.
+    def checked(self, value: Any) -> Any:
+        """A value that is not of class `exact`, a numpy scalar as Python has it.
 
         Raises:
             UserCodeError: it is not of the declared type.
         """
+        if is_numpy_scalar(value):
+            value = value.item()
         accepted = self._accepted
         if accepted is None:
-            return
+            return value
         if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
             self._refuse(value)
+        return value
 
     def _refuse(self, value: Any) -> NoReturn:
         raise UserCodeError(f"{self._where} holds {type_name(self._hint)}, but was given {value!r}")
+
+
+def is_numpy_scalar(value: Any) -> bool:
+    """Whether it is one number of numpy's, which `item` makes one of Python's; does not load numpy."""
+    return type(value).__module__ == "numpy" and getattr(value, "shape", None) == () and hasattr(value, "item")
+
+
+def _plain(value: Any) -> Any:
+    """A part of a value that msgspec does not know."""
+    if is_numpy_scalar(value):
+        return value.item()
+    raise TypeError(f"objects of type {type(value).__qualname__} are unsupported")
 
 
 def type_name(hint: Any) -> str:

@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar, cast, overload
 
+from penstock.arguments import checked
 from penstock.errors import IncompatibleStateError, PipelineError, UsageError
 from penstock.times import Duration, duration_us
 
@@ -56,10 +57,20 @@ class ValueState(State, Generic[T]):
     Args:
         value_type: type of the value: a scalar, dataclass, `msgspec.Struct`, or list or dict of such.
         ttl: how long a value lives after it was written, in processing time; it is never returned after that.
+
+    Example:
+        >>> class Each(KeyedProcess[Bid, Total]):
+        ...     highest = ValueState(float, ttl="1h")
+        ...     def on_row(self, row, ctx):
+        ...         self.highest.set(max(row.price, self.highest.get(default=0.0)))
+        ...         ctx.emit(Total(row.auction, self.highest.get(default=0.0)))
+        >>> bids.key_by("auction").process(Each()).collect().rows()
+        [(1, 50.0), (2, 250.0), (1, 120.0), (2, 250.0)]
     """
 
     kind = "value"
 
+    @checked
     def __init__(self, value_type: type[T], *, ttl: Duration | None = None) -> None:
         super().__init__(value_type, ttl=ttl)
 
@@ -81,10 +92,21 @@ class ValueState(State, Generic[T]):
 
 
 class ListState(State, Generic[T]):
-    """A list of values per key; with a time to live, each element has its own."""
+    """A list of values per key; with a time to live, each element has its own.
+
+    Example:
+        >>> class Each(KeyedProcess[Bid, Total]):
+        ...     prices = ListState(float)
+        ...     def on_row(self, row, ctx):
+        ...         self.prices.add(row.price)
+        ...         ctx.emit(Total(row.auction, sum(self.prices.get())))
+        >>> bids.key_by("auction").process(Each()).collect().rows()
+        [(1, 50.0), (2, 250.0), (1, 170.0), (2, 330.0)]
+    """
 
     kind = "list"
 
+    @checked
     def __init__(self, element_type: type[T], *, ttl: Duration | None = None) -> None:
         super().__init__(element_type, ttl=ttl)
 
@@ -106,10 +128,22 @@ class ListState(State, Generic[T]):
 
 
 class MapState(State, Generic[K, V]):
-    """A dictionary per key; with a time to live, each entry has its own."""
+    """A dictionary per key; with a time to live, each entry has its own.
+
+    Example:
+        >>> class Each(KeyedProcess[Bid, Total]):
+        ...     seen = MapState(str, int)
+        ...     def on_row(self, row, ctx):
+        ...         for tag in row.tags:
+        ...             self.seen.set(tag, self.seen.get(tag, default=0) + 1)
+        ...         ctx.emit(Total(row.auction, len(list(self.seen.keys()))))
+        >>> bids.key_by("auction").process(Each()).collect().rows()
+        [(1, 1.0), (2, 0.0), (1, 3.0), (2, 1.0)]
+    """
 
     kind = "map"
 
+    @checked
     def __init__(self, key_type: type[K], value_type: type[V], *, ttl: Duration | None = None) -> None:
         super().__init__(key_type, value_type, ttl=ttl)
 
@@ -151,10 +185,21 @@ class MapState(State, Generic[K, V]):
 
 
 class ReducingState(State, Generic[T]):
-    """One value per key, into which `function` folds every added one: `function(old, added)`."""
+    """One value per key, into which `function` folds every added one: `function(old, added)`.
+
+    Example:
+        >>> class Each(KeyedProcess[Bid, Total]):
+        ...     highest = ReducingState(max, float)
+        ...     def on_row(self, row, ctx):
+        ...         self.highest.add(row.price)
+        ...         ctx.emit(Total(row.auction, self.highest.get(default=0.0)))
+        >>> bids.key_by("auction").process(Each()).collect().rows()
+        [(1, 50.0), (2, 250.0), (1, 120.0), (2, 250.0)]
+    """
 
     kind = "reducing"
 
+    @checked
     def __init__(self, function: Callable[[T, T], T], value_type: type[T], *, ttl: Duration | None = None) -> None:
         super().__init__(value_type, ttl=ttl)
         self.function = function
@@ -177,11 +222,22 @@ class ReducingState(State, Generic[T]):
 
 
 class OperatorListState(State, Generic[T]):
-    """A list per subtask, without key. When the parallelism changes, its elements are dealt out anew."""
+    """A list per subtask, without key. When the parallelism changes, its elements are dealt out anew.
+
+    Example:
+        >>> class Each(Process[Bid, Total]):
+        ...     prices = OperatorListState(float)
+        ...     def on_row(self, row, ctx):
+        ...         self.prices.add(row.price)
+        ...         ctx.emit(Total(row.auction, sum(self.prices.get())))
+        >>> bids.process(Each()).collect().rows()
+        [(1, 50.0), (2, 300.0), (1, 420.0), (2, 500.0)]
+    """
 
     kind = "operator_list"
     keyed = False
 
+    @checked
     def __init__(self, element_type: type[T]) -> None:
         super().__init__(element_type)
 
@@ -203,7 +259,17 @@ class OperatorListState(State, Generic[T]):
 
 
 class UnionListState(OperatorListState[T]):
-    """A list per subtask; after a restore every subtask gets the elements of all of them."""
+    """A list per subtask; after a restore every subtask gets the elements of all of them.
+
+    Example:
+        >>> class Each(Process[Bid, Total]):
+        ...     prices = UnionListState(float)
+        ...     def on_row(self, row, ctx):
+        ...         self.prices.add(row.price)
+        ...         ctx.emit(Total(row.auction, sum(self.prices.get())))
+        >>> bids.process(Each()).collect().rows()
+        [(1, 50.0), (2, 300.0), (1, 420.0), (2, 500.0)]
+    """
 
     kind = "union_list"
 

@@ -38,7 +38,7 @@ class BoundOperatorList(OperatorListState[Any]):
 
     def _check(self, value: Any) -> None:
         if value.__class__ is not self._codec.exact:
-            self._codec.check(value)
+            value = self._codec.checked(value)
 
     def encoded(self) -> list[bytes]:
         """Every element as bytes."""

@@ -277,8 +277,11 @@ def activity_of(pid: int, folder: Path) -> tuple[int, int]:
 
 
 def _signal(process: Process, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        process.send_signal(number)
+    # Not through the process's object: that asks first whether it has ended, takes the exit code away from the loop, and
+    # a process that ended well is one that failed with 255.
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, number)
 
 
 def _how_it_ended(code: int | None) -> str:

@@ -45,7 +45,15 @@ def elapse(duration: Duration) -> Elapse:
     fire in their order.
 
     Example:
-        rows = run_pipeline(sessions, [click("a"), elapse("1h"), click("a")])
+        >>> class Silent(KeyedProcess[Bid, Total]):
+        ...     def on_row(self, row, ctx):
+        ...         ctx.processing_timer(ctx.processing_time + timedelta(minutes=30))
+        ...     def on_timer(self, at, ctx):
+        ...         ctx.emit(Total(ctx.key, 0.0))
+        >>> written = bids.key_by("auction").process(Silent()).write(files.Sink("out"))
+        >>> bid = Bid(1, 99.0, datetime(2026, 1, 1, tzinfo=UTC), [])
+        >>> len(run_pipeline(p, [bid])), len(run_pipeline(p, [bid, elapse("1h"), bid]))
+        (0, 1)
     """
     return Elapse(duration_us(duration, "elapse"))
 

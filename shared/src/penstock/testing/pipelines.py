@@ -58,8 +58,11 @@ def run_pipeline(
         PenstockError: what the pipeline or its code raised.
 
     Example:
-        reminders = run_pipeline(baskets, [Added("ann", at), elapse("30m"), Paid("ann", at)], wait="1h")
-        assert reminders == []
+        >>> written = bids.filter(col("price") > 100).write(files.Sink("out"))
+        >>> noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+        >>> rows = run_pipeline(p, [Bid(1, 99.0, noon, []), Bid(2, 101.0, noon, [])])
+        >>> [row["auction"] for row in rows]
+        [2]
     """
     found = run_sinks(pipeline, rows, parallelism=parallelism, batch=batch, wait=wait, now=now)
     if len(found) != 1:
@@ -76,7 +79,15 @@ def run_sinks(
     wait: Duration = "0s",
     now: datetime = NOW,
 ) -> Collected:
-    """What every sink of a pipeline gets, by the id of the sink; see `run_pipeline`."""
+    """What every sink of a pipeline gets, by the id of the sink; see `run_pipeline`.
+
+    Example:
+        >>> cheap = bids.filter(col("price") <= 100).write(files.Sink("cheap")).uid("cheap")
+        >>> dear = bids.filter(col("price") > 100).write(files.Sink("dear")).uid("dear")
+        >>> rows = run_sinks(p, [Bid(1, 99.0, datetime(2026, 1, 1, tzinfo=UTC), [])])
+        >>> len(rows["cheap"]), len(rows["dear"])
+        (1, 0)
+    """
     if batch < 1:
         raise UsageError(f"batch={batch}: at least one row is read at a time")
     feeds = feeds_of(pipeline.plan, rows)

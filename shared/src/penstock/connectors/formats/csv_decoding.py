@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from penstock.connectors.columns import FrameBuilder, WrongValueError
+from penstock.connectors.columns import MISSING, FrameBuilder, WrongValueError
 from penstock.connectors.formats.decoding import BadLine, Decoded, line_ends, timestamps_of
 from penstock.errors import PipelineError, nearest
 from penstock.types import FLOATS, INTEGERS, STRING, TIMESTAMP, Field, ListType, Scalar, Schema, StructType, polars_type
@@ -208,7 +208,7 @@ class CsvDecoder:
 
     def _reason(self, field: Field, text: str | None) -> str:
         if text is None:
-            return f"{field.name}: missing; declare it as '... | None' if it may be"
+            return f"{field.name}: {MISSING}"
         if field.type in INTEGERS or field.type in FLOATS:
             return f"{field.name}: expected {field.type}, got {text!r:.100}"
         return self._value(field, text)[1]

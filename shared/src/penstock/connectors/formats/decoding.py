@@ -11,6 +11,7 @@ datetime objects; whatever that does not take, or takes more generously than RFC
 
 from __future__ import annotations
 
+import re
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from penstock.connectors.columns import FrameBuilder, not_null, within_years
+from penstock.connectors.columns import MISSING, FrameBuilder, not_null, within_years
 from penstock.types import FLOATS, INTEGERS, TIMESTAMP, DataType, Field, ListType, Schema, StructType
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     import polars as pl
 
 _NEWLINE: Final = 10
+_MISSING: Final = re.compile(
+    r"(?:Object missing required field `(.*?)`|Expected `[^`]*`, got `null`)(?: - at `\$\.?(.*?)`)?$"
+)
 _PIECE_BYTES: Final = 512 << 10
 """Blocks are decoded in pieces of about this size, so that row objects are columns before they leave the processor's
 caches. The gain is not certain: docs/performance.md has the measurements."""
@@ -263,4 +267,7 @@ def _hint(kind: DataType) -> Any:
 def _reason(error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError):
         return f"not UTF-8: {error}"
+    missing = _MISSING.match(str(error))
+    if missing is not None:
+        return f"{'.'.join(filter(None, missing.group(2, 1)))}: {MISSING}"
     return str(error) or type(error).__name__

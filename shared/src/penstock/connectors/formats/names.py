@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, Literal
 
-from penstock.errors import PipelineError, nearest
-
 Format = Literal["jsonl", "csv", "parquet", "arrow"]
 
 _EXTENSIONS: Final[dict[str, Format]] = {
@@ -15,14 +13,6 @@ _EXTENSIONS: Final[dict[str, Format]] = {
     ".parquet": "parquet", ".pq": "parquet",
     ".arrow": "arrow", ".arrows": "arrow", ".ipc": "arrow", ".feather": "arrow",
 }  # fmt: skip
-FORMATS: Final[tuple[Format, ...]] = ("jsonl", "csv", "parquet", "arrow")
-
-
-def checked_format(name: str, what: str) -> Format:
-    """The format of that name; raises `PipelineError`."""
-    if name not in FORMATS:
-        raise PipelineError(f"{what}: there is no format {name!r}; {nearest(name, FORMATS)}")
-    return name
 
 
 def format_of(path: Path) -> Format | None:

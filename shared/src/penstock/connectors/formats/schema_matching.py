@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.connectors.columns import MAX_MICROS, MIN_MICROS
+from penstock.connectors.columns import MAX_MICROS, MIN_MICROS, MISSING
 from penstock.errors import PipelineError, nearest
 from penstock.types import (
     FLOATS,
@@ -120,7 +120,7 @@ def _problem(field: Field, raw: pl.DataFrame, row: int) -> str:
     import polars as pl
 
     if field.name not in raw.columns or raw[field.name][row : row + 1].null_count():
-        return "missing; declare it as '... | None' if it may be"
+        return MISSING
     value = raw[field.name][row : row + 1]
     text = value.to_physical().cast(pl.String)[0] if not value.dtype.is_nested() else "a value in it"
     return f"{text} does not fit into {field.type}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.arguments import checked
 from penstock.settings import KafkaSettings, load_settings
 
 
@@ -18,8 +19,13 @@ class _Platform:
 _platform = _Platform()
 
 
+@checked
 def use_cluster(settings: KafkaSettings, name: str = "local") -> None:
-    """Make this the Kafka of sinks and sources that name no brokers, in this process; `name` is the cluster's."""
+    """Make this the Kafka of sinks and sources that name no brokers, in this process; `name` is the cluster's.
+
+    Example:
+        >>> kafka.use_cluster(KafkaSettings(brokers="localhost:9092"))
+    """
     _platform.settings = settings
     _platform.name = name
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import polars as pl
 
 RecordFormat = Literal["json", "arrow", "csv", "avro", "raw"]
-FORMATS: Final[tuple[RecordFormat, ...]] = ("json", "arrow", "csv", "avro", "raw")
 
 VALUE: Final = "value"
 KEY: Final = "key"

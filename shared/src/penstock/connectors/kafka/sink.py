@@ -7,20 +7,20 @@ environment. Importing this loads no Kafka client.
 from __future__ import annotations
 
 import asyncio
-import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import Guarantee, Policy, PublishContext, SinkEncoder, SinkPublisher
 from penstock.connectors.declaring import freeze
 from penstock.connectors.kafka.default_cluster import cluster_name, resolve, use_cluster
-from penstock.connectors.kafka.encoding import FORMATS, RecordFormat, RecordShape, encoded_schema, raw_column
+from penstock.connectors.kafka.encoding import RecordFormat, RecordShape, encoded_schema, raw_column
 from penstock.connectors.kafka.marks import KIND, SinkMarks, delete_marks, marks_of
 from penstock.connectors.kafka.schema_registry import SchemaRegistry, check_address, prefix_of, shown, subject_of
 from penstock.connectors.kafka.source import Source
-from penstock.errors import PipelineError, nearest
+from penstock.errors import PipelineError
 from penstock.settings import KafkaSettings
 from penstock.types import BINARY, STRING, TIMESTAMP, Schema
 
@@ -74,6 +74,11 @@ class Sink(base.PublishedSink):
 
     Raises:
         PipelineError: one of them does not fit.
+
+    Example:
+        >>> written = bids.write(kafka.Sink("bids", key="auction"))
+        >>> totals = bids.key_by("auction").agg(bids=count())
+        >>> written = totals.write(kafka.Sink("totals", key="auction", delivery="upsert"))
     """
 
     kind: ClassVar[str] = KIND
@@ -89,6 +94,7 @@ class Sink(base.PublishedSink):
     security: KafkaSettings | None
     create_partitions: int | None
 
+    @checked
     def __init__(
         self,
         topic: str,
@@ -97,27 +103,25 @@ class Sink(base.PublishedSink):
         partition_by: str | None = None,
         headers: Mapping[str, str] | None = None,
         timestamp: str | None = None,
-        format: str = "json",
+        format: RecordFormat = "json",
         registry: str | None = None,
         register_schema: bool = True,
-        delivery: str = "exactly-once",
-        bad_rows: str = "fail",
+        delivery: Delivery = "exactly-once",
+        bad_rows: Policy = "fail",
         dead_letters: str | None = None,
-        compression: str = "none",
+        compression: Compression = "none",
         brokers: str | None = None,
         security: KafkaSettings | None = None,
         create_partitions: int | None = None,
     ) -> None:
         keys = () if key is None else (key,) if isinstance(key, str) else tuple(key)
-        chosen = _one_of(delivery, typing.get_args(Delivery), "delivery")
-        kind: RecordFormat = typing.cast("RecordFormat", _one_of(format, FORMATS, "format"))
-        policy = _bad_rows(bad_rows, topic, dead_letters)
+        _check_bad_rows(bad_rows, topic, dead_letters)
         shape = RecordShape(
-            kind, keys, partition_by, timestamp, dict(headers or {}), key_needed=chosen == "upsert",
-            dead_letters=policy == "dead_letter",
+            format, keys, partition_by, timestamp, dict(headers or {}), key_needed=delivery == "upsert",
+            dead_letters=bad_rows == "dead_letter",
         )  # fmt: skip
         _check_shape(topic, shape, create_partitions)
-        _check_registry(registry, register_schema, kind)
+        _check_registry(registry, register_schema, format)
         if brokers is not None and security is not None and security.brokers != brokers:
             raise PipelineError(f"{_WHAT}: name the brokers once: security= names {security.brokers!r} as well")
         freeze(
@@ -126,10 +130,10 @@ class Sink(base.PublishedSink):
             shape=shape,
             registry=registry,
             register_schema=register_schema,
-            delivery=chosen,
-            bad_rows=policy,
+            delivery=delivery,
+            bad_rows=bad_rows,
             dead_letters=dead_letters,
-            compression=_one_of(compression, typing.get_args(Compression), "compression"),
+            compression=compression,
             brokers=brokers,
             security=security,
             create_partitions=create_partitions,
@@ -310,13 +314,7 @@ def _check_registry(registry: str | None, register_schema: bool, kind: RecordFor
     check_address(_WHAT, registry)
 
 
-def _one_of(value: str, known: Sequence[str], name: str) -> str:
-    if value not in known:
-        raise PipelineError(f"{_WHAT}: there is no {name}={value!r}; {nearest(value, known)}")
-    return value
-
-
-def _bad_rows(policy: str, topic: str, dead_letters: str | None) -> str:
+def _check_bad_rows(policy: Policy, topic: str, dead_letters: str | None) -> None:
     if policy == "dead_letter" and not dead_letters:
         raise PipelineError(
             f"{_WHAT}: bad_rows='dead_letter' needs dead_letters=, the topic that such rows are written to"
@@ -327,4 +325,3 @@ def _bad_rows(policy: str, topic: str, dead_letters: str | None) -> str:
         )
     if dead_letters == topic:
         raise PipelineError(f"{_WHAT}: dead_letters= names the topic itself; rows that it cannot take need another one")
-    return _one_of(policy, typing.get_args(Policy), "bad_rows")

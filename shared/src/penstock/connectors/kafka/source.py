@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar, Final, Literal, TypeVar, Unpack
+from typing import Any, ClassVar, Final, Literal, Unpack
 
 import msgspec
 
+from penstock.arguments import checked
 from penstock.connectors import base
-from penstock.connectors.base import Position, ReadContext, Split, SplitReader
+from penstock.connectors.base import Position, ReadContext, Split, SplitReader, T
 from penstock.connectors.declaring import SourceOptions, declare, freeze, zone
 from penstock.connectors.kafka.decoding import RECORD_TIMESTAMP
 from penstock.connectors.kafka.default_cluster import resolve
@@ -20,10 +20,7 @@ from penstock.errors import PipelineError, nearest
 from penstock.settings import KafkaSettings
 from penstock.types import BINARY, INT64, STRING, TIMESTAMP, ListType, Schema, StructType
 
-T = TypeVar("T")
-
 SourceFormat = Literal["json", "arrow", "csv", "avro", "raw"]
-FORMATS: Final[tuple[SourceFormat, ...]] = typing.get_args(SourceFormat)
 Offsets = str | datetime | Mapping[int, int]
 
 _WHAT: Final = "kafka.Source"
@@ -59,6 +56,11 @@ class Source(base.Source[T]):
 
     Raises:
         PipelineError: one of them does not fit.
+
+    Example:
+        >>> bids = p.read(kafka.Source("bids", schema=Bid, event_time="at", max_out_of_orderness="5s", end="latest"))
+        >>> bids.schema.names
+        ('auction', 'price', 'at', 'tags')
     """
 
     kind: ClassVar[str] = "kafka"
@@ -74,12 +76,13 @@ class Source(base.Source[T]):
     brokers: str | None
     security: KafkaSettings | None
 
+    @checked
     def __init__(
         self,
         topic: str,
         *,
         schema: type[T] | Any,
-        format: str = "json",
+        format: SourceFormat = "json",
         start: Offsets = "earliest",
         end: Offsets | None = None,
         metadata: Mapping[str, str] | None = None,
@@ -91,14 +94,11 @@ class Source(base.Source[T]):
     ) -> None:
         if not topic:
             raise PipelineError(f"{_WHAT}: the topic's name is empty")
-        if format not in FORMATS:
-            raise PipelineError(f"{_WHAT}: there is no format={format!r}; {nearest(format, FORMATS)}")
         event_time = options.get("event_time")
         hidden = event_time if isinstance(event_time, str) and event_time == RECORD_TIMESTAMP else None
         declared = declare(_WHAT, schema, hidden, **options)
         _check_offsets(start, ("earliest", "latest"), "start")
-        if end is not None:
-            _check_offsets(end, ("latest",), "end")
+        _check_offsets(end, ("latest",), "end")
         if brokers is not None and security is not None and security.brokers != brokers:
             raise PipelineError(f"{_WHAT}: name the brokers once: security= names {security.brokers!r} as well")
         if (registry is not None or writer_schema is not None) and format != "avro":
@@ -221,19 +221,13 @@ def _shown(offsets: Offsets | None) -> Any:
     return {str(key): value for key, value in offsets.items()} if isinstance(offsets, Mapping) else offsets
 
 
-def _check_offsets(offsets: Offsets, names: Sequence[str], what: str) -> None:
-    if isinstance(offsets, str):
-        if offsets not in names:
-            raise PipelineError(f"{_WHAT}: there is no {what}={offsets!r}; {nearest(offsets, names)}")
-    elif isinstance(offsets, datetime):
-        if offsets.tzinfo is None:
-            raise PipelineError(f"{_WHAT}: {what}= is a datetime without time zone; write for example tzinfo=UTC")
-    elif not isinstance(offsets, Mapping) or not all(
-        isinstance(key, int) and isinstance(value, int) and key >= 0 and value >= 0 for key, value in offsets.items()
-    ):
-        raise PipelineError(
-            f"{_WHAT}: {what}= is {', '.join(names)}, a datetime, or partition to offset; got {offsets!r}"
-        )
+def _check_offsets(offsets: Offsets | None, names: Sequence[str], what: str) -> None:
+    if isinstance(offsets, str) and offsets not in names:
+        raise PipelineError(f"{_WHAT}: there is no {what}={offsets!r}; {nearest(offsets, names)}")
+    if isinstance(offsets, datetime) and offsets.tzinfo is None:
+        raise PipelineError(f"{_WHAT}: {what}= is a datetime without time zone; write for example tzinfo=UTC")
+    if isinstance(offsets, Mapping) and any(number < 0 for pair in offsets.items() for number in pair):
+        raise PipelineError(f"{_WHAT}: {what}= is partition to offset, both from 0; got {offsets!r}")
 
 
 def _check_metadata(metadata: Mapping[str, str], schema: Schema) -> None:

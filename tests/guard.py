@@ -108,7 +108,7 @@ class Guard:
         table = ProcessTable(self.folder / f"{_REAPER}{_TABLE}", str(self.folder))
         if table.running():
             return
-        command = [sys.executable, "-m", "penstock.platform.guard", str(self.folder)]
+        command = [sys.executable, "-P", __file__, str(self.folder)]
         command += [str(self.owner.pid), self.owner.started]
         log = self.folder / "reaper.log"
         table.record(_REAPER, spawn(command, folder=self.folder, log=log, mark=str(self.folder)))

@@ -1,0 +1,126 @@
+"""What can be told of a process function before a row flows: methods that nobody calls, rows that go nowhere.
+
+The classes themselves and their types are checked in `penstock.process_functions`; here stands what reading the code of
+the user's methods shows. Only what is certain is refused: where the source cannot be read, nothing is.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from penstock.errors import PipelineError, nearest
+from penstock.process_functions import KeyedProcess, Process
+from penstock.state.declarations import State
+
+_TIMERS = ("event_timer", "processing_timer")
+
+
+def check_methods(process: Process[Any, Any] | KeyedProcess[Any, Any], *, event_time: bool) -> None:
+    """Check the methods of a process.
+
+    Args:
+        process: an instance of the user's class.
+        event_time: whether its stream has event time.
+
+    Raises:
+        PipelineError: one is missing, gives rows back instead of emitting them, or sets a timer that cannot fire.
+    """
+    name = type(process).__name__
+    methods = dict(_methods(type(process)))
+    for attribute, value in vars(process).items():
+        if isinstance(value, State):
+            raise PipelineError(
+                f"process: {name} makes the state {attribute!r} in __init__; declare it in the class: "
+                f"{attribute} = {type(value).__name__}(...)"
+            )
+    if "on_row" not in methods:
+        close = nearest("on_row", [method for method in methods if method.startswith("on_") and method != "on_timer"])
+        found = f"; {close.removeprefix('did you mean ').rstrip('?')} is called by nobody" if "'" in close else ""
+        raise PipelineError(f"process: class {name} has no on_row(self, row, ctx), which is called per row{found}")
+    for method in ("on_row", "on_timer"):
+        if method in methods:
+            _check_gives_nothing(f"{name}.{method}", methods[method])
+    _check_timers(name, methods, event_time=event_time)
+
+
+def _methods(cls: type) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """The functions of the user's classes, those of derived ones last."""
+    for base in reversed(cls.__mro__):
+        if issubclass(base, Process | KeyedProcess) and base not in (Process, KeyedProcess):
+            yield from ((name, value) for name, value in vars(base).items() if inspect.isfunction(value))
+
+
+def _check_timers(name: str, methods: dict[str, Callable[..., Any]], *, event_time: bool) -> None:
+    setting = {
+        timer: method
+        for method, function in methods.items()
+        for timer in _TIMERS
+        if timer in function.__code__.co_names
+    }
+    for timer, method in setting.items():
+        if "on_timer" not in methods:
+            raise PipelineError(
+                f"process: {name}.{method} sets timers, and class {name} has no on_timer(self, at, ctx) for them"
+            )
+        if timer == "event_timer" and not event_time:
+            raise PipelineError(
+                f"process: {name}.{method} sets an event timer, and the stream has no event time, so that it would fire "
+                "at the end of the input only; say event_time='column' at the source, or use ctx.processing_timer"
+            )
+
+
+# -- rows that go nowhere -----------------------------------------------------------------------------------------------
+
+
+def _check_gives_nothing(where: str, method: Callable[..., Any]) -> None:
+    emit = "rows are sent on with ctx.emit(row)"
+    if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
+        raise PipelineError(f"process: {where} is async, and nobody awaits it; write it with def")
+    if inspect.isgeneratorfunction(method):
+        raise PipelineError(f"process: {where} yields, and nobody takes what it yields; {emit}")
+    returned = _returned(method)
+    if returned is not None:
+        line = method.__code__.co_firstlineno + returned.lineno - 1
+        raise PipelineError(
+            f"process: {where} returns {ast.unparse(returned):.60} (line {line}), and nobody takes it; {emit}"
+        )
+
+
+def _returned(method: Callable[..., Any]) -> ast.expr | None:
+    """What a method returns if that is certainly something: its row, a new object of a class, a display or constant."""
+    try:
+        function = ast.parse(textwrap.dedent(inspect.getsource(method))).body[0]
+    except (OSError, TypeError, SyntaxError):
+        return None
+    arguments = set(inspect.signature(method).parameters)
+    for node in _statements(function):
+        value = node.value if isinstance(node, ast.Return) else None
+        if value is not None and _is_something(value, arguments, method.__globals__):
+            return value
+    return None
+
+
+def _statements(function: ast.AST) -> Iterator[ast.AST]:
+    """What stands in a function, without the functions in it."""
+    for child in ast.iter_child_nodes(function):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            yield child
+            yield from _statements(child)
+
+
+def _is_something(value: ast.expr, arguments: set[str], names: dict[str, Any]) -> bool:
+    match value:
+        case ast.Constant(value=constant):
+            return constant is not None
+        case ast.Name(id=name):
+            return name in arguments
+        case ast.Call(func=ast.Name(id=name)):
+            return isinstance(names.get(name), type)
+        case ast.List() | ast.Tuple() | ast.Dict() | ast.ListComp() | ast.GeneratorExp() | ast.DictComp():
+            return True
+        case _:
+            return False

@@ -1,0 +1,54 @@
+"""What users call: verbs, functions, windows, connectors, states."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import penstock
+from penstock.api import stream
+from penstock.expressions import constructors, namespaces
+
+CONNECTORS = ("collecting", "console", "files", "generate", "iterables", "kafka", "nexmark", "sockets")
+WITH_VERBS = (
+    "Pipeline", "Expr", "Stream", "SourceStream", "KeyedStream", "WindowedStream", "LateWindowedStream", "UpsertStream",
+    "StringNamespace", "DateTimeNamespace", "ListNamespace", "StructNamespace", "When", "Then",
+)  # fmt: skip
+"""Classes whose methods users call."""
+OF_THE_USER = ("Accumulator", "Context", "KeyedContext", "KeyedProcess", "Process", "PeriodicWatermarks", "OpenContext")
+"""Classes that users derive from or are given: Penstock calls them."""
+INTERNAL = ("Pipeline.rows_of",)
+
+
+def public() -> Iterator[tuple[str, Any]]:
+    """By name: functions, constructors, and the verbs of what these give."""
+    for name in penstock.__all__:
+        if name not in OF_THE_USER:
+            yield from _members(name, getattr(penstock, name))
+    for connector in CONNECTORS:
+        home = importlib.import_module(f"penstock.connectors.{connector}")
+        for name, value in vars(home).items():
+            called = name in ("Source", "Sink") or (inspect.isfunction(value) and not name.startswith("_"))
+            own = getattr(value, "__module__", "").startswith(home.__name__)
+            if own and called and name in getattr(home, "__all__", [name]):
+                yield f"{connector}.{name}", value
+    for name in WITH_VERBS:
+        for module in (namespaces, constructors, stream):
+            if hasattr(module, name) and name not in penstock.__all__:
+                yield from _members(name, getattr(module, name))
+
+
+def _members(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if not isinstance(value, type):
+        yield name, value
+    elif name in WITH_VERBS:
+        if name == "Pipeline":
+            yield name, value
+        for member in dir(value):
+            internal = member.startswith("_") or f"{name}.{member}" in INTERNAL
+            if not internal and inspect.isfunction(getattr(value, member)):
+                yield f"{name}.{member}", getattr(value, member)
+    elif not issubclass(value, BaseException) and name != "Row":
+        yield name, value

@@ -1,0 +1,220 @@
+"""Programs that are wrong are told so when they are built: what is wrong, in which line of the user's file, what to do.
+
+The programs are those that newcomers wrote (issue 13). Each stands in a file and is loaded as `penstock run` loads it;
+the message is the line that the command prints. What only a row can show is run, and what only an editor can show is
+given to the type checker.
+"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from penstock.api.loading import load_pipeline
+from penstock.errors import PenstockError
+from penstock.observability.user_frames import shown_text
+from penstock.pipeline import Pipeline
+
+BEGIN = """
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+from penstock import *
+from penstock.connectors import collecting, files, iterables
+
+
+@dataclass
+class Bid:
+    auction: int
+    price: float
+    at: datetime
+    note: str = ""
+
+
+@dataclass
+class Alert:
+    auction: int
+
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+p = Pipeline("wrong")
+bids = p.read(iterables.Source([Bid(1, 2.0, AT)], schema=Bid, event_time="at"))
+untimed = p.read(iterables.Source([Bid(1, 2.0, AT)], schema=Bid))
+keyed = bids.key_by("auction")
+sink = collecting.Sink()
+"""
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A program, the line of it that is wrong (it ends in `# here`), and what must be said of it."""
+
+    name: str
+    program: str
+    said: tuple[str, ...]
+
+
+def process(body: str, then: str = "keyed.process(Bad())  # here") -> str:
+    return f"class Bad(KeyedProcess[Bid, Alert]):\n{textwrap.indent(body, '    ')}\n{then}"
+
+
+BUILT = [
+    Wrong("on_row returns a row", process("def on_row(self, row, ctx):\n    return Alert(row.auction)"),
+          ("Bad.on_row returns Alert(row.auction)", "ctx.emit(row)")),
+    Wrong("on_row returns its row", process("def on_row(self, row, ctx):\n    if row.price > 1:\n        return row"),
+          ("Bad.on_row returns row", "ctx.emit(row)")),
+    Wrong("on_row yields a row", process("def on_row(self, row, ctx):\n    yield Alert(row.auction)"),
+          ("Bad.on_row yields", "ctx.emit(row)")),
+    Wrong("on_row is async", process("async def on_row(self, row, ctx):\n    ctx.emit(row)"),
+          ("Bad.on_row is async", "write it with def")),
+    Wrong("an event timer without event time", process(
+        "def on_row(self, row, ctx):\n    ctx.event_timer(row.at)\n"
+        "def on_timer(self, at, ctx):\n    ctx.emit(Alert(1))", 'untimed.key_by("auction").process(Bad())  # here'),
+          ("Bad.on_row sets an event timer", "event_time='column' at the source")),
+    Wrong("timers and no on_timer", process("def on_row(self, row, ctx):\n    ctx.processing_timer(row.at)"),
+          ("class Bad has no on_timer(self, at, ctx)",)),
+    Wrong("one folder in two sinks", 'bids.write(files.Sink("out"))\nuntimed.write(files.Sink("./out"))  # here',
+          ("/out is written by", "a.union(b).write(...)")),
+    Wrong("the file ends the process", "import sys\nsys.exit(3)  # here", ("exit code 3", '__name__ == "__main__"')),
+    Wrong("the size of a window as a number", "tumbling(10)  # here", ("tumbling: size=", '"10s"', "got 10")),
+    Wrong("a window that is not called", "keyed.window(tumbling)  # here",
+          ("window: window=", 'tumbling("10s")', "call it: tumbling(...)")),
+    Wrong("a folder as a sink", 'bids.write("out")  # here', ("write: sink=", 'files.Sink("out")', "got 'out'")),
+    Wrong("a file as a source", 'p.read("x.jsonl")  # here', ("read: source=", "files.Source(", "got 'x.jsonl'")),
+    Wrong("late rows to a name", 'keyed.window(tumbling("1s")).late_to("late")  # here',
+          ("late_to: tag=", 'OutputTag("late")')),
+    Wrong("a misspelled verb", 'bids.filtr(col("price") > 1)  # here', ("filtr", "did you mean 'filter'?")),
+    Wrong("an aggregate without a key", "bids.agg(n=count())  # here", ("agg: the stream has no key", ".key_by(...)")),
+    Wrong("a verb behind a window", 'keyed.window(tumbling("1s")).select("auction")  # here',
+          ("select:", "behind agg(...)")),
+    Wrong("a key that is computed", 'bids.key_by(col("auction") % 10)  # here',
+          ("key_by: *columns takes text", 'got col("auction") % 10', "with_columns")),
+    Wrong("a list of keys", 'bids.key_by(["auction", "note"])  # here', ("key_by: *columns", "one by one")),
+    Wrong("an expression where a text belongs", 'col("a").str.split(col("r"))  # here',
+          ("split: by= takes text", 'got col("r")')),
+    Wrong("a class where an instance belongs",
+          process("def on_row(self, row, ctx):\n    pass", "keyed.process(Bad)  # here"),
+          ("process: process=", "got the class Bad", "give an instance: Bad()")),
+    Wrong("a process with a key on a stream without", process(
+        "def on_row(self, row, ctx):\n    pass", "bids.process(Bad())  # here"),
+          ("process: process=", "needs .key_by(...)")),
+    Wrong("a misspelled method", process("def on_rows(self, row, ctx):\n    pass"),
+          ("class Bad has no on_row(self, row, ctx)", "'on_rows' is called by nobody")),
+    Wrong("a state that is made in __init__", process(
+        "def __init__(self):\n    self.last = ValueState(float)\ndef on_row(self, row, ctx):\n    self.last.set(1.0)"),
+          ("'last' in __init__", "declare it in the class: last = ValueState(...)")),
+    Wrong("an aggregate called as a bound of a window", 'keyed.window(tumbling("1s")).agg(window_start=count())  # here',
+          ("window_start", "twice")),
+    Wrong("an aggregate called as a key", 'keyed.window(tumbling("1s")).agg(auction=count())  # here',
+          ("auction", "twice")),
+    Wrong("an aggregate with a reserved name", 'keyed.window(tumbling("1s")).agg(__x=count())  # here',
+          ("__x", "reserved")),
+    Wrong("an offset as large as its window", 'tumbling("10s", offset="20s")  # here',
+          ("tumbling: offset='20s'", "10s", "offset='0s'")),
+    Wrong("an offset as large as the way to the next window", 'sliding("20s", "10s", offset="11s")  # here',
+          ("sliding: offset='11s'", "offset='1s'")),
+    Wrong("a class behind an inferred schema", textwrap.dedent('''
+        schema = pa.schema([("auction", pa.int64())])
+        parquet.write_table(pa.table({"auction": [1]}, schema=schema), "bids.parquet")
+        p.read(files.Source("bids.parquet")).as_(Alert)  # here
+        '''), ("as_(Alert): auction may be null", "schema= at the source")),
+    Wrong("a misspelled format", 'files.Source("x.parqet", format="parqet")  # here',
+          ("files.Source: there is no format='parqet'", "did you mean 'parquet'?")),
+    Wrong("a misspelled option", 'files.Sink("out", formt="csv")  # here', ("formt=", "did you mean 'format'?")),
+]  # fmt: skip
+
+RUN = [
+    Wrong("a column whose missing values the class does not allow", textwrap.dedent('''
+        Path("bids.jsonl").write_text('{"auction": 1, "price": 2, "at": "2026-01-01T00:00:00Z"}\\n')
+        p.read(files.Source("bids.jsonl", schema=Bid)).write(sink)
+        '''), ("bids.jsonl, line 1", "note: missing", "'... | None'")),
+    Wrong("an event time that is null", textwrap.dedent('''
+        @dataclass
+        class Late:
+            auction: int
+            at: datetime | None
+        Path("bids.jsonl").write_text('{"auction": 1, "at": null}\\n')
+        p.read(files.Source("bids.jsonl", schema=Late, event_time="at")).write(sink)
+        '''), ("bids.jsonl, line 1", "at: missing", "the event time never may", "bad_rows='skip'")),
+    Wrong("a timer at a number", process(
+        "def on_row(self, row, ctx):\n    ctx.event_timer(1.5)\ndef on_timer(self, at, ctx):\n    pass",
+        "keyed.process(Bad()).write(sink)"), ("1.5 is no moment", "datetime(..., tzinfo=UTC)")),
+]  # fmt: skip
+
+RIGHT = [
+    Wrong("numbers of numpy in a state", process(
+        "last = ValueState(float)\ncount = ValueState(int)\nmany = ListState(list[float])\n"
+        "def on_row(self, row, ctx):\n"
+        "    self.last.set(np.float64(1.5))\n    self.count.set(np.int64(2))\n    self.many.add([np.float64(1.5)])\n"
+        "    assert type(self.last.get()) is float and type(self.count.get()) is int\n"
+        "    ctx.emit(Alert(row.auction))", "keyed.process(Bad()).write(sink)"), ()),
+    Wrong("columns whose names are no identifiers", textwrap.dedent('''
+        names = ("user-id", "@timestamp", "first name", "a.b")
+        rows = [dict.fromkeys(names, 1)]
+        schema = pa.schema([(name, pa.int64()) for name in names])
+        p.read(iterables.Source(rows, schema=schema)).key_by("user-id", "first name").agg(n=col("a.b").sum()).write(sink)
+        '''), ()),
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """In a folder of its own; what a file imported is forgotten."""
+    monkeypatch.chdir(tmp_path)
+    paths = list(sys.path)
+    yield
+    sys.modules.pop("wrong", None)
+    sys.path[:] = paths
+
+
+def written(program: str) -> tuple[Path, int | None]:
+    """The file of a program, and the number of its line that is wrong."""
+    path = Path("wrong.py")
+    text = BEGIN + program + "\n"
+    path.write_text(text)
+    marked = [number for number, line in enumerate(text.splitlines(), 1) if line.endswith("# here")]
+    return path, marked[0] if marked else None
+
+
+@pytest.mark.parametrize("wrong", BUILT, ids=lambda wrong: wrong.name)
+def test_it_is_said_when_the_pipeline_is_built(wrong: Wrong) -> None:
+    """With the file, the line, and what to write instead."""
+    path, line = written(wrong.program)
+    with pytest.raises(PenstockError) as error:
+        load_pipeline(str(path), {})
+    text = shown_text(error.value)
+    assert text.startswith(f"wrong.py, line {line}: "), text
+    for part in wrong.said:
+        assert part in text
+
+
+@pytest.mark.parametrize("wrong", RUN, ids=lambda wrong: wrong.name)
+def test_what_a_row_shows_is_said_with_its_place(wrong: Wrong) -> None:
+    """What no plan can know."""
+    path, _ = written(wrong.program)
+    pipeline = load_pipeline(str(path), {})
+    assert isinstance(pipeline, Pipeline)
+    with pytest.raises(PenstockError) as error:
+        pipeline.run(durable=False)
+    text = shown_text(error.value)
+    for part in wrong.said:
+        assert part in text
+
+
+@pytest.mark.parametrize("right", RIGHT, ids=lambda right: right.name)
+def test_what_was_refused_for_no_reason_runs(right: Wrong) -> None:
+    """Newcomers wrote it too."""
+    path, _ = written(right.program)
+    pipeline = load_pipeline(str(path), {})
+    assert isinstance(pipeline, Pipeline)
+    assert pipeline.run(durable=False).state == "FINISHED"
