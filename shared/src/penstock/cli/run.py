@@ -16,8 +16,7 @@ from rich.text import Text
 
 from penstock.api.loading import load_pipeline, parse_parameters
 from penstock.api.pipeline import DeclaredPipeline
-from penstock.cli.collected import print_collected
-from penstock.cli.display import Rate, changed_lines, live_view, start_lines, summary_lines
+from penstock.cli.display import Rate, changed_lines, live_view, print_collected, start_lines, summary_lines
 from penstock.coordination.job_progress import JobResult
 from penstock.embedded import EmbeddedJob, EmbeddedSettings, PipelineFile, default_directory
 from penstock.errors import ExternalError, PenstockError, UsageError, UserCodeError

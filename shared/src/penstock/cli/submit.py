@@ -13,8 +13,7 @@ from rich.console import Console
 
 from penstock.api.loading import load_pipeline, parse_parameters
 from penstock.cli.cluster import print_json, timeout_s
-from penstock.cli.collected import fetch_collected, print_collected
-from penstock.cli.display import operator_name
+from penstock.cli.display import operator_name, print_collected
 from penstock.cli.following import Follower
 from penstock.client import ClusterClient
 from penstock.client.documents import ENDED, Requested
@@ -23,6 +22,7 @@ from penstock.graph.logical import LogicalPlan
 from penstock.settings import ClusterSettings, load_settings
 from penstock.submission.application import ApplicationSpec, Prepared, prepare_loaded, restored
 from penstock.submission.cluster_checks import advice
+from penstock.submission.collected import fetch_collected
 from penstock.submission.options import JobOptions, job_settings
 from penstock.submission.remote import find_restore, submit
 
