@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 from datetime import timedelta
 
 from penstock.cli.cluster import print_json, timeout_s
-from penstock.cli.spark import ConsoleWatch
+from penstock.cli.spark import ConsoleWatch, SessionOptions
 from penstock.spark.catching_up import catch_up
-from penstock.spark.session import SparkSettings, parse_conf
 
 
-def catch_up_command(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class CatchUp(SessionOptions):
+    """`penstock catch-up`."""
+
+    job: str
+    parallelism: int | None
+    timeout: str
+    json: bool
+
+
+def catch_up_command(command: CatchUp) -> int:
     """Stop the job, catch up, let it go on; the exit code."""
     watch = ConsoleWatch()
     going_on = catch_up(
-        arguments.job,
-        arguments.cluster,
-        spark=SparkSettings(arguments.master, arguments.remote, parse_conf(arguments.conf)),
-        parallelism=arguments.parallelism,
-        timeout=timedelta(seconds=timeout_s(arguments)),
+        command.job,
+        command.cluster,
+        spark=command.spark,
+        parallelism=command.parallelism,
+        timeout=timedelta(seconds=timeout_s(command.timeout)),
         watch=watch,
     )
     if going_on is None:
         return 130
     job = going_on.requested.job
-    if arguments.json:
+    if command.json:
         print_json(going_on.requested)
     else:
         print(job)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -22,20 +22,35 @@ from penstock.times import duration_us, format_duration
 T = TypeVar("T")
 
 
-def with_cluster(arguments: argparse.Namespace, work: Callable[[ClusterClient], Awaitable[T]]) -> T:
+@dataclass(frozen=True)
+class ClusterOptions:
+    """Which cluster is meant, and how what is found is printed."""
+
+    cluster: str | None
+    json: bool
+
+
+@dataclass(frozen=True)
+class OneJob(ClusterOptions):
+    """A command about one job."""
+
+    job: str
+
+
+def with_cluster(options: ClusterOptions, work: Callable[[ClusterClient], Awaitable[T]]) -> T:
     """Do something with the cluster that the options name."""
 
     async def run() -> T:
-        settings = load_settings(arguments.cluster)
+        settings = load_settings(options.cluster)
         async with ClusterClient(settings.rest, token=settings.token) as cluster:
             return await work(cluster)
 
     return asyncio.run(run())
 
 
-def timeout_s(arguments: argparse.Namespace) -> float:
+def timeout_s(timeout: str) -> float:
     """`--timeout` in seconds."""
-    return duration_us(arguments.timeout, "--timeout", positive=True) / 1_000_000
+    return duration_us(timeout, "--timeout", positive=True) / 1_000_000
 
 
 def print_json(value: Any) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import time
+from dataclasses import dataclass
 
 import msgspec
 
 from penstock.cli.cluster import (
+    ClusterOptions,
+    OneJob,
     deaf_line,
     lasted,
     moment,
@@ -31,17 +33,24 @@ BETWEEN_LOOKS_S = 1.5
 """Rates are those of this time; the view of a job is renewed twice a second."""
 
 
-def jobs_command(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class ListJobs(ClusterOptions):
+    """`penstock jobs`."""
+
+    all: bool
+
+
+def jobs_command(command: ListJobs) -> int:
     """List the jobs and the runs on Spark that go on, with `--all` those that have ended too."""
 
     async def read(cluster: ClusterClient) -> tuple[JobList, RunList]:
         jobs = await cluster.jobs()
         return jobs, RunList((), "") if jobs.missing else await cluster.runs()  # which stand in the store alone
 
-    listed, runs = with_cluster(arguments, read)
-    jobs = [job for job in listed.jobs if arguments.all or job.state not in ENDED]
-    shown_runs = [run for run in runs.runs if arguments.all or run.state not in RUN_ENDED]
-    if arguments.json:
+    listed, runs = with_cluster(command, read)
+    jobs = [job for job in listed.jobs if command.all or job.state not in ENDED]
+    shown_runs = [run for run in runs.runs if command.all or run.state not in RUN_ENDED]
+    if command.json:
         print_json([*jobs, *(msgspec.to_builtins(run) | {"job": run.run} for run in shown_runs)])
         return 0
     if listed.missing:
@@ -51,9 +60,9 @@ def jobs_command(arguments: argparse.Namespace) -> int:
     if not listed.leader and listed.jobs:
         print("no coordinator leads the cluster now; this is what the job logs say")
     if not jobs and not shown_runs:
-        print("no jobs run" if not arguments.all else "there are no jobs")
+        print("no jobs run" if not command.all else "there are no jobs")
         ended = len(listed.jobs) + len(runs.runs)
-        if ended and not arguments.all:
+        if ended and not command.all:
             print(f"{ended} ended: penstock jobs --all")
         return 0
     rows = [
@@ -71,19 +80,19 @@ def jobs_command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def status_command(arguments: argparse.Namespace) -> int:
+def status_command(command: OneJob) -> int:
     """All about one job, or one run."""
-    found = with_cluster(arguments, lambda cluster: cluster.find(arguments.job))
+    found = with_cluster(command, lambda cluster: cluster.find(command.job))
     if found.kind == "run":
-        return run_status(arguments, found.id)
-    detail = with_cluster(arguments, lambda cluster: cluster.job(found.id))
-    if arguments.json:
+        return run_status(command, found.id)
+    detail = with_cluster(command, lambda cluster: cluster.job(found.id))
+    if command.json:
         print_json(detail)
         return 0
     before, now = None, _look(detail)
     if detail.summary.state == "RUNNING" and detail.summary.live and not detail.missing:
         time.sleep(BETWEEN_LOOKS_S)
-        detail = with_cluster(arguments, lambda cluster: cluster.job(found.id))
+        detail = with_cluster(command, lambda cluster: cluster.job(found.id))
         before, now = now if not detail.deaf_us else None, _look(detail)
     for line in status_lines(detail, time.time_ns() // 1_000):
         print(line)
@@ -156,10 +165,10 @@ def _print_vertices(detail: JobDetail, before: Look | None, now: Look) -> None:
         print(f"rows are counted since attempt {detail.attempts} began")
 
 
-def checkpoints_command(arguments: argparse.Namespace) -> int:
+def checkpoints_command(command: OneJob) -> int:
     """The newest checkpoints of a job."""
-    listed = with_cluster(arguments, lambda cluster: cluster.checkpoints(arguments.job))
-    if arguments.json:
+    listed = with_cluster(command, lambda cluster: cluster.checkpoints(command.job))
+    if command.json:
         print_json(listed)
         return 0
     if not listed.checkpoints:
@@ -185,10 +194,10 @@ def checkpoints_command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def metrics_command(arguments: argparse.Namespace) -> int:
+def metrics_command(command: OneJob) -> int:
     """The metrics of a job: Prometheus' text, or JSON per operator and subtask."""
-    detail = with_cluster(arguments, lambda cluster: cluster.job(arguments.job))
-    if arguments.json:
+    detail = with_cluster(command, lambda cluster: cluster.job(command.job))
+    if command.json:
         print_json(
             [
                 {"vertex": vertex.id, "subtask": task.index, "operators": task.metrics, "progress": task.progress}

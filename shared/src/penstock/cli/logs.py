@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
-from penstock.cli.cluster import moment, print_json, with_cluster
+from penstock.cli.cluster import OneJob, moment, print_json, with_cluster
 from penstock.cli.runs import run_logs
 from penstock.client import ClusterClient, NoAnswerError
 from penstock.client.documents import ENDED, Failures, JobLog
@@ -21,21 +20,30 @@ INDENT: Final = " " * 27
 """To where the text of a record stands."""
 
 
-def logs_command(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class ShowLogs(OneJob):
+    """`penstock logs`."""
+
+    follow: bool
+    workers: bool
+    lines: int
+
+
+def logs_command(command: ShowLogs) -> int:
     """What went wrong in a job or a run, and what the cluster decided about it; or what its workers logged."""
-    if arguments.json and arguments.follow:
+    if command.json and command.follow:
         raise UsageError("--follow prints lines until the job ends; leave --json out")
-    found = with_cluster(arguments, lambda cluster: cluster.find(arguments.job))
+    found = with_cluster(command, lambda cluster: cluster.find(command.job))
     if found.kind == "run":
-        if arguments.follow or arguments.workers:
+        if command.follow or command.workers:
             raise UsageError(f"{found.id} is a run on Spark: --follow and --workers are for jobs")
-        return run_logs(arguments, found.id)
-    shown: _History | _Workers = _Workers(arguments.lines) if arguments.workers else _History()
-    if arguments.json:
-        print_json(with_cluster(arguments, lambda cluster: shown.document(cluster, found.id)))
+        return run_logs(command, found.id)
+    shown: _History | _Workers = _Workers(command.lines) if command.workers else _History()
+    if command.json:
+        print_json(with_cluster(command, lambda cluster: shown.document(cluster, found.id)))
         return 0
     try:
-        with_cluster(arguments, lambda cluster: _show(cluster, found.id, shown, follow=arguments.follow))
+        with_cluster(command, lambda cluster: _show(cluster, found.id, shown, follow=command.follow))
     except KeyboardInterrupt:  # the way to end --follow
         return 130
     return 0

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 from typing import Any, Final
 
 import msgspec
 
-from penstock.cli.cluster import lasted, moment, print_json, timeout_s, with_cluster
+from penstock.cli.cluster import ClusterOptions, lasted, moment, print_json, with_cluster
 from penstock.cli.run_following import counted_lines, progress_text, run_state_text
 from penstock.client import ClusterClient
 from penstock.client.run_documents import RUN_ENDED, RunDetail, RunSummary
@@ -27,10 +26,10 @@ def run_row(run: RunSummary) -> tuple[str, ...]:
     return short, run.name, run.engine, run_state_text(run), parallelism, *times
 
 
-def run_status(arguments: argparse.Namespace, run: str) -> int:
+def run_status(options: ClusterOptions, run: str) -> int:
     """All about one run."""
-    detail = with_cluster(arguments, lambda cluster: cluster.run(run))
-    if arguments.json:
+    detail = with_cluster(options, lambda cluster: cluster.run(run))
+    if options.json:
         print_json(detail)
         return 0
     for line in run_status_lines(detail):
@@ -61,10 +60,10 @@ def run_status_lines(detail: RunDetail) -> list[str]:
     return lines
 
 
-def run_logs(arguments: argparse.Namespace, run: str) -> int:
+def run_logs(options: ClusterOptions, run: str) -> int:
     """What happened to a run, and what its process printed last."""
-    log = with_cluster(arguments, lambda cluster: cluster.run_log(run))
-    if arguments.json:
+    log = with_cluster(options, lambda cluster: cluster.run_log(run))
+    if options.json:
         print_json(log)
         return 0
     for record in log.records:
@@ -92,10 +91,10 @@ def run_record_line(record: dict[str, Any]) -> str:
             return f"{other}: {msgspec.json.encode(record).decode()}"
 
 
-def cancel_run(arguments: argparse.Namespace, run: str) -> int:
+def cancel_run(options: ClusterOptions, run: str, deadline_s: float) -> int:
     """End a run, and wait until it has ended; the exit code."""
-    summary = with_cluster(arguments, lambda cluster: _cancelled(cluster, run, timeout_s(arguments)))
-    if arguments.json:
+    summary = with_cluster(options, lambda cluster: _cancelled(cluster, run, deadline_s))
+    if options.json:
         print_json(summary)
     else:
         print(f"{summary.run}: {summary.state.lower()}" + (f", {summary.reason}" if summary.reason else ""))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rich.console import Console
 from rich.text import Text
@@ -30,49 +30,101 @@ if TYPE_CHECKING:
 _POLL_S: Final = 0.3
 
 
-def run_on_spark(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class SessionOptions:
+    """Where Spark is, and the cluster whose topics and store are meant."""
+
+    master: str | None
+    remote: str | None
+    conf: list[str]
+    cluster: str | None
+
+    @property
+    def spark(self) -> SparkSettings:
+        """Where Spark is."""
+        return SparkSettings(self.master, self.remote, parse_conf(self.conf))
+
+
+@dataclass(frozen=True)
+class BatchOptions(SessionOptions):
+    """What every run of a file takes."""
+
+    file: str
+    parallelism: int | None
+    param: list[str]
+    native: Literal["auto", "off"]
+    run_id: str | None
+
+
+@dataclass(frozen=True)
+class RunOnSpark(BatchOptions):
+    """`penstock run --engine spark`."""
+
+    from_savepoint: str | None
+    to_savepoint: str | None
+
+
+@dataclass(frozen=True)
+class Backfill(BatchOptions):
+    """`penstock backfill`."""
+
+    source: list[str]
+    until: Literal["kafka"]
+    to_savepoint: str
+
+
+@dataclass(frozen=True)
+class PlanOnSpark:
+    """`penstock plan --engine spark`."""
+
+    file: str
+    parallelism: int | None
+    param: list[str]
+    native: Literal["auto", "off"]
+    json: bool
+    dot: bool
+
+
+def run_on_spark(command: RunOnSpark) -> int:
     """Run the pipeline; the exit code."""
-    return _run(arguments, {})
+    return _run(command, {}, command.from_savepoint, command.to_savepoint)
 
 
-def backfill_command(arguments: argparse.Namespace) -> int:
+def backfill_command(command: Backfill) -> int:
     """Run the history of a pipeline, and leave a savepoint; the exit code."""
     archives: dict[str, str] = {}
-    for text in arguments.source:
+    for text in command.source:
         uid, equals, path = text.partition("=")
         if not equals or not uid or not path:
             raise UsageError(f"--source {text}: write --source UID=PATH")
         if uid in archives:
             raise UsageError(f"--source {uid}: given twice; name a folder, or a pattern with *, for several files")
         archives[uid] = path
-    return _run(arguments, archives)
+    return _run(command, archives, None, command.to_savepoint)
 
 
-def _run(arguments: argparse.Namespace, archives: dict[str, str]) -> int:
+def _run(command: BatchOptions, archives: dict[str, str], start: str | None, target: str | None) -> int:
     watch = ConsoleWatch()
-    return 0 if execute(_wanted(arguments, watch, archives), watch) is not None else 130
-
-
-def _wanted(arguments: argparse.Namespace, watch: RunWatch, archives: dict[str, str]) -> LocalRun:
-    choose_cluster(arguments.cluster)
-    start = arguments.from_savepoint
+    choose_cluster(command.cluster)
     options = RunOptions(
-        starting_point(start, arguments.cluster) if start is not None else None,
-        Path(arguments.to_savepoint) if arguments.to_savepoint is not None else None,
+        starting_point(start, command.cluster) if start is not None else None,
+        Path(target) if target is not None else None,
         archives,
         watch.warn,
-        native=arguments.native == "auto",
+        native=command.native == "auto",
     )
-    settings = SparkSettings(arguments.master, arguments.remote, parse_conf(arguments.conf))
-    parameters = parse_parameters(arguments.param)
-    return LocalRun(arguments.file, parameters, settings, options, arguments.parallelism, arguments.run_id)
+    parameters = parse_parameters(command.param)
+    wanted = LocalRun(command.file, parameters, command.spark, options, command.parallelism, command.run_id)
+    return 0 if execute(wanted, watch) is not None else 130
 
 
-def plan_on_spark(arguments: argparse.Namespace) -> int:
+def plan_on_spark(command: PlanOnSpark) -> int:
     """Print the stages; the exit code."""
-    pipeline = load_pipeline(arguments.file, parse_parameters(arguments.param))
-    graph = batch_graph(pipeline.plan, arguments.parallelism or PLANNED_PARALLELISM)
-    found = ways(graph, pipeline.plan, native=arguments.native == "auto")
+    if command.json or command.dot:
+        raise UsageError("--json and --dot show the graph that streams; --engine spark is shown as text")
+    pipeline = load_pipeline(command.file, parse_parameters(command.param))
+    graph = batch_graph(pipeline.plan, command.parallelism or PLANNED_PARALLELISM)
+    found = ways(graph, pipeline.plan, native=command.native == "auto")
     print(explain_stages(graph, found, refusals(graph, pipeline.plan)))
     return 0
 

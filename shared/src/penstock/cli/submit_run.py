@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 
 from penstock.api.loading import load_pipeline, parse_parameters
 from penstock.cli.cluster import print_json, timeout_s
 from penstock.cli.run_following import RunFollower
-from penstock.cli.submit import print_requested, until_interrupted
+from penstock.cli.submit import SubmitOptions, print_requested, until_interrupted
 from penstock.client import ClusterClient
 from penstock.client.run_documents import RunOptions, RunSubmission
 from penstock.errors import PenstockError, UsageError, UserCodeError
@@ -22,34 +23,45 @@ from penstock.spark.session import parse_conf
 from penstock.submission.cluster_checks import advice
 
 
-def submit_run_command(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class SubmitRun(SubmitOptions):
+    """`penstock submit --engine spark`."""
+
+    run_id: str | None
+    to_savepoint: str | None
+    master: str | None
+    conf: list[str]
+    native: Literal["auto", "off"]
+
+
+def submit_run_command(command: SubmitRun) -> int:
     """Submit the run, and follow it unless told not to; the exit code."""
-    settings = load_settings(arguments.cluster)
-    options = _options(arguments)
-    parameters = parse_parameters(arguments.param)
-    pipeline = load_pipeline(arguments.file, parameters)
-    submission, sources = prepare_run(pipeline, arguments.file, parameters, options, arguments.run_id or "")
+    settings = load_settings(command.cluster)
+    options = _options(command)
+    parameters = parse_parameters(command.param)
+    pipeline = load_pipeline(command.file, parameters)
+    submission, sources = prepare_run(pipeline, command.file, parameters, options, command.run_id or "")
     console = Console(stderr=True, highlight=False)
-    for line in advice(pipeline.plan, Path(arguments.file.partition(":")[0]), WORKERS):
+    for line in advice(pipeline.plan, Path(command.file.partition(":")[0]), WORKERS):
         console.print(f"warning: {line}", markup=False, soft_wrap=True)
-    return asyncio.run(_submit(settings, submission, sources, arguments, console))
+    return asyncio.run(_submit(settings, submission, sources, command, console))
 
 
-def _options(arguments: argparse.Namespace) -> RunOptions:
-    to_savepoint = arguments.to_savepoint or ""
+def _options(command: SubmitRun) -> RunOptions:
+    to_savepoint = command.to_savepoint or ""
     if to_savepoint and not Path(to_savepoint).is_absolute():
         raise UsageError(
             f"--to-savepoint {to_savepoint}: the pipeline service works in another directory; give an absolute path that "
             "it reaches"
         )
-    if arguments.run_id is not None:
-        checked_run_id(arguments.run_id)
+    if command.run_id is not None:
+        checked_run_id(command.run_id)
     return RunOptions(
-        parallelism=arguments.parallelism,
-        master=arguments.master or "",
-        conf=parse_conf(arguments.conf),
+        parallelism=command.parallelism,
+        master=command.master or "",
+        conf=parse_conf(command.conf),
         to_savepoint=to_savepoint,
-        native=arguments.native == "auto",
+        native=command.native == "auto",
     )
 
 
@@ -57,22 +69,22 @@ async def _submit(
     settings: ClusterSettings,
     submission: RunSubmission,
     sources: bytes,
-    arguments: argparse.Namespace,
+    command: SubmitRun,
     console: Console,
 ) -> int:
     async with ClusterClient(settings.rest, token=settings.token) as cluster:
-        if arguments.from_savepoint:
-            submission = await starting_from(cluster, settings, submission, arguments.from_savepoint)
-        requested = await submit_run(cluster, submission, sources, timeout_s(arguments))
-        if arguments.detach:
-            print_requested(requested, arguments)
+        if command.from_savepoint:
+            submission = await starting_from(cluster, settings, submission, command.from_savepoint)
+        requested = await submit_run(cluster, submission, sources, timeout_s(command.timeout))
+        if command.detach:
+            print_requested(requested, command)
             return 0
         follower = RunFollower(cluster, requested.job, console)
         follower.say(f"{submission.name}: run {requested.job} on Spark")
-        return await _follow(follower, arguments)
+        return await _follow(follower, command)
 
 
-async def _follow(follower: RunFollower, arguments: argparse.Namespace) -> int:
+async def _follow(follower: RunFollower, command: SubmitRun) -> int:
     detail = await until_interrupted(follower.follow())
     if detail is None:
         follower.say(
@@ -81,7 +93,7 @@ async def _follow(follower: RunFollower, arguments: argparse.Namespace) -> int:
         )
         return 130
     follower.outcome(detail)
-    if arguments.json:
+    if command.json:
         print_json(detail.summary)
     summary = detail.summary
     if summary.state == "FAILED":
