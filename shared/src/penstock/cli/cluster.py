@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 from rich.console import Console
@@ -95,6 +95,31 @@ def lasted(begin_us: int, end_us: int | None) -> str:
     """How long something took, or has taken by now."""
     until_us = end_us if end_us is not None else time.time_ns() // 1_000
     return span(max(0, until_us - begin_us))
+
+
+class Timed(Protocol):
+    """A job or a run."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def submitted_us(self) -> int: ...
+    @property
+    def ended_us(self) -> int | None: ...
+
+
+LISTED: Final = ("job", "name", "engine", "state", "parallelism", "submitted", "lasted")
+
+
+def listed_row(one: Timed, short: str, engine: str, state: str, parallelism: int | None) -> tuple[str, ...]:
+    """The cells of a job or a run under `LISTED`."""
+    times = moment(one.submitted_us), lasted(one.submitted_us, one.ended_us)
+    return short, one.name, engine, state, str(parallelism or ""), *times
+
+
+def submitted_line(one: Timed) -> str:
+    """When it was submitted, and for how long it has gone on."""
+    return f"submitted    {moment(one.submitted_us)}, lasted {lasted(one.submitted_us, one.ended_us)}"
 
 
 def state_text(job: JobSummary) -> str:

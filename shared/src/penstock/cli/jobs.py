@@ -8,19 +8,21 @@ from dataclasses import dataclass
 import msgspec
 
 from penstock.cli.cluster import (
+    LISTED,
     ClusterOptions,
     OneJob,
     deaf_line,
-    lasted,
+    listed_row,
     moment,
     print_json,
     print_table,
     slots,
     span,
     state_text,
+    submitted_line,
     with_cluster,
 )
-from penstock.cli.following import progress_of
+from penstock.cli.job_following import progress_of
 from penstock.cli.runs import run_row, run_status
 from penstock.cli.vertices import COLUMNS, RIGHT, Look, vertex_rows
 from penstock.client import ClusterClient
@@ -65,15 +67,8 @@ def jobs_command(command: ListJobs) -> int:
         if ended and not command.all:
             print(f"{ended} ended: penstock jobs --all")
         return 0
-    rows = [
-        (
-            job.job[:8], job.name, "penstock", state_text(job), str(job.parallelism), moment(job.submitted_us),
-            lasted(job.submitted_us, job.ended_us),
-        )
-        for job in jobs
-    ] + [run_row(run) for run in shown_runs]  # fmt: skip
-    columns = ("job", "name", "engine", "state", "parallelism", "submitted", "lasted")
-    print_table(columns, rows, right=("parallelism", "lasted"))
+    rows = [listed_row(job, job.job[:8], "penstock", state_text(job), job.parallelism) for job in jobs]
+    print_table(LISTED, [*rows, *map(run_row, shown_runs)], right=("parallelism", "lasted"))
     for job in jobs:
         if job.reason and job.state not in ENDED:
             print(f"{job.job[:8]}: {job.reason}")
@@ -113,7 +108,7 @@ def status_lines(detail: JobDetail, now_us: int) -> list[str]:
         f"{job.name} ({job.job})",
         f"state        {state_text(job)}" + (f": {job.reason}" if job.reason else ""),
         f"parallelism  {job.parallelism}",
-        f"submitted    {moment(job.submitted_us)}, lasted {lasted(job.submitted_us, job.ended_us)}",
+        submitted_line(job),
         f"started      {_times(detail.attempts)}"
         + (f", last from checkpoint {detail.restored}" if detail.restored else ""),
         f"checkpoint   {job.last_checkpoint or 'none yet'}{_checkpoint_age(detail, now_us)}",

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Final
 
 import msgspec
 
-from penstock.cli.cluster import ClusterOptions, lasted, moment, print_json, with_cluster
+from penstock.cli.cluster import ClusterOptions, listed_row, moment, print_json, submitted_line, with_cluster
 from penstock.cli.run_following import counted_lines, progress_text, run_state_text
 from penstock.client import ClusterClient
+from penstock.client.cluster import not_done, until_ended
 from penstock.client.run_documents import RUN_ENDED, RunDetail, RunSummary
-from penstock.errors import ExternalError
 
-_POLL_S: Final = 0.3
 _SHORT: Final = 32
 """Ids up to this length are shown whole: people chose most of them."""
 
@@ -21,9 +19,7 @@ _SHORT: Final = 32
 def run_row(run: RunSummary) -> tuple[str, ...]:
     """Its cells in the list of jobs."""
     short = run.run if len(run.run) < _SHORT else run.run[:8]
-    parallelism = str(run.parallelism) if run.parallelism else ""
-    times = moment(run.submitted_us), lasted(run.submitted_us, run.ended_us)
-    return short, run.name, run.engine, run_state_text(run), parallelism, *times
+    return listed_row(run, short, run.engine, run_state_text(run), run.parallelism)
 
 
 def run_status(options: ClusterOptions, run: str) -> int:
@@ -45,7 +41,7 @@ def run_status_lines(detail: RunDetail) -> list[str]:
         f"{run.name} ({run.run})",
         "engine       spark",
         f"state        {run_state_text(run)}" + (because if run.state in RUN_ENDED else ""),
-        f"submitted    {moment(run.submitted_us)}, lasted {lasted(run.submitted_us, run.ended_us)}",
+        submitted_line(run),
         f"attempts     {run.attempts}" + (f", the one before is lost{because}" if run.attempts > 1 else ""),
     ]
     if run.parallelism:
@@ -103,15 +99,11 @@ def cancel_run(options: ClusterOptions, run: str, deadline_s: float) -> int:
 
 async def _cancelled(cluster: ClusterClient, run: str, deadline_s: float) -> RunSummary:
     await cluster.cancel_run(run)
-    try:
-        async with asyncio.timeout(deadline_s):
-            while True:
-                summary = (await cluster.run(run)).summary
-                if summary.state in RUN_ENDED:
-                    return summary
-                await asyncio.sleep(_POLL_S)
-    except TimeoutError as error:
-        raise ExternalError(
-            f"cancel: not done after {deadline_s:g} s, and not given up: the cluster goes on with it; look with penstock "
-            f"status {run}"
-        ) from error
+
+    async def look() -> RunSummary:
+        return (await cluster.run(run)).summary
+
+    summary = await until_ended(look, RUN_ENDED, deadline_s)
+    if summary.state not in RUN_ENDED:
+        raise not_done("cancel", deadline_s, run)
+    return summary

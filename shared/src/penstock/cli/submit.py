@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 from rich.console import Console
 
 from penstock.api.loading import load_pipeline, parse_parameters
 from penstock.cli.cluster import ClusterOptions, print_json, timeout_s
 from penstock.cli.display import operator_name, print_collected
-from penstock.cli.following import Follower
+from penstock.cli.job_following import JobFollower
 from penstock.client import ClusterClient
-from penstock.client.documents import ENDED, Requested
+from penstock.client.documents import Requested
 from penstock.graph.jobgraph import SINK_VERBS, graph_from_json
 from penstock.graph.logical import LogicalPlan
 from penstock.settings import ClusterSettings, load_settings
@@ -25,8 +23,6 @@ from penstock.submission.cluster_checks import advice
 from penstock.submission.collected import fetch_collected
 from penstock.submission.options import JobOptions, job_settings
 from penstock.submission.remote import find_restore, submit
-
-T = TypeVar("T")
 
 SUCCEEDED = ("FINISHED", "STOPPED")
 
@@ -96,7 +92,7 @@ async def _submit(
         if command.detach:
             print_requested(requested, command)
             return 0
-        follower = Follower(cluster, requested.job, console)
+        follower = JobFollower(cluster, requested.job, console)
         follower.say(f"{graph.name}: job {requested.job}, parallelism {graph.parallelism}")
         follower.say(*(f"{operator_name(o)}: {o.guarantee}" for o in graph.operators() if o.verb in SINK_VERBS))
         return await _follow(follower, requested, plan, command)
@@ -110,26 +106,10 @@ def print_requested(requested: Requested, command: SubmitOptions) -> None:
         print(requested.job)
 
 
-async def until_interrupted(work: Coroutine[Any, Any, T]) -> T | None:
-    """What the work comes to; None if a signal to end came first, which cancels it."""
-    working = asyncio.ensure_future(work)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, working.cancel)
-    await asyncio.wait([working])
-    return None if working.cancelled() else working.result()
-
-
-async def _follow(follower: Follower, requested: Requested, plan: LogicalPlan, command: SubmitStream) -> int:
-    detail = await until_interrupted(follower.follow())
+async def _follow(follower: JobFollower, requested: Requested, plan: LogicalPlan, command: SubmitStream) -> int:
+    detail = await follower.follow()
     if detail is None:
-        short = requested.job[:8]
-        follower.say(
-            f"detached: job {requested.job} goes on; look with penstock status {short}, end it with penstock stop "
-            f"{short} (with a savepoint) or penstock cancel {short}"
-        )
         return 130
-    assert detail.summary.state in ENDED
     await fetch_collected(follower.cluster, requested.job, plan)
     follower.outcome(detail)
     print_collected(plan)

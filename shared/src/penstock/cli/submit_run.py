@@ -12,7 +12,7 @@ from rich.console import Console
 from penstock.api.loading import load_pipeline, parse_parameters
 from penstock.cli.cluster import print_json, timeout_s
 from penstock.cli.run_following import RunFollower
-from penstock.cli.submit import SubmitOptions, print_requested, until_interrupted
+from penstock.cli.submit import SubmitOptions, print_requested
 from penstock.client import ClusterClient
 from penstock.client.run_documents import RunOptions, RunSubmission
 from penstock.errors import PenstockError, UsageError, UserCodeError
@@ -85,12 +85,8 @@ async def _submit(
 
 
 async def _follow(follower: RunFollower, command: SubmitRun) -> int:
-    detail = await until_interrupted(follower.follow())
+    detail = await follower.follow()
     if detail is None:
-        follower.say(
-            f"detached: run {follower.run} goes on; look with penstock status {follower.run}, end it with penstock "
-            f"cancel {follower.run}"
-        )
         return 130
     follower.outcome(detail)
     if command.json:
