@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -26,7 +26,7 @@ def led(cluster: SmallCluster) -> Any:
     return cluster.metadata.put("view", encode(view))
 
 
-def errors(response: httpx.Response, status: int) -> str:
+def errors(response: httpx2.Response, status: int) -> str:
     """The texts of an error answer, which has this status and this form."""
     assert response.status_code == status, response.text
     body = response.json()

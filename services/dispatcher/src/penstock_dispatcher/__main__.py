@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import httpx
+import httpx2
 
 from penstock.adapters.cluster_ports import cluster_log, cluster_metadata, cluster_store
 from penstock.adapters.system_clock import SystemClock
@@ -60,7 +60,7 @@ async def serve(settings: ClusterSettings, options: DispatcherOptions) -> None:
         cluster_log(settings, "dispatcher") as log,
         cluster_metadata(settings) as metadata,
         cluster_store(settings) as blobs,
-        httpx.AsyncClient(trust_env=False, headers=_proof(settings), timeout=TASK_MANAGER_S) as http,
+        httpx2.AsyncClient(trust_env=False, headers=_proof(settings), timeout=TASK_MANAGER_S) as http,
     ):
         ports = DispatcherPorts(log, blobs, metadata, clock, lambda: uuid.uuid4().hex, http)
         app = dispatcher_app(ports, readiness, list)

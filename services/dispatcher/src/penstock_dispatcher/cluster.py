@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-import httpx
+import httpx2
 import msgspec
 import structlog
 
@@ -48,7 +48,7 @@ class DispatcherPorts:
     clock: Clock
     new_id: Callable[[], str]
     """32 fresh hex digits."""
-    http: httpx.AsyncClient | None = None
+    http: httpx2.AsyncClient | None = None
     """With the token, for what only task managers know; None: they are not asked."""
 
 
@@ -170,7 +170,7 @@ class Cluster:
                         f"HTTP {answer.status_code}; beyond loopback a task manager needs the token too"
                     )
                 found.extend(logs_in(answer.content).workers)
-            except (httpx.HTTPError, httpx.InvalidURL, ExternalError) as error:
+            except (httpx2.HTTPError, httpx2.InvalidURL, ExternalError) as error:
                 missing.append(f"{address}: {error}")
 
         await for_each_concurrently(addresses if http is not None else [], ask)
