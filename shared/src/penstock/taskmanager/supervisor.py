@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import psutil
 import structlog
 
 from penstock.coordination.retrying_ports import RetryingLog
@@ -266,13 +267,13 @@ class Supervisor:
 
 
 def activity_of(pid: int, folder: Path) -> tuple[int, int]:
-    """Changes with every sign of life: when a worker touched its file, how much of the processor it has used."""
+    """Changes with every sign of life: when a worker touched its file, how much of the processor it has used, in us."""
     touched = used = 0
     with contextlib.suppress(OSError):
         touched = (folder / ALIVE).stat().st_mtime_ns
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        used = int(fields[11]) + int(fields[12])  # utime and stime, see proc(5)
+    with contextlib.suppress(psutil.Error):
+        times = psutil.Process(pid).cpu_times()
+        used = round((times.user + times.system) * 1_000_000)
     return touched, used
 
 
