@@ -30,6 +30,7 @@ from penstock.coordination.worker_logs import WorkerLogs
 from penstock.ports import Clock, Log
 from penstock.protocol.messages import AnyEvent, Heartbeat, SubtaskId, TaskChanged, TaskStatus
 from penstock.taskmanager.event_appender import append_events
+from penstock.taskmanager.outbox import Outbox
 from penstock.taskmanager.worker import resident_bytes
 from penstock.taskmanager.worker_process import ALIVE, LENGTH, WorkerSpec, decode_batch
 
@@ -63,6 +64,8 @@ class _Child:
         default_factory=dict[tuple[str, str, SubtaskId], TaskStatus]
     )
     killed_for: str = ""
+    held_up: bool = False
+    """Whether what it says waits for room in the outbox: its silence is not its own."""
 
     def note(self, event: AnyEvent) -> None:
         """Follow what the worker says of itself."""
@@ -108,7 +111,7 @@ class Supervisor:
         self._once = once
         self._memory_bytes = memory_mb << 20
         self._children: dict[str, _Child] = {}
-        self._outbox: asyncio.Queue[list[AnyEvent]] = asyncio.Queue()
+        self._outbox = Outbox()
         self._leaving = False
 
     @property
@@ -203,7 +206,7 @@ class Supervisor:
         del self._children[name]
         reason = child.killed_for or _how_it_ended(process.returncode)
         (_log.info if process.returncode == 0 else _log.warning)("worker ended", name=name, reason=reason)
-        self._outbox.put_nowait([Heartbeat(worker=name, slots=0, leaving=reason)])
+        await self._outbox.put([Heartbeat(worker=name, slots=0, leaving=reason)])
         return child
 
     async def _read_events(self, child: _Child, descriptor: int) -> None:
@@ -220,7 +223,9 @@ class Supervisor:
                 for event in events:
                     child.note(event)
                     self.logs.note(child.name, event)
-                self._outbox.put_nowait(events)
+                child.held_up = True
+                await self._outbox.put(events)
+                child.held_up, child.heard_ms = False, self._clock.monotonic_ms()
         except asyncio.IncompleteReadError:
             return
         except msgspec.DecodeError as error:
@@ -235,7 +240,7 @@ class Supervisor:
             now_ms = self._clock.monotonic_ms()
             for child in self._children.values():
                 used = resident_bytes(child.process.pid)
-                silent_ms = now_ms - child.heard_ms
+                silent_ms = 0 if child.held_up else now_ms - child.heard_ms
                 if self._memory_bytes and used > self._memory_bytes:
                     self._kill(
                         child,
@@ -247,7 +252,7 @@ class Supervisor:
                 elif silent_ms > HEARTBEAT_MS and child.looks_alive(now_ms):
                     beat = child.repeated(used)
                     if beat is not None:
-                        self._outbox.put_nowait([beat])
+                        self._outbox.add([beat])
 
     def _kill(self, child: _Child, reason: str) -> None:
         if not child.killed_for:
@@ -258,12 +263,8 @@ class Supervisor:
 
     async def _forward(self) -> None:
         while True:
-            batches = [await self._outbox.get()]
-            while not self._outbox.empty():
-                batches.append(self._outbox.get_nowait())
-            await append_events(self._log, [event for batch in batches for event in batch])
-            for _ in batches:
-                self._outbox.task_done()
+            await append_events(self._log, await self._outbox.take())
+            self._outbox.appended()
 
 
 def activity_of(pid: int, folder: Path) -> tuple[int, int]:
