@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 import structlog
 
+from penstock.coordination.cluster_view import ClusterView
 from penstock.errors import CorruptDataError, ExternalError
 from penstock.ports import Clock, Metadata
+from penstock.runs.run_views import PipelineView
 
 ANSWER_S: Final = 8.0
 STALE_US: Final = 5_000_000
@@ -20,14 +22,9 @@ BESIDE_EACH_OTHER: Final = 16
 """How many objects are read at a time."""
 
 
-class _Dated(Protocol):
-    @property
-    def seen_us(self) -> int: ...
-
-
 T = TypeVar("T")
 K = TypeVar("K")
-V = TypeVar("V", bound=_Dated)
+V = TypeVar("V", ClusterView, PipelineView)
 
 _log = structlog.get_logger("penstock.dispatcher")
 
@@ -40,7 +37,7 @@ class _Freshness:
         self._seen_us: int | None = None
         self._changed_us: int | None = None
 
-    def is_fresh(self, view: _Dated) -> bool:
+    def is_fresh(self, view: ClusterView | PipelineView) -> bool:
         """Judge a view just read."""
         now_us = self._clock.monotonic_us()
         if self._seen_us is not None and view.seen_us != self._seen_us:

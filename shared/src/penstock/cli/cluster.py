@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from rich.console import Console
@@ -16,6 +16,7 @@ from rich.text import Text
 
 from penstock.client import ClusterClient
 from penstock.client.documents import JobSummary
+from penstock.client.run_documents import RunSummary
 from penstock.settings import load_settings
 from penstock.times import duration_us, format_duration
 
@@ -97,27 +98,18 @@ def lasted(begin_us: int, end_us: int | None) -> str:
     return span(max(0, until_us - begin_us))
 
 
-class Timed(Protocol):
-    """A job or a run."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def submitted_us(self) -> int: ...
-    @property
-    def ended_us(self) -> int | None: ...
-
-
 LISTED: Final = ("job", "name", "engine", "state", "parallelism", "submitted", "lasted")
 
 
-def listed_row(one: Timed, short: str, engine: str, state: str, parallelism: int | None) -> tuple[str, ...]:
+def listed_row(
+    one: JobSummary | RunSummary, short: str, engine: str, state: str, parallelism: int | None
+) -> tuple[str, ...]:
     """The cells of a job or a run under `LISTED`."""
     times = moment(one.submitted_us), lasted(one.submitted_us, one.ended_us)
     return short, one.name, engine, state, str(parallelism or ""), *times
 
 
-def submitted_line(one: Timed) -> str:
+def submitted_line(one: JobSummary | RunSummary) -> str:
     """When it was submitted, and for how long it has gone on."""
     return f"submitted    {moment(one.submitted_us)}, lasted {lasted(one.submitted_us, one.ended_us)}"
 

@@ -8,29 +8,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Coroutine
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from rich.console import Console
 from rich.text import Text
 
 from penstock.client import ClusterClient, NoAnswerError
+from penstock.client.documents import JobDetail
+from penstock.client.run_documents import RunDetail
 
 POLL_S: Final = 0.5
 
 T = TypeVar("T")
-
-
-class _Summary(Protocol):
-    @property
-    def state(self) -> str: ...
-
-
-class _Detail(Protocol):
-    @property
-    def summary(self) -> _Summary: ...
-
-
-Detail = TypeVar("Detail", bound=_Detail)
+Detail = TypeVar("Detail", JobDetail, RunDetail)
 
 
 @dataclass

@@ -1,12 +1,10 @@
-"""`penstock status`, `logs` and `cancel` of a run on Spark, and its line in `penstock jobs`."""
+"""`penstock status` and `cancel` of a run on Spark, and its line in `penstock jobs`."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-import msgspec
-
-from penstock.cli.cluster import ClusterOptions, listed_row, moment, print_json, submitted_line, with_cluster
+from penstock.cli.cluster import ClusterOptions, listed_row, print_json, submitted_line, with_cluster
 from penstock.cli.run_following import counted_lines, progress_text, run_state_text
 from penstock.client import ClusterClient
 from penstock.client.cluster import not_done, until_ended
@@ -54,37 +52,6 @@ def run_status_lines(detail: RunDetail) -> list[str]:
     if detail.frames:
         lines += ["", "Traceback (your code, most recent call last):", detail.frames.rstrip("\n")]
     return lines
-
-
-def run_logs(options: ClusterOptions, run: str) -> int:
-    """What happened to a run, and what its process printed last."""
-    log = with_cluster(options, lambda cluster: cluster.run_log(run))
-    if options.json:
-        print_json(log)
-        return 0
-    for record in log.records:
-        print(f"{record['seq']:>4}  {moment(record['at_us'])} {run_record_line(record)}")
-    if log.output:
-        print("\nwhat its process printed last:")
-        print(log.output.rstrip("\n"))
-    return 0
-
-
-def run_record_line(record: dict[str, Any]) -> str:
-    """A record of a run's log in words."""
-    match record["type"]:
-        case "Submitted":
-            return f"submitted: {record['name']}"
-        case "AttemptBegan":
-            return f"attempt {record['attempt']} began on {record['host']}"
-        case "AttemptLost":
-            return f"attempt {record['attempt']} is lost: {record['reason']}"
-        case "CancelAsked":
-            return "a client asked for its end"
-        case "RunEnded":
-            return f"ended: {record['state'].lower()}" + (f", {record['reason']}" if record.get("reason") else "")
-        case other:
-            return f"{other}: {msgspec.json.encode(record).decode()}"
 
 
 def cancel_run(options: ClusterOptions, run: str, deadline_s: float) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Container
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from penstock.blocking import run_blocking
 from penstock.client.client import ClusterClient
@@ -20,19 +20,14 @@ from penstock.client.documents import (
     RequestState,
     SavepointSummary,
 )
+from penstock.client.run_documents import RunSummary
 from penstock.errors import ExternalError, PenstockError
 from penstock.protocol.messages import Restore
 from penstock.settings import ClusterSettings, load_settings
 from penstock.times import Duration, duration_us
 
-
-class _Stated(Protocol):
-    @property
-    def state(self) -> str: ...
-
-
 T = TypeVar("T")
-S = TypeVar("S", bound=_Stated)
+S = TypeVar("S", JobSummary, RunSummary)
 POLL_S: Final = 0.5
 
 
