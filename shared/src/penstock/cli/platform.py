@@ -7,7 +7,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Coroutine, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +16,9 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.text import Text
 
-from penstock.errors import UsageError
-from penstock.platform.compose import COMPOSE_FILE, ComposePlatform, Way, choose_way
-from penstock.platform.local import DownReport, LocalPlatform, UpReport
-from penstock.platform.parts import Parts, Progress, fetch_parts
+from penstock.platform.compose import Way, bring_down, bring_up
+from penstock.platform.local import DownReport, UpReport
+from penstock.platform.parts import Parts, fetch_parts
 from penstock.platform.plan import Wishes
 from penstock.spark.session import check_installed
 
@@ -77,7 +76,7 @@ def up_command(command: Up) -> int:
         pipeline=command.pipeline,
     )
     try:
-        report = _run(_up(command, wishes, parts, progress))
+        report = _run(bring_up(Path(command.dir), command.way, wishes, parts, progress))
     except KeyboardInterrupt:
         print("interrupted; what was started is stopped again", file=sys.stderr)
         return 130
@@ -91,24 +90,13 @@ def up_command(command: Up) -> int:
 def down_command(command: Down) -> int:
     """Stop the local platform; the exit code."""
     progress = _Progress(Console(stderr=True, highlight=False))
-    by_compose = ComposePlatform(Path(command.dir))
-    platform = by_compose if by_compose.exists else LocalPlatform(Path(command.dir))
-    report = _run(platform.down(purge=command.purge, progress=progress))
+    report = _run(bring_down(Path(command.dir), purge=command.purge, progress=progress))
     if command.json:
         print(json.dumps({"stopped": report.stopped, "had_ended": report.gone_before, "purged": report.purged}))
         return 0
     for line in _down_lines(report, command.dir):
         print(line)
     return 0
-
-
-async def _up(command: Up, wishes: Wishes, parts: Callable[[], Awaitable[Parts]], progress: Progress) -> UpReport:
-    by_compose = ComposePlatform(Path(command.dir))
-    if await choose_way(command.way, Path.cwd()) == "compose":
-        return await by_compose.up(Path.cwd() / COMPOSE_FILE, wishes, progress)
-    if by_compose.exists:
-        raise UsageError(f"{command.dir} holds a platform that runs by compose; penstock down ends it first")
-    return await LocalPlatform(Path(command.dir)).up(wishes, parts, progress)
 
 
 def _addresses(report: UpReport) -> dict[str, Any]:
