@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Generator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.services import wait_for
 from penstock import savepoint
 from penstock.connectors.kafka.topics import TopicAdmin
 from penstock.settings import KafkaSettings
+from penstock.spark.session import SparkSettings
 
 from .test_cluster_commands import Cluster
 
@@ -94,8 +96,25 @@ def catch_up(cluster: Cluster, *arguments: str, code: int = 0) -> subprocess.Com
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
+def in_python(cluster: Cluster, job: str) -> str:
+    """The same from a program: the job that goes on."""
+    conf = dict(setting.split("=", 1) for setting in QUICK[1::2])
+    settings = SparkSettings("local[2]", conf=conf)
+    program = (
+        "from penstock.spark.catching_up import catch_up\n"
+        "from penstock.spark.session import SparkSettings\n"
+        f"print(catch_up({job!r}, {str(cluster.file)!r}, spark={settings!r}, parallelism=2).requested.job)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=cluster.folder, capture_output=True, text=True, timeout=250, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
 def test_a_backlog_is_caught_up_on_spark(cluster: Cluster, platform: Any) -> None:
-    """Refused by Spark, the job can go on as it was; done by Spark, it goes on from there; done twice, nothing doubles.
+    """Refused by Spark, the job can go on as it was; done by Spark, it goes on from there; done twice, the
+    second time from Python, nothing doubles.
 
     Every window and session comes once, those that were open at either seam among them.
     """
@@ -121,7 +140,7 @@ def test_a_backlog_is_caught_up_on_spark(cluster: Cluster, platform: Any) -> Non
     done = catch_up(cluster, job, "--master", "local[2]", "--parallelism", "2")
     second = done.stdout.strip()
     assert rows(cluster.out / "windows")[-1]["n"]
-    assert catch_up(cluster, job, "--master", "local[2]", "--parallelism", "2").stdout.strip() == second
+    assert in_python(cluster, job) == second
     assert {one["job"]: one["parallelism"] for one in cluster.json("jobs")} == {second: 2}
     send(settings, topic, 5_000, 6_000)
     wait_for(lambda: len(rows(cluster.out / "windows")) == 59 * 3, "the job has gone on")

@@ -10,11 +10,12 @@ import base64
 import json
 import threading
 import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
+
+import httpx2
 
 
 class StandIn(ThreadingHTTPServer):
@@ -116,8 +117,6 @@ def served(registry: StandIn) -> Iterator[StandIn]:
 
 def let_check(address: str, subject: str) -> None:
     """Let the registry check what is registered in this subject, which not all do by themselves."""
-    request = urllib.request.Request(
-        f"{address}/config/{subject}", b'{"compatibility": "BACKWARD"}',
-        {"Content-Type": "application/vnd.schemaregistry.v1+json"}, method="PUT",
-    )  # fmt: skip
-    urllib.request.urlopen(request, timeout=10).close()
+    headers = {"Content-Type": "application/vnd.schemaregistry.v1+json"}
+    body = b'{"compatibility": "BACKWARD"}'
+    httpx2.put(f"{address}/config/{subject}", content=body, headers=headers, timeout=10).raise_for_status()

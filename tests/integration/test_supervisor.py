@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,7 +14,11 @@ import pytest
 from penstock.adapters.directory.log import DirectoryLog
 from penstock.adapters.system_clock import SystemClock
 from penstock.coordination.control_topics import EVENTS, create_control_topics
+from penstock.coordination.timings import HEARTBEAT_MS
+from penstock.ports import NewRecord
 from penstock.protocol.messages import AnyEvent, Heartbeat, decode_event
+from penstock.taskmanager import supervisor as supervisor_module
+from penstock.taskmanager.outbox import Outbox
 from penstock.taskmanager.supervisor import Supervisor
 from penstock.taskmanager.worker_process import WorkerSpec
 
@@ -90,6 +94,36 @@ async def test_a_killed_worker_is_reported_and_replaced(tmp_path: Path) -> None:
         second = await watched.ready(2)
         assert len(second) == 2
         assert len(first.keys() & second.keys()) == 1
+
+
+async def test_brokers_that_are_away_cost_no_worker_its_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it says finds no room, and is not read: its silence is not its own. It is heard once the brokers are back."""
+    ticks = 0
+
+    def looked(pid: int) -> int:
+        nonlocal ticks
+        ticks += 1
+        return 0
+
+    monkeypatch.setattr(supervisor_module, "UNRESPONSIVE_MS", 2 * HEARTBEAT_MS)
+    monkeypatch.setattr(supervisor_module, "Outbox", lambda: Outbox(limit=1))
+    monkeypatch.setattr(supervisor_module, "resident_bytes", looked)
+    async with supervised(tmp_path) as watched:
+        (name,) = await watched.ready(1)
+        back, append = asyncio.Event(), watched.supervisor._log.append
+
+        async def away(topic: str, partition: int, records: Sequence[NewRecord]) -> int:
+            await back.wait()
+            return await append(topic, partition, records)
+
+        monkeypatch.setattr(watched.supervisor._log, "append", away)
+        begun = ticks
+        await watched.until(lambda: ticks >= begun + 8, "the supervisor looks at the worker for a while")
+        assert len(watched.supervisor._outbox) <= 2
+        heard = len(watched.beats(name))
+        back.set()
+        await watched.until(lambda: len(watched.beats(name)) > heard + 1, "it is heard again")
+        assert watched.farewells() == {}
 
 
 @pytest.mark.parametrize("busy", ["computing", "waiting"])

@@ -17,11 +17,11 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, Final
 
+import httpx2
 from tests.acceptance.orders import PARTITIONS, Window, expected, windows
 
 from penstock.platform.free_ports import free_port
@@ -117,9 +117,8 @@ class Trial:
     def get(self, path: str) -> Any:
         """JSON of the cluster's REST."""
         headers = {"Authorization": f"Bearer {self.token}"}
-        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", headers=headers)
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            return json.load(answer)
+        answer = httpx2.get(f"http://127.0.0.1:{self.port}{path}", headers=headers, timeout=10)
+        return answer.raise_for_status().json()
 
     def jobs(self) -> dict[str, str]:
         """State by name, of those of one name the newest's."""
@@ -146,7 +145,7 @@ class Trial:
         while True:
             try:
                 found = condition()
-            except (OSError, TrialError) as error:
+            except (OSError, httpx2.HTTPError, TrialError) as error:
                 found, last = None, error
             else:
                 last = found

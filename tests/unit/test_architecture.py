@@ -68,6 +68,27 @@ def _defined(file: Path) -> set[str]:
     return found
 
 
+OTHER_HTTP_CLIENTS = {"urllib.request", "urllib.error", "http.client", "httpx", "requests", "aiohttp"}
+SOURCES = [file for folder in ("shared/src", "services") for file in (DOCS.parent / folder).rglob("*.py")]
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=lambda file: file.stem)
+def test_there_is_one_http_client(file: Path) -> None:
+    """HTTPX2, which the client of Kubernetes needs too: one way to set deadlines, and one family of errors."""
+    assert not _imported(file) & OTHER_HTTP_CLIENTS
+
+
+def _imported(file: Path) -> set[str]:
+    nodes = list(ast.walk(ast.parse(file.read_bytes())))
+    plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return plain | {
+        name
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and node.module
+        for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+    }
+
+
 @pytest.mark.parametrize("service", ["penstock_coordinator", "penstock_dispatcher"])
 def test_services_that_see_no_rows_load_no_data_libraries(service: str) -> None:
     """Neither at the start nor for a constant."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 
@@ -49,21 +49,21 @@ async def test_following_says_everything_once_until_the_end(
     records: list[dict[str, Any]] = [{"type": "Leader", "seq": n, "epoch": n + 1} for n in range(4)]
     looks = 0
 
-    def answer(request: httpx.Request) -> httpx.Response:
+    def answer(request: httpx2.Request) -> httpx2.Response:
         nonlocal looks
         if request.url.path.endswith("/log"):
-            return httpx.Response(200, content=msgspec.json.encode(JobLog(JOB, tuple(records[:looks]))))
+            return httpx2.Response(200, content=msgspec.json.encode(JobLog(JOB, tuple(records[:looks]))))
         if request.url.path.endswith("/failures"):
-            return httpx.Response(200, content=msgspec.json.encode(Failures(JOB, ("it broke",) * (looks > 2), "")))
+            return httpx2.Response(200, content=msgspec.json.encode(Failures(JOB, ("it broke",) * (looks > 2), "")))
         looks += 1
         if looks == 2:
-            return httpx.Response(503, content=b"{}")
+            return httpx2.Response(503, content=b"{}")
         summary = {"job": JOB, "name": "counts", "parallelism": 1, "submitted_us": 0}
         state = "FINISHED" if looks == 4 else "RUNNING"
         document = {"summary": {**summary, "state": state}, "attempts": 1, "restored": None, "vertices": []}
-        return httpx.Response(200, json={**document, "checkpoints": [], "failures": [], "graph": {}})
+        return httpx2.Response(200, json={**document, "checkpoints": [], "failures": [], "graph": {}})
 
-    async with ClusterClient("http://localhost", httpx.MockTransport(answer)) as cluster:
+    async with ClusterClient("http://localhost", httpx2.MockTransport(answer)) as cluster:
         await logs._show(cluster, JOB, logs._History(), follow=True)
     printed = capsys.readouterr().out
     assert [printed.count(f"leader of epoch {n}") for n in (1, 2, 3, 4)] == [1, 1, 1, 1]

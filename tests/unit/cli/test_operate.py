@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-import httpx
+import httpx2
 import pytest
 
 from penstock.cli import cluster, main
@@ -21,17 +21,17 @@ class Dispatcher:
         self.missing = missing
         self.asked: list[str] = []
 
-    def __call__(self, request: httpx.Request) -> httpx.Response:
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
         path = request.url.path.removeprefix("/penstock/v1")
         if path == "/jobs":
-            return httpx.Response(200, json={"jobs": self.jobs(), "leader": "one", "missing": self.missing})
+            return httpx2.Response(200, json={"jobs": self.jobs(), "leader": "one", "missing": self.missing})
         job = path.split("/")[2]
         if path.endswith("/stop"):
             self.asked.append(job)
-            return httpx.Response(202, json={"job": job, "request": job})
+            return httpx2.Response(202, json={"job": job, "request": job})
         refused = {"state": "refused", "reason": self.refusal} if job == SECOND and self.refusal else None
         done = {"state": "completed", "reason": "", "savepoint": SAVEPOINT | {"manifest": f"jobs/{job}/manifest.json"}}
-        return httpx.Response(200, json={"job": job, "request": job, "kind": "stop", **(refused or done)})
+        return httpx2.Response(200, json={"job": job, "request": job, "kind": "stop", **(refused or done)})
 
     def jobs(self) -> list[object]:
         states = {FIRST: "RUNNING", SECOND: "RUNNING", ENDED: "STOPPED"}
@@ -47,7 +47,7 @@ def told(monkeypatch: pytest.MonkeyPatch):
 
     def tell(dispatcher: Dispatcher) -> None:
         client = cluster.ClusterClient
-        transport = httpx.MockTransport(dispatcher)
+        transport = httpx2.MockTransport(dispatcher)
         monkeypatch.setattr(cluster, "ClusterClient", lambda address, **_: client("http://one", transport))
 
     return tell

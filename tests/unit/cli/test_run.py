@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from rich.console import Console
 
-from penstock.cli.run import _Interrupts, _repeated, _write_metrics_once
+from penstock.cli.run import Run, _Interrupts, _repeated, _write_metrics_once
 from penstock.coordination.job_progress import JobProgress
 from penstock.embedded import EmbeddedJob
 from penstock.errors import ExternalError
@@ -59,9 +59,13 @@ async def test_the_first_interrupt_stops_at_a_checkpoint() -> None:
 
 def test_the_command_that_goes_on_repeats_what_matters() -> None:
     """Parameters, directory and parallelism: without them `--resume` would mean another job."""
-    given = argparse.Namespace(param=["rate=5", "out=a b"], dir="state", parallelism=3)
+    nothing = Run(
+        file="f.py", parallelism=None, param=[], at_least_once=False, checkpoint_interval="10s", dir=None, resume=False,
+        fresh=False, metrics=None, state_backend="fs", no_fsync=False, log_format="text", log_level="error",
+    )  # fmt: skip
+    given = replace(nothing, param=["rate=5", "out=a b"], dir="state", parallelism=3)
     assert _repeated(given) == ["--param", "rate=5", "--param", "out=a b", "--dir", "state", "--parallelism", "3"]
-    assert _repeated(argparse.Namespace(param=[], dir=None, parallelism=1)) == []
+    assert _repeated(nothing) == []
 
 
 def test_a_metrics_file_is_replaced_as_a_whole(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from penstock import Pipeline
+from penstock.cli.logs import record_line
 from penstock.cli.main import main
 from penstock.cli.run_following import progress_text, run_state_text
-from penstock.cli.runs import run_record_line, run_row, run_status_lines
+from penstock.cli.runs import run_row, run_status_lines
 from penstock.client.run_documents import RunDetail, RunOptions, RunProgress, RunSummary
 from penstock.connectors import collecting, generate
 from penstock.graph.jobgraph import build_job_graph
@@ -96,7 +97,7 @@ def test_the_status_of_a_run() -> None:
 )
 def test_the_log_in_words(record: dict[str, Any], line: str) -> None:
     """Records of a later version are shown as they are."""
-    assert run_record_line(record) == line
+    assert record_line(record) == line
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from penstock import Pipeline, count, tumbling
-from penstock.cli.following import progress_of
+from penstock.cli.job_following import progress_of
 from penstock.cli.jobs import status_lines
 from penstock.cli.vertices import COLUMNS, Look, vertex_rows
 from penstock.client.documents import CheckpointView, JobDetail, JobSummary, TaskView, VertexView

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import httpx
+import httpx2
 import pytest
 
 from penstock.client import ClusterClient, NoAnswerError, RefusedError
@@ -15,11 +15,11 @@ LIST = {"jobs": [], "leader": "one"}
 class Dispatchers:
     """Answers by host; remembers who was asked."""
 
-    def __init__(self, **hosts: httpx.Response | Exception) -> None:
+    def __init__(self, **hosts: httpx2.Response | Exception) -> None:
         self.hosts = hosts
-        self.asked: list[httpx.Request] = []
+        self.asked: list[httpx2.Request] = []
 
-    def __call__(self, request: httpx.Request) -> httpx.Response:
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
         self.asked.append(request)
         answer = self.hosts[request.url.host]
         if isinstance(answer, Exception):
@@ -27,15 +27,15 @@ class Dispatchers:
         return answer
 
     def client(self) -> ClusterClient:
-        return ClusterClient(",".join(f"http://{host}" for host in self.hosts), httpx.MockTransport(self))
+        return ClusterClient(",".join(f"http://{host}" for host in self.hosts), httpx2.MockTransport(self))
 
 
 async def test_the_next_dispatcher_is_asked_and_remembered() -> None:
     """One refuses connections, one is not available: the third answers, and comes first from then on."""
     dispatchers = Dispatchers(
-        a=httpx.ConnectError("refused"),
-        b=httpx.Response(503, json={"errors": ["no leader"]}),
-        c=httpx.Response(200, json=LIST),
+        a=httpx2.ConnectError("refused"),
+        b=httpx2.Response(503, json={"errors": ["no leader"]}),
+        c=httpx2.Response(200, json=LIST),
     )
     async with dispatchers.client() as client:
         assert (await client.jobs()).leader == "one"
@@ -46,7 +46,7 @@ async def test_the_next_dispatcher_is_asked_and_remembered() -> None:
 async def test_a_request_sent_to_the_next_dispatcher_keeps_its_id() -> None:
     """The first one's answer was lost: whatever it did, the request is one."""
     asked = {"job": "1" * 32, "request": "2" * 32}
-    dispatchers = Dispatchers(a=httpx.ReadError("reset"), b=httpx.Response(202, json=asked))
+    dispatchers = Dispatchers(a=httpx2.ReadError("reset"), b=httpx2.Response(202, json=asked))
     async with dispatchers.client() as client:
         assert await client.cancel("counts") == Requested("1" * 32, "2" * 32)
     first, second = dispatchers.asked
@@ -57,7 +57,7 @@ async def test_a_request_sent_to_the_next_dispatcher_keeps_its_id() -> None:
 async def test_when_nobody_answers_all_are_named() -> None:
     """One error with every address and its reason."""
     dispatchers = Dispatchers(
-        a=httpx.ConnectTimeout("slow"), b=httpx.ReadTimeout("slow"), c=httpx.Response(503, text="<html>")
+        a=httpx2.ConnectTimeout("slow"), b=httpx2.ReadTimeout("slow"), c=httpx2.Response(503, text="<html>")
     )
     async with dispatchers.client() as client:
         with pytest.raises(NoAnswerError) as raised:
@@ -70,7 +70,7 @@ async def test_when_nobody_answers_all_are_named() -> None:
 
 async def test_a_refusal_is_not_tried_elsewhere() -> None:
     """4xx is an answer."""
-    dispatchers = Dispatchers(a=httpx.Response(404, json={"errors": ["there is no job x"]}), b=httpx.Response(200))
+    dispatchers = Dispatchers(a=httpx2.Response(404, json={"errors": ["there is no job x"]}), b=httpx2.Response(200))
     async with dispatchers.client() as client:
         with pytest.raises(RefusedError, match="there is no job x") as raised:
             await client.job("x")
@@ -80,7 +80,7 @@ async def test_a_refusal_is_not_tried_elsewhere() -> None:
 
 async def test_answers_of_something_else_are_named() -> None:
     """Another service listens there."""
-    async with Dispatchers(a=httpx.Response(200, text="hello")).client() as client:
+    async with Dispatchers(a=httpx2.Response(200, text="hello")).client() as client:
         with pytest.raises(CorruptDataError, match="no answer of a Penstock dispatcher"):
             await client.jobs()
 
@@ -88,7 +88,7 @@ async def test_answers_of_something_else_are_named() -> None:
 @pytest.mark.parametrize("name", ["", "a/b", "..", "a b", "?x"])
 async def test_what_cannot_be_a_job_is_not_sent(name: str) -> None:
     """It would lead to another path."""
-    dispatchers = Dispatchers(a=httpx.Response(200, json=LIST))
+    dispatchers = Dispatchers(a=httpx2.Response(200, json=LIST))
     async with dispatchers.client() as client:
         with pytest.raises(UsageError, match="names no job"):
             await client.job(name)

@@ -9,14 +9,15 @@ import pytest
 
 from penstock.errors import UsageError
 from penstock.jobmanager.coordinator import CoordinatorTimeouts
-from penstock_coordinator.scaling import add_scaling_options, scaling_of
+from penstock.service.typed_options import typed_options
+from penstock_coordinator.scaling import ScalingOptions, add_scaling_options, scaling_of
 
 
-def options(*given: str) -> argparse.Namespace:
+def options(*given: str) -> ScalingOptions:
     """As the command line says."""
     parser = argparse.ArgumentParser()
     add_scaling_options(parser)
-    return parser.parse_args(given)
+    return typed_options(parser.parse_args(given), ScalingOptions)
 
 
 async def test_nothing_is_scaled_by_default() -> None:

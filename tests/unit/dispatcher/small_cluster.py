@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 
@@ -70,8 +70,8 @@ class SmallCluster:
         self.set_rate(rate)
         ports = DispatcherPorts(self.log, self.blobs, self.metadata, self.clock, lambda: uuid.uuid4().hex)
         self.app = dispatcher_app(ports, Readiness(), list)
-        self.transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
-        self.http = httpx.AsyncClient(transport=self.transport, base_url=ADDRESS, headers={"X-Requested-With": "test"})
+        self.transport = httpx2.ASGITransport(self.app, raise_app_exceptions=False)
+        self.http = httpx2.AsyncClient(transport=self.transport, base_url=ADDRESS, headers={"X-Requested-With": "test"})
         self.client = ClusterClient(ADDRESS, self.transport)
 
     def set_rate(self, rate: float | None) -> None:
@@ -97,7 +97,7 @@ class SmallCluster:
             **changes,
         }
 
-    async def post(self, document: Any, data: bytes | None = None) -> httpx.Response:
+    async def post(self, document: Any, data: bytes | None = None) -> httpx2.Response:
         """Submit whatever this is."""
         text = document if isinstance(document, bytes) else json.dumps(document).encode()
         files = {"job": ("job", text), "sources": ("sources", sources() if data is None else data)}

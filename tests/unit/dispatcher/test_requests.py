@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,8 +15,7 @@ from small_cluster import SmallCluster, small_cluster, sources
 from penstock.coordination.cluster_view import ClusterView, ScalingView
 from penstock.errors import ExternalError
 from penstock.protocol.messages import encode
-from penstock_dispatcher import bodies
-from penstock_dispatcher import cluster as cluster_module
+from penstock_dispatcher import bodies, reading
 
 JOB = "ab" * 16
 
@@ -27,7 +26,7 @@ def led(cluster: SmallCluster) -> Any:
     return cluster.metadata.put("view", encode(view))
 
 
-def errors(response: httpx.Response, status: int) -> str:
+def errors(response: httpx2.Response, status: int) -> str:
     """The texts of an error answer, which has this status and this form."""
     assert response.status_code == status, response.text
     body = response.json()
@@ -116,8 +115,7 @@ async def test_unknown_jobs_and_paths() -> None:
 
 async def test_what_does_not_answer_is_503_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A log that hangs, a metadata store that fails."""
-    monkeypatch.setattr(cluster_module, "ANSWER_S", 0.2)
-    monkeypatch.setattr(cluster_module.within_deadline, "__defaults__", (0.2,))
+    monkeypatch.setattr(reading.within_deadline, "__defaults__", (0.2,))
     async with small_cluster() as cluster:
         job = await cluster.submit()
         await cluster.checkpointed(job)

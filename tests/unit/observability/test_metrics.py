@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.coordination.job_progress import CheckpointProgress, JobProgress
 from penstock.graph.jobgraph import PUBLISH, JobGraph, JobOperator, JobVertex
 from penstock.observability import metrics
-from penstock.observability.metrics import CATALOGUE, Sample, markdown, prometheus_text, samples
+from penstock.observability.metrics import CATALOGUE, Metric, Sample, markdown, prometheus_text, samples
 from penstock.protocol.messages import OperatorMetrics, SubtaskId, TaskProgress, TaskStatus
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
@@ -119,3 +123,27 @@ def test_the_text_is_prometheus_exposition_format() -> None:
         'penstock_failures_total{job_name="x"} 0',
     ]
     assert text.endswith("\n")
+
+
+def test_prometheus_reads_what_was_meant() -> None:
+    """Judged by the parser of Prometheus' own library: text that holds any character, and every kind of number."""
+    anything = Metric("penstock_anything", "gauge", "things", ("name",), 'A \\ "help"\nof two lines.')
+    found = [12_345_678, 0.1 + 0.2, -1e-9, True, math.inf, -math.inf]
+    names = ["plain", 'a "quoted" name', "back\\slash\\n", "two\nlines", "{curly}, = braces", "größer ✓"]
+    given = [Sample(anything, {"name": name}, value) for name, value in zip(names, found, strict=True)]
+    given.append(Sample(anything, {"name": "none"}, math.nan))
+    (gauge,) = text_string_to_metric_families(prometheus_text(given))
+    assert gauge.type == "gauge"
+    assert gauge.documentation == anything.help
+    read = {sample.labels["name"]: sample.value for sample in gauge.samples}
+    assert math.isnan(read.pop("none"))
+    assert read == dict(zip(names, found, strict=True))
+
+
+@pytest.mark.parametrize("metric", CATALOGUE, ids=lambda metric: metric.name)
+def test_every_metric_is_read_under_its_name(metric: Metric) -> None:
+    """As a counter or as a gauge, with its labels."""
+    labels = dict.fromkeys(metric.labels, "x")
+    (family,) = text_string_to_metric_families(prometheus_text([Sample(metric, labels, 2)]))
+    assert (family.type, family.documentation) == (metric.kind, metric.help)
+    assert [(one.name, one.labels, one.value) for one in family.samples] == [(metric.name, labels, 2)]

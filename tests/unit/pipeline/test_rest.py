@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 from small_pipeline import DONE, SmallPipeline, until
@@ -69,9 +69,9 @@ class Rest:
     def __init__(self, small: SmallPipeline) -> None:
         self.small = small
         ports = DispatcherPorts(small.log, small.blobs, small.metadata, small.clock, lambda: uuid.uuid4().hex)
-        transport = httpx.ASGITransport(dispatcher_app(ports, Readiness(), list), raise_app_exceptions=False)
+        transport = httpx2.ASGITransport(dispatcher_app(ports, Readiness(), list), raise_app_exceptions=False)
         self.client = ClusterClient(ADDRESS, transport)
-        self.http = httpx.AsyncClient(transport=transport, base_url=ADDRESS)
+        self.http = httpx2.AsyncClient(transport=transport, base_url=ADDRESS)
         small.children.sources = sources()
 
     @asynccontextmanager

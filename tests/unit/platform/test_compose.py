@@ -8,8 +8,9 @@ import pytest
 from programs import program
 
 from penstock.errors import UsageError
-from penstock.platform.compose import ComposePlatform, choose_way
+from penstock.platform.compose import ComposePlatform, bring_down, bring_up, choose_way
 from penstock.platform.errors import PlatformError
+from penstock.platform.parts import Parts
 from penstock.platform.plan import Wishes
 
 OURS = "x-penstock-cluster: settings.toml\nservices: {}\n"
@@ -99,3 +100,24 @@ async def test_wishes_are_the_compose_file_s_business(tmp_path: Path, docker: Pa
         await platform.up(file, Wishes(kafka_port=1, slots=2))
     with pytest.raises(UsageError, match=r"settings\.toml, which does not exist"):
         await platform.up(file, Wishes())
+
+
+async def test_what_runs_by_compose_is_not_started_beside_it(
+    tmp_path: Path, docker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up by compose, then natively: refused until down, which ends it the way it was started."""
+    monkeypatch.delenv("PENSTOCK_TOKEN", raising=False)
+    (tmp_path / "docker-compose.yml").write_text(OURS)
+    (tmp_path / "settings.toml").write_text('rest = "http://127.0.0.1:8081"\n')
+
+    async def parts() -> Parts:
+        pytest.fail("nothing is fetched")
+
+    folder = tmp_path / "state"
+    await bring_up(folder, None, Wishes(), parts, here=tmp_path)
+    with pytest.raises(UsageError, match=r"state holds a platform that runs by compose; penstock down ends it first"):
+        await bring_up(folder, "native", Wishes(), parts, here=tmp_path)
+    report = await bring_down(folder)
+    assert report.stopped
+    assert "down" in docker.read_text()
+    assert not (await bring_down(folder)).stopped

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.platform import processes
 from penstock.platform.errors import PlatformError
 from penstock.platform.processes import (
     ProcessId,
@@ -141,3 +142,17 @@ def test_we_know_ourselves() -> None:
     me = identify(os.getpid())
     assert me is not None
     assert is_alive(me)
+
+
+async def test_a_process_is_known_where_there_is_no_proc(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the time at which it started, on systems other than Linux; without a program to ask."""
+    monkeypatch.setattr(processes, "_PROC", tmp_path / "nowhere")
+    monkeypatch.setenv("PATH", "")
+    process = start(SLEEP)
+    assert identify(process.pid) == process
+    assert is_alive(process)
+    assert not is_alive(ProcessId(process.pid, "1.5"))
+    await kill(process)
+    assert identify(process.pid) is None

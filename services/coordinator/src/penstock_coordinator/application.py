@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 
 import msgspec
 import structlog
@@ -21,8 +21,18 @@ from penstock.submission.options import JobOptions
 _log = structlog.get_logger("penstock.coordinator")
 
 
+@dataclass(frozen=True)
+class ApplicationOptions:
+    """The options about the pipeline that a coordinator runs by itself."""
+
+    application: str | None
+    parallelism: int
+    param: list[str]
+    from_savepoint: str | None
+
+
 async def submit_application(
-    settings: ClusterSettings, arguments: argparse.Namespace, log: Log, blobs: Blobs, clock: Clock
+    settings: ClusterSettings, target: str, options: ApplicationOptions, log: Log, blobs: Blobs, clock: Clock
 ) -> None:
     """Submit the file as one job. Every replica, and every restart, submits the same: the job exists once.
 
@@ -32,11 +42,11 @@ async def submit_application(
     """
     store = RetryingBlobs(blobs, clock)
     spec = ApplicationSpec(
-        target=arguments.application,
-        parameters=parse_parameters(arguments.param),
+        target=target,
+        parameters=parse_parameters(options.param),
         options=JobOptions(
-            parallelism=arguments.parallelism,
-            restored_from=await restore_of(store, arguments.from_savepoint) if arguments.from_savepoint else None,
+            parallelism=options.parallelism,
+            restored_from=await restore_of(store, options.from_savepoint) if options.from_savepoint else None,
         ),
     )
     prepared = await prepare_elsewhere(spec)

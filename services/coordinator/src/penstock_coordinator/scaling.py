@@ -5,12 +5,24 @@ from __future__ import annotations
 import argparse
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from penstock.errors import UsageError
 from penstock.jobmanager.autoscaling import Scaling
 from penstock.jobmanager.coordinator import CoordinatorTimeouts
 from penstock.protocol.autoscaling import ScalingLimits
 from penstock.times import duration_us
+
+
+@dataclass(frozen=True)
+class ScalingOptions:
+    """The options as they were given."""
+
+    scale_statefulset: str | None
+    scale_slots: int
+    scale_min: int
+    scale_max: int
+    slot_idle_timeout: str
 
 
 def add_scaling_options(parser: argparse.ArgumentParser) -> None:
@@ -30,17 +42,17 @@ def add_scaling_options(parser: argparse.ArgumentParser) -> None:
 
 
 @asynccontextmanager
-async def scaling_of(arguments: argparse.Namespace, timeouts: CoordinatorTimeouts) -> AsyncGenerator[Scaling | None]:
+async def scaling_of(options: ScalingOptions, timeouts: CoordinatorTimeouts) -> AsyncGenerator[Scaling | None]:
     """What the options say; None if nothing is to be scaled.
 
     Raises:
         UsageError: they contradict each other, the client library is missing, or this is no pod with a token.
     """
-    name: str | None = arguments.scale_statefulset
+    name = options.scale_statefulset
     if name is None:
         yield None
         return
-    limits = _limits(arguments, timeouts)
+    limits = _limits(options, timeouts)
     try:
         from penstock.adapters.kubernetes_scale import kubernetes_scale
     except ImportError as error:
@@ -51,14 +63,14 @@ async def scaling_of(arguments: argparse.Namespace, timeouts: CoordinatorTimeout
         yield Scaling(scale, limits)
 
 
-def _limits(arguments: argparse.Namespace, timeouts: CoordinatorTimeouts) -> ScalingLimits:
-    slots, least, most = arguments.scale_slots, arguments.scale_min, arguments.scale_max
+def _limits(options: ScalingOptions, timeouts: CoordinatorTimeouts) -> ScalingLimits:
+    slots, least, most = options.scale_slots, options.scale_min, options.scale_max
     if slots < 1:
         raise UsageError(f"--scale-slots {slots}: a task manager has at least one slot")
     if not 0 <= least <= most or most < 1:
         raise UsageError(f"--scale-min {least}, --scale-max {most}: want 0 <= min <= max, and a max of at least 1")
     return ScalingLimits(
         slots, least, most,
-        idle_ms=duration_us(arguments.slot_idle_timeout, "--slot-idle-timeout", positive=True) // 1_000,
+        idle_ms=duration_us(options.slot_idle_timeout, "--slot-idle-timeout", positive=True) // 1_000,
         settle_ms=2 * timeouts.worker_ms,
     )  # fmt: skip

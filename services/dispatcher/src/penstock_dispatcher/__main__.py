@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
-import httpx
+import httpx2
 
 from penstock.adapters.cluster_ports import cluster_log, cluster_metadata, cluster_store
 from penstock.adapters.system_clock import SystemClock
 from penstock.service.access import access_of
-from penstock.service.http_server import Readiness, http_server, run_service, service_parser, watch_readiness
+from penstock.service.http_server import (
+    Readiness,
+    ServiceOptions,
+    http_server,
+    run_service,
+    service_parser,
+    watch_readiness,
+)
 from penstock.service.process_exit import leave
 from penstock.settings import ClusterSettings
 from penstock_dispatcher.app import dispatcher_app
@@ -20,6 +27,14 @@ from penstock_dispatcher.cluster import DispatcherPorts
 
 TASK_MANAGER_S: Final = 5.0
 """How long a task manager is waited for that is asked for its logs."""
+
+
+@dataclass(frozen=True)
+class DispatcherOptions(ServiceOptions):
+    """`penstock dispatcher`."""
+
+    allowed_host: list[str]
+    insecure_no_token: bool
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,23 +48,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--insecure-no-token", action="store_true",
         help="listen beyond loopback without a token: whoever reaches it may run code on the cluster",
     )  # fmt: skip
-    return run_service(parser.parse_args(argv), serve)
+    return run_service(parser, argv, DispatcherOptions, serve)
 
 
-async def serve(settings: ClusterSettings, arguments: argparse.Namespace) -> None:
+async def serve(settings: ClusterSettings, options: DispatcherOptions) -> None:
     """Answer requests until cancelled."""
-    access = access_of(settings, arguments.http, arguments.allowed_host, insecure=arguments.insecure_no_token)
+    access = access_of(settings, options.http, options.allowed_host, insecure=options.insecure_no_token)
     clock = SystemClock()
     readiness = Readiness()
     async with (
         cluster_log(settings, "dispatcher") as log,
         cluster_metadata(settings) as metadata,
         cluster_store(settings) as blobs,
-        httpx.AsyncClient(trust_env=False, headers=_proof(settings), timeout=TASK_MANAGER_S) as http,
+        httpx2.AsyncClient(trust_env=False, headers=_proof(settings), timeout=TASK_MANAGER_S) as http,
     ):
         ports = DispatcherPorts(log, blobs, metadata, clock, lambda: uuid.uuid4().hex, http)
         app = dispatcher_app(ports, readiness, list)
-        async with http_server(app, arguments.http, access):
+        async with http_server(app, options.http, access):
             await watch_readiness(readiness, log, blobs, clock)
 
 

@@ -1,18 +1,18 @@
 """The cluster as a dispatcher knows it: only what Kafka, Redis and the store say, read anew for every answer.
 
-Nothing is kept but objects that never change, so that any number of dispatchers agree. Whatever does not answer within
-`ANSWER_S` is an `ExternalError`: nobody waits for ever.
+Nothing is kept but objects that never change, so that any number of dispatchers agree. Whatever does not answer in
+time is an `ExternalError` (see `reading`): nobody waits for ever.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
-import httpx
+import httpx2
 import msgspec
 import structlog
 
@@ -28,21 +28,12 @@ from penstock.protocol.joblog import JobHistory
 from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import Restore, encode
 from penstock.protocol.requests import Answer, AnyRequest, AnyRunRequest, artifact_key
-from penstock.runs.run_views import PipelineView
+from penstock_dispatcher.reading import KEPT, PublishedView, cache_bounded, for_each_concurrently, within_deadline
 from penstock_dispatcher.refusing import RestError
 
-ANSWER_S: Final = 8.0
 UPLOAD_S: Final = 60.0
-STALE_US: Final = 5_000_000
-"""A view that the leader has not renewed for so long: there is no leader."""
 ASKED_MS: Final = 3_600_000
 """How long a request without an answer is known to have been sent."""
-KEPT: Final = 10_000
-BESIDE_EACH_OTHER: Final = 16
-"""How many objects are read at a time."""
-
-T = TypeVar("T")
-K = TypeVar("K")
 
 _log = structlog.get_logger("penstock.dispatcher")
 
@@ -57,27 +48,8 @@ class DispatcherPorts:
     clock: Clock
     new_id: Callable[[], str]
     """32 fresh hex digits."""
-    http: httpx.AsyncClient | None = None
+    http: httpx2.AsyncClient | None = None
     """With the token, for what only task managers know; None: they are not asked."""
-
-
-class Freshness:
-    """Whether a view is of now. Clocks may differ between machines, so one that changes is fresh whatever its time."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._seen_us: int | None = None
-        self._changed_us: int | None = None
-
-    def is_fresh(self, view: ClusterView | PipelineView) -> bool:
-        """Judge a view just read."""
-        now_us = self._clock.monotonic_us()
-        if self._seen_us is not None and view.seen_us != self._seen_us:
-            self._changed_us = now_us
-        self._seen_us = view.seen_us
-        if self._changed_us is not None:
-            return now_us - self._changed_us < STALE_US
-        return abs(self._clock.now_us() - view.seen_us) < STALE_US
 
 
 class Cluster:
@@ -87,35 +59,17 @@ class Cluster:
         self._ports = ports
         self._catalog = JobCatalog(ports.blobs)
         self._store = JobStore(ports.blobs, ports.clock, remembered=KEPT)
-        self._freshness = Freshness(ports.clock)
+        self.view: Final = PublishedView(ports.metadata, ports.clock, VIEW, ClusterView, "the cluster")
+        """As its leader shows it."""
         self._finished: dict[str, FinishedJob] = {}
         self._ended: dict[str, JobHistory] = {}
         self._topics_made = False
 
     # -- reading --------------------------------------------------------------------------------------------------------
 
-    async def view(self) -> ClusterView | None:
-        """The cluster as its leader shows it; None if no leader does."""
-        data = await within_deadline("Redis", self._ports.metadata.get(VIEW))
-        if data is None:
-            return None
-        try:
-            view = msgspec.json.decode(data, type=ClusterView)
-        except (msgspec.ValidationError, msgspec.DecodeError) as error:
-            raise CorruptDataError(f"the cluster's view is not readable by this version: {error}") from error
-        return view if self._freshness.is_fresh(view) else None
-
-    async def view_if_any(self) -> ClusterView | None:
-        """The same; where Redis does not answer, there is nothing to show, and what the store knows is still said."""
-        try:
-            return await self.view()
-        except ExternalError as error:
-            _log.warning("no view of the cluster", error=str(error))
-            return None
-
     async def leading_view(self) -> ClusterView:
         """The view, for what only a leader can do; raises `RestError` 503 if there is none."""
-        view = await self.view()
+        view = await self.view.read()
         if view is None or not view.epoch:
             raise RestError(503, "no coordinator leads this cluster now; start one, or wait until one has taken over")
         return view
@@ -216,7 +170,7 @@ class Cluster:
                         f"HTTP {answer.status_code}; beyond loopback a task manager needs the token too"
                     )
                 found.extend(logs_in(answer.content).workers)
-            except (httpx.HTTPError, httpx.InvalidURL, ExternalError) as error:
+            except (httpx2.HTTPError, httpx2.InvalidURL, ExternalError) as error:
                 missing.append(f"{address}: {error}")
 
         await for_each_concurrently(addresses if http is not None else [], ask)
@@ -269,29 +223,3 @@ class Cluster:
 
 def _asked(request: str) -> str:
     return f"asked-{request}"
-
-
-async def within_deadline(who: str, answer: Awaitable[T], deadline_s: float = ANSWER_S) -> T:
-    """Wait for an answer, but not for ever."""
-    try:
-        async with asyncio.timeout(deadline_s):
-            return await answer
-    except TimeoutError as error:
-        raise ExternalError(f"{who} does not answer within {deadline_s:.0f} s") from error
-
-
-async def for_each_concurrently(items: list[K], act: Callable[[K], Awaitable[None]]) -> None:
-    """Do it for all items, a bounded number at a time."""
-    waiting = iter(items)
-
-    async def work() -> None:
-        for item in waiting:
-            await act(item)
-
-    await asyncio.gather(*(work() for _ in range(min(BESIDE_EACH_OTHER, len(items)))))
-
-
-def cache_bounded(cache: dict[str, T], key: str, value: T) -> None:
-    cache[key] = value
-    while len(cache) > KEPT:
-        del cache[next(iter(cache))]

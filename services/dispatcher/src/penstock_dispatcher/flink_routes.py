@@ -75,7 +75,7 @@ class FlinkRoutes:
 
     async def overview(self) -> Response:
         """Flink: the cluster in numbers."""
-        return _json(shapes.overview(await self._cluster.view_if_any(), (await self._jobs.list()).jobs))
+        return _json(shapes.overview(await self._cluster.view.if_any(), (await self._jobs.list()).jobs))
 
     async def job_ids(self) -> Response:
         """Flink: ids and states of all jobs."""

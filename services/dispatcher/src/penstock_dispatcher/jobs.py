@@ -23,19 +23,18 @@ from penstock.client.documents import (
 )
 from penstock.coordination.cluster_view import ClusterView, JobState, JobView
 from penstock.coordination.job_catalog import FinishedJob
-from penstock.errors import CorruptDataError, ExternalError, nearest
+from penstock.errors import CorruptDataError, ExternalError
 from penstock.graph.jobgraph import JobGraph, JobVertex, graph_from_json
 from penstock.protocol.joblog import Begin, Complete, JobHistory, Submit
 from penstock.protocol.joblog import Savepoint as SavepointRecord
 from penstock_dispatcher.cluster import Cluster
+from penstock_dispatcher.naming import LIST_THEM, SHORTEST_PREFIX, has_ended, meant_by_name, meant_by_prefix
 from penstock_dispatcher.refusing import RestError
 
-SHORTEST_PREFIX: Final = 6
 HIDDEN: Final = "***"
 """In the place of values that only the job itself needs to know."""
 SHOWN: Final = 100
 """How many checkpoints are listed."""
-LIST_THEM: Final = "list them with penstock jobs --all"
 _HEX: Final = frozenset("0123456789abcdef")
 _RUNNING: Final = ("running", "ended")
 
@@ -104,7 +103,7 @@ class Jobs:
         try:
             return await self.find(name)
         except ExternalError as error:
-            view = await self._cluster.view_if_any()
+            view = await self._cluster.view.if_any()
             shown = [job for job in view.jobs if _is_called(job, name)] if view is not None else []
             if len(shown) != 1:
                 raise
@@ -121,20 +120,15 @@ class Jobs:
         text = name.lower()
         if _is_id(text):
             return await self.exact(text)
-        if len(text) >= SHORTEST_PREFIX and set(text) <= _HEX:
-            matching = sorted(job for job in known if job.startswith(text))
-            if len(matching) == 1:
-                return await self.exact(matching[0])
-            if matching:
-                raise RestError(409, f"several jobs have ids that begin with {name}: {some(matching)}; give more of it")
-        return await self.exact(await self._by_name(name, active))
+        job = meant_by_prefix("job", text, known)
+        return await self.exact(job if job is not None else await self._by_name(name, active))
 
     async def exact(self, job: str) -> Found:
         """The job of this id; raises `RestError` 404."""
         history = await self._cluster.history(job)
         if history.submit is None:
             raise RestError(404, f"there is no job {job}; {LIST_THEM}")
-        view = await self._cluster.view_if_any()
+        view = await self._cluster.view.if_any()
         return Found(job, history, _view_of(view, job), await self._finished(job) if history.terminated else None)
 
     async def alive(self, name: str) -> Found:
@@ -142,21 +136,14 @@ class Jobs:
         found = await self.find(name)
         terminated = found.history.terminated
         if terminated is not None:
-            because = f" ({terminated.reason})" if terminated.reason else ""
-            raise RestError(409, f"job {found.submit.name} ({found.job}) has ended: {terminated.state}{because}")
+            raise has_ended("job", found.submit.name, found.job, terminated.state, terminated.reason)
         return found
 
     async def _by_name(self, name: str, active: Iterable[str]) -> str:
         histories = await self._cluster.histories(active)
         names = {job: history.submit.name for job, history in histories.items() if history.submit is not None}
         ended = {job.job: job.name for job in await self._cluster.finished()}
-        for candidates in (names, ended):
-            matching = sorted(job for job, called in candidates.items() if called == name)
-            if len(matching) == 1:
-                return matching[0]
-            if matching:
-                raise RestError(409, f"several jobs are called {name!r}: {some(matching)}; give the id")
-        raise RestError(404, f"there is no job {name!r}; {nearest_of(name, {*names.values(), *ended.values()})}")
+        return meant_by_name("job", name, names, ended, known=[*names.values(), *ended.values()])
 
     async def _finished(self, job: str) -> FinishedJob | None:
         return next((finished for finished in await self._cluster.finished() if finished.job == job), None)
@@ -169,7 +156,7 @@ class Jobs:
         Raises:
             ExternalError: neither the store nor a leader knows.
         """
-        view = await self._cluster.view_if_any()
+        view = await self._cluster.view.if_any()
         try:
             return await self._list_stored(view)
         except ExternalError as error:
@@ -348,16 +335,3 @@ def _view_of(view: ClusterView | None, job: str) -> JobView | None:
 
 def _is_id(text: str) -> bool:
     return len(text) == 32 and set(text) <= _HEX
-
-
-def some(jobs: list[str]) -> str:
-    """A few ids, and how many more there are."""
-    return ", ".join(jobs[:5]) + (f" and {len(jobs) - 5} more" if len(jobs) > 5 else "")
-
-
-def nearest_of(name: str, known: set[str]) -> str:
-    """What was probably meant, or where to look."""
-    if not known:
-        return "there are none"
-    close = nearest(name, sorted(known))
-    return close if close.startswith("did you mean") else LIST_THEM

@@ -117,7 +117,7 @@ class PenstockRoutes:
 
     async def overview(self) -> Response:
         """The cluster: who leads it, its slots, its jobs."""
-        view = await self._cluster.view_if_any()
+        view = await self._cluster.view.if_any()
         counts: dict[str, int] = {}
         for job in (await self._jobs.list()).jobs:
             counts[job.state] = counts.get(job.state, 0) + 1

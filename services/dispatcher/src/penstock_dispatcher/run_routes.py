@@ -31,6 +31,7 @@ from penstock_dispatcher.cluster import Cluster
 from penstock_dispatcher.describing import answers, submits, takes
 from penstock_dispatcher.graphs import checked_graph
 from penstock_dispatcher.jobs import ENDED, Found, Jobs
+from penstock_dispatcher.naming import has_ended
 from penstock_dispatcher.penstock_routes import checked_id, sent
 from penstock_dispatcher.refusing import RestError
 from penstock_dispatcher.runs import Runs
@@ -159,8 +160,7 @@ class RunRoutes:
         history = await self._runs.find(run)
         submitted, ended = history.submitted, history.ended
         if ended is not None:
-            because = f" ({ended.reason})" if ended.reason else ""
-            raise RestError(409, f"run {submitted.name} ({submitted.run}) has ended: {ended.state}{because}")
+            raise has_ended("run", submitted.name, submitted.run, ended.state, ended.reason)
         await self._runs.serving_view()
         await self._cluster.ask(CancelRun(request=asked, job=submitted.run, issued_us=self._cluster.now_us()))
         return sent(Requested(submitted.run, asked), 202)

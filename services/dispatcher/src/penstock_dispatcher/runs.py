@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
-import structlog
 
 from penstock.client.documents import RequestState
 from penstock.client.run_documents import RunDetail, RunList, RunLog, RunSummary
-from penstock.errors import CorruptDataError, ExternalError
 from penstock.ports import BlobNotFoundError
 from penstock.runs.run_log import RunHistory, is_run_id
 from penstock.runs.run_store import RunStore
 from penstock.runs.run_views import PIPELINE_VIEW, PipelineView, RunView, summary_of_run
-from penstock_dispatcher.cluster import (
-    Cluster,
-    DispatcherPorts,
-    Freshness,
-    cache_bounded,
-    for_each_concurrently,
-    within_deadline,
-)
-from penstock_dispatcher.jobs import HIDDEN, SHORTEST_PREFIX, nearest_of, shown_record, some
+from penstock_dispatcher.cluster import Cluster, DispatcherPorts
+from penstock_dispatcher.jobs import HIDDEN, shown_record
+from penstock_dispatcher.naming import meant_by_name, meant_by_prefix
+from penstock_dispatcher.reading import PublishedView, cache_bounded, for_each_concurrently, within_deadline
 from penstock_dispatcher.refusing import RestError
 
 NO_SERVICE: Final = (
     "no pipeline service serves this cluster now; start one: penstock pipeline (pipeline.enabled of the chart)"
 )
-
-_log = structlog.get_logger("penstock.dispatcher")
 
 
 class Runs:
@@ -39,33 +31,16 @@ class Runs:
         self._cluster = cluster
         self._ports = ports
         self._store = RunStore(ports.blobs, ports.clock, ports.new_id)
-        self._freshness = Freshness(ports.clock)
+        self.view: Final = PublishedView(
+            ports.metadata, ports.clock, PIPELINE_VIEW, PipelineView, "the pipeline service"
+        )
         self._ended: dict[str, RunSummary] = {}
 
     # -- the service ----------------------------------------------------------------------------------------------------
 
-    async def view(self) -> PipelineView | None:
-        """What the pipeline service shows; None if none does."""
-        data = await within_deadline("Redis", self._ports.metadata.get(PIPELINE_VIEW))
-        if data is None:
-            return None
-        try:
-            view = msgspec.json.decode(data, type=PipelineView)
-        except (msgspec.ValidationError, msgspec.DecodeError) as error:
-            raise CorruptDataError(f"the pipeline service's view is not readable by this version: {error}") from error
-        return view if self._freshness.is_fresh(view) else None
-
-    async def view_if_any(self) -> PipelineView | None:
-        """The same; where Redis does not answer, there is nothing to show, and what the store knows is still said."""
-        try:
-            return await self.view()
-        except ExternalError as error:
-            _log.warning("no view of the pipeline service", error=str(error))
-            return None
-
     async def serving_view(self) -> PipelineView:
         """The view, for what only a service can do; raises `RestError` 503 if there is none."""
-        view = await self.view()
+        view = await self.view.read()
         if view is None:
             raise RestError(503, NO_SERVICE)
         return view
@@ -86,20 +61,8 @@ class Runs:
         if exact.records:
             return exact
         summaries = (await self.list()).runs
-        if len(name) >= SHORTEST_PREFIX:
-            matching = sorted(run.run for run in summaries if run.run.startswith(name))
-            if len(matching) > 1:
-                raise RestError(409, f"several runs have ids that begin with {name}: {some(matching)}; give more of it")
-            if matching:
-                return await self.history(matching[0])
-        called = [run for run in summaries if run.name == name]
-        going_on = [run.run for run in called if run.ended_us is None]
-        if len(going_on) > 1:
-            raise RestError(409, f"several runs are called {name!r}: {some(going_on)}; give the id")
-        if not called:
-            known = {run.name for run in summaries} | {run.run for run in summaries}
-            raise RestError(404, f"there is no run {name!r}; {nearest_of(name, known)}")
-        return await self.history(going_on[0] if going_on else called[0].run)
+        run = meant_by_prefix("run", name, [run.run for run in summaries])
+        return await self.history(run if run is not None else _called(name, summaries))
 
     async def names(self) -> set[str]:
         """What runs are called."""
@@ -109,7 +72,7 @@ class Runs:
 
     async def list(self) -> RunList:
         """All runs."""
-        view = await self.view_if_any()
+        view = await self.view.if_any()
         active = await within_deadline("the store", self._store.active())
         ended = await within_deadline("the store", self._store.ended())
         open_runs: list[RunSummary] = []
@@ -141,7 +104,7 @@ class Runs:
         """All that is known about a run."""
         submitted, ended = history.submitted, history.ended
         options = msgspec.structs.replace(submitted.options, conf=dict.fromkeys(submitted.options.conf, HIDDEN))
-        view = await self.view_if_any() if ended is None else None
+        view = await self.view.if_any() if ended is None else None
         summary = summary_of_run(history, view_of(view, submitted.run))
         if ended is None:
             return RunDetail(summary, submitted.graph, options)
@@ -165,6 +128,15 @@ class Runs:
         if await self._cluster.was_asked(request):
             return RequestState(run, request, "pending")
         raise RestError(404, f"there is no request {request} of run {run}")
+
+
+def _called(name: str, summaries: Sequence[RunSummary]) -> str:
+    going_on = {run.run: run.name for run in summaries if run.ended_us is None}
+    ended = [run for run in summaries if run.ended_us is not None and run.name == name]  # newest first
+    newest = {run.run: run.name for run in ended[:1]}
+    return meant_by_name(
+        "run", name, going_on, newest, known=[text for run in summaries for text in (run.name, run.run)]
+    )
 
 
 def view_of(view: PipelineView | None, run: str) -> RunView | None:

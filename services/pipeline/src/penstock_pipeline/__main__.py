@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import socket
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +22,7 @@ from penstock.protocol.requests import RunOptions
 from penstock.runs.run_store import RunStore
 from penstock.service.http_server import (
     Readiness,
+    ServiceOptions,
     health_app,
     http_server,
     reachable,
@@ -38,6 +39,17 @@ from penstock_pipeline.metrics import pipeline_samples
 from penstock_pipeline.service import PipelinePorts, PipelineService, PipelineSettings
 
 DEFAULT_FOLDER: Final = ".penstock/pipeline"
+
+
+@dataclass(frozen=True)
+class PipelineOptions(ServiceOptions):
+    """`penstock pipeline`."""
+
+    master: str
+    conf: list[str]
+    allow_overrides: bool
+    concurrent: int
+    dir: str
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,24 +72,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--dir", default=DEFAULT_FOLDER, metavar="DIR",
         help=f"what makes runs repeatable, and the files of those at work ({DEFAULT_FOLDER})",
     )  # fmt: skip
-    return run_service(parser.parse_args(argv), serve)
+    return run_service(parser, argv, PipelineOptions, serve)
 
 
-async def serve(settings: ClusterSettings, arguments: argparse.Namespace) -> None:
+async def serve(settings: ClusterSettings, options: PipelineOptions) -> None:
     """Take runs until cancelled."""
-    if arguments.concurrent < 1:
-        raise UsageError(f"--concurrent {arguments.concurrent}: at least one run at a time")
+    if options.concurrent < 1:
+        raise UsageError(f"--concurrent {options.concurrent}: at least one run at a time")
     check_installed(java=True)
-    defaults = RunOptions(master=arguments.master, conf=parse_conf(arguments.conf))
-    folder = Path(arguments.dir)
+    defaults = RunOptions(master=options.master, conf=parse_conf(options.conf))
+    folder = Path(options.dir)
     with claimed(folder):
         children = Children(folder, uuid.uuid4().hex, settings, defaults)
-        await _serve(settings, arguments, children, defaults)
+        await _serve(settings, options, children, defaults)
 
 
-async def _serve(
-    settings: ClusterSettings, arguments: argparse.Namespace, children: Children, defaults: RunOptions
-) -> None:
+async def _serve(settings: ClusterSettings, options: PipelineOptions, children: Children, defaults: RunOptions) -> None:
     clock = SystemClock()
     host, name = socket.gethostname(), uuid.uuid4().hex
     readiness = Readiness()
@@ -92,11 +102,11 @@ async def _serve(
         service = PipelineService(
             ports, store, children,
             PipelineSettings(
-                name, host, reachable(arguments.http), arguments.concurrent, defaults, arguments.allow_overrides
+                name, host, reachable(options.http), options.concurrent, defaults, options.allow_overrides
             ),
         )  # fmt: skip
         app = health_app(readiness, lambda: pipeline_samples(service, clock.now_us()))
-        async with http_server(app, arguments.http):
+        async with http_server(app, options.http):
             lease = Lease(metadata, clock, Holder(name, host, _this_process()))
             await lease.take()
             async with asyncio.TaskGroup() as group:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import socket
 import tempfile
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from penstock.adapters.cluster_ports import cluster_log, cluster_store
 from penstock.adapters.system_clock import SystemClock
@@ -18,6 +18,7 @@ from penstock.observability.metrics import TASK_MANAGER_SLOTS, WORKER_MEMORY, Sa
 from penstock.service.access import access_of, is_loopback
 from penstock.service.http_server import (
     Readiness,
+    ServiceOptions,
     health_app,
     http_server,
     reachable,
@@ -34,6 +35,17 @@ from penstock.taskmanager.worker_process import WorkerSpec
 from penstock.times import duration_us
 
 
+@dataclass(frozen=True)
+class TaskManagerOptions(ServiceOptions):
+    """`penstock taskmanager`."""
+
+    slots: int
+    memory_mb: int
+    local_state_mb: int
+    broker_patience: str
+    for_job: str
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a task manager; the exit code."""
     parser = service_parser("taskmanager", "Runs subtasks: one worker process per slot.", "127.0.0.1:8083")
@@ -47,37 +59,37 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="how long subtasks wait for brokers that are away before their attempt fails (10m)",
     )  # fmt: skip
     parser.add_argument("--for-job", default="", metavar="JOB", help="serve this job only, and end with it")
-    return run_service(parser.parse_args(argv), serve)
+    return run_service(parser, argv, TaskManagerOptions, serve)
 
 
-async def serve(settings: ClusterSettings, arguments: argparse.Namespace) -> None:
+async def serve(settings: ClusterSettings, options: TaskManagerOptions) -> None:
     """Keep the slots alive until cancelled."""
     host = socket.gethostname()
     name = f"{host}-{uuid.uuid4().hex[:8]}"
-    patience_ms = duration_us(arguments.broker_patience, "--broker-patience") // 1_000
+    patience_ms = duration_us(options.broker_patience, "--broker-patience") // 1_000
 
     def spec_of(worker: str, events_fd: int, folder: str) -> WorkerSpec:
         return WorkerSpec(
             name=worker, host=f"{host} {reachable(listens[0])}", events_fd=events_fd, folder=folder,
-            for_job=arguments.for_job, cluster=settings_to_toml(settings), memory_mb=arguments.memory_mb,
+            for_job=options.for_job, cluster=settings_to_toml(settings), memory_mb=options.memory_mb,
             data=SubtaskSettings(broker_patience_ms=patience_ms),
-            local_state=local_state, local_state_mb=arguments.local_state_mb,
-            log_format=arguments.log_format, log_level=arguments.log_level,
+            local_state=local_state, local_state_mb=options.local_state_mb,
+            log_format=options.log_format, log_level=options.log_level,
         )  # fmt: skip
 
-    listens = [arguments.http]
+    listens = [options.http]
     with tempfile.TemporaryDirectory(prefix="penstock-state-", ignore_cleanup_errors=True) as local_state:
-        await _serve(settings, arguments, name, spec_of, listens)
+        await _serve(settings, options, name, spec_of, listens)
 
 
 async def _serve(
-    settings: ClusterSettings, arguments: argparse.Namespace, name: str, spec_of: SpecOf, listens: list[str]
+    settings: ClusterSettings, options: TaskManagerOptions, name: str, spec_of: SpecOf, listens: list[str]
 ) -> None:
     clock = SystemClock()
     readiness = Readiness()
     async with cluster_log(settings, "taskmanager") as log, cluster_store(settings) as blobs:
         supervisor = Supervisor(
-            name, arguments.slots, spec_of, log, clock, memory_mb=arguments.memory_mb, once=bool(arguments.for_job)
+            name, options.slots, spec_of, log, clock, memory_mb=options.memory_mb, once=bool(options.for_job)
         )
 
         def samples() -> list[Sample]:
@@ -86,10 +98,10 @@ async def _serve(
             return [Sample(TASK_MANAGER_SLOTS, {}, len(workers)), *memory]
 
         # Beyond loopback logs are for those who know the token; without one, for nobody.
-        access = access_of(settings, arguments.http, insecure=True)
-        shown = supervisor.logs.routes() if access.token or is_loopback(arguments.http.rpartition(":")[0]) else ()
+        access = access_of(settings, options.http, insecure=True)
+        shown = supervisor.logs.routes() if access.token or is_loopback(options.http.rpartition(":")[0]) else ()
         app = health_app(readiness, samples, shown)
-        async with http_server(app, arguments.http, access) as listens[0], asyncio.TaskGroup() as group:
+        async with http_server(app, options.http, access) as listens[0], asyncio.TaskGroup() as group:
             watching = group.create_task(watch_readiness(readiness, log, blobs, clock))
             await create_control_topics(RetryingLog(log, clock))
             await supervisor.run()

@@ -1,216 +1,42 @@
-"""`penstock catch-up`: a job stops with a savepoint, Spark does what waits for it, and the job goes on from there.
-
-Everything is named after the savepoint, so the command given again after a failure is the same run and the same new job.
-What a run has made visible must not be done again, so from the moment it is decided the job can go on from the new
-savepoint only; whatever fails, the user is told from which one, and how.
-"""
+"""`penstock catch-up`: a job stops with a savepoint, Spark does what waits for it, and the job goes on from there."""
 
 from __future__ import annotations
 
-import argparse
-import asyncio
-import hashlib
-import shlex
-import socket
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
+from datetime import timedelta
 
-from rich.console import Console
-from rich.text import Text
-
-from penstock.adapters.cluster_ports import cluster_store
-from penstock.adapters.system_clock import SystemClock
-from penstock.api.loading import load_pipeline
-from penstock.api.pipeline import DeclaredPipeline
-from penstock.cli.cluster import print_json, timeout_s, with_cluster
-from penstock.cli.spark import Wanted, execute_run, mean_cluster
-from penstock.client import ClusterClient
-from penstock.client.cluster import answered
-from penstock.client.documents import ENDED, Requested
-from penstock.client.exporting import import_savepoint
-from penstock.coordination.artifacts import check_requirements, unpack
-from penstock.coordination.job_store import JobStore
-from penstock.errors import CorruptDataError, UsageError
-from penstock.ports import BlobExistsError
-from penstock.protocol.joblog import Artifact, JobSettings
-from penstock.protocol.messages import Restore
-from penstock.savepoint.folder import SEAL
-from penstock.savepoint.reading import read_restore
-from penstock.settings import ClusterSettings
-from penstock.spark.committing import RunManifests
-from penstock.spark.engine import RunOptions, spark_graph
-from penstock.spark.session import PLANNED_PARALLELISM, SparkSettings, check_installed, parse_conf
-from penstock.spark.starting import StartingPoint
-from penstock.submission.application import Prepared
-from penstock.submission.options import JobOptions, job_request
-from penstock.submission.remote import submit
-from penstock.submission.restart_text import restart_text
-
-_FOLDER: Final = Path(".penstock/catch-up")
-_CLAIMS: Final = "catch-up/"
-"""Where the store says on which machine a backlog is caught up: what a run has staged is there."""
+from penstock.cli.cluster import print_json, timeout_s
+from penstock.cli.spark import ConsoleWatch, SessionOptions
+from penstock.spark.catching_up import catch_up
 
 
 @dataclass(frozen=True)
-class _Job:
-    """A job of the cluster, and its code."""
+class CatchUp(SessionOptions):
+    """`penstock catch-up`."""
 
-    id: str
-    state: str
-    parallelism: int
-    settings: JobSettings
-    artifact: Artifact
-    sources: bytes
-    place: Path
-    """Where its sources are unpacked."""
-    pipeline: DeclaredPipeline
-
-    @property
-    def target(self) -> str:
-        """The pipeline's file, unpacked."""
-        return str(self.place / self.artifact.target)
-
-    @property
-    def at_least_once(self) -> bool:
-        """Whether its barriers are not aligned."""
-        return self.settings.checkpoints.flavour == "at_least_once"
+    job: str
+    parallelism: int | None
+    timeout: str
+    json: bool
 
 
-def catch_up_command(arguments: argparse.Namespace) -> int:
+def catch_up_command(command: CatchUp) -> int:
     """Stop the job, catch up, let it go on; the exit code."""
-    console = Console(stderr=True, highlight=False)
-    settings = mean_cluster(arguments.cluster)
-    spark = SparkSettings(arguments.master, arguments.remote, parse_conf(arguments.conf))
-    # Whatever can be wrong is found before the job is stopped.
-    check_installed(java=arguments.remote is None)
-    job = with_cluster(arguments, lambda cluster: _look(cluster, arguments.job, settings))
-    spark_graph(job.pipeline.plan, arguments.parallelism or PLANNED_PARALLELISM, until_now=True)
-    savepoint = with_cluster(arguments, lambda cluster: _stopped(cluster, job, timeout_s(arguments)))
-    work = _Work(job, savepoint, settings)
-    _say(console, f"{job.id[:8]}: stopped; its state is in savepoint {savepoint.checkpoint}: {savepoint.manifest}")
-    try:
-        asyncio.run(work.claim())
-        if not execute_run(work.wanted(spark, arguments.parallelism, console), console, job.pipeline):
-            _say(console, work.how_to_go_on())
-            return 130
-        requested = asyncio.run(work.submit(timeout_s(arguments)))
-    except BaseException:  # told and raised again: the job stands still, whatever it was
-        _say(console, work.how_to_go_on())
-        raise
-    if arguments.json:
-        print_json(requested)
+    watch = ConsoleWatch()
+    going_on = catch_up(
+        command.job,
+        command.cluster,
+        spark=command.spark,
+        parallelism=command.parallelism,
+        timeout=timedelta(seconds=timeout_s(command.timeout)),
+        watch=watch,
+    )
+    if going_on is None:
+        return 130
+    job = going_on.requested.job
+    if command.json:
+        print_json(going_on.requested)
     else:
-        print(requested.job)
-    _say(console, f"{requested.job[:8]}: goes on where Spark has come to, parallelism {job.parallelism}")
+        print(job)
+    watch.say(f"{job[:8]}: goes on where Spark has come to, parallelism {going_on.parallelism}")
     return 0
-
-
-async def _look(cluster: ClusterClient, name: str, settings: ClusterSettings) -> _Job:
-    """Everything about the job; raises `PenstockError` if it cannot be caught up."""
-    detail = await cluster.job(name)
-    job, state = detail.summary.job, detail.summary.state
-    if state in ENDED and state != "STOPPED":
-        raise UsageError(f"job {job} has ended ({state.lower()}): there is nothing to catch up")
-    async with cluster_store(settings) as blobs:  # the interface does not show the values of parameters
-        submitted = (await JobStore(blobs, SystemClock()).history(job)).submit
-    if submitted is None or submitted.artifact is None:
-        raise CorruptDataError(f"job {job}: its log names no sources")
-    artifact = submitted.artifact
-    check_requirements(artifact.requirements)
-    sources = await cluster.artifact(job)
-    place = unpack(artifact, sources, (_FOLDER / "sources").absolute())
-    pipeline = load_pipeline(str(place / artifact.target), dict(artifact.parameters))
-    return _Job(job, state, detail.summary.parallelism, submitted.settings, artifact, sources, place, pipeline)
-
-
-async def _stopped(cluster: ClusterClient, job: _Job, deadline_s: float) -> Restore:
-    """The savepoint that the job ends with, or has ended with."""
-    if job.state not in ENDED:
-        state = await answered(cluster, await cluster.stop(job.id), "stop", deadline_s)
-        if state.savepoint is not None:
-            return state.savepoint
-    return (await cluster.savepoint(job.id)).restore
-
-
-class _Work:
-    """Catching up from one savepoint."""
-
-    def __init__(self, job: _Job, savepoint: Restore, settings: ClusterSettings) -> None:
-        self._job = job
-        self._savepoint = savepoint
-        self._settings = settings
-        self._run = hashlib.sha256(f"{settings.name}\0{savepoint.sha256}".encode()).hexdigest()[:32]
-        self._folder = (_FOLDER / f"{job.id[:8]}-{savepoint.checkpoint}").absolute()
-        self._manifests = RunManifests(self._folder / "runs")
-
-    @property
-    def _target(self) -> Path:
-        return self._folder / "savepoint"
-
-    async def claim(self) -> None:
-        """Raise `UsageError` if this backlog is caught up in another place."""
-        here = f"{socket.gethostname()}:{self._folder}"
-        key = f"{_CLAIMS}{self._run}"
-        async with cluster_store(self._settings) as blobs:
-            try:
-                await blobs.create(key, here.encode())
-            except BlobExistsError:
-                there = (await blobs.get(key)).decode()
-                if there != here:
-                    raise UsageError(
-                        f"this backlog is being caught up in {there}, where what Spark computed is; go on there"
-                    ) from None
-
-    def wanted(self, spark: SparkSettings, parallelism: int | None, console: Console) -> Wanted:
-        """The run."""
-        start = StartingPoint(read_restore(self._savepoint, self._settings), self._settings)
-        options = RunOptions(start, self._target, warn=lambda text: _say(console, f"warning: {text}"))
-        parameters = dict(self._job.artifact.parameters)
-        return Wanted(self._job.target, parameters, spark, options, parallelism, self._run, self._manifests.folder)
-
-    async def submit(self, deadline_s: float) -> Requested:
-        """Let the job go on from the new savepoint, with the settings that it had."""
-        job = self._job
-        async with cluster_store(self._settings) as blobs:
-            restore = await import_savepoint(blobs, self._target)
-        options = JobOptions(parallelism=job.parallelism, settings=job.settings, restored_from=restore)
-        new_job = hashlib.sha256(f"job\0{self._run}".encode()).hexdigest()[:32]
-        prepared = Prepared(job_request(job.pipeline.plan, options, job.artifact, job=new_job), job.sources)
-        async with ClusterClient(self._settings.rest, token=self._settings.token) as cluster:
-            return await submit(cluster, prepared, deadline_s)
-
-    def how_to_go_on(self) -> str:
-        """From which savepoint the job can go on, and how."""
-        again = f"penstock catch-up {self._job.id}"
-        if self._manifests.find(self._run) is None:
-            return (
-                f"the job stands still, and nothing that Spark did is visible; try again with: {again}; or let the job "
-                f"go on as it was: {self._resume(self._savepoint.manifest)}"
-            )
-        if self._manifests.is_committed(self._run) and (self._target / SEAL).is_file():
-            return (
-                f"the job stands still; its backlog is done. Go on with: {again}; or: {self._resume(str(self._target))}. "
-                f"Do not resume it from {self._savepoint.manifest}: that would do the backlog again"
-            )
-        return (
-            f"the job stands still; its backlog is computed and partly visible. Carry that to its end, without doubling "
-            f"a row, with: {again}"
-        )
-
-    def _resume(self, savepoint: str) -> str:
-        """The command that lets the job go on from a savepoint."""
-        job, settings = self._job, self._job.settings
-        command = ["penstock", "submit", job.target, "--from-savepoint", savepoint, "--detach"]
-        command += ["--parallelism", str(job.parallelism)]
-        command += ["--checkpoint-interval", f"{settings.checkpoints.interval_ms}ms"]
-        command += ["--tolerable-failed-checkpoints", str(settings.checkpoints.tolerable_failed)]
-        command += ["--restart", restart_text(settings.restart), "--state-backend", settings.state_backend]
-        command += ["--per-job"] if settings.per_job else []
-        command += ["--at-least-once"] if job.at_least_once else []
-        command += [part for name, value in job.artifact.parameters.items() for part in ("--param", f"{name}={value}")]
-        return shlex.join(command)
-
-
-def _say(console: Console, line: str) -> None:
-    console.print(Text(line), soft_wrap=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from rich.console import Console
@@ -16,26 +16,42 @@ from rich.text import Text
 
 from penstock.client import ClusterClient
 from penstock.client.documents import JobSummary
+from penstock.client.run_documents import RunSummary
 from penstock.settings import load_settings
 from penstock.times import duration_us, format_duration
 
 T = TypeVar("T")
 
 
-def with_cluster(arguments: argparse.Namespace, work: Callable[[ClusterClient], Awaitable[T]]) -> T:
+@dataclass(frozen=True)
+class ClusterOptions:
+    """Which cluster is meant, and how what is found is printed."""
+
+    cluster: str | None
+    json: bool
+
+
+@dataclass(frozen=True)
+class OneJob(ClusterOptions):
+    """A command about one job."""
+
+    job: str
+
+
+def with_cluster(options: ClusterOptions, work: Callable[[ClusterClient], Awaitable[T]]) -> T:
     """Do something with the cluster that the options name."""
 
     async def run() -> T:
-        settings = load_settings(arguments.cluster)
+        settings = load_settings(options.cluster)
         async with ClusterClient(settings.rest, token=settings.token) as cluster:
             return await work(cluster)
 
     return asyncio.run(run())
 
 
-def timeout_s(arguments: argparse.Namespace) -> float:
+def timeout_s(timeout: str) -> float:
     """`--timeout` in seconds."""
-    return duration_us(arguments.timeout, "--timeout", positive=True) / 1_000_000
+    return duration_us(timeout, "--timeout", positive=True) / 1_000_000
 
 
 def print_json(value: Any) -> None:
@@ -80,6 +96,22 @@ def lasted(begin_us: int, end_us: int | None) -> str:
     """How long something took, or has taken by now."""
     until_us = end_us if end_us is not None else time.time_ns() // 1_000
     return span(max(0, until_us - begin_us))
+
+
+LISTED: Final = ("job", "name", "engine", "state", "parallelism", "submitted", "lasted")
+
+
+def listed_row(
+    one: JobSummary | RunSummary, short: str, engine: str, state: str, parallelism: int | None
+) -> tuple[str, ...]:
+    """The cells of a job or a run under `LISTED`."""
+    times = moment(one.submitted_us), lasted(one.submitted_us, one.ended_us)
+    return short, one.name, engine, state, str(parallelism or ""), *times
+
+
+def submitted_line(one: JobSummary | RunSummary) -> str:
+    """When it was submitted, and for how long it has gone on."""
+    return f"submitted    {moment(one.submitted_us)}, lasted {lasted(one.submitted_us, one.ended_us)}"
 
 
 def state_text(job: JobSummary) -> str:

@@ -3,36 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Sequence
 
+from penstock.cli.commands import ByEngine, Command
 from penstock.cli.options import Commands, add_command, count, positive
 from penstock.cli.spark_options import add_native_option
-from penstock.errors import UsageError
 from penstock.protocol.checkpoints import TOLERABLE_FAILED
 from penstock.submission.restart_text import RESTART_USAGE
 
-Command = Callable[[argparse.Namespace], int]
-
 JOB = "its id, the first six or more digits of it, or its name if only one job has it"
 JOB_OR_RUN = f"{JOB}; or a run on Spark, likewise"
-
-
-_SPARK_ONLY: Final = ("run_id", "to_savepoint", "master", "conf", "native")
-_JOBS_ONLY: Final = (
-    "allow_non_restored", "allow_unpublished", "per_job", "at_least_once", "checkpoint_interval",
-    "tolerable_failed_checkpoints", "restart", "state_backend",
-)  # fmt: skip
-
-
-def check_options_of_engine(
-    arguments: argparse.Namespace, parser: argparse.ArgumentParser, others: Sequence[str]
-) -> None:
-    """Raise `UsageError` naming every option among `others` that was given: the chosen engine has none of them."""
-    given = [name for name in others if getattr(arguments, name) != parser.get_default(name)]
-    if given:
-        options = ", ".join("--" + name.replace("_", "-") for name in given)
-        raise UsageError(f"--engine {arguments.engine} has no {options}")
 
 
 def add_cluster_commands(commands: Commands) -> None:
@@ -122,17 +102,12 @@ def _add_submit(commands: Commands) -> None:
     spark.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="likewise, a setting of Spark")
     add_native_option(spark)
 
-    def submit(arguments: argparse.Namespace) -> int:
-        check_options_of_engine(arguments, parser, _SPARK_ONLY if arguments.engine == "penstock" else _JOBS_ONLY)
-        if arguments.engine == "spark":
-            from penstock.cli.submit_run import submit_run_command
-
-            return submit_run_command(arguments)
-        from penstock.cli.submit import submit_command
-
-        return submit_command(arguments)
-
-    parser.set_defaults(command=submit)
+    engines = {
+        "penstock": Command("penstock.cli.submit:submit_command"),
+        "spark": Command("penstock.cli.submit_run:submit_run_command"),
+    }
+    refusal = "--engine {} has no {}".format
+    parser.set_defaults(command=ByEngine(parser, engines, refusal))
 
 
 def _add_looking(commands: Commands) -> None:
@@ -143,15 +118,15 @@ def _add_looking(commands: Commands) -> None:
         ["penstock jobs", "penstock jobs --all --json"],
     )
     parser.add_argument("--all", action="store_true", help="those that have ended too")
-    parser.set_defaults(command=_looking("jobs_command"))
-    for name, function, summary in (
-        ("status", "status_command", "Show how a job is: state, vertices, rates, what it waits for."),
-        ("checkpoints", "checkpoints_command", "List the newest checkpoints and savepoints of a job."),
-        ("metrics", "metrics_command", "Print the metrics of a job in Prometheus' text format."),
+    parser.set_defaults(command=Command("penstock.cli.jobs:jobs_command"))
+    for name, summary in (
+        ("status", "Show how a job is: state, vertices, rates, what it waits for."),
+        ("checkpoints", "List the newest checkpoints and savepoints of a job."),
+        ("metrics", "Print the metrics of a job in Prometheus' text format."),
     ):
         parser = _parser(commands, name, summary, [f"penstock {name} hot-auctions", f"penstock {name} 3f9a1c --json"])
         parser.add_argument("job", metavar="JOB", help=JOB_OR_RUN if name == "status" else JOB)
-        parser.set_defaults(command=_looking(function))
+        parser.set_defaults(command=Command(f"penstock.cli.jobs:{name}_command"))
     _add_logs(commands)
 
 
@@ -169,21 +144,7 @@ def _add_logs(commands: Commands) -> None:
         "--lines", type=positive, default=100, metavar="N", help="with --workers, the last of each (100)"
     )
 
-    def logs(arguments: argparse.Namespace) -> int:
-        from penstock.cli.logs import logs_command
-
-        return logs_command(arguments)
-
-    parser.set_defaults(command=logs)
-
-
-def _looking(function: str) -> Command:
-    def run(arguments: argparse.Namespace) -> int:
-        from penstock.cli import jobs
-
-        return getattr(jobs, function)(arguments)
-
-    return run
+    parser.set_defaults(command=Command("penstock.cli.logs:logs_command"))
 
 
 def _add_operating(commands: Commands) -> None:
@@ -223,12 +184,7 @@ def _operation(commands: Commands, name: str, summary: str, examples: Sequence[s
     parser.add_argument("job", metavar="JOB", nargs=one, help=JOB_OR_RUN if name == "cancel" else JOB)
     _add_timeout(parser, "5m", "until it is done; it is done nevertheless")
 
-    def run(arguments: argparse.Namespace) -> int:
-        from penstock.cli import operate
-
-        return getattr(operate, f"{name}_command")(arguments)
-
-    parser.set_defaults(command=run)
+    parser.set_defaults(command=Command(f"penstock.cli.operate:{name}_command"))
     return parser
 
 
@@ -252,9 +208,4 @@ def _add_state(commands: Commands) -> None:
     parser.add_argument("--key", metavar="KEY", help='only this key: JSON, or plain text; several columns as [1, "a"]')
     parser.add_argument("--to", metavar="FILE", help="write keys and values to this .parquet file")
 
-    def state(arguments: argparse.Namespace) -> int:
-        from penstock.cli.state import state_command
-
-        return state_command(arguments)
-
-    parser.set_defaults(command=state)
+    parser.set_defaults(command=Command("penstock.cli.state:state_command"))

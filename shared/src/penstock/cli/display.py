@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from penstock.coordination.job_progress import JobProgress
 from penstock.graph.jobgraph import SINK_VERBS, JobGraph, JobOperator, JobVertex
+from penstock.graph.logical import LogicalPlan
 from penstock.protocol.messages import OperatorCounter
+from penstock.submission.collected import gathering_sinks
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK, format_time
 
 
@@ -185,3 +188,10 @@ def row_lines(
         if operator.verb in SINK_VERBS:
             lines.append(f"{name}: {total(operator.id, 'rows_in'):,} rows")
     return lines
+
+
+def print_collected(plan: LogicalPlan) -> None:
+    """What sinks have gathered in memory: every row as a line of JSON on standard output, sink after sink."""
+    for _, sink, _ in gathering_sinks(plan):
+        for row in sink.rows:
+            print(msgspec.json.encode(row).decode())

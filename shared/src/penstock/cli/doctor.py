@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import logging
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from rich.console import Console
 
@@ -18,19 +17,29 @@ from penstock.platform.doctor_kafka import settle_transactions
 from penstock.settings import load_settings
 
 
-def doctor_command(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class Doctor:
+    """`penstock doctor`."""
+
+    cluster: str | None
+    create_bucket: bool
+    settle_transactions: bool
+    json: bool
+
+
+def doctor_command(command: Doctor) -> int:
     """Check and print; 1 if a check failed."""
-    settings = load_settings(arguments.cluster)
-    if arguments.create_bucket:
+    settings = load_settings(command.cluster)
+    if command.create_bucket:
         ensure_bucket(settings.store)
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would log is in the findings
-    if arguments.settle_transactions:
+    if command.settle_transactions:
         for line in asyncio.run(settle_transactions(settings)):
             print(line, file=sys.stderr)
     with Console(stderr=True).status("asking Kafka, Redis and the store"):
         findings = asyncio.run(examine(settings))
     failed = [finding for finding in findings if not finding.ok]
-    if arguments.json:
+    if command.json:
         print(json.dumps({"ok": not failed, "checks": [asdict(finding) for finding in findings]}, indent=2))
     else:
         print("\n".join(_lines(findings)))

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import argparse
 import time
+from dataclasses import dataclass
 
 import msgspec
 
 from penstock.cli.cluster import (
+    LISTED,
+    ClusterOptions,
+    OneJob,
     deaf_line,
-    lasted,
+    listed_row,
     moment,
     print_json,
     print_table,
     slots,
     span,
     state_text,
+    submitted_line,
     with_cluster,
 )
-from penstock.cli.following import progress_of
+from penstock.cli.job_following import progress_of
 from penstock.cli.runs import run_row, run_status
 from penstock.cli.vertices import COLUMNS, RIGHT, Look, vertex_rows
 from penstock.client import ClusterClient
@@ -31,17 +35,24 @@ BETWEEN_LOOKS_S = 1.5
 """Rates are those of this time; the view of a job is renewed twice a second."""
 
 
-def jobs_command(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class ListJobs(ClusterOptions):
+    """`penstock jobs`."""
+
+    all: bool
+
+
+def jobs_command(command: ListJobs) -> int:
     """List the jobs and the runs on Spark that go on, with `--all` those that have ended too."""
 
     async def read(cluster: ClusterClient) -> tuple[JobList, RunList]:
         jobs = await cluster.jobs()
         return jobs, RunList((), "") if jobs.missing else await cluster.runs()  # which stand in the store alone
 
-    listed, runs = with_cluster(arguments, read)
-    jobs = [job for job in listed.jobs if arguments.all or job.state not in ENDED]
-    shown_runs = [run for run in runs.runs if arguments.all or run.state not in RUN_ENDED]
-    if arguments.json:
+    listed, runs = with_cluster(command, read)
+    jobs = [job for job in listed.jobs if command.all or job.state not in ENDED]
+    shown_runs = [run for run in runs.runs if command.all or run.state not in RUN_ENDED]
+    if command.json:
         print_json([*jobs, *(msgspec.to_builtins(run) | {"job": run.run} for run in shown_runs)])
         return 0
     if listed.missing:
@@ -51,39 +62,32 @@ def jobs_command(arguments: argparse.Namespace) -> int:
     if not listed.leader and listed.jobs:
         print("no coordinator leads the cluster now; this is what the job logs say")
     if not jobs and not shown_runs:
-        print("no jobs run" if not arguments.all else "there are no jobs")
+        print("no jobs run" if not command.all else "there are no jobs")
         ended = len(listed.jobs) + len(runs.runs)
-        if ended and not arguments.all:
+        if ended and not command.all:
             print(f"{ended} ended: penstock jobs --all")
         return 0
-    rows = [
-        (
-            job.job[:8], job.name, "penstock", state_text(job), str(job.parallelism), moment(job.submitted_us),
-            lasted(job.submitted_us, job.ended_us),
-        )
-        for job in jobs
-    ] + [run_row(run) for run in shown_runs]  # fmt: skip
-    columns = ("job", "name", "engine", "state", "parallelism", "submitted", "lasted")
-    print_table(columns, rows, right=("parallelism", "lasted"))
+    rows = [listed_row(job, job.job[:8], "penstock", state_text(job), job.parallelism) for job in jobs]
+    print_table(LISTED, [*rows, *map(run_row, shown_runs)], right=("parallelism", "lasted"))
     for job in jobs:
         if job.reason and job.state not in ENDED:
             print(f"{job.job[:8]}: {job.reason}")
     return 0
 
 
-def status_command(arguments: argparse.Namespace) -> int:
+def status_command(command: OneJob) -> int:
     """All about one job, or one run."""
-    found = with_cluster(arguments, lambda cluster: cluster.find(arguments.job))
+    found = with_cluster(command, lambda cluster: cluster.find(command.job))
     if found.kind == "run":
-        return run_status(arguments, found.id)
-    detail = with_cluster(arguments, lambda cluster: cluster.job(found.id))
-    if arguments.json:
+        return run_status(command, found.id)
+    detail = with_cluster(command, lambda cluster: cluster.job(found.id))
+    if command.json:
         print_json(detail)
         return 0
     before, now = None, _look(detail)
     if detail.summary.state == "RUNNING" and detail.summary.live and not detail.missing:
         time.sleep(BETWEEN_LOOKS_S)
-        detail = with_cluster(arguments, lambda cluster: cluster.job(found.id))
+        detail = with_cluster(command, lambda cluster: cluster.job(found.id))
         before, now = now if not detail.deaf_us else None, _look(detail)
     for line in status_lines(detail, time.time_ns() // 1_000):
         print(line)
@@ -104,7 +108,7 @@ def status_lines(detail: JobDetail, now_us: int) -> list[str]:
         f"{job.name} ({job.job})",
         f"state        {state_text(job)}" + (f": {job.reason}" if job.reason else ""),
         f"parallelism  {job.parallelism}",
-        f"submitted    {moment(job.submitted_us)}, lasted {lasted(job.submitted_us, job.ended_us)}",
+        submitted_line(job),
         f"started      {_times(detail.attempts)}"
         + (f", last from checkpoint {detail.restored}" if detail.restored else ""),
         f"checkpoint   {job.last_checkpoint or 'none yet'}{_checkpoint_age(detail, now_us)}",
@@ -156,10 +160,10 @@ def _print_vertices(detail: JobDetail, before: Look | None, now: Look) -> None:
         print(f"rows are counted since attempt {detail.attempts} began")
 
 
-def checkpoints_command(arguments: argparse.Namespace) -> int:
+def checkpoints_command(command: OneJob) -> int:
     """The newest checkpoints of a job."""
-    listed = with_cluster(arguments, lambda cluster: cluster.checkpoints(arguments.job))
-    if arguments.json:
+    listed = with_cluster(command, lambda cluster: cluster.checkpoints(command.job))
+    if command.json:
         print_json(listed)
         return 0
     if not listed.checkpoints:
@@ -185,10 +189,10 @@ def checkpoints_command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def metrics_command(arguments: argparse.Namespace) -> int:
+def metrics_command(command: OneJob) -> int:
     """The metrics of a job: Prometheus' text, or JSON per operator and subtask."""
-    detail = with_cluster(arguments, lambda cluster: cluster.job(arguments.job))
-    if arguments.json:
+    detail = with_cluster(command, lambda cluster: cluster.job(command.job))
+    if command.json:
         print_json(
             [
                 {"vertex": vertex.id, "subtask": task.index, "operators": task.metrics, "progress": task.progress}

@@ -1,16 +1,14 @@
-"""`penstock logs`: what happened to a job, and what its workers logged; once, or until it ends."""
+"""`penstock logs`: what happened to a job or a run, and what its workers logged; once, or until it ends."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
-from penstock.cli.cluster import moment, print_json, with_cluster
-from penstock.cli.runs import run_logs
+from penstock.cli.cluster import ClusterOptions, OneJob, moment, print_json, with_cluster
 from penstock.client import ClusterClient, NoAnswerError
 from penstock.client.documents import ENDED, Failures, JobLog
 from penstock.coordination.worker_logs import WorkerLogList
@@ -21,23 +19,46 @@ INDENT: Final = " " * 27
 """To where the text of a record stands."""
 
 
-def logs_command(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class ShowLogs(OneJob):
+    """`penstock logs`."""
+
+    follow: bool
+    workers: bool
+    lines: int
+
+
+def logs_command(command: ShowLogs) -> int:
     """What went wrong in a job or a run, and what the cluster decided about it; or what its workers logged."""
-    if arguments.json and arguments.follow:
+    if command.json and command.follow:
         raise UsageError("--follow prints lines until the job ends; leave --json out")
-    found = with_cluster(arguments, lambda cluster: cluster.find(arguments.job))
+    found = with_cluster(command, lambda cluster: cluster.find(command.job))
     if found.kind == "run":
-        if arguments.follow or arguments.workers:
+        if command.follow or command.workers:
             raise UsageError(f"{found.id} is a run on Spark: --follow and --workers are for jobs")
-        return run_logs(arguments, found.id)
-    shown: _History | _Workers = _Workers(arguments.lines) if arguments.workers else _History()
-    if arguments.json:
-        print_json(with_cluster(arguments, lambda cluster: shown.document(cluster, found.id)))
+        return _run_logs(command, found.id)
+    shown: _History | _Workers = _Workers(command.lines) if command.workers else _History()
+    if command.json:
+        print_json(with_cluster(command, lambda cluster: shown.document(cluster, found.id)))
         return 0
     try:
-        with_cluster(arguments, lambda cluster: _show(cluster, found.id, shown, follow=arguments.follow))
+        with_cluster(command, lambda cluster: _show(cluster, found.id, shown, follow=command.follow))
     except KeyboardInterrupt:  # the way to end --follow
         return 130
+    return 0
+
+
+def _run_logs(options: ClusterOptions, run: str) -> int:
+    """What happened to a run, and what its process printed last."""
+    log = with_cluster(options, lambda cluster: cluster.run_log(run))
+    if options.json:
+        print_json(log)
+        return 0
+    for record in log.records:
+        print(record_text(record))
+    if log.output:
+        print("\nwhat its process printed last:")
+        print(log.output.rstrip("\n"))
     return 0
 
 
@@ -121,16 +142,16 @@ def added(before: tuple[str, ...], now: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def record_text(record: dict[str, Any]) -> str:
-    """A record of a job log as a line: its number, when it was written where that is known, and what it says."""
+    """A record of a log as a line: its number, when it was written where that is known, and what it says."""
     at_us = record.get("at_us") or record.get("submitted_us")
     return f"{record['seq']:>4}  {moment(at_us):<20} {record_line(record)}"
 
 
 def record_line(record: dict[str, Any]) -> str:
-    """A record of a job log in words."""
+    """A record of the log of a job or a run in words."""
     restored = record.get("restored_from") or record.get("restore")
     match record["type"]:
-        case "Submit":
+        case "Submit" | "Submitted":
             start = f", starts from {restored['manifest']}" if restored else ""
             return f"submitted: {record['name']}{start}"
         case "Leader":
@@ -146,7 +167,13 @@ def record_line(record: dict[str, Any]) -> str:
             return f"checkpoint {record['checkpoint']} complete{ending}"
         case "Savepoint":
             return f"savepoint {record['checkpoint']}: {record['manifest']}"
-        case "Terminated":
+        case "AttemptBegan":
+            return f"attempt {record['attempt']} began on {record['host']}"
+        case "AttemptLost":
+            return f"attempt {record['attempt']} is lost: {record['reason']}"
+        case "CancelAsked":
+            return "a client asked for its end"
+        case "Terminated" | "RunEnded":
             return f"ended: {record['state'].lower()}" + (f", {record['reason']}" if record.get("reason") else "")
         case other:
             return f"{other}: {msgspec.json.encode(record).decode()}"

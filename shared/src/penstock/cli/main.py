@@ -14,10 +14,11 @@ from typing import NoReturn
 
 from penstock import __version__
 from penstock.cli.cluster_parsers import add_cluster_commands
+from penstock.cli.commands import ByEngine, Command
 from penstock.cli.options import positive
 from penstock.cli.platform_parsers import add_platform_commands
 from penstock.cli.services import SERVICES, add_service_commands, run_service_command
-from penstock.cli.spark_options import add_backfill, add_catch_up, add_engine_option, add_spark_options, check_engine
+from penstock.cli.spark_options import add_backfill, add_catch_up, add_engine_option, add_spark_options, refusal
 from penstock.errors import IncompatibleStateError, PenstockError, PipelineError, UsageError, UserCodeError
 from penstock.observability.user_frames import shown_frames, shown_text
 from penstock.service.process_exit import leave
@@ -175,20 +176,11 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
 
     add_spark_options(parser)
 
-    def run(arguments: argparse.Namespace) -> int:
-        check_engine(arguments, parser)
-        if arguments.engine == "spark":
-            from penstock.cli.spark import run_on_spark
-
-            return run_on_spark(arguments)
-        from penstock.cli.run import run_command
-
-        arguments.parallelism = arguments.parallelism or 1
-        if arguments.resume and arguments.fresh:
-            raise UsageError("--resume continues a run, --fresh discards it: give one of them")
-        return run_command(arguments)
-
-    parser.set_defaults(command=run)
+    engines = {
+        "embedded": Command("penstock.cli.run:run_command"),
+        "spark": Command("penstock.cli.spark:run_on_spark"),
+    }
+    parser.set_defaults(command=ByEngine(parser, engines, refusal))
 
 
 def _add_plan(commands: argparse._SubParsersAction[_Parser]) -> None:
@@ -206,20 +198,11 @@ def _add_plan(commands: argparse._SubParsersAction[_Parser]) -> None:
     shape.add_argument("--json", action="store_true", help="the job graph as JSON")
     shape.add_argument("--dot", action="store_true", help="a Graphviz digraph")
 
-    def plan(arguments: argparse.Namespace) -> int:
-        check_engine(arguments, parser)
-        if arguments.engine == "spark":
-            from penstock.cli.spark import plan_on_spark
-
-            if arguments.json or arguments.dot:
-                raise UsageError("--json and --dot show the graph that streams; --engine spark is shown as text")
-            return plan_on_spark(arguments)
-        arguments.parallelism = arguments.parallelism or 1
-        from penstock.cli.plan import plan_command
-
-        return plan_command(arguments)
-
-    parser.set_defaults(command=plan)
+    engines = {
+        "embedded": Command("penstock.cli.plan:plan_command"),
+        "spark": Command("penstock.cli.spark:plan_on_spark"),
+    }
+    parser.set_defaults(command=ByEngine(parser, engines, refusal))
 
 
 def run() -> NoReturn:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
+from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.cli.cluster import print_json, timeout_s, with_cluster
+from penstock.cli.cluster import ClusterOptions, OneJob, print_json, timeout_s, with_cluster
 from penstock.cli.runs import cancel_run
 from penstock.client import ClusterClient
 from penstock.client.cluster import answered
@@ -15,55 +15,88 @@ from penstock.errors import ExternalError, PenstockError, UsageError
 from penstock.settings import load_settings
 
 
-def savepoint_command(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class Operation(OneJob):
+    """A command that asks something of a job: `penstock cancel`."""
+
+    timeout: str
+
+
+@dataclass(frozen=True)
+class TakeSavepoint(Operation):
+    """`penstock savepoint`."""
+
+    to: str | None
+
+
+@dataclass(frozen=True)
+class StopJobs(ClusterOptions):
+    """`penstock stop`: one job, or all."""
+
+    job: str | None
+    timeout: str
+    all: bool
+    drain: bool
+
+
+@dataclass(frozen=True)
+class Rescale(Operation):
+    """`penstock rescale`."""
+
+    parallelism: int
+    wait: bool
+
+
+def savepoint_command(command: TakeSavepoint) -> int:
     """Take a savepoint; with `--to`, copy it into a folder too."""
-    to = Path(arguments.to) if arguments.to else None
+    to = Path(command.to) if command.to else None
     if to is not None:
         from penstock.savepoint.folder import check_target
 
         check_target(to)
 
     async def take(cluster: ClusterClient) -> RequestState:
-        requested = await cluster.take_savepoint(arguments.job)
-        return await answered(cluster, requested, "savepoint", timeout_s(arguments))
+        requested = await cluster.take_savepoint(command.job)
+        return await answered(cluster, requested, "savepoint", timeout_s(command.timeout))
 
-    state = with_cluster(arguments, take)
+    state = with_cluster(command, take)
     if to is not None and state.savepoint is not None:
         from penstock.client.exporting import export_from
 
-        export_from(load_settings(arguments.cluster), state.savepoint, to)
-    _report(arguments, state, "savepoint", str(to) if to is not None else "")
+        export_from(load_settings(command.cluster), state.savepoint, to)
+    _report(command, state, "savepoint", str(to) if to is not None else "")
     return 0
 
 
-def stop_command(arguments: argparse.Namespace) -> int:
+def stop_command(command: StopJobs) -> int:
     """Take a savepoint and end; with `--all` every job that runs."""
-    if bool(arguments.job) == arguments.all:
+    job = command.job
+    if bool(job) == command.all:
         raise UsageError("name one job, or say --all")
-    if arguments.all:
-        return with_cluster(arguments, lambda cluster: _stop_all(cluster, arguments))
+    if not job:
+        return with_cluster(command, lambda cluster: _stop_all(cluster, command))
 
     async def stop(cluster: ClusterClient) -> RequestState:
-        requested = await cluster.stop(arguments.job, drain=arguments.drain)
-        return await answered(cluster, requested, "stop", timeout_s(arguments))
+        requested = await cluster.stop(job, drain=command.drain)
+        return await answered(cluster, requested, "stop", timeout_s(command.timeout))
 
-    _report(arguments, with_cluster(arguments, stop), "stopped", "")
+    _report(command, with_cluster(command, stop), "stopped", "")
     return 0
 
 
-async def _stop_all(cluster: ClusterClient, arguments: argparse.Namespace) -> int:
+async def _stop_all(cluster: ClusterClient, command: StopJobs) -> int:
     """All are asked at once; one that is refused keeps no other from stopping."""
     listed = await cluster.jobs()
     if listed.missing:
         raise ExternalError(f"nothing was stopped: not all jobs are known: {listed.missing}")
     names = {job.job: f"{job.job[:8]} {job.name}" for job in listed.jobs if job.state not in ENDED}
-    if not arguments.json:
+    if not command.json:
         waiting = (
-            f"waiting for the savepoints of {len(names)} jobs, up to {arguments.timeout}: {', '.join(names.values())}"
+            f"waiting for the savepoints of {len(names)} jobs, up to {command.timeout}: {', '.join(names.values())}"
         )
         print(waiting if names else "no jobs run", flush=True)
-    answers = await asyncio.gather(*(_stopped(cluster, job, arguments) for job in names))
-    if arguments.json:
+    answers = await asyncio.gather(*(_stopped(cluster, job, command) for job in names))
+    if command.json:
         print_json([answer for answer in answers if isinstance(answer, RequestState)])
     named = zip(names.values(), answers, strict=True)
     problems = [f"{name}: {answer}" for name, answer in named if isinstance(answer, PenstockError)]
@@ -72,43 +105,43 @@ async def _stop_all(cluster: ClusterClient, arguments: argparse.Namespace) -> in
     return 0
 
 
-async def _stopped(cluster: ClusterClient, job: str, arguments: argparse.Namespace) -> RequestState | PenstockError:
+async def _stopped(cluster: ClusterClient, job: str, command: StopJobs) -> RequestState | PenstockError:
     try:
-        requested = await cluster.stop(job, drain=arguments.drain)
-        state = await answered(cluster, requested, "stop", timeout_s(arguments))
+        requested = await cluster.stop(job, drain=command.drain)
+        state = await answered(cluster, requested, "stop", timeout_s(command.timeout))
     except PenstockError as error:
         return error
-    if not arguments.json:
-        _report(arguments, state, "stopped", "")
+    if not command.json:
+        _report(command, state, "stopped", "")
     return state
 
 
-def cancel_command(arguments: argparse.Namespace) -> int:
+def cancel_command(command: Operation) -> int:
     """Publish what is complete, then end; of a run on Spark nothing becomes visible unless it is decided already."""
-    found = with_cluster(arguments, lambda cluster: cluster.find(arguments.job))
+    found = with_cluster(command, lambda cluster: cluster.find(command.job))
     if found.kind == "run":
-        return cancel_run(arguments, found.id)
+        return cancel_run(command, found.id, timeout_s(command.timeout))
 
     async def cancel(cluster: ClusterClient) -> RequestState:
-        return await answered(cluster, await cluster.cancel(found.id), "cancel", timeout_s(arguments))
+        return await answered(cluster, await cluster.cancel(found.id), "cancel", timeout_s(command.timeout))
 
-    _report(arguments, with_cluster(arguments, cancel), "cancelled", "")
+    _report(command, with_cluster(command, cancel), "cancelled", "")
     return 0
 
 
-def rescale_command(arguments: argparse.Namespace) -> int:
+def rescale_command(command: Rescale) -> int:
     """Go on at another parallelism."""
 
     async def rescale(cluster: ClusterClient) -> RequestState:
-        requested = await cluster.rescale(arguments.job, arguments.parallelism, wait=arguments.wait)
-        return await answered(cluster, requested, "rescale", timeout_s(arguments))
+        requested = await cluster.rescale(command.job, command.parallelism, wait=command.wait)
+        return await answered(cluster, requested, "rescale", timeout_s(command.timeout))
 
-    _report(arguments, with_cluster(arguments, rescale), f"runs at parallelism {arguments.parallelism}", "")
+    _report(command, with_cluster(command, rescale), f"runs at parallelism {command.parallelism}", "")
     return 0
 
 
-def _report(arguments: argparse.Namespace, state: RequestState, done: str, copy: str) -> None:
-    if arguments.json:
+def _report(options: ClusterOptions, state: RequestState, done: str, copy: str) -> None:
+    if options.json:
         print_json(state)
         return
     print(f"{state.job[:8]}: {done}")

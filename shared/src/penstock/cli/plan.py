@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-import argparse
 import json
+from dataclasses import dataclass
 
 from penstock.api.loading import load_pipeline, parse_parameters
 from penstock.graph.explain import explain_dot, explain_text
 from penstock.graph.jobgraph import build_job_graph
 
 
-def plan_command(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class Plan:
+    """`penstock plan`."""
+
+    file: str
+    parallelism: int | None
+    param: list[str]
+    at_least_once: bool
+    json: bool
+    dot: bool
+
+
+def plan_command(command: Plan) -> int:
     """Print the job graph; the exit code."""
-    pipeline = load_pipeline(arguments.file, parse_parameters(arguments.param))
-    graph = build_job_graph(pipeline.plan, arguments.parallelism, at_least_once=arguments.at_least_once)
-    if arguments.json:
+    pipeline = load_pipeline(command.file, parse_parameters(command.param))
+    graph = build_job_graph(pipeline.plan, command.parallelism or 1, at_least_once=command.at_least_once)
+    if command.json:
         print(json.dumps(graph.to_json(), indent=2))
-    elif arguments.dot:
+    elif command.dot:
         print(explain_dot(graph))
     else:
         print(explain_text(graph))

@@ -2,31 +2,56 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Coroutine, Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.text import Text
 
-from penstock.errors import UsageError
-from penstock.platform.compose import COMPOSE_FILE, ComposePlatform, choose_way
-from penstock.platform.local import DownReport, LocalPlatform, UpReport
-from penstock.platform.parts import Parts, Progress, fetch_parts
+from penstock.platform.compose import Way, bring_down, bring_up
+from penstock.platform.local import DownReport, UpReport
+from penstock.platform.parts import Parts, fetch_parts
 from penstock.platform.plan import Wishes
 from penstock.spark.session import check_installed
 
 T = TypeVar("T")
 
 
-def up_command(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class Up:
+    """`penstock up`."""
+
+    dir: str
+    kafka_port: int | None
+    minio_port: int | None
+    redis_port: int | None
+    rest_port: int | None
+    slots: int | None
+    coordinators: int | None
+    pipeline: bool | None
+    way: Way | None
+    json: bool
+    fetch_only: bool
+
+
+@dataclass(frozen=True)
+class Down:
+    """`penstock down`."""
+
+    dir: str
+    purge: bool
+    json: bool
+
+
+def up_command(command: Up) -> int:
     """Start the local platform; the exit code."""
     console = Console(stderr=True, highlight=False)
     progress = _Progress(console)
@@ -35,56 +60,43 @@ def up_command(arguments: argparse.Namespace) -> int:
         return await fetch_parts(progress=progress)
 
     started = time.monotonic()
-    if arguments.fetch_only:
+    if command.fetch_only:
         fetched = _run(parts())
         print(f"fetched, or had: {fetched.kafka}, {fetched.minio}", file=sys.stderr)
         return 0
-    if arguments.pipeline:
+    if command.pipeline:
         check_installed(java=True)
     wishes = Wishes(
-        kafka_port=arguments.kafka_port,
-        minio_port=arguments.minio_port,
-        redis_port=arguments.redis_port,
-        rest_port=arguments.rest_port,
-        slots=arguments.slots,
-        coordinators=arguments.coordinators,
-        pipeline=arguments.pipeline,
+        kafka_port=command.kafka_port,
+        minio_port=command.minio_port,
+        redis_port=command.redis_port,
+        rest_port=command.rest_port,
+        slots=command.slots,
+        coordinators=command.coordinators,
+        pipeline=command.pipeline,
     )
     try:
-        report = _run(_up(arguments, wishes, parts, progress))
+        report = _run(bring_up(Path(command.dir), command.way, wishes, parts, progress))
     except KeyboardInterrupt:
         print("interrupted; what was started is stopped again", file=sys.stderr)
         return 130
-    if arguments.json:
+    if command.json:
         print(json.dumps(_addresses(report), indent=2))
     else:
         _show(report, time.monotonic() - started)
     return 0
 
 
-def down_command(arguments: argparse.Namespace) -> int:
+def down_command(command: Down) -> int:
     """Stop the local platform; the exit code."""
     progress = _Progress(Console(stderr=True, highlight=False))
-    by_compose = ComposePlatform(Path(arguments.dir))
-    platform = by_compose if by_compose.exists else LocalPlatform(Path(arguments.dir))
-    report = _run(platform.down(purge=arguments.purge, progress=progress))
-    if arguments.json:
+    report = _run(bring_down(Path(command.dir), purge=command.purge, progress=progress))
+    if command.json:
         print(json.dumps({"stopped": report.stopped, "had_ended": report.gone_before, "purged": report.purged}))
         return 0
-    for line in _down_lines(report, arguments.dir):
+    for line in _down_lines(report, command.dir):
         print(line)
     return 0
-
-
-async def _up(
-    arguments: argparse.Namespace, wishes: Wishes, parts: Callable[[], Awaitable[Parts]], progress: Progress
-) -> UpReport:
-    by_compose = ComposePlatform(Path(arguments.dir))
-    if await choose_way(arguments.way, Path.cwd()) == "compose":
-        return await by_compose.up(Path.cwd() / COMPOSE_FILE, wishes, progress)
-    if by_compose.exists:
-        raise UsageError(f"{arguments.dir} holds a platform that runs by compose; penstock down ends it first")
-    return await LocalPlatform(Path(arguments.dir)).up(wishes, parts, progress)
 
 
 def _addresses(report: UpReport) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from penstock.cli.commands import Command
 from penstock.cli.options import Commands, add_command, positive
 
 
@@ -53,12 +54,7 @@ def _add_up(commands: Commands) -> None:
     parser.add_argument("--json", action="store_true", help="the addresses as JSON")
     parser.add_argument("--fetch-only", action="store_true", help="only fetch what is needed, start nothing")
 
-    def up(arguments: argparse.Namespace) -> int:
-        from penstock.cli.platform import up_command
-
-        return up_command(arguments)
-
-    parser.set_defaults(command=up)
+    parser.set_defaults(command=Command("penstock.cli.platform:up_command"))
 
 
 def _add_down(commands: Commands) -> None:
@@ -72,12 +68,7 @@ def _add_down(commands: Commands) -> None:
     parser.add_argument("--purge", action="store_true", help="remove its data, logs and settings too")
     parser.add_argument("--json", action="store_true", help="what was stopped as JSON")
 
-    def down(arguments: argparse.Namespace) -> int:
-        from penstock.cli.platform import down_command
-
-        return down_command(arguments)
-
-    parser.set_defaults(command=down)
+    parser.set_defaults(command=Command("penstock.cli.platform:down_command"))
 
 
 def _add_doctor(commands: Commands) -> None:
@@ -98,12 +89,7 @@ def _add_doctor(commands: Commands) -> None:
     )
     parser.add_argument("--json", action="store_true", help="the results as JSON")
 
-    def doctor(arguments: argparse.Namespace) -> int:
-        from penstock.cli.doctor import doctor_command
-
-        return doctor_command(arguments)
-
-    parser.set_defaults(command=doctor)
+    parser.set_defaults(command=Command("penstock.cli.doctor:doctor_command"))
 
 
 def _add_folder(parser: argparse.ArgumentParser) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import shlex
 import signal
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 from rich.live import Live
@@ -16,12 +17,12 @@ from rich.text import Text
 
 from penstock.api.loading import load_pipeline, parse_parameters
 from penstock.api.pipeline import DeclaredPipeline
-from penstock.cli.collected import print_collected
-from penstock.cli.display import Rate, changed_lines, live_view, start_lines, summary_lines
+from penstock.cli.display import Rate, changed_lines, live_view, print_collected, start_lines, summary_lines
 from penstock.coordination.job_progress import JobResult
 from penstock.embedded import EmbeddedJob, EmbeddedSettings, PipelineFile, default_directory
 from penstock.errors import ExternalError, PenstockError, UsageError, UserCodeError
 from penstock.graph.jobgraph import graph_from_json
+from penstock.observability.logs import LogFormat
 from penstock.observability.metrics import prometheus_text, samples
 from penstock.task.environment import SubtaskSettings
 from penstock.times import duration_us
@@ -30,37 +31,56 @@ REFRESH_S = 0.25
 METRICS_S = 1.0
 
 
-def run_command(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class Run:
+    """`penstock run`, embedded."""
+
+    file: str
+    parallelism: int | None
+    param: list[str]
+    at_least_once: bool
+    checkpoint_interval: str
+    dir: str | None
+    resume: bool
+    fresh: bool
+    metrics: str | None
+    state_backend: Literal["fs", "memory"]
+    no_fsync: bool
+    log_format: LogFormat
+    log_level: str
+
+
+def run_command(command: Run) -> int:
     """Run the pipeline; the exit code."""
-    pipeline = load_pipeline(arguments.file, parse_parameters(arguments.param))
+    if command.resume and command.fresh:
+        raise UsageError("--resume continues a run, --fresh discards it: give one of them")
+    pipeline = load_pipeline(command.file, parse_parameters(command.param))
     settings = EmbeddedSettings(
-        parallelism=arguments.parallelism,
-        checkpoint_interval_ms=duration_us(arguments.checkpoint_interval, "--checkpoint-interval", positive=True)
+        parallelism=command.parallelism or 1,
+        checkpoint_interval_ms=duration_us(command.checkpoint_interval, "--checkpoint-interval", positive=True)
         // 1_000,
-        durable=not arguments.no_fsync,
-        at_least_once=arguments.at_least_once,
-        data=SubtaskSettings(state_backend=arguments.state_backend),
+        durable=not command.no_fsync,
+        at_least_once=command.at_least_once,
+        data=SubtaskSettings(state_backend=command.state_backend),
     )
-    directory = Path(arguments.dir) if arguments.dir else default_directory(pipeline.name)
-    return asyncio.run(_run(pipeline, directory, settings, arguments))
+    directory = Path(command.dir) if command.dir else default_directory(pipeline.name)
+    return asyncio.run(_run(pipeline, directory, settings, command))
 
 
-async def _run(
-    pipeline: DeclaredPipeline, directory: Path, settings: EmbeddedSettings, arguments: argparse.Namespace
-) -> int:
+async def _run(pipeline: DeclaredPipeline, directory: Path, settings: EmbeddedSettings, command: Run) -> int:
     # Standard output belongs to the rows of console sinks: everything about the run goes to standard error.
     console = Console(stderr=True, highlight=False)
-    code = PipelineFile(arguments.file, parse_parameters(arguments.param), arguments.log_format, arguments.log_level)
+    code = PipelineFile(command.file, parse_parameters(command.param), command.log_format, command.log_level)
     job = EmbeddedJob(pipeline, directory, settings, code)
-    await _announce(job, directory, arguments, console)
+    await _announce(job, directory, command, console)
     started = time.monotonic()
-    running = asyncio.ensure_future(job.run(resume=arguments.resume))
+    running = asyncio.ensure_future(job.run(resume=command.resume))
     interrupts = _Interrupts(job, running, console)
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, interrupts.interrupt)
     watchers = [asyncio.create_task(_show(job, console))] if console.is_terminal else []
-    if arguments.metrics is not None:
-        watchers.append(asyncio.create_task(_write_metrics(job, Path(arguments.metrics))))
+    if command.metrics is not None:
+        watchers.append(asyncio.create_task(_write_metrics(job, Path(command.metrics))))
     try:
         await asyncio.wait([running])
     finally:
@@ -72,17 +92,17 @@ async def _run(
     if running.cancelled():
         _say(console, "stopped before the run had begun")
         return 130
-    exit_code = _report(console, job, running.result(), time.monotonic() - started, arguments)
+    exit_code = _report(console, job, running.result(), time.monotonic() - started, command)
     print_collected(pipeline.plan)
     return exit_code
 
 
-async def _announce(job: EmbeddedJob, directory: Path, arguments: argparse.Namespace, console: Console) -> None:
+async def _announce(job: EmbeddedJob, directory: Path, command: Run, console: Console) -> None:
     """Say what is about to run; refuse to start over an unfinished run."""
     found = await job.find()
-    if found is not None and not found.finished and not arguments.resume and not arguments.fresh:
+    if found is not None and not found.finished and not command.resume and not command.fresh:
         raise UsageError(f"{directory} holds an unfinished run; continue it with --resume, or discard it with --fresh")
-    restore = found.history.restore if found is not None and not found.finished and arguments.resume else None
+    restore = found.history.restore if found is not None and not found.finished and command.resume else None
     _say(console, *start_lines(job.graph, str(directory), restore.checkpoint if restore else None, job.processes))
     if found is not None and restore is not None:
         _say(console, *changed_lines(job.graph, graph_from_json(found.history.graph)))
@@ -149,10 +169,8 @@ def _write_metrics_once(job: EmbeddedJob, path: Path) -> None:
             raise ExternalError(f"--metrics {path}: {error.strerror}") from error
 
 
-def _report(
-    console: Console, job: EmbeddedJob, result: JobResult, seconds: float, arguments: argparse.Namespace
-) -> int:
-    go_on = shlex.join(["penstock", "run", arguments.file, *_repeated(arguments), "--resume"])
+def _report(console: Console, job: EmbeddedJob, result: JobResult, seconds: float, command: Run) -> int:
+    go_on = shlex.join(["penstock", "run", command.file, *_repeated(command), "--resume"])
     if result.state == "FAILED":
         reached = result.progress.last_checkpoint
         if reached:
@@ -170,11 +188,11 @@ def _report(
     return 0
 
 
-def _repeated(arguments: argparse.Namespace) -> list[str]:
+def _repeated(command: Run) -> list[str]:
     """The options without which `--resume` would mean something else."""
-    options = [part for given in arguments.param for part in ("--param", given)]
-    if arguments.dir:
-        options += ["--dir", arguments.dir]
-    if arguments.parallelism > 1:
-        options += ["--parallelism", str(arguments.parallelism)]
+    options = [part for given in command.param for part in ("--param", given)]
+    if command.dir:
+        options += ["--dir", command.dir]
+    if command.parallelism and command.parallelism > 1:
+        options += ["--parallelism", str(command.parallelism)]
     return options

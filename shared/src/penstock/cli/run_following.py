@@ -1,21 +1,17 @@
-"""Follows a run on Spark until it ends: a line that is kept current on a terminal, one line per change elsewhere."""
+"""What is shown of a run on Spark while it is followed, and how its state is put into words."""
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
 
-from rich.console import Console
-from rich.status import Status
 from rich.text import Text
 
 from penstock.cli.display import row_lines
-from penstock.client import ClusterClient, NoAnswerError
+from penstock.cli.following import Follower
 from penstock.client.run_documents import RUN_ENDED, RunDetail, RunProgress, RunSummary
 from penstock.graph.jobgraph import graph_from_json
-
-POLL_S: Final = 0.5
 
 
 def run_state_text(run: RunSummary) -> str:
@@ -48,50 +44,35 @@ def counted_lines(detail: RunDetail) -> list[str]:
 
 
 @dataclass
-class RunFollower:
-    """Shows what changes about a run."""
+class RunFollower(Follower[RunDetail]):
+    """Shows what changes about a run: what Spark is at in one line on a terminal."""
 
-    cluster: ClusterClient
-    run: str
-    console: Console
+    kind = "run"
+    ended = RUN_ENDED
     _state: str = ""
     _at: str = ""
     _ui: str = ""
     _lost: int = 1
-    _silent: bool = False
 
-    async def follow(self) -> RunDetail:
-        """Watch the run until it has ended; dispatchers that do not answer are waited for."""
+    async def _read(self) -> RunDetail:
+        return await self.cluster.run(self.followed)
+
+    @contextmanager
+    def _shown(self) -> Generator[Callable[[RunDetail], None]]:
         if not self.console.is_terminal:
-            return await self._watch(None)
+            yield lambda _: None
+            return
         with self.console.status("") as status:
-            return await self._watch(status)
+            yield lambda detail: status.update(Text(self._line(detail), no_wrap=True, overflow="ellipsis"))
 
-    async def _watch(self, status: Status | None) -> RunDetail:
-        while True:
-            detail = await self._look()
-            if detail is not None:
-                summary = detail.summary
-                if summary.state in RUN_ENDED:
-                    return detail
-                self._say_changes(summary)
-                if status is not None:
-                    shown = progress_text(summary.progress) if summary.progress is not None else self._state
-                    status.update(Text(shown, no_wrap=True, overflow="ellipsis"))
-            await asyncio.sleep(POLL_S)
+    def _line(self, detail: RunDetail) -> str:
+        progress = detail.summary.progress
+        return progress_text(progress) if progress is not None else self._state
 
-    async def _look(self) -> RunDetail | None:
-        try:
-            detail = await self.cluster.run(self.run)
-        except NoAnswerError as error:
-            if not self._silent:
-                self.say(f"waiting for a dispatcher to answer; the run is not touched by that ({error})")
-            self._silent = True
-            return None
-        self._silent = False
-        return detail
-
-    def _say_changes(self, run: RunSummary) -> None:
+    def _say_changes(self, detail: RunDetail) -> None:
+        run = detail.summary
+        if run.state in RUN_ENDED:  # what there is to say then, `outcome` says
+            return
         if run.attempts > self._lost:
             self.say(f"attempt {run.attempts} began; the one before is lost: {run.reason}")
             self._lost = run.attempts
@@ -119,7 +100,5 @@ class RunFollower:
         if run.state != "FAILED":
             self.say(f"{run.name}: {run.state.lower()}" + (f", {run.reason}" if run.reason else ""))
 
-    def say(self, *lines: str) -> None:
-        """Print lines, above the status if there is one."""
-        for line in lines:
-            self.console.print(Text(line), soft_wrap=True)
+    def _goes_on(self) -> str:
+        return f"look with penstock status {self.followed}, end it with penstock cancel {self.followed}"

@@ -1,20 +1,15 @@
-"""`penstock status`, `logs` and `cancel` of a run on Spark, and its line in `penstock jobs`."""
+"""`penstock status` and `cancel` of a run on Spark, and its line in `penstock jobs`."""
 
 from __future__ import annotations
 
-import argparse
-import asyncio
-from typing import Any, Final
+from typing import Final
 
-import msgspec
-
-from penstock.cli.cluster import lasted, moment, print_json, timeout_s, with_cluster
+from penstock.cli.cluster import ClusterOptions, listed_row, print_json, submitted_line, with_cluster
 from penstock.cli.run_following import counted_lines, progress_text, run_state_text
 from penstock.client import ClusterClient
+from penstock.client.cluster import not_done, until_ended
 from penstock.client.run_documents import RUN_ENDED, RunDetail, RunSummary
-from penstock.errors import ExternalError
 
-_POLL_S: Final = 0.3
 _SHORT: Final = 32
 """Ids up to this length are shown whole: people chose most of them."""
 
@@ -22,15 +17,13 @@ _SHORT: Final = 32
 def run_row(run: RunSummary) -> tuple[str, ...]:
     """Its cells in the list of jobs."""
     short = run.run if len(run.run) < _SHORT else run.run[:8]
-    parallelism = str(run.parallelism) if run.parallelism else ""
-    times = moment(run.submitted_us), lasted(run.submitted_us, run.ended_us)
-    return short, run.name, run.engine, run_state_text(run), parallelism, *times
+    return listed_row(run, short, run.engine, run_state_text(run), run.parallelism)
 
 
-def run_status(arguments: argparse.Namespace, run: str) -> int:
+def run_status(options: ClusterOptions, run: str) -> int:
     """All about one run."""
-    detail = with_cluster(arguments, lambda cluster: cluster.run(run))
-    if arguments.json:
+    detail = with_cluster(options, lambda cluster: cluster.run(run))
+    if options.json:
         print_json(detail)
         return 0
     for line in run_status_lines(detail):
@@ -46,7 +39,7 @@ def run_status_lines(detail: RunDetail) -> list[str]:
         f"{run.name} ({run.run})",
         "engine       spark",
         f"state        {run_state_text(run)}" + (because if run.state in RUN_ENDED else ""),
-        f"submitted    {moment(run.submitted_us)}, lasted {lasted(run.submitted_us, run.ended_us)}",
+        submitted_line(run),
         f"attempts     {run.attempts}" + (f", the one before is lost{because}" if run.attempts > 1 else ""),
     ]
     if run.parallelism:
@@ -61,41 +54,10 @@ def run_status_lines(detail: RunDetail) -> list[str]:
     return lines
 
 
-def run_logs(arguments: argparse.Namespace, run: str) -> int:
-    """What happened to a run, and what its process printed last."""
-    log = with_cluster(arguments, lambda cluster: cluster.run_log(run))
-    if arguments.json:
-        print_json(log)
-        return 0
-    for record in log.records:
-        print(f"{record['seq']:>4}  {moment(record['at_us'])} {run_record_line(record)}")
-    if log.output:
-        print("\nwhat its process printed last:")
-        print(log.output.rstrip("\n"))
-    return 0
-
-
-def run_record_line(record: dict[str, Any]) -> str:
-    """A record of a run's log in words."""
-    match record["type"]:
-        case "Submitted":
-            return f"submitted: {record['name']}"
-        case "AttemptBegan":
-            return f"attempt {record['attempt']} began on {record['host']}"
-        case "AttemptLost":
-            return f"attempt {record['attempt']} is lost: {record['reason']}"
-        case "CancelAsked":
-            return "a client asked for its end"
-        case "RunEnded":
-            return f"ended: {record['state'].lower()}" + (f", {record['reason']}" if record.get("reason") else "")
-        case other:
-            return f"{other}: {msgspec.json.encode(record).decode()}"
-
-
-def cancel_run(arguments: argparse.Namespace, run: str) -> int:
+def cancel_run(options: ClusterOptions, run: str, deadline_s: float) -> int:
     """End a run, and wait until it has ended; the exit code."""
-    summary = with_cluster(arguments, lambda cluster: _cancelled(cluster, run, timeout_s(arguments)))
-    if arguments.json:
+    summary = with_cluster(options, lambda cluster: _cancelled(cluster, run, deadline_s))
+    if options.json:
         print_json(summary)
     else:
         print(f"{summary.run}: {summary.state.lower()}" + (f", {summary.reason}" if summary.reason else ""))
@@ -104,15 +66,11 @@ def cancel_run(arguments: argparse.Namespace, run: str) -> int:
 
 async def _cancelled(cluster: ClusterClient, run: str, deadline_s: float) -> RunSummary:
     await cluster.cancel_run(run)
-    try:
-        async with asyncio.timeout(deadline_s):
-            while True:
-                summary = (await cluster.run(run)).summary
-                if summary.state in RUN_ENDED:
-                    return summary
-                await asyncio.sleep(_POLL_S)
-    except TimeoutError as error:
-        raise ExternalError(
-            f"cancel: not done after {deadline_s:g} s, and not given up: the cluster goes on with it; look with penstock "
-            f"status {run}"
-        ) from error
+
+    async def look() -> RunSummary:
+        return (await cluster.run(run)).summary
+
+    summary = await until_ended(look, RUN_ENDED, deadline_s)
+    if summary.state not in RUN_ENDED:
+        raise not_done("cancel", deadline_s, run)
+    return summary

@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
-import argparse
-import os
 import threading
-import time
 from collections.abc import Generator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rich.console import Console
 from rich.text import Text
 
 from penstock.api.loading import load_pipeline, parse_parameters
-from penstock.api.pipeline import DeclaredPipeline
 from penstock.cli.display import operator_name, row_lines
-from penstock.connectors.kafka.default_cluster import use_cluster
-from penstock.errors import PenstockError, UsageError
+from penstock.errors import UsageError
 from penstock.graph.jobgraph import SINK_VERBS, JobVertex
-from penstock.settings import FILE_VARIABLE, ClusterSettings, load_settings
-from penstock.spark.engine import RunOptions, SparkResult, SparkRun, batch_graph, check_options, spark_graph
+from penstock.spark.engine import RunOptions, SparkResult, SparkRun, batch_graph
 from penstock.spark.explain import explain_stages
+from penstock.spark.local_run import LocalRun, RunWatch, choose_cluster, execute
 from penstock.spark.native import ways
 from penstock.spark.refusing import refusals
-from penstock.spark.session import (
-    PLANNED_PARALLELISM,
-    SparkSettings,
-    is_remote,
-    open_session,
-    parse_conf,
-    ui_address,
-)
+from penstock.spark.session import PLANNED_PARALLELISM, SparkSettings, is_remote, parse_conf, ui_address
 from penstock.spark.starting import starting_point
 
 if TYPE_CHECKING:
@@ -44,185 +31,136 @@ _POLL_S: Final = 0.3
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A run as a command wants it."""
+class SessionOptions:
+    """Where Spark is, and the cluster whose topics and store are meant."""
 
-    target: str
-    """`file.py` or `file.py:name`."""
-    parameters: dict[str, str]
-    spark: SparkSettings
-    options: RunOptions
-    parallelism: int | None = None
-    run: str | None = None
-    folder: Path | None = None
-    """Where the manifests of the pipeline's runs are, if not in their usual place."""
+    master: str | None
+    remote: str | None
+    conf: list[str]
+    cluster: str | None
+
+    @property
+    def spark(self) -> SparkSettings:
+        """Where Spark is."""
+        return SparkSettings(self.master, self.remote, parse_conf(self.conf))
 
 
-def run_on_spark(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class BatchOptions(SessionOptions):
+    """What every run of a file takes."""
+
+    file: str
+    parallelism: int | None
+    param: list[str]
+    native: Literal["auto", "off"]
+    run_id: str | None
+
+
+@dataclass(frozen=True)
+class RunOnSpark(BatchOptions):
+    """`penstock run --engine spark`."""
+
+    from_savepoint: str | None
+    to_savepoint: str | None
+
+
+@dataclass(frozen=True)
+class Backfill(BatchOptions):
+    """`penstock backfill`."""
+
+    source: list[str]
+    until: Literal["kafka"]
+    to_savepoint: str
+
+
+@dataclass(frozen=True)
+class PlanOnSpark:
+    """`penstock plan --engine spark`."""
+
+    file: str
+    parallelism: int | None
+    param: list[str]
+    native: Literal["auto", "off"]
+    json: bool
+    dot: bool
+
+
+def run_on_spark(command: RunOnSpark) -> int:
     """Run the pipeline; the exit code."""
-    console = _console()
-    return 0 if execute_run(_wanted(arguments, console, {}), console) else 130
+    return _run(command, {}, command.from_savepoint, command.to_savepoint)
 
 
-def backfill_command(arguments: argparse.Namespace) -> int:
+def backfill_command(command: Backfill) -> int:
     """Run the history of a pipeline, and leave a savepoint; the exit code."""
-    console = _console()
     archives: dict[str, str] = {}
-    for text in arguments.source:
+    for text in command.source:
         uid, equals, path = text.partition("=")
         if not equals or not uid or not path:
             raise UsageError(f"--source {text}: write --source UID=PATH")
         if uid in archives:
             raise UsageError(f"--source {uid}: given twice; name a folder, or a pattern with *, for several files")
         archives[uid] = path
-    return 0 if execute_run(_wanted(arguments, console, archives), console) else 130
+    return _run(command, archives, None, command.to_savepoint)
 
 
-def _console() -> Console:
-    """Standard output belongs to the rows of console sinks: everything about a run goes to standard error."""
-    return Console(stderr=True, highlight=False)
-
-
-def mean_cluster(file: str | None) -> ClusterSettings:
-    """Make the cluster of `--cluster` the one that sources, sinks and archives mean, in the processes of Spark too."""
-    settings = load_settings(file)
-    if file is not None:
-        os.environ[FILE_VARIABLE] = str(Path(file).absolute())
-        use_cluster(settings.kafka, settings.name)
-    return settings
-
-
-def _wanted(arguments: argparse.Namespace, console: Console, archives: dict[str, str]) -> Wanted:
-    mean_cluster(arguments.cluster)
-    start = arguments.from_savepoint
+def _run(command: BatchOptions, archives: dict[str, str], start: str | None, target: str | None) -> int:
+    watch = ConsoleWatch()
+    choose_cluster(command.cluster)
     options = RunOptions(
-        starting_point(start, arguments.cluster) if start is not None else None,
-        Path(arguments.to_savepoint) if arguments.to_savepoint is not None else None,
+        starting_point(start, command.cluster) if start is not None else None,
+        Path(target) if target is not None else None,
         archives,
-        lambda text: _say(console, f"warning: {text}"),
-        native=arguments.native == "auto",
+        watch.warn,
+        native=command.native == "auto",
     )
-    settings = SparkSettings(arguments.master, arguments.remote, parse_conf(arguments.conf))
-    parameters = parse_parameters(arguments.param)
-    return Wanted(arguments.file, parameters, settings, options, arguments.parallelism, arguments.run_id)
+    parameters = parse_parameters(command.param)
+    wanted = LocalRun(command.file, parameters, command.spark, options, command.parallelism, command.run_id)
+    return 0 if execute(wanted, watch) is not None else 130
 
 
-def execute_run(wanted: Wanted, console: Console, pipeline: DeclaredPipeline | None = None) -> bool:
-    """Do it, and say so; False if it was interrupted. `pipeline` is that of the target, if it is loaded already."""
-    pipeline = pipeline or load_pipeline(wanted.target, wanted.parameters)
-    # What can be refused is refused before a JVM is started.
-    until_now = wanted.options.target is not None
-    graph = spark_graph(pipeline.plan, wanted.parallelism or PLANNED_PARALLELISM, until_now=until_now)
-    check_options(graph, pipeline.plan, wanted.options)
-    session = open_session(pipeline.name, wanted.spark)
-    try:
-        progress = _Progress(session, console)
-        run = SparkRun(
-            session,
-            pipeline,
-            wanted.target,
-            wanted.parameters,
-            parallelism=wanted.parallelism,
-            run=wanted.run,
-            folder=wanted.folder,
-            entered=progress.entered,
-            options=wanted.options,
-        )
-        _announce(console, session, run, wanted.spark.remote)
-        started = time.monotonic()
-        with progress.shown():
-            result = _execute(session, run)
-        if result is None:
-            _say(console, f"interrupted; --run-id {run.run_id} carries this run to its end, without doubling a row")
-            return False
-        _summarise(console, run, result, time.monotonic() - started)
-    finally:
-        session.stop()
-    return True
-
-
-def plan_on_spark(arguments: argparse.Namespace) -> int:
+def plan_on_spark(command: PlanOnSpark) -> int:
     """Print the stages; the exit code."""
-    pipeline = load_pipeline(arguments.file, parse_parameters(arguments.param))
-    graph = batch_graph(pipeline.plan, arguments.parallelism or PLANNED_PARALLELISM)
-    found = ways(graph, pipeline.plan, native=arguments.native == "auto")
+    if command.json or command.dot:
+        raise UsageError("--json and --dot show the graph that streams; --engine spark is shown as text")
+    pipeline = load_pipeline(command.file, parse_parameters(command.param))
+    graph = batch_graph(pipeline.plan, command.parallelism or PLANNED_PARALLELISM)
+    found = ways(graph, pipeline.plan, native=command.native == "auto")
     print(explain_stages(graph, found, refusals(graph, pipeline.plan)))
     return 0
 
 
-def _execute(session: SparkSession, run: SparkRun) -> SparkResult | None:
-    """The result, or None if Ctrl-C came before there was one.
+class ConsoleWatch(RunWatch):
+    """Says what becomes of a run on standard error: standard output belongs to the rows of console sinks.
 
-    The run has a thread of its own: what PySpark does when Ctrl-C comes (it cancels all jobs) must not come in between
-    when this thread talks to the JVM.
+    What Spark is at is a line that is kept current on a terminal, one line per job elsewhere.
     """
-    with ThreadPoolExecutor(1, "spark-run") as thread:
-        running = thread.submit(run.execute)
-        try:
-            return running.result()
-        except KeyboardInterrupt:
-            return _interrupt(session, running)
 
-
-def _interrupt(session: SparkSession, running: Future[SparkResult]) -> SparkResult | None:
-    """Cancel whatever Spark is at, and what it may begin meanwhile, until the run is over."""
-    while True:
-        if is_remote(session):
-            session.interruptAll()
-        else:
-            session.sparkContext.cancelAllJobs()
-        try:
-            return running.result(timeout=_POLL_S)
-        except TimeoutError:
-            continue
-        except PenstockError:
-            return None
-
-
-def _announce(console: Console, session: SparkSession, run: SparkRun, remote: str | None) -> None:
-    master = remote or session.sparkContext.master
-    _say(console, f"{run.graph.name}: on Spark at {master}, parallelism {run.graph.parallelism}, run {run.run_id}")
-    address = ui_address(session)
-    if address:
-        _say(console, f"Spark UI: {address}")
-    for operator in run.graph.operators():
-        if operator.verb in SINK_VERBS:
-            _say(console, f"{operator_name(operator)}: {operator.guarantee}")
-
-
-def _summarise(console: Console, run: SparkRun, result: SparkResult, seconds: float) -> None:
-    if not result.computed:
-        _say(console, f"run {result.run} was computed before; its results are visible, nothing was computed again")
-    _say(console, *row_lines(run.graph, result.total, seconds if result.computed else None))
-    target = run.options.target
-    if target is not None:
-        _say(console, f"savepoint: {target}; go on with: penstock submit FILE --from-savepoint {target}")
-    _say(console, f"{run.graph.name}: finished")
-
-
-def _say(console: Console, *lines: str) -> None:
-    for line in lines:
-        console.print(Text(line), soft_wrap=True)
-
-
-class _Progress:
-    """What Spark is at: a line that is kept current on a terminal, one line per job elsewhere."""
-
-    def __init__(self, session: SparkSession, console: Console) -> None:
-        self._tracker: Any = None if is_remote(session) else session.sparkContext.statusTracker()
-        self._console = console
+    def __init__(self) -> None:
+        self._console = Console(stderr=True, highlight=False)
+        self._tracker: Any = None
         self._name = ""
         self._over = threading.Event()
 
+    def say(self, line: str) -> None:
+        self._console.print(Text(line), soft_wrap=True)
+
+    def began(self, run: SparkRun, session: SparkSession, master: str) -> None:
+        self._tracker = None if is_remote(session) else session.sparkContext.statusTracker()
+        self.say(f"{run.graph.name}: on Spark at {master}, parallelism {run.graph.parallelism}, run {run.run_id}")
+        address = ui_address(session)
+        if address:
+            self.say(f"Spark UI: {address}")
+        for operator in run.graph.operators():
+            if operator.verb in SINK_VERBS:
+                self.say(f"{operator_name(operator)}: {operator.guarantee}")
+
     def entered(self, vertex: JobVertex) -> None:
-        """A job begins that computes everything up to this vertex."""
         self._name = vertex.name
         if not self._console.is_terminal:
-            _say(self._console, f"computing {vertex.name}")
+            self.say(f"computing {vertex.name}")
 
     @contextmanager
-    def shown(self) -> Generator[None]:
-        """Show it while the block runs."""
+    def computing(self) -> Generator[None]:
         if not self._console.is_terminal or self._tracker is None:
             yield
             return
@@ -233,6 +171,19 @@ class _Progress:
         finally:
             self._over.set()
             thread.join()
+
+    def interrupted(self, run: SparkRun) -> None:
+        self.say(f"interrupted; --run-id {run.run_id} carries this run to its end, without doubling a row")
+
+    def finished(self, run: SparkRun, result: SparkResult, seconds: float) -> None:
+        if not result.computed:
+            self.say(f"run {result.run} was computed before; its results are visible, nothing was computed again")
+        for line in row_lines(run.graph, result.total, seconds if result.computed else None):
+            self.say(line)
+        target = run.options.target
+        if target is not None:
+            self.say(f"savepoint: {target}; go on with: penstock submit FILE --from-savepoint {target}")
+        self.say(f"{run.graph.name}: finished")
 
     def _follow(self) -> None:
         with self._console.status("") as status:

@@ -1,24 +1,12 @@
-"""The options of commands that know Spark, and which of `run` and `plan` belong to which engine."""
+"""The options of commands that know Spark."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any, Final
+from typing import Any
 
+from penstock.cli.commands import Command
 from penstock.cli.options import Commands, add_command, positive
-from penstock.errors import UsageError
-
-_SPARK_ONLY: Final = ("master", "remote", "conf", "run_id", "from_savepoint", "to_savepoint", "cluster", "native")
-_EMBEDDED_ONLY: Final = (
-    "checkpoint_interval",
-    "dir",
-    "resume",
-    "fresh",
-    "metrics",
-    "state_backend",
-    "no_fsync",
-    "at_least_once",
-)
 
 
 def add_engine_option(parser: argparse.ArgumentParser) -> None:
@@ -98,14 +86,9 @@ def add_backfill(commands: Commands) -> None:
     add_native_option(parser)
     _add_run_id(parser)
     add_cluster_option(parser)
-    parser.set_defaults(log_format="text", log_level="error", from_savepoint=None)
+    parser.set_defaults(log_format="text", log_level="error")
 
-    def backfill(arguments: argparse.Namespace) -> int:
-        from penstock.cli.spark import backfill_command
-
-        return backfill_command(arguments)
-
-    parser.set_defaults(command=backfill)
+    parser.set_defaults(command=Command("penstock.cli.spark:backfill_command"))
 
 
 def add_catch_up(commands: Commands) -> None:
@@ -126,12 +109,7 @@ def add_catch_up(commands: Commands) -> None:
     add_cluster_option(parser)
     parser.set_defaults(log_format="text", log_level="error")
 
-    def catch_up(arguments: argparse.Namespace) -> int:
-        from penstock.cli.catch_up import catch_up_command
-
-        return catch_up_command(arguments)
-
-    parser.set_defaults(command=catch_up)
+    parser.set_defaults(command=Command("penstock.cli.catch_up:catch_up_command"))
 
 
 def add_session_options(group: Any) -> None:
@@ -154,16 +132,8 @@ def add_cluster_option(group: Any) -> None:
     )
 
 
-def check_engine(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
-    """Raise `UsageError` naming every option that the chosen engine does not have."""
-    spark = arguments.engine == "spark"
-    others = _EMBEDDED_ONLY if spark else _SPARK_ONLY
-    given = [
-        "--" + name.replace("_", "-")
-        for name in others
-        if hasattr(arguments, name) and getattr(arguments, name) != parser.get_default(name)
-    ]
-    if given:
-        which = "--engine spark has" if spark else "only --engine spark has"
-        what = f"no {', '.join(given)}: a batch run has no checkpoints" if spark else ", ".join(given)
-        raise UsageError(f"{which} {what}")
+def refusal(engine: str, options: str) -> str:
+    """What is wrong with options of `run` and `plan` that the chosen engine does not have."""
+    if engine == "spark":
+        return f"--engine spark has no {options}: a batch run has no checkpoints"
+    return f"only --engine spark has {options}"

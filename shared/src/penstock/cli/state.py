@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from penstock.cli.cluster import print_json, print_table
+from penstock.cli.cluster import ClusterOptions, print_json, print_table
 from penstock.client import ClusterClient
 from penstock.errors import ExternalError, UsageError
 from penstock.protocol.messages import Restore
@@ -27,24 +27,34 @@ SHOWN = 100
 """How many rows are printed; `--to` and `--json` give all."""
 
 
-def state_command(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class ShowState(ClusterOptions):
+    """`penstock state`."""
+
+    savepoint: str
+    uid: str | None
+    key: str | None
+    to: str | None
+
+
+def state_command(command: ShowState) -> int:
     """Print what is in the savepoint."""
-    if (arguments.key is not None or arguments.to is not None) and arguments.uid is None:
+    if (command.key is not None or command.to is not None) and command.uid is None:
         raise UsageError("--key and --to are for one operator: name it with --uid")
-    if arguments.to is not None and not arguments.to.endswith(".parquet"):
-        raise UsageError(f"--to {arguments.to}: the file's name ends in .parquet")
-    savepoint = _opened(arguments)
-    if arguments.uid is None:
-        _show_all(arguments, savepoint)
+    if command.to is not None and not command.to.endswith(".parquet"):
+        raise UsageError(f"--to {command.to}: the file's name ends in .parquet")
+    savepoint = _opened(command)
+    if command.uid is None:
+        _show_all(command, savepoint)
         return 0
-    return _show_uid(arguments, savepoint)
+    return _show_uid(command, command.uid, savepoint)
 
 
-def _opened(arguments: argparse.Namespace) -> Savepoint:
-    if Path(arguments.savepoint).is_dir():
-        return read(arguments.savepoint)
-    settings = load_settings(arguments.cluster)
-    return read_restore(asyncio.run(_restore(settings, arguments.savepoint)), settings)
+def _opened(command: ShowState) -> Savepoint:
+    if Path(command.savepoint).is_dir():
+        return read(command.savepoint)
+    settings = load_settings(command.cluster)
+    return read_restore(asyncio.run(_restore(settings, command.savepoint)), settings)
 
 
 async def _restore(settings: ClusterSettings, name: str) -> Restore:
@@ -52,25 +62,25 @@ async def _restore(settings: ClusterSettings, name: str) -> Restore:
         return (await cluster.savepoint(name)).restore
 
 
-def _show_uid(arguments: argparse.Namespace, savepoint: Savepoint) -> int:
-    uid = checked_uid(savepoint.manifest, arguments.uid)
+def _show_uid(command: ShowState, uid: str, savepoint: Savepoint) -> int:
+    uid = checked_uid(savepoint.manifest, uid)
     operator = savepoint.operator(uid)
     rows = rows_of(savepoint, uid)
-    if arguments.key is not None:
-        rows = only_key(rows, operator.schema, arguments.key)
-    if arguments.to is not None:
+    if command.key is not None:
+        rows = only_key(rows, operator.schema, command.key)
+    if command.to is not None:
         try:
-            rows.write_parquet(arguments.to)
+            rows.write_parquet(command.to)
         except OSError as error:
-            raise ExternalError(f"--to {arguments.to}: {error}") from error
-        print(f"{rows.height:,} rows in {arguments.to}")
+            raise ExternalError(f"--to {command.to}: {error}") from error
+        print(f"{rows.height:,} rows in {command.to}")
         return 0
-    _show_one(arguments, operator, rows, entries_of(savepoint.manifest, uid))
+    _show_one(command, operator, rows, entries_of(savepoint.manifest, uid))
     return 0
 
 
-def _show_all(arguments: argparse.Namespace, savepoint: Savepoint) -> None:
-    if arguments.json:
+def _show_all(command: ShowState, savepoint: Savepoint) -> None:
+    if command.json:
         print_json(
             {
                 "job": savepoint.job,
@@ -96,10 +106,8 @@ def _show_all(arguments: argparse.Namespace, savepoint: Savepoint) -> None:
     print_table(("uid", "verb", "keys", "subtasks", "keyed bytes", "lists"), rows, right=("subtasks", "keyed bytes"))
 
 
-def _show_one(
-    arguments: argparse.Namespace, operator: OperatorState, rows: pl.DataFrame, entries: dict[str, list[str]]
-) -> None:
-    if arguments.json:
+def _show_one(command: ShowState, operator: OperatorState, rows: pl.DataFrame, entries: dict[str, list[str]]) -> None:
+    if command.json:
         print(
             json.dumps(
                 {

@@ -2,111 +2,117 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import signal
-from collections.abc import Coroutine
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Literal
 
 from rich.console import Console
 
 from penstock.api.loading import load_pipeline, parse_parameters
-from penstock.cli.cluster import print_json, timeout_s
-from penstock.cli.collected import fetch_collected, print_collected
-from penstock.cli.display import operator_name
-from penstock.cli.following import Follower
+from penstock.cli.cluster import ClusterOptions, print_json, timeout_s
+from penstock.cli.display import operator_name, print_collected
+from penstock.cli.job_following import JobFollower
 from penstock.client import ClusterClient
-from penstock.client.documents import ENDED, Requested
+from penstock.client.documents import Requested
 from penstock.graph.jobgraph import SINK_VERBS, graph_from_json
 from penstock.graph.logical import LogicalPlan
 from penstock.settings import ClusterSettings, load_settings
 from penstock.submission.application import ApplicationSpec, Prepared, prepare_loaded, restored
 from penstock.submission.cluster_checks import advice
+from penstock.submission.collected import fetch_collected
 from penstock.submission.options import JobOptions, job_settings
 from penstock.submission.remote import find_restore, submit
-
-T = TypeVar("T")
 
 SUCCEEDED = ("FINISHED", "STOPPED")
 
 
-def submit_command(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class SubmitOptions(ClusterOptions):
+    """What `penstock submit` takes for every engine."""
+
+    file: str
+    parallelism: int | None
+    param: list[str]
+    from_savepoint: str | None
+    detach: bool
+    timeout: str
+
+
+@dataclass(frozen=True)
+class SubmitStream(SubmitOptions):
+    """`penstock submit`, to the task managers."""
+
+    allow_non_restored: bool
+    allow_unpublished: bool
+    per_job: bool
+    at_least_once: bool
+    checkpoint_interval: str
+    tolerable_failed_checkpoints: int
+    restart: str
+    state_backend: Literal["fs", "memory"]
+
+
+def submit_command(command: SubmitStream) -> int:
     """Submit the pipeline, and follow it unless told not to; the exit code."""
-    cluster = load_settings(arguments.cluster)
-    parameters = parse_parameters(arguments.param)
-    pipeline = load_pipeline(arguments.file, parameters)
-    prepared = prepare_loaded(pipeline, ApplicationSpec(arguments.file, parameters, _options(arguments)))
+    cluster = load_settings(command.cluster)
+    parameters = parse_parameters(command.param)
+    pipeline = load_pipeline(command.file, parameters)
+    prepared = prepare_loaded(pipeline, ApplicationSpec(command.file, parameters, _options(command)))
     console = Console(stderr=True, highlight=False)
-    for line in advice(pipeline.plan, Path(arguments.file.partition(":")[0])):
+    for line in advice(pipeline.plan, Path(command.file.partition(":")[0])):
         console.print(f"warning: {line}", markup=False, soft_wrap=True)
-    return asyncio.run(_submit(cluster, prepared, pipeline.plan, arguments, console))
+    return asyncio.run(_submit(cluster, prepared, pipeline.plan, command, console))
 
 
-def _options(arguments: argparse.Namespace) -> JobOptions:
+def _options(command: SubmitStream) -> JobOptions:
     return JobOptions(
-        parallelism=arguments.parallelism or 1,
+        parallelism=command.parallelism or 1,
         settings=job_settings(
-            checkpoint_interval=arguments.checkpoint_interval,
-            tolerable_failed_checkpoints=arguments.tolerable_failed_checkpoints,
-            at_least_once=arguments.at_least_once,
-            restart=arguments.restart,
-            state_backend=arguments.state_backend,
-            per_job=arguments.per_job,
+            checkpoint_interval=command.checkpoint_interval,
+            tolerable_failed_checkpoints=command.tolerable_failed_checkpoints,
+            at_least_once=command.at_least_once,
+            restart=command.restart,
+            state_backend=command.state_backend,
+            per_job=command.per_job,
         ),
-        allow_non_restored=arguments.allow_non_restored,
-        allow_unpublished=arguments.allow_unpublished,
+        allow_non_restored=command.allow_non_restored,
+        allow_unpublished=command.allow_unpublished,
     )
 
 
 async def _submit(
-    settings: ClusterSettings, prepared: Prepared, plan: LogicalPlan, arguments: argparse.Namespace, console: Console
+    settings: ClusterSettings, prepared: Prepared, plan: LogicalPlan, command: SubmitStream, console: Console
 ) -> int:
     graph = graph_from_json(prepared.request.graph)
     async with ClusterClient(settings.rest, token=settings.token) as cluster:
-        if arguments.from_savepoint:
-            prepared = restored(prepared, await find_restore(cluster, settings, arguments.from_savepoint))
-        requested = await submit(cluster, prepared, timeout_s(arguments))
-        if arguments.detach:
-            print_requested(requested, arguments)
+        if command.from_savepoint:
+            prepared = restored(prepared, await find_restore(cluster, settings, command.from_savepoint))
+        requested = await submit(cluster, prepared, timeout_s(command.timeout))
+        if command.detach:
+            print_requested(requested, command)
             return 0
-        follower = Follower(cluster, requested.job, console)
+        follower = JobFollower(cluster, requested.job, console)
         follower.say(f"{graph.name}: job {requested.job}, parallelism {graph.parallelism}")
         follower.say(*(f"{operator_name(o)}: {o.guarantee}" for o in graph.operators() if o.verb in SINK_VERBS))
-        return await _follow(follower, requested, plan, arguments)
+        return await _follow(follower, requested, plan, command)
 
 
-def print_requested(requested: Requested, arguments: argparse.Namespace) -> None:
+def print_requested(requested: Requested, command: SubmitOptions) -> None:
     """What a script needs of a detached submission."""
-    if arguments.json:
+    if command.json:
         print_json(requested)
     else:
         print(requested.job)
 
 
-async def until_interrupted(work: Coroutine[Any, Any, T]) -> T | None:
-    """What the work comes to; None if a signal to end came first, which cancels it."""
-    working = asyncio.ensure_future(work)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, working.cancel)
-    await asyncio.wait([working])
-    return None if working.cancelled() else working.result()
-
-
-async def _follow(follower: Follower, requested: Requested, plan: LogicalPlan, arguments: argparse.Namespace) -> int:
-    detail = await until_interrupted(follower.follow())
+async def _follow(follower: JobFollower, requested: Requested, plan: LogicalPlan, command: SubmitStream) -> int:
+    detail = await follower.follow()
     if detail is None:
-        short = requested.job[:8]
-        follower.say(
-            f"detached: job {requested.job} goes on; look with penstock status {short}, end it with penstock stop "
-            f"{short} (with a savepoint) or penstock cancel {short}"
-        )
         return 130
-    assert detail.summary.state in ENDED
     await fetch_collected(follower.cluster, requested.job, plan)
     follower.outcome(detail)
     print_collected(plan)
-    if arguments.json:
+    if command.json:
         print_json(detail.summary)
     return 0 if detail.summary.state in SUCCEEDED else 1

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-import httpx
+import httpx2
 import msgspec
 
 from penstock.client.documents import (
@@ -66,7 +66,7 @@ class ClusterClient:
     def __init__(
         self,
         addresses: str | Sequence[str],
-        transport: httpx.AsyncBaseTransport | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
         *,
         token: Secret = _NO_TOKEN,
     ) -> None:
@@ -86,11 +86,11 @@ class ClusterClient:
         for address in self._addresses:
             if not address.startswith(("http://", "https://")):
                 raise UsageError(f"{address!r} is no address of a dispatcher; write http://HOST:PORT")
-        timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
+        timeout = httpx2.Timeout(ANSWER_S, connect=CONNECT_S)
         headers = {"X-Requested-With": "penstock"}
         if token:
             headers["Authorization"] = f"Bearer {token.reveal()}"
-        self._http = httpx.AsyncClient(timeout=timeout, transport=transport, trust_env=False, headers=headers)
+        self._http = httpx2.AsyncClient(timeout=timeout, transport=transport, trust_env=False, headers=headers)
 
     async def __aenter__(self) -> Self:
         return self
@@ -266,16 +266,16 @@ class ClusterClient:
         content: bytes | None = None,
         files: Any = None,
         timeout_s: float = ANSWER_S,
-    ) -> httpx.Response:
+    ) -> httpx2.Response:
         """Ask one dispatcher after the other; the one that answers comes first from then on."""
         problems: list[str] = []
         for address in list(self._addresses):
             try:
                 response = await self._http.request(
                     method, f"{address}/penstock/v1{path}", params=query, content=content, files=files,
-                    timeout=httpx.Timeout(timeout_s, connect=CONNECT_S),
+                    timeout=httpx2.Timeout(timeout_s, connect=CONNECT_S),
                 )  # fmt: skip
-            except httpx.TransportError as error:
+            except httpx2.TransportError as error:
                 problems.append(f"{address}: {_transport_problem(error)}")
                 continue
             if response.status_code in UNAVAILABLE:
@@ -288,22 +288,22 @@ class ClusterClient:
         raise NoAnswerError("; ".join(problems))
 
 
-def _transport_problem(error: httpx.TransportError) -> str:
-    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+def _transport_problem(error: httpx2.TransportError) -> str:
+    if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
         return "no dispatcher answers there; start one with penstock up, or name another with --cluster"
-    if isinstance(error, httpx.TimeoutException):
+    if isinstance(error, httpx2.TimeoutException):
         return "the dispatcher does not answer in time"
     return f"the connection broke ({type(error).__name__}: {error})"
 
 
-def _reason(response: httpx.Response) -> str:
+def _reason(response: httpx2.Response) -> str:
     try:
         return "; ".join(msgspec.json.decode(response.content, type=Problem).errors)
     except (msgspec.DecodeError, msgspec.ValidationError):
         return f"HTTP {response.status_code} {response.reason_phrase}: {response.text[:200]}".rstrip(": ")
 
 
-def _decoded(response: httpx.Response, kind: type[T]) -> T:
+def _decoded(response: httpx2.Response, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(response.content, type=kind)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:

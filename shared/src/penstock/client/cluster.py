@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -20,12 +20,14 @@ from penstock.client.documents import (
     RequestState,
     SavepointSummary,
 )
+from penstock.client.run_documents import RunSummary
 from penstock.errors import ExternalError, PenstockError
 from penstock.protocol.messages import Restore
 from penstock.settings import ClusterSettings, load_settings
 from penstock.times import Duration, duration_us
 
 T = TypeVar("T")
+S = TypeVar("S", JobSummary, RunSummary)
 POLL_S: Final = 0.5
 
 
@@ -151,23 +153,37 @@ async def answered(client: ClusterClient, requested: Requested, what: str, deadl
     if state.state == "refused":
         raise PenstockError(f"{what}: {state.reason}")
     if state.state == "pending":
-        raise ExternalError(
-            f"{what}: not done after {deadline_s:g} s, and not given up: the cluster goes on with it; look with "
-            f"penstock status {requested.job[:8]}"
-        )
+        raise not_done(what, deadline_s, requested.job[:8])
     return state
 
 
-async def _ended(client: ClusterClient, job: str, deadline_s: float) -> JobSummary:
+def not_done(what: str, deadline_s: float, name: str) -> ExternalError:
+    """What was asked of the job or run of that name has not come to its end in time."""
+    return ExternalError(
+        f"{what}: not done after {deadline_s:g} s, and not given up: the cluster goes on with it; look with penstock "
+        f"status {name}"
+    )
+
+
+async def until_ended(look: Callable[[], Awaitable[S]], ended: Container[str], deadline_s: float) -> S:
+    """Look at a job or a run until its state is one of `ended`, or `deadline_s` have passed: then as it is."""
     clock = asyncio.get_running_loop().time
     end_s = clock() + deadline_s
     while True:
-        summary = (await client.job(job)).summary
-        if summary.state in ENDED:
+        summary = await look()
+        if summary.state in ended or clock() >= end_s:
             return summary
-        if clock() >= end_s:
-            raise ExternalError(f"job {job}: still {summary.state.lower()} after {deadline_s:g} s")
         await asyncio.sleep(POLL_S)
+
+
+async def _ended(client: ClusterClient, job: str, deadline_s: float) -> JobSummary:
+    async def look() -> JobSummary:
+        return (await client.job(job)).summary
+
+    summary = await until_ended(look, ENDED, deadline_s)
+    if summary.state not in ENDED:
+        raise ExternalError(f"job {job}: still {summary.state.lower()} after {deadline_s:g} s")
+    return summary
 
 
 def _seconds(timeout: Duration, what: str) -> float:

@@ -26,6 +26,7 @@ from penstock.graph.executiongraph import ExecutionGraph, credits_topic, exchang
 from penstock.graph.jobgraph import JobGraph, graph_from_json
 from penstock.graph.rescaling import scaled
 from penstock.jobmanager.job_cleanup import CleanSinks, JobCleanup
+from penstock.jobmanager.job_inbox import JobInbox
 from penstock.jobmanager.leadership import ControlPorts
 from penstock.ports import NewRecord
 from penstock.protocol.job_observer import JobObserver
@@ -169,7 +170,7 @@ class JobShell:
         self._waiting: Requested | None = None
         """Another parallelism that waits for slots."""
         self._remains = JobCleanup(job, ports, self._store, clean_sinks)
-        self._events: asyncio.Queue[JobEvent] = asyncio.Queue()
+        self._events = JobInbox()
         self._looked = False
         """Whether what workers report was looked at: the master follows from there on."""
         self._asked: dict[str, str] = {}
@@ -178,7 +179,9 @@ class JobShell:
         """The newest that stand in `commands`, those of former leaders too."""
         self._marked_ms = 0
         """When the newest of them was announced; 0 if a former leader did it."""
-        self._retire: asyncio.Queue[int] = asyncio.Queue()
+        self._complete = 0
+        """The newest COMPLETE that was written here: what is older than it may go."""
+        self._completed = asyncio.Event()
         self._master: JobMaster | None = None
         self._writer: JobLogWriter | None = None
 
@@ -217,8 +220,7 @@ class JobShell:
         """
         if not self._looked and isinstance(event, StatusReported | TasksListed):
             return
-        if not isinstance(event, Ticked) or self._events.empty():
-            self._events.put_nowait(event)
+        self._events.put(event)
 
     async def request(self, request: AnyRequest) -> None:
         """A client asks for something; requests that were answered before are known by their id."""
@@ -502,7 +504,8 @@ class JobShell:
                     events.append(RecordStored(record))
                     if isinstance(record, Complete):
                         failpoints.reached(failpoints.AFTER_COMPLETE)
-                        self._retire.put_nowait(record.checkpoint)
+                        self._complete = record.checkpoint
+                        self._completed.set()
                 case StepDown(reason=reason):
                     self._around.stepped_down(reason)
                     await (
@@ -562,9 +565,11 @@ class JobShell:
             await clock.sleep_ms(5)
 
     async def _delete_replaced(self) -> None:
-        """What a newer COMPLETE has replaced, beside everything else."""
+        """What a newer COMPLETE has replaced, beside everything else; the newest counts for all before it."""
         while True:
-            await self._remains.replaced(await self._retire.get(), self.history, self._live_objects)
+            await self._completed.wait()
+            self._completed.clear()
+            await self._remains.replaced(self._complete, self.history, self._live_objects)
 
     def _live_objects(self) -> Collection[str]:
         assert self._master is not None

@@ -11,14 +11,15 @@ import os
 import re
 import secrets
 import shutil
+from collections.abc import Awaitable, Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Final, Literal
 
 from penstock.errors import UsageError
 from penstock.platform.errors import PlatformError
-from penstock.platform.local import DownReport, UpReport
-from penstock.platform.parts import Progress, silent
+from penstock.platform.local import DownReport, LocalPlatform, UpReport
+from penstock.platform.parts import Parts, Progress, silent
 from penstock.platform.plan import Wishes, write_private
 from penstock.settings import load_settings
 
@@ -167,3 +168,34 @@ async def _docker(*arguments: str, deadline_s: float, token: str = "") -> None:
     if process.returncode != 0:
         lines = printed.decode(errors="replace").strip().splitlines()[-20:] or [f"exit code {process.returncode}"]
         raise PlatformError(f"docker {' '.join(arguments)}: " + "\n".join(lines))
+
+
+async def bring_up(
+    folder: Path,
+    named: Way | None,
+    wishes: Wishes,
+    parts: Callable[[], Awaitable[Parts]],
+    progress: Progress = silent,
+    *,
+    here: Path | None = None,
+) -> UpReport:
+    """Start the platform of `folder`, the way that is named, or the one that is possible `here`, the current folder.
+
+    Raises:
+        UsageError: compose was named and is not possible, or the platform of `folder` runs by compose and is not to.
+        PlatformError: something does not start.
+    """
+    here = here or Path.cwd()
+    by_compose = ComposePlatform(folder)
+    if await choose_way(named, here) == "compose":
+        return await by_compose.up(here / COMPOSE_FILE, wishes, progress)
+    if by_compose.exists:
+        raise UsageError(f"{folder} holds a platform that runs by compose; penstock down ends it first")
+    return await LocalPlatform(folder).up(wishes, parts, progress)
+
+
+async def bring_down(folder: Path, *, purge: bool = False, progress: Progress = silent) -> DownReport:
+    """End the platform of `folder`, whichever way it was started."""
+    by_compose = ComposePlatform(folder)
+    platform = by_compose if by_compose.exists else LocalPlatform(folder)
+    return await platform.down(purge=purge, progress=progress)

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterable
 from typing import Final
 
-import httpx
+import httpx2
 
 from penstock.adapters.conditional_put import ROUNDS, WRITERS, check_conditional_put
 from penstock.adapters.s3_blobs import S3Blobs
@@ -86,7 +86,7 @@ async def _conditional(blobs: S3Blobs) -> str:
 
 async def _clock(settings: StoreSettings) -> str:
     trusted = ssl.create_default_context(cafile=settings.ssl_cafile or None)
-    async with httpx.AsyncClient(timeout=10, verify=trusted) as client:
+    async with httpx2.AsyncClient(timeout=10, verify=trusted) as client:
         before = time.time()
         date = (await client.head(settings.endpoint)).headers.get("date")
         after = time.time()

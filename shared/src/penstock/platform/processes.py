@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 from penstock.platform.errors import PlatformError
 
 _PAUSE_S: Final = 0.02
@@ -63,6 +65,7 @@ def await_stopped(process: ProcessId, deadline_s: float = 1.0) -> None:
 
 
 def _threads(pid: int) -> list[Path]:
+    """Of each thread what Linux says of it; psutil knows no states of threads."""
     return list(Path(f"/proc/{pid}/task").glob("*/stat"))
 
 
@@ -150,10 +153,11 @@ def spawn(
 def marked(mark: str) -> list[ProcessId]:
     """All processes that carry this mark or one that begins with it and a slash.
 
-    Only Linux shows the environments of others; elsewhere the list is empty. A program that writes its title over its
-    environment (Redis does) is not seen.
+    Where the system does not show the environment of a process, or a program has written its title over it (Redis does),
+    it is not seen.
     """
-    return [process for process in _all() if _has_mark(process.pid, mark)]
+    seen = (identify(pid) for pid in psutil.pids() if _has_mark(pid, mark))
+    return [process for process in seen if process is not None]
 
 
 def tail(log: Path, lines: int = 20) -> str:
@@ -167,20 +171,12 @@ def tail(log: Path, lines: int = 20) -> str:
     return "\n".join(text.splitlines()[-lines:])
 
 
-def _all() -> list[ProcessId]:
-    if not _PROC.is_dir():
-        return []
-    seen = (identify(int(entry.name)) for entry in _PROC.iterdir() if entry.name.isdecimal())
-    return [process for process in seen if process is not None]
-
-
 def _has_mark(pid: int, mark: str) -> bool:
     try:
-        variables = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
-    except OSError:  # it ended meanwhile, or belongs to somebody else
+        found = psutil.Process(pid).environ().get(MARK_VARIABLE, "")
+    except (psutil.Error, OSError):  # it ended meanwhile, or belongs to somebody else
         return False
-    wanted = f"{MARK_VARIABLE}={mark}".encode()
-    return any(variable == wanted or variable.startswith(wanted + b"/") for variable in variables)
+    return found == mark or found.startswith(f"{mark}/")
 
 
 def _kill(pid: int, number: signal.Signals) -> bool:
@@ -205,9 +201,10 @@ class _Seen:
 
 def _look(pid: int) -> _Seen | None:
     if not _PROC.is_dir():
-        return _look_by_ps(pid)
+        return _look_elsewhere(pid)
     fields = _stat(pid)
-    # Ticks since boot are only unique with the boot they count from.
+    # Not psutil's time of creation: on Linux that moves when the clock is set, and a process that lives would be taken
+    # for gone. Ticks since boot do not; they are only unique with the boot they count from.
     return None if fields is None else _Seen(fields[0], f"{_boot()}:{fields[19]}")
 
 
@@ -226,7 +223,11 @@ def _boot() -> str:
         return ""
 
 
-def _look_by_ps(pid: int) -> _Seen | None:
-    shown = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    state, _, started = shown.stdout.strip().partition(" ")
-    return _Seen(state[0], started.strip()) if state else None
+def _look_elsewhere(pid: int) -> _Seen | None:
+    """Systems other than Linux keep the time at which a process started."""
+    try:
+        process = psutil.Process(pid)
+        state = "Z" if process.status() == psutil.STATUS_ZOMBIE else "R"
+        return _Seen(state, str(process.create_time()))
+    except psutil.Error:
+        return None

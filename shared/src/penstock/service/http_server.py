@@ -14,7 +14,7 @@ import socket
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import structlog
@@ -27,12 +27,13 @@ from starlette.routing import Route
 from penstock import __version__
 from penstock.coordination.control_topics import COMMANDS
 from penstock.errors import ExternalError, PenstockError, UsageError
-from penstock.observability.logs import configure_logging
+from penstock.observability.logs import LogFormat, configure_logging
 from penstock.observability.metrics import Sample, prometheus_text
 from penstock.ports import Blobs, Clock, Log
 from penstock.protocol.messages import LeaderTick, decode_command
 from penstock.service.access import Access, Gate
 from penstock.service.http_limits import MAX_HEAD_BYTES, BoundedConnection, Guarded
+from penstock.service.typed_options import typed_options
 from penstock.settings import ClusterSettings, load_settings
 
 DRAIN_S: Final = 20.0
@@ -69,6 +70,20 @@ def service_parser(name: str, summary: str, default_http: str) -> argparse.Argum
         "--log-level", choices=("debug", "info", "warning", "error"), default="info", help="least severity (info)"
     )
     return parser
+
+
+@dataclass(frozen=True)
+class ServiceOptions:
+    """The options that every service has."""
+
+    service: str
+    cluster: str | None
+    http: str
+    log_format: LogFormat
+    log_level: str
+
+
+Options = TypeVar("Options", bound=ServiceOptions)
 
 
 @dataclass
@@ -217,14 +232,18 @@ def health_app(readiness: Readiness, samples: Callable[[], list[Sample]], others
 
 
 def run_service(
-    arguments: argparse.Namespace, serve: Callable[[ClusterSettings, argparse.Namespace], Coroutine[Any, Any, None]]
+    parser: argparse.ArgumentParser,
+    argv: Sequence[str] | None,
+    kind: type[Options],
+    serve: Callable[[ClusterSettings, Options], Coroutine[Any, Any, None]],
 ) -> int:
-    """Run a service until it is told to end; the exit code."""
-    configure_logging(arguments.log_format, arguments.log_level)
+    """Run a service, with the options that its parser finds in `argv`, until it is told to end; the exit code."""
+    options = typed_options(parser.parse_args(argv), kind)
+    configure_logging(options.log_format, options.log_level)
     try:
-        settings = load_settings(arguments.cluster)
-        _say_start(arguments, settings)
-        return asyncio.run(_until_told(serve(settings, arguments)))
+        settings = load_settings(options.cluster)
+        _say_start(options, settings)
+        return asyncio.run(_until_told(serve(settings, options)))
     except UsageError as error:
         _log.error("cannot start", error=str(error))
         return 2
@@ -233,10 +252,10 @@ def run_service(
         return 1
 
 
-def _say_start(arguments: argparse.Namespace, settings: ClusterSettings) -> None:
+def _say_start(options: ServiceOptions, settings: ClusterSettings) -> None:
     redis = urlsplit(settings.redis.url.reveal())
     _log.info(
-        "starting", service=arguments.service, version=__version__, cluster=settings.name, kafka=settings.kafka.brokers,
+        "starting", service=options.service, version=__version__, cluster=settings.name, kafka=settings.kafka.brokers,
         redis=f"{redis.hostname}:{redis.port or 6379}", store=f"{settings.store.endpoint}/{settings.store.bucket}",
     )  # fmt: skip
 

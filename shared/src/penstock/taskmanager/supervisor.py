@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import psutil
 import structlog
 
 from penstock.coordination.retrying_ports import RetryingLog
@@ -29,6 +30,7 @@ from penstock.coordination.worker_logs import WorkerLogs
 from penstock.ports import Clock, Log
 from penstock.protocol.messages import AnyEvent, Heartbeat, SubtaskId, TaskChanged, TaskStatus
 from penstock.taskmanager.event_appender import append_events
+from penstock.taskmanager.outbox import Outbox
 from penstock.taskmanager.worker import resident_bytes
 from penstock.taskmanager.worker_process import ALIVE, LENGTH, WorkerSpec, decode_batch
 
@@ -62,6 +64,8 @@ class _Child:
         default_factory=dict[tuple[str, str, SubtaskId], TaskStatus]
     )
     killed_for: str = ""
+    held_up: bool = False
+    """Whether what it says waits for room in the outbox: its silence is not its own."""
 
     def note(self, event: AnyEvent) -> None:
         """Follow what the worker says of itself."""
@@ -107,7 +111,7 @@ class Supervisor:
         self._once = once
         self._memory_bytes = memory_mb << 20
         self._children: dict[str, _Child] = {}
-        self._outbox: asyncio.Queue[list[AnyEvent]] = asyncio.Queue()
+        self._outbox = Outbox()
         self._leaving = False
 
     @property
@@ -202,7 +206,7 @@ class Supervisor:
         del self._children[name]
         reason = child.killed_for or _how_it_ended(process.returncode)
         (_log.info if process.returncode == 0 else _log.warning)("worker ended", name=name, reason=reason)
-        self._outbox.put_nowait([Heartbeat(worker=name, slots=0, leaving=reason)])
+        await self._outbox.put([Heartbeat(worker=name, slots=0, leaving=reason)])
         return child
 
     async def _read_events(self, child: _Child, descriptor: int) -> None:
@@ -219,7 +223,9 @@ class Supervisor:
                 for event in events:
                     child.note(event)
                     self.logs.note(child.name, event)
-                self._outbox.put_nowait(events)
+                child.held_up = True
+                await self._outbox.put(events)
+                child.held_up, child.heard_ms = False, self._clock.monotonic_ms()
         except asyncio.IncompleteReadError:
             return
         except msgspec.DecodeError as error:
@@ -234,7 +240,7 @@ class Supervisor:
             now_ms = self._clock.monotonic_ms()
             for child in self._children.values():
                 used = resident_bytes(child.process.pid)
-                silent_ms = now_ms - child.heard_ms
+                silent_ms = 0 if child.held_up else now_ms - child.heard_ms
                 if self._memory_bytes and used > self._memory_bytes:
                     self._kill(
                         child,
@@ -246,7 +252,7 @@ class Supervisor:
                 elif silent_ms > HEARTBEAT_MS and child.looks_alive(now_ms):
                     beat = child.repeated(used)
                     if beat is not None:
-                        self._outbox.put_nowait([beat])
+                        self._outbox.add([beat])
 
     def _kill(self, child: _Child, reason: str) -> None:
         if not child.killed_for:
@@ -257,22 +263,18 @@ class Supervisor:
 
     async def _forward(self) -> None:
         while True:
-            batches = [await self._outbox.get()]
-            while not self._outbox.empty():
-                batches.append(self._outbox.get_nowait())
-            await append_events(self._log, [event for batch in batches for event in batch])
-            for _ in batches:
-                self._outbox.task_done()
+            await append_events(self._log, await self._outbox.take())
+            self._outbox.appended()
 
 
 def activity_of(pid: int, folder: Path) -> tuple[int, int]:
-    """Changes with every sign of life: when a worker touched its file, how much of the processor it has used."""
+    """Changes with every sign of life: when a worker touched its file, how much of the processor it has used, in us."""
     touched = used = 0
     with contextlib.suppress(OSError):
         touched = (folder / ALIVE).stat().st_mtime_ns
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        used = int(fields[11]) + int(fields[12])  # utime and stime, see proc(5)
+    with contextlib.suppress(psutil.Error):
+        times = psutil.Process(pid).cpu_times()
+        used = round((times.user + times.system) * 1_000_000)
     return touched, used
 
 

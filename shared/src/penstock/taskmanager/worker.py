@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Protocol, assert_never
 
 import msgspec
+import psutil
 import structlog
 
 from penstock.coordination.control_topics import COMMANDS
@@ -52,7 +51,6 @@ DEAF_MS = 5_000
 """A read that lasts for so long, where one second was asked for, found no broker."""
 ATTEMPTS_KEPT = 3
 """Of so many attempts of a job are credit reports kept: a new one's may come before it is deployed here."""
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 _log = structlog.get_logger("penstock.worker")
 
@@ -338,8 +336,8 @@ def _runner_of(deploy: Deploy, graph: JobGraph) -> type[TaskLoop]:
 
 
 def resident_bytes(pid: int | None = None) -> int:
-    """Resident memory of a process (of this one) as Linux tells it; 0 where it does not."""
+    """Resident memory of a process (of this one); 0 if it is gone."""
     try:
-        return int(Path(f"/proc/{pid or 'self'}/statm").read_text().split()[1]) * _PAGE_BYTES
-    except (OSError, IndexError):
+        return psutil.Process(pid).memory_info().rss
+    except psutil.Error:
         return 0

@@ -57,7 +57,8 @@ class PartitionState:
 def current_boot() -> bytes:
     """16 bytes that change when the machine boots; zeros where the system (not Linux) does not say.
 
-    Without it a log that lost unsynced records in a power loss is reported as corrupt instead of being cut.
+    Without it a log that lost unsynced records in a power loss is reported as corrupt instead of being cut. The time of
+    the boot would not do: it moves when the clock is set.
     """
     try:
         return bytes.fromhex(Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", ""))

@@ -10,12 +10,13 @@ import base64
 import json
 import struct
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import ExternalError, PipelineError
+
+if TYPE_CHECKING:
+    import httpx2
 
 MAGIC: Final = 0
 PREFIX: Final = struct.Struct(">bI")
@@ -131,20 +132,23 @@ class SchemaRegistry:
             _pause(_PAUSE_S)
 
     def _ask_once(self, path: str, schema: Any) -> Any:
+        import httpx2  # a pipeline file that names no registry need not load it
+
         address = f"{self._address}{path}"
-        body = None if schema is None else json.dumps({"schema": json.dumps(schema)}).encode()
-        request = urllib.request.Request(address, body, self._headers)  # a body makes it a POST
+        method, body = ("GET", None) if schema is None else ("POST", {"schema": json.dumps(schema)})
         try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-                return json.loads(answer.read())
-        except urllib.error.HTTPError as error:
-            with error:
-                reason = _reason(error)
-            if error.code >= _SERVERS_FAULT or error.code == _TOO_MANY:
-                raise ExternalError(f"schema registry: {address}: {reason}; check that it runs") from error
-            raise _RefusedError(error.code, reason) from error
-        except (OSError, ValueError) as error:
-            raise ExternalError(f"schema registry: {address}: {error}; check that it runs, and registry=") from error
+            answer = httpx2.request(
+                method, address, json=body, headers=self._headers, timeout=_TIMEOUT_S, follow_redirects=True
+            )
+            if answer.is_success:
+                return answer.json()
+        except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
+            what = str(error) or type(error).__name__
+            raise ExternalError(f"schema registry: {address}: {what}; check that it runs, and registry=") from error
+        code, reason = answer.status_code, _reason(answer)
+        if code >= _SERVERS_FAULT or code == _TOO_MANY:
+            raise ExternalError(f"schema registry: {address}: {reason}; check that it runs")
+        raise _RefusedError(code, reason)
 
 
 class _RefusedError(Exception):
@@ -155,12 +159,12 @@ class _RefusedError(Exception):
         self.code = code
 
 
-def _reason(error: urllib.error.HTTPError) -> str:
+def _reason(answer: httpx2.Response) -> str:
     """Its own words, if it has any."""
     try:
-        return f"{json.loads(error.read())['message']} ({error.code})"
-    except (OSError, ValueError, KeyError, TypeError):
-        return f"{error.reason} ({error.code})"
+        return f"{answer.json()['message']} ({answer.status_code})"
+    except (ValueError, KeyError, TypeError):
+        return f"{answer.reason_phrase} ({answer.status_code})"
 
 
 def _quoted(subject: str) -> str:

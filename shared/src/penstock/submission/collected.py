@@ -1,11 +1,9 @@
-"""What sinks that gather rows in memory hold at the end of a job: brought here if need be, and printed."""
+"""What the workers of a job gathered in memory, brought to the sinks of this process."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from penstock.connectors import collecting
 from penstock.connectors.base import WriteContext
@@ -24,7 +22,7 @@ async def fetch_collected(cluster: ClusterClient, job: str, plan: LogicalPlan) -
         PenstockError: it cannot be had.
     """
     writers = {
-        name: sink.open(schema, WriteContext(name, 0, "", 0, lambda: 0)) for name, sink, schema in _collecting(plan)
+        name: sink.open(schema, WriteContext(name, 0, "", 0, lambda: 0)) for name, sink, schema in gathering_sinks(plan)
     }
     if not writers:
         return
@@ -34,15 +32,8 @@ async def fetch_collected(cluster: ClusterClient, job: str, plan: LogicalPlan) -
             writers[part.operator].commit(part.committable)
 
 
-def print_collected(plan: LogicalPlan) -> None:
-    """Every row as a line of JSON on standard output, sink after sink."""
-    for _, sink, _ in _collecting(plan):
-        for row in sink.rows:
-            print(msgspec.json.encode(row).decode())
-
-
-def _collecting(plan: LogicalPlan) -> Iterator[tuple[str, collecting.Sink, Schema]]:
-    """(operator id, sink, schema) of every such sink."""
+def gathering_sinks(plan: LogicalPlan) -> Iterator[tuple[str, collecting.Sink, Schema]]:
+    """(operator id, sink, schema) of every sink that gathers rows in memory."""
     for node in plan:
         if isinstance(node.operation, Write) and isinstance(node.operation.sink, collecting.Sink):
             yield node.operator_id, node.operation.sink, node.schema

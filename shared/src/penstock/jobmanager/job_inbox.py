@@ -1,0 +1,80 @@
+"""What waits to be handled by a job's shell: bounded, however long the shell waits for the store or the brokers.
+
+Back-pressure would hold up the reader of `events`, and with it all other jobs and the judgement about who lives. So what
+says only the same as a waiting event is not queued. What is left is finite while nothing is decided: a subtask goes
+through few states, and acknowledges only checkpoints whose markers stand in `commands`; a worker dies once; a request
+waits for the store before it comes here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from penstock.protocol.jobevents import JobEvent, SlotsOffered, StatusReported, TasksListed, Ticked
+from penstock.protocol.messages import SubtaskId
+
+_Said = tuple[str, ...] | frozenset[SubtaskId]
+
+
+class JobInbox:
+    """Events in the order in which they happened."""
+
+    def __init__(self) -> None:
+        self._events: Final[deque[JobEvent]] = deque()
+        self._said: Final[dict[SubtaskId | str, _Said]] = {}
+        """What the newest waiting report says: of each subtask, and of each worker's list of subtasks."""
+        self._offered: SlotsOffered | None = None
+        """The newest offer; it takes the place of one that waits."""
+        self._some = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def put(self, event: JobEvent) -> None:
+        """Add an event, unless what waits says the same."""
+        match event:
+            case Ticked() if self._events:
+                return
+            case SlotsOffered():
+                waits, self._offered = self._offered is not None, event
+                if waits:
+                    return
+            case StatusReported() | TasksListed():
+                about, said = _about(event)
+                if self._said.get(about) == said:
+                    return
+                self._said[about] = said
+                if isinstance(event, StatusReported):  # a list that comes behind it says more than one before it
+                    self._said.pop(event.worker, None)
+            case _:
+                pass
+        self._events.append(event)
+        self._some.set()
+
+    async def get(self) -> JobEvent:
+        """The oldest event, once there is one."""
+        while not self._events:
+            self._some.clear()
+            await self._some.wait()
+        event = self._events.popleft()
+        match event:
+            case SlotsOffered():
+                assert self._offered is not None
+                event, self._offered = self._offered, None
+            case StatusReported() | TasksListed():
+                about, said = _about(event)
+                if self._said.get(about) == said:
+                    del self._said[about]
+            case _:
+                pass
+        return event
+
+
+def _about(event: StatusReported | TasksListed) -> tuple[SubtaskId | str, _Said]:
+    """Whom it is about, and what it says that the master decides by; counters are for people, and come again."""
+    if isinstance(event, TasksListed):
+        return event.worker, event.subtasks
+    status = event.status
+    return status.subtask, (event.worker, status.attempt, status.state, str(status.published), status.error)

@@ -1,0 +1,157 @@
+"""A run whose driver is this process: its session, a thread to compute in, and what Ctrl-C means meanwhile.
+
+What to say about it is left to the `RunWatch` of whoever started it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from penstock.api.loading import load_pipeline
+from penstock.api.pipeline import DeclaredPipeline
+from penstock.connectors.kafka.default_cluster import use_cluster
+from penstock.errors import PenstockError
+from penstock.graph.jobgraph import JobVertex
+from penstock.settings import FILE_VARIABLE, ClusterSettings, load_settings
+from penstock.spark.engine import RunOptions, SparkResult, SparkRun, check_options, spark_graph
+from penstock.spark.session import PLANNED_PARALLELISM, SparkSettings, is_remote, open_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_POLL_S: Final = 0.3
+
+
+@dataclass(frozen=True)
+class LocalRun:
+    """A run as somebody wants it."""
+
+    target: str
+    """`file.py` or `file.py:name`."""
+    parameters: dict[str, str]
+    spark: SparkSettings
+    options: RunOptions
+    parallelism: int | None = None
+    run: str | None = None
+    folder: Path | None = None
+    """Where the manifests of the pipeline's runs are, if not in their usual place."""
+
+
+class RunWatch:
+    """Is told what becomes of a run; this one passes lines on to standard error, and keeps the rest to itself."""
+
+    def say(self, line: str) -> None:
+        """Something that the user should know."""
+        sys.stderr.write(f"{line}\n")
+
+    def warn(self, text: str) -> None:
+        """Something that the user should think about."""
+        self.say(f"warning: {text}")
+
+    def began(self, run: SparkRun, session: SparkSession, master: str) -> None:
+        """The session is open."""
+
+    def entered(self, vertex: JobVertex) -> None:
+        """A job of Spark begins that computes everything up to this vertex."""
+
+    @contextmanager
+    def computing(self) -> Generator[None]:
+        """Surrounds the time in which Spark is at work."""
+        yield
+
+    def interrupted(self, run: SparkRun) -> None:
+        """Ctrl-C came before the run was decided."""
+
+    def finished(self, run: SparkRun, result: SparkResult, seconds: float) -> None:
+        """Everything of the run is visible."""
+
+
+def choose_cluster(file: str | Path | None) -> ClusterSettings:
+    """Make the cluster of a settings file the one that sources, sinks and archives mean, in the processes of Spark too;
+    without a file, they find it themselves."""
+    settings = load_settings(file)
+    if file is not None:
+        os.environ[FILE_VARIABLE] = str(Path(file).absolute())
+        use_cluster(settings.kafka, settings.name)
+    return settings
+
+
+def execute(wanted: LocalRun, watch: RunWatch, pipeline: DeclaredPipeline | None = None) -> SparkResult | None:
+    """Do it; None if Ctrl-C came before there was a result. `pipeline` is that of the target, if it is loaded already.
+
+    Raises:
+        PenstockError: it cannot be run so, or failed.
+    """
+    pipeline = pipeline or load_pipeline(wanted.target, wanted.parameters)
+    # What can be refused is refused before a JVM is started.
+    until_now = wanted.options.target is not None
+    graph = spark_graph(pipeline.plan, wanted.parallelism or PLANNED_PARALLELISM, until_now=until_now)
+    check_options(graph, pipeline.plan, wanted.options)
+    session = open_session(pipeline.name, wanted.spark)
+    try:
+        return _watched(session, _run_of(session, pipeline, wanted, watch), wanted, watch)
+    finally:
+        session.stop()
+
+
+def _run_of(session: SparkSession, pipeline: DeclaredPipeline, wanted: LocalRun, watch: RunWatch) -> SparkRun:
+    return SparkRun(
+        session,
+        pipeline,
+        wanted.target,
+        wanted.parameters,
+        parallelism=wanted.parallelism,
+        run=wanted.run,
+        folder=wanted.folder,
+        entered=watch.entered,
+        options=wanted.options,
+    )
+
+
+def _watched(session: SparkSession, run: SparkRun, wanted: LocalRun, watch: RunWatch) -> SparkResult | None:
+    watch.began(run, session, wanted.spark.remote or str(session.sparkContext.master))
+    started = time.monotonic()
+    with watch.computing():
+        result = _execute(session, run)
+    if result is None:
+        watch.interrupted(run)
+    else:
+        watch.finished(run, result, time.monotonic() - started)
+    return result
+
+
+def _execute(session: SparkSession, run: SparkRun) -> SparkResult | None:
+    """The result, or None if Ctrl-C came before there was one.
+
+    The run has a thread of its own: what PySpark does when Ctrl-C comes (it cancels all jobs) must not come in between
+    when this thread talks to the JVM.
+    """
+    with ThreadPoolExecutor(1, "spark-run") as thread:
+        running = thread.submit(run.execute)
+        try:
+            return running.result()
+        except KeyboardInterrupt:
+            return _interrupt(session, running)
+
+
+def _interrupt(session: SparkSession, running: Future[SparkResult]) -> SparkResult | None:
+    """Cancel whatever Spark is at, and what it may begin meanwhile, until the run is over."""
+    while True:
+        if is_remote(session):
+            session.interruptAll()
+        else:
+            session.sparkContext.cancelAllJobs()
+        try:
+            return running.result(timeout=_POLL_S)
+        except TimeoutError:
+            continue
+        except PenstockError:
+            return None

@@ -1,0 +1,73 @@
+"""What a task manager still has to say to the leader: bounded, however long the brokers are away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.protocol.messages import AnyEvent, Heartbeat
+
+LIMIT: Final = 20_000
+"""So many events may wait; then those who have more to say wait, and with them what they read from."""
+
+
+class Outbox:
+    """Events in the order in which they were said, but for heartbeats that a newer one of the worker makes worthless: one
+    says everything about its worker, so a day without brokers leaves one of each."""
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        """`limit` is exceeded by no more than one batch."""
+        self._limit = limit
+        self._next = 0
+        self._waiting: dict[int, AnyEvent] = {}
+        """By the order of their coming."""
+        self._beats: dict[str, int] = {}
+        """Worker to its heartbeat among them."""
+        self._some = asyncio.Event()
+        self._room = asyncio.Event()
+        self._nothing = asyncio.Event()
+        self._nothing.set()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, events: Sequence[AnyEvent]) -> None:
+        """Say something at once; for heartbeats of workers that live, of which there are few."""
+        for event in events:
+            if isinstance(event, Heartbeat):
+                former = self._beats.pop(event.worker, None)
+                if former is not None:
+                    del self._waiting[former]
+                self._beats[event.worker] = self._next
+            self._waiting[self._next] = event
+            self._next += 1
+        self._nothing.clear()
+        self._some.set()
+
+    async def put(self, events: Sequence[AnyEvent]) -> None:
+        """Say something, once there is room."""
+        while len(self._waiting) >= self._limit:
+            self._room.clear()
+            await self._room.wait()
+        self.add(events)
+
+    async def take(self) -> list[AnyEvent]:
+        """All that waits, once there is something; `appended` is to follow."""
+        while not self._waiting:
+            self._some.clear()
+            await self._some.wait()
+        taken = list(self._waiting.values())
+        self._waiting.clear()
+        self._beats.clear()
+        self._room.set()
+        return taken
+
+    def appended(self) -> None:
+        """What was taken stands in the log."""
+        if not self._waiting:
+            self._nothing.set()
+
+    async def join(self) -> None:
+        """Until everything stands in the log."""
+        await self._nothing.wait()

@@ -1,0 +1,110 @@
+"""Every command and every service has a dataclass with exactly the options of its parser, of the types that it gives."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.cli.commands import COMMON, ByEngine, Command
+from penstock.cli.main import _parser, main
+from penstock.cli.services import SERVICES
+from penstock.service.typed_options import option_names, typed_options
+
+
+def parsers() -> dict[str, argparse.ArgumentParser]:
+    """The parser of each command but those of the services, whose packages have them."""
+    (commands,) = (action for action in _parser()._actions if isinstance(action, argparse._SubParsersAction))
+    return {name: parser for name, parser in commands.choices.items() if name not in SERVICES}
+
+
+def options_of(parser: argparse.ArgumentParser) -> set[str]:
+    return {action.dest for action in parser._actions} - COMMON
+
+
+def written(parser: argparse.ArgumentParser, *, every: bool) -> list[str]:
+    """A command line that gives every option, or only what must be given; of options that exclude each other one."""
+    words: list[str] = []
+    taken = {action.dest for group in parser._mutually_exclusive_groups for action in group._group_actions[1:]}
+    for action in parser._actions:
+        if action.dest == "help" or action.dest in taken:
+            continue
+        if action.option_strings and (every or action.required):
+            words.append(action.option_strings[0])
+        if (every or action.required) and action.nargs != 0:
+            words.append(next(iter(action.choices)) if action.choices else "1")
+    return words
+
+
+@pytest.mark.parametrize("name", sorted(parsers()))
+def test_a_command_has_the_options_of_its_parser(name: str) -> None:
+    """None more, none less; those that only one engine has are fields of that engine's command alone."""
+    parser = parsers()[name]
+    command = parser.get_default("command")
+    if isinstance(command, ByEngine):
+        names = set[str]().union(*(one.names() for one in command.engines.values())) | {"engine"}
+        assert set(command.engines) == set(next(a for a in parser._actions if a.dest == "engine").choices or ())
+    else:
+        assert isinstance(command, Command)
+        names = command.names()
+    assert names - COMMON == options_of(parser)
+
+
+@pytest.mark.parametrize("name", sorted(parsers()))
+@pytest.mark.parametrize("every", [False, True])
+def test_what_a_parser_gives_is_of_the_declared_types(name: str, every: bool) -> None:
+    """With everything given, and with nothing but what must be."""
+    parser = parsers()[name]
+    command = parser.get_default("command")
+    arguments = parser.parse_args(written(parser, every=every))
+    for one in command.engines.values() if isinstance(command, ByEngine) else [command]:
+        options = typed_options(arguments, one.options())
+        assert {field: getattr(options, field) for field in one.names()} == {
+            field: getattr(arguments, field) for field in one.names()
+        }
+
+
+@pytest.mark.parametrize("service", sorted(SERVICES))
+@pytest.mark.parametrize("every", [False, True])
+def test_a_service_has_the_options_of_its_parser(service: str, every: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same of `penstock coordinator` and the others."""
+    module = import_module(f"penstock_{service}.__main__")
+    caught: list[tuple[argparse.ArgumentParser, type[Any]]] = []
+    monkeypatch.setattr(module, "run_service", lambda parser, _, kind, __: caught.append((parser, kind)))
+    module.main([])
+    ((parser, kind),) = caught
+    assert option_names(kind) - COMMON == options_of(parser) | {"service"}
+    assert typed_options(parser.parse_args(written(parser, every=every)), kind)
+
+
+def test_an_option_of_another_type_is_no_command() -> None:
+    """What a function would misread is not handed to it."""
+
+    @dataclass(frozen=True)
+    class Lines:
+        lines: int
+
+    with pytest.raises(msgspec.ValidationError, match="Expected `int`, got `str`"):
+        typed_options(argparse.Namespace(lines="1"), Lines)
+
+
+def refused() -> Iterator[tuple[list[str], str]]:
+    """Command lines, and what is said of them."""
+    yield ["submit", "x.py", "--run-id", "x", "--native", "off"], "--engine penstock has no --run-id, --native"
+    yield ["submit", "x.py", "--engine", "spark", "--per-job"], "--engine spark has no --per-job"
+    yield ["run", "x.py", "--conf", "a=b"], "only --engine spark has --conf"
+    yield ["plan", "x.py", "--engine", "spark", "--at-least-once"], "--engine spark has no --at-least-once: a batch run"
+
+
+@pytest.mark.parametrize(("words", "message"), list(refused()))
+def test_options_of_another_engine_are_refused_by_name(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before the file is looked at."""
+    assert main(words) == 2
+    assert message in capsys.readouterr().err
