@@ -17,7 +17,7 @@ from public_api import public
 
 import penstock
 from penstock import Accumulator, KeyedProcess, OutputTag, Pipeline, PipelineError, Process, col, tumbling
-from penstock.arguments import _hint, _parts, checked, fits
+from penstock.arguments import _hint, _parts, checked, fits, hints_of
 from penstock.connectors import collecting, iterables
 from penstock.errors import PenstockError
 from penstock.expressions.nodes import Value
