@@ -19,13 +19,16 @@ if TYPE_CHECKING:
         Accumulator,
         Expr,
         aggregate,
+        arctan2,
         coalesce,
         col,
+        concat_list,
         concat_str,
         count,
         lit,
         max_horizontal,
         min_horizontal,
+        struct,
         when,
     )
     from penstock.pipeline import Pipeline
@@ -57,8 +60,8 @@ _HOMES = {
     "penstock.connectors.watermarks": ("periodic", "punctuated"),
     "penstock.errors": ("PenstockError", "PipelineError"),
     "penstock.expressions": (
-        "Accumulator", "Expr", "aggregate", "coalesce", "col", "concat_str", "count", "lit",
-        "max_horizontal", "min_horizontal", "when",
+        "Accumulator", "Expr", "aggregate", "arctan2", "coalesce", "col", "concat_list", "concat_str", "count", "lit",
+        "max_horizontal", "min_horizontal", "struct", "when",
     ),
 }  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -86,8 +89,10 @@ __all__ = [
     "ValueState",
     "WindowedStream",
     "aggregate",
+    "arctan2",
     "coalesce",
     "col",
+    "concat_list",
     "concat_str",
     "count",
     "lit",
@@ -98,6 +103,7 @@ __all__ = [
     "punctuated",
     "session",
     "sliding",
+    "struct",
     "tumbling",
     "when",
 ]

@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Any
 from penstock.expressions.accumulators import Accumulator
 from penstock.expressions.constructors import (
     aggregate,
+    arctan2,
     coalesce,
     col,
+    concat_list,
     concat_str,
     count,
     lit,
     max_horizontal,
     min_horizontal,
+    struct,
     when,
 )
 from penstock.expressions.queries import (
@@ -44,10 +47,12 @@ __all__ = [
     "Operand",
     "aggregate",
     "aggregate_field",
+    "arctan2",
     "check_predicate",
     "coalesce",
     "col",
     "columns_of",
+    "concat_list",
     "concat_str",
     "contains_aggregate",
     "count",
@@ -59,6 +64,7 @@ __all__ = [
     "output_field",
     "output_name",
     "row_field",
+    "struct",
     "to_json",
     "to_polars",
     "when",

@@ -49,6 +49,8 @@ class AggregateFunction:
     spark: Mapping[DataType, str] = field(default_factory=dict[DataType, str])
     """Type of a partial to the Spark expression that merges partials of it, `{}` being the column. Only what tests prove
     equal to streaming (`tests/spark/test_native.py`); rows of other types, and of an aggregate without any, replay."""
+    polars: tuple[str, ...] = ()
+    """Polars' names where they are others."""
 
 
 _ORDERS: Final[tuple[DataType, ...]] = (

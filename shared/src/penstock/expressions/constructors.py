@@ -11,7 +11,9 @@ from typing import Any
 
 from penstock.errors import PipelineError
 from penstock.expressions.accumulators import Accumulator, result_type
-from penstock.expressions.nodes import Aggregate, Call, Case, Column, Node, Option, Value
+from penstock.expressions.functions_building import names_option
+from penstock.expressions.nodes import Aggregate, Call, Case, Column, Node, Option, Value, implied_name
+from penstock.expressions.rendering import render
 from penstock.expressions.surface import Expr, Operand, as_node, literal
 
 
@@ -78,6 +80,49 @@ def min_horizontal(*values: Operand) -> Expr:
 def max_horizontal(*values: Operand) -> Expr:
     """The greatest of a row's values, nulls left out; strings name columns."""
     return _of_columns("max_horizontal", values)
+
+
+def arctan2(y: Operand, x: Operand) -> Expr:
+    """Angle in radians of the point (x, y) from the x axis, -pi to pi; strings name columns.
+
+    Example:
+        >>> evaluate(arctan2("y", "x").degrees().round(3), y=[1.0, 0.0], x=[1.0, -2.0])
+        [45.0, 180.0]
+    """
+    return _of_columns("arctan2", (y, x))
+
+
+def struct(*values: Expr | str, **named: Operand) -> Expr:
+    """A nested row of these values; strings name columns, a field is called as its keyword or else its column.
+
+    Raises:
+        PipelineError: there is no value, or one without a name.
+
+    Example:
+        >>> evaluate(struct("a", twice=col("a") * 2), a=[1, 2])
+        [{'a': 1, 'twice': 2}, {'a': 2, 'twice': 4}]
+    """
+    fields = [Column(value) if isinstance(value, str) else as_node(value, "struct") for value in values]
+    names = [implied_name(node) for node in fields]
+    if None in names:
+        raise PipelineError(f"struct: {render(fields[names.index(None)])} has no name; write struct(name=...)")
+    fields += [_branch_value(value, f"struct: {name}=") for name, value in named.items()]
+    if not fields:
+        raise PipelineError("struct: give at least one column")
+    together = (*(str(name) for name in names), *named)
+    return Expr(Call("struct", tuple(fields), (("names", names_option(together)),)))
+
+
+def concat_list(*values: Operand) -> Expr:
+    """A list of these values, or of all elements if they are lists; strings name columns.
+
+    Example:
+        >>> evaluate(concat_list("a", "b", 0), a=[1, 2], b=[None, 5])
+        [[1, None, 0], [2, 5, 0]]
+        >>> evaluate(concat_list("a", "b"), a=[[1], []], b=[[2], [5]])
+        [[1, 2], [5]]
+    """
+    return _of_columns("concat_list", values)
 
 
 def concat_str(*values: Expr | str, separator: str = "", ignore_nulls: bool = False) -> Expr:

@@ -159,5 +159,5 @@ ROWS: Final = (
              "A field of a nested row.", ("struct_extract",)),
     Function("hash", "x.hash()", _hash_rule, _hash,
              "A stable 64-bit hash as int64: MurmurHash64A of the key encoding that also places keys (see protocol). "
-             "Never null: null has a hash too."),
+             "Never null: null has a hash too.", polars_lacks=True),
 )  # fmt: skip

@@ -7,19 +7,32 @@ Namespaces (`.str`, `.dt`, ...) stand in `penstock.expressions.namespaces`, free
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from penstock.errors import PipelineError
-from penstock.expressions.namespaces import DateTimeNamespace, ListNamespace, StringNamespace, StructNamespace
+from penstock.expressions.namespaces import (
+    BinaryNamespace,
+    DateTimeNamespace,
+    JsonNamespace,
+    ListNamespace,
+    StringNamespace,
+    StructNamespace,
+    as_kind,
+    unknown,
+)
 from penstock.expressions.nodes import Aggregate, Alias, Call, Cast, Literal, Node, Option, Value
 from penstock.expressions.rendering import render
-from penstock.types import DataType, ListType, Scalar, StructType, of_python
+from penstock.types import DataType
 
 _Text = str
 """`str` within the class body of `Expr` is the namespace of text functions."""
+
+
+class _NoDefault:
+    """Stands for a default that was not given, because None is one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -39,6 +52,11 @@ class Expr:
             f"{self} has no truth value before rows flow: use & | ~ instead of and, or, not, with comparisons in "
             "parentheses, and .is_between() or .is_in() instead of chained comparisons and `in`"
         )
+
+    if not TYPE_CHECKING:  # an editor shall know that there is no such method
+
+        def __getattr__(self, name):
+            raise unknown(name, f"{self}.{name}")
 
     def __iter__(self) -> NoReturn:
         raise PipelineError(f"{self} is one column and cannot be iterated over")
@@ -138,6 +156,18 @@ class Expr:
     def __invert__(self) -> Expr:
         return self._call("not")
 
+    def __lshift__(self, other: Operand) -> Expr:
+        return _binary("shift_left", self, other)
+
+    def __rlshift__(self, other: Operand) -> Expr:
+        return _binary("shift_left", other, self)
+
+    def __rshift__(self, other: Operand) -> Expr:
+        return _binary("shift_right", self, other)
+
+    def __rrshift__(self, other: Operand) -> Expr:
+        return _binary("shift_right", other, self)
+
     def is_null(self) -> Expr:
         """Whether the value is missing."""
         return self._call("is_null")
@@ -157,6 +187,62 @@ class Expr:
     def fill_null(self, value: Operand) -> Expr:
         """The value, or `value` where it is null."""
         return self._call("fill_null", value)
+
+    def fill_nan(self, value: Operand) -> Expr:
+        """The float, or `value` where it is NaN; null stays null.
+
+        Example:
+            >>> evaluate(col("x").fill_nan(0.0), x=[1.5, float("nan"), None])
+            [1.5, 0.0, None]
+        """
+        return self._call("fill_nan", value)
+
+    def nullif(self, value: Operand) -> Expr:
+        """The value, or null where it equals `value`.
+
+        Example:
+            >>> evaluate(col("name").nullif(""), name=["ada", "", None])
+            ['ada', None, None]
+        """
+        return self._call("nullif", value)
+
+    def replace(self, mapping: Mapping[Any, Value]) -> Expr:
+        """The value that `mapping` has for it; a value that it has none for stays.
+
+        Null stays null unless None is a key.
+
+        Raises:
+            PipelineError: the mapping is empty, or holds what is no constant.
+
+        Example:
+            >>> evaluate(col("country").replace({"BRD": "DE", "DDR": "DE"}), country=["BRD", "FR", None])
+            ['DE', 'FR', None]
+        """
+        return Expr(Call("replace", (self.node, *self._pairs(mapping, "replace"))))
+
+    def replace_strict(self, mapping: Mapping[Any, Value], *, default: Operand | type[_NoDefault] = _NoDefault) -> Expr:
+        """The value that `mapping` has for it, of the mapping's type, or else `default`.
+
+        Null stays null unless None is a key. Without `default` a value that is not in the mapping fails the job.
+
+        Raises:
+            PipelineError: the mapping is empty, or holds what is no constant.
+
+        Example:
+            >>> evaluate(col("code").replace_strict({1: "new", 2: "paid"}, default="other"), code=[1, 7, None])
+            ['new', 'other', None]
+        """
+        pairs = self._pairs(mapping, "replace_strict")
+        if isinstance(default, type):
+            return Expr(Call("replace_strict", (self.node, *pairs)))
+        return Expr(
+            Call("replace_strict", (self.node, *pairs, as_node(default, "replace_strict")), (("default", True),))
+        )
+
+    def _pairs(self, mapping: Mapping[Any, Value], where: _Text) -> Iterable[Literal]:
+        if not isinstance(mapping, Mapping) or not mapping:
+            raise PipelineError(f'{self}.{where}: need a mapping such as {{"a": "b"}}, got {mapping!r}')
+        return [literal(part, where) for pair in mapping.items() for part in pair]
 
     def is_in(self, values: Iterable[Value]) -> Expr:
         """Whether the value equals one of these constants; null if it is null.
@@ -221,6 +307,105 @@ class Expr:
         """Held within the bounds; None does not bind."""
         return self._call("clip", lower, upper)
 
+    def sin(self) -> Expr:
+        """Sine of an angle in radians.
+
+        Example:
+            >>> evaluate(col("x").radians().sin().round(3), x=[0, 30, 90])
+            [0.0, 0.5, 1.0]
+        """
+        return self._call("sin")
+
+    def cos(self) -> Expr:
+        """Cosine of an angle in radians.
+
+        Example:
+            >>> evaluate(col("x").radians().cos().round(3), x=[0, 60, 180])
+            [1.0, 0.5, -1.0]
+        """
+        return self._call("cos")
+
+    def tan(self) -> Expr:
+        """Tangent of an angle in radians.
+
+        Example:
+            >>> evaluate(col("x").radians().tan().round(3), x=[0, 45])
+            [0.0, 1.0]
+        """
+        return self._call("tan")
+
+    def arcsin(self) -> Expr:
+        """Angle in radians whose sine this is; NaN outside of -1 to 1.
+
+        Example:
+            >>> evaluate(col("x").arcsin().degrees().round(3), x=[0.5, 2])
+            [30.0, nan]
+        """
+        return self._call("arcsin")
+
+    def arccos(self) -> Expr:
+        """Angle in radians whose cosine this is; NaN outside of -1 to 1.
+
+        Example:
+            >>> evaluate(col("x").arccos().degrees().round(3), x=[0.5, None])
+            [60.0, None]
+        """
+        return self._call("arccos")
+
+    def arctan(self) -> Expr:
+        """Angle in radians whose tangent this is.
+
+        Example:
+            >>> evaluate(col("x").arctan().degrees().round(3), x=[1, -1])
+            [45.0, -45.0]
+        """
+        return self._call("arctan")
+
+    def sinh(self) -> Expr:
+        """Hyperbolic sine.
+
+        Example:
+            >>> evaluate(col("x").sinh().round(3), x=[0, 1])
+            [0.0, 1.175]
+        """
+        return self._call("sinh")
+
+    def cosh(self) -> Expr:
+        """Hyperbolic cosine.
+
+        Example:
+            >>> evaluate(col("x").cosh().round(3), x=[0, 1])
+            [1.0, 1.543]
+        """
+        return self._call("cosh")
+
+    def tanh(self) -> Expr:
+        """Hyperbolic tangent.
+
+        Example:
+            >>> evaluate(col("x").tanh().round(3), x=[0, 1])
+            [0.0, 0.762]
+        """
+        return self._call("tanh")
+
+    def degrees(self) -> Expr:
+        """An angle in radians as degrees.
+
+        Example:
+            >>> evaluate(col("x").degrees().round(1), x=[0.0, 3.14159265])
+            [0.0, 180.0]
+        """
+        return self._call("degrees")
+
+    def radians(self) -> Expr:
+        """An angle in degrees as radians.
+
+        Example:
+            >>> evaluate(col("x").radians().round(4), x=[0, 180])
+            [0.0, 3.1416]
+        """
+        return self._call("radians")
+
     def hash(self) -> Expr:
         """A stable 64-bit hash, the same that places keys; never null."""
         return self._call("hash")
@@ -232,8 +417,7 @@ class Expr:
 
         A value that cannot be converted fails the job, with `strict=False` it becomes null.
         """
-        kind = to if isinstance(to, (Scalar, ListType, StructType)) else of_python(to, f"{self}.cast")[0]
-        return Expr(Cast(self.node, kind, strict))
+        return Expr(Cast(self.node, as_kind(to, f"{self}.cast"), strict))
 
     def alias(self, name: _Text) -> Expr:
         """The same value under another column name."""
@@ -245,6 +429,16 @@ class Expr:
     def str(self) -> StringNamespace:
         """Functions of text."""
         return StringNamespace(self)
+
+    @property
+    def json(self) -> JsonNamespace:
+        """Values read out of JSON text."""
+        return JsonNamespace(self)
+
+    @property
+    def bin(self) -> BinaryNamespace:
+        """Functions of bytes."""
+        return BinaryNamespace(self)
 
     @property
     def dt(self) -> DateTimeNamespace:
