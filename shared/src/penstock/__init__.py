@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         concat_list,
         concat_str,
         count,
+        count_if,
         lit,
         max_horizontal,
         min_horizontal,
@@ -60,8 +61,8 @@ _HOMES = {
     "penstock.connectors.watermarks": ("periodic", "punctuated"),
     "penstock.errors": ("PenstockError", "PipelineError"),
     "penstock.expressions": (
-        "Accumulator", "Expr", "aggregate", "arctan2", "coalesce", "col", "concat_list", "concat_str", "count", "lit",
-        "max_horizontal", "min_horizontal", "struct", "when",
+        "Accumulator", "Expr", "aggregate", "arctan2", "coalesce", "col", "concat_list", "concat_str", "count",
+        "count_if", "lit", "max_horizontal", "min_horizontal", "struct", "when",
     ),
 }  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -95,6 +96,7 @@ __all__ = [
     "concat_list",
     "concat_str",
     "count",
+    "count_if",
     "lit",
     "max_horizontal",
     "min_horizontal",

@@ -12,9 +12,9 @@ from typing import Any
 from penstock.errors import PipelineError
 from penstock.expressions.accumulators import Accumulator, result_type
 from penstock.expressions.functions_building import names_option
-from penstock.expressions.nodes import Aggregate, Call, Case, Column, Node, Option, Value, implied_name
+from penstock.expressions.nodes import Aggregate, Call, Case, Column, Literal, Node, Option, Value, implied_name
 from penstock.expressions.rendering import render
-from penstock.expressions.surface import Expr, Operand, as_node, literal
+from penstock.expressions.surface import Expr, Operand, as_node, condition, filtered, literal
 
 
 def col(name: str) -> Expr:
@@ -137,13 +137,28 @@ def _of_columns(function: str, values: tuple[Operand, ...], **options: Option) -
     return Expr(Call(function, args, tuple((name, value) for name, value in options.items() if value is not None)))
 
 
-def count() -> Expr:
-    """Number of rows of the group."""
-    return Expr(Aggregate("count"))
+def count(*, filter: Expr | None = None) -> Expr:
+    """Number of rows of the group, or of those in which a condition holds.
+
+    Example:
+        >>> evaluate(count(filter=col("x") > 1), x=[1, 2, None, 3])
+        2
+    """
+    return Expr(Aggregate("count")) if filter is None else count_if(filter)
 
 
-def aggregate(accumulator: Accumulator[Any, Any], *values: Expr | str) -> Expr:
-    """A user-defined aggregate over these columns.
+def count_if(holds: Expr) -> Expr:
+    """Number of rows of the group in which a condition holds.
+
+    Example:
+        >>> evaluate(count_if(col("x") > 1), x=[1, 2, None, 3])
+        2
+    """
+    return Expr(Aggregate("count", (filtered(Literal(True), holds, "count_if"),)))
+
+
+def aggregate(accumulator: Accumulator[Any, Any], *values: Expr | str, filter: Expr | None = None) -> Expr:
+    """A user-defined aggregate over these columns, or with `filter` over the rows in which a condition holds.
 
     Raises:
         PipelineError: the accumulator does not declare its types, or no column is given.
@@ -154,4 +169,7 @@ def aggregate(accumulator: Accumulator[Any, Any], *values: Expr | str) -> Expr:
     if not values:
         raise PipelineError(f"aggregate: {type(accumulator).__name__} needs at least one column")
     args = tuple(Column(value) if isinstance(value, str) else value.node for value in values)
-    return Expr(Aggregate("aggregate", args, (), accumulator))
+    if filter is None:
+        return Expr(Aggregate("aggregate", args, (), accumulator))
+    kept = condition(filter, "aggregate")
+    return Expr(Aggregate("aggregate", (*args, kept), (("filter", True),), accumulator))

@@ -29,7 +29,7 @@ PREFIX_FUNCTIONS: Final = frozenset(
 """Functions written `f(a, b)` instead of `a.f(b)`."""
 
 
-KEYWORDS: Final = frozenset({"closed", "ignore_nulls", "literal", "separator", "strict"})
+KEYWORDS: Final = frozenset({"closed", "ddof", "ignore_nulls", "literal", "separator", "strict"})
 """Settings written with their name; others are known by their place."""
 
 
@@ -125,12 +125,14 @@ def _render_case(node: Case) -> str:
 
 def _render_aggregate(node: Aggregate) -> str:
     args = [_render(arg)[0] for arg in node.args]
+    if dict(node.options).get("filter"):
+        args[-1] = f"filter={args[-1]}"
     if node.function == "aggregate":
         return f"aggregate({', '.join([type(node.accumulator).__name__ + '()', *args])})"
     if not args:
         return f"{node.function}()"
-    settings = ", ".join(_value(value) for _, value in node.options)
-    return f"{_receiver(node.args[0])}.{node.function}({settings})"
+    settings = [_setting(name, value) for name, value in node.options if name != "filter"]
+    return f"{_receiver(node.args[0])}.{node.function}({', '.join([*args[1:], *settings])})"
 
 
 def _receiver(node: Node) -> str:

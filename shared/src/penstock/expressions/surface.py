@@ -23,7 +23,7 @@ from penstock.expressions.namespaces import (
     as_kind,
     unknown,
 )
-from penstock.expressions.nodes import Aggregate, Alias, Call, Cast, Literal, Node, Option, Value
+from penstock.expressions.nodes import Aggregate, Alias, Call, Case, Cast, Column, Literal, Node, Option, Value
 from penstock.expressions.rendering import render
 from penstock.types import DataType
 
@@ -457,49 +457,177 @@ class Expr:
 
     # -- aggregates -----------------------------------------------------------------------------------------------------
 
-    def count(self) -> Expr:
-        """Number of rows of the group where this is not null."""
-        return self._aggregate("count")
+    # `filter` of all of them: the rows that count are those in which this condition holds.
 
-    def sum(self) -> Expr:
-        """Sum over the group; null if all values are null."""
-        return self._aggregate("sum")
+    def count(self, *, filter: Expr | None = None) -> Expr:
+        """Number of rows of the group where this is not null.
 
-    def mean(self) -> Expr:
-        """Mean over the group; null if all values are null."""
-        return self._aggregate("mean")
+        Example:
+            >>> evaluate(col("x").count(filter=col("x") > 1), x=[1, 2, None, 3])
+            2
+        """
+        return self._aggregate("count", filter)
 
-    def min(self) -> Expr:
-        """Least value of the group; null if all values are null."""
-        return self._aggregate("min")
+    def sum(self, *, filter: Expr | None = None) -> Expr:
+        """Sum over the group; null if all values are null.
 
-    def max(self) -> Expr:
-        """Greatest value of the group; null if all values are null."""
-        return self._aggregate("max")
+        Integers whose sum does not fit into 64 bits fail the job; of floats it is exact, rounded once.
 
-    def first(self) -> Expr:
-        """The value of the group's row with the smallest event time, null or not."""
-        return self._aggregate("first")
+        Example:
+            >>> evaluate(col("x").sum(), x=[0.1] * 10)
+            1.0
+            >>> evaluate(col("x").sum(filter=col("ok")), x=[1, 2, 4], ok=[True, None, True])
+            5
+        """
+        return self._aggregate("sum", filter)
 
-    def last(self) -> Expr:
-        """The value of the group's row with the largest event time, null or not."""
-        return self._aggregate("last")
+    def mean(self, *, filter: Expr | None = None) -> Expr:
+        """Mean over the group; null if all values are null.
 
-    def n_unique(self) -> Expr:
-        """Exact number of different values of the group, nulls not counted."""
-        return self._aggregate("n_unique")
+        Example:
+            >>> evaluate(col("x").mean(), x=[1, 2, None])
+            1.5
+        """
+        return self._aggregate("mean", filter)
 
-    def collect(self) -> Expr:
-        """All values of the group as a list ordered by event time, then arrival."""
-        return self._aggregate("collect")
+    def std(self, ddof: int = 1, *, filter: Expr | None = None) -> Expr:
+        """Standard deviation: of a sample, or with `ddof=0` of all there is; null for `ddof` values or fewer.
 
-    def quantile(self, quantile: float) -> Expr:
-        """Exact quantile (0 to 1) of the group, linear between neighbours."""
-        return self._aggregate("quantile", quantile=quantile)
+        Example:
+            >>> evaluate(col("x").std(), x=[1, 3, None])
+            1.4142135623730951
+            >>> evaluate(col("x").std(ddof=0), x=[1, 3, None])
+            1.0
+        """
+        return self._aggregate("std", filter, ddof=ddof)
 
-    def median(self) -> Expr:
-        """The quantile 0.5."""
-        return self.quantile(0.5)
+    def var(self, ddof: int = 1, *, filter: Expr | None = None) -> Expr:
+        """Variance: of a sample, or with `ddof=0` of all there is; null for `ddof` values or fewer.
+
+        Example:
+            >>> evaluate(col("x").var(), x=[1, 3, None])
+            2.0
+        """
+        return self._aggregate("var", filter, ddof=ddof)
+
+    def min(self, *, filter: Expr | None = None) -> Expr:
+        """Least value of the group; null if all values are null.
+
+        Example:
+            >>> evaluate(col("x").min(), x=[3, None, 1])
+            1
+        """
+        return self._aggregate("min", filter)
+
+    def max(self, *, filter: Expr | None = None) -> Expr:
+        """Greatest value of the group; null if all values are null.
+
+        Example:
+            >>> evaluate(col("x").max(filter=col("x") < 3), x=[3, None, 1])
+            1
+        """
+        return self._aggregate("max", filter)
+
+    def max_by(self, by: Expr | _Text, *, filter: Expr | None = None) -> Expr:
+        """The value, null or not, of the group's row in which `by` is greatest; of several the one that arrived first.
+
+        Rows in which `by` is null or NaN are left out. A string names a column.
+
+        Example:
+            >>> evaluate(col("name").max_by("score"), name=["ada", "bob", "cy"], score=[7, 9, None])
+            'bob'
+        """
+        return self._by("max_by", by, filter)
+
+    def min_by(self, by: Expr | _Text, *, filter: Expr | None = None) -> Expr:
+        """The value, null or not, of the group's row in which `by` is least; otherwise as `max_by`.
+
+        Example:
+            >>> evaluate(col("name").min_by("score"), name=["ada", "bob", "cy"], score=[7, 9, None])
+            'ada'
+        """
+        return self._by("min_by", by, filter)
+
+    def any(self, *, filter: Expr | None = None) -> Expr:
+        """Whether this condition holds in one row of the group at least; null counts as false.
+
+        Example:
+            >>> evaluate((col("x") > 2).any(), x=[1, None, 3])
+            True
+        """
+        return self._aggregate("any", filter)
+
+    def all(self, *, filter: Expr | None = None) -> Expr:
+        """Whether this condition holds in every row of the group; null counts as true.
+
+        Example:
+            >>> evaluate((col("x") > 2).all(), x=[3, None, 3])
+            True
+        """
+        return self._aggregate("all", filter)
+
+    def first(self, *, filter: Expr | None = None) -> Expr:
+        """The value of the group's row with the smallest event time, null or not.
+
+        Example:
+            >>> evaluate(col("x").first(filter=col("x") > 1), x=[1, 2, 3])
+            2
+        """
+        return self._of_rows("first", filter)
+
+    def last(self, *, filter: Expr | None = None) -> Expr:
+        """The value of the group's row with the largest event time, null or not.
+
+        Example:
+            >>> evaluate(col("x").last(filter=col("x") < 3), x=[1, 2, 3])
+            2
+        """
+        return self._of_rows("last", filter)
+
+    def n_unique(self, *, filter: Expr | None = None) -> Expr:
+        """Exact number of different values of the group, nulls not counted.
+
+        Example:
+            >>> evaluate(col("x").n_unique(), x=["a", "b", "a", None])
+            2
+        """
+        return self._aggregate("n_unique", filter)
+
+    def collect(self, *, filter: Expr | None = None) -> Expr:
+        """All values of the group as a list ordered by event time, then arrival.
+
+        Example:
+            >>> evaluate(col("x").collect(filter=col("ok")), x=[3, None, 1], ok=[True, True, False])
+            [3, None]
+        """
+        return self._of_rows("collect", filter)
+
+    def collect_distinct(self, *, filter: Expr | None = None) -> Expr:
+        """The different values of the group in ascending order, nulls left out.
+
+        Example:
+            >>> evaluate(col("x").collect_distinct(), x=["b", "a", None, "b"])
+            ['a', 'b']
+        """
+        return self._aggregate("collect_distinct", filter)
+
+    def quantile(self, quantile: float, *, filter: Expr | None = None) -> Expr:
+        """Exact quantile (0 to 1) of the group, linear between neighbours.
+
+        Example:
+            >>> evaluate(col("x").quantile(0.25), x=[1, 2, 3, None])
+            1.5
+        """
+        return self._aggregate("quantile", filter, quantile=quantile)
+
+    def median(self, *, filter: Expr | None = None) -> Expr:
+        """The quantile 0.5.
+
+        Example:
+            >>> evaluate(col("x").median(), x=[1, 2, 4])
+            2.0
+        """
+        return self.quantile(0.5, filter=filter)
 
     # -- building -------------------------------------------------------------------------------------------------------
 
@@ -509,8 +637,35 @@ class Expr:
         settings = tuple((name, value) for name, value in options.items() if value is not None)
         return Expr(Call(function, (self.node, *args), settings))
 
-    def _aggregate(self, function: _Text, **options: Option) -> Expr:
-        return Expr(Aggregate(function, (self.node,), tuple(options.items())))
+    def _aggregate(self, function: _Text, filter: Expr | None, **options: Option) -> Expr:
+        """An aggregate that leaves nulls out: what does not count is made null."""
+        return Expr(Aggregate(function, (filtered(self.node, filter, function),), tuple(options.items())))
+
+    def _of_rows(self, function: _Text, filter: Expr | None) -> Expr:
+        """An aggregate to which null is a value like any other."""
+        if filter is None:
+            return Expr(Aggregate(function, (self.node,)))
+        return Expr(Aggregate(function, (self.node, condition(filter, function)), (("filter", True),)))
+
+    def _by(self, function: _Text, by: Expr | _Text, filter: Expr | None) -> Expr:
+        order = Column(by) if isinstance(by, str) else as_node(by, function)
+        return Expr(Aggregate(function, (self.node, filtered(order, filter, function))))
+
+
+def condition(filter: object, where: str) -> Node:
+    """The node of `filter=` of an aggregate.
+
+    Raises:
+        PipelineError: it is no expression.
+    """
+    if isinstance(filter, Expr):
+        return filter.node
+    raise PipelineError(f"{where}: filter= needs a condition such as col('ok') or col('x') > 1, got {filter!r}")
+
+
+def filtered(node: Node, filter: Expr | None, where: str) -> Node:
+    """The value where the condition holds, null elsewhere."""
+    return node if filter is None else Case(((condition(filter, where), node),))
 
 
 Operand = Expr | Value

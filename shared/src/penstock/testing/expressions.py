@@ -56,4 +56,4 @@ def _aggregated(expr: Expr, frame: pl.DataFrame, schema: Schema) -> Any:
     name = output_name(expr) if has_name(expr) else "result"
     plan = AggregatePlan.build([(name, expr)], schema, "evaluate", event_time=False)
     partials = frame.with_columns(pl.lit(0).alias("__key")).group_by("__key").agg(plan.init_grouped)
-    return partials.select(plan.finish)[name].item() if partials.height else None
+    return partials.select(plan.finish)[name].to_list()[0] if partials.height else None

@@ -19,7 +19,7 @@ from penstock.graph.logical import Node, RunningAggregate, WindowAggregate
 from penstock.state.columns import canonical_keys
 from penstock.types import Field, type_to_json
 
-_ORDERLESS: Final = frozenset({"count", "len", "sum", "mean", "min", "max"})
+_ORDERLESS: Final = frozenset({"count", "len", "sum", "mean", "var", "std", "min", "max", "any", "all"})
 """Aggregates whose result does not depend on the order of rows."""
 _STREAMED_ROWS: Final = 65_536
 """From here on Polars' streaming engine groups two to four times as fast; below, its start-up costs more."""
@@ -69,8 +69,10 @@ class Partials:
     def _grouped(self, frame: pl.DataFrame, by: Sequence[str], how: list[pl.Expr], ordered: bool) -> pl.DataFrame:
         try:
             if self._orderless and not ordered and frame.height >= _STREAMED_ROWS:
-                return frame.lazy().group_by(by).agg(how).collect(engine="streaming")
-            return frame.group_by(by, maintain_order=ordered).agg(how)
+                grouped = frame.lazy().group_by(by).agg(how).collect(engine="streaming")
+            else:
+                grouped = frame.group_by(by, maintain_order=ordered).agg(how)
+            return grouped.with_columns(self.plan.carry) if self.plan.carry else grouped
         except pl.exceptions.PolarsError as error:
             raise UserCodeError(f"{self._where}: the aggregates failed on a batch: {error}") from error
 
@@ -96,14 +98,15 @@ class Partials:
         rows = canonical_keys(rows, self.keys)
         if stored == self.describe():
             return rows
-        if stored != _described(self.plan.former_fields):
+        former = next((former for former in self.plan.formers() if stored == _described(former.fields)), None)
+        if former is None:
             raise IncompatibleStateError(
                 f"operator {operator!r}: the snapshot holds partial aggregates of {_types(stored)}, the pipeline's "
                 f"aggregates need {_types(self.describe())}; restore it with the same aggregates in the same order, or "
                 "give the operator another uid to begin empty"
             )
         beside = [name for name in rows.columns if name not in {column["name"] for column in stored}]
-        return rows.select(*beside, *self.plan.from_former)
+        return rows.select(*beside, *former.to_current)
 
 
 def _described(fields: Sequence[Field]) -> list[dict[str, Any]]:
