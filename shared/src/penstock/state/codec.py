@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import sys
 import types
 import typing
 from datetime import date, datetime, time, timedelta
@@ -35,7 +36,7 @@ class ValueCodec:
     def __init__(self, hint: Any, where: str) -> None:
         self._hint = hint
         self._where = where
-        self._encode = msgspec.msgpack.Encoder().encode
+        self._encode = msgspec.msgpack.Encoder(enc_hook=_plain_part).encode
         self._decode = msgspec.msgpack.Decoder(hint).decode
         self._accepted = _classes(hint)
         self.exact: type | None = self._accepted[0] if self._accepted else None
@@ -71,20 +72,38 @@ class ValueCodec:
         """An independent copy."""
         return value if self.immutable else self.decode(self.encode(value))
 
-    def check(self, value: Any) -> None:
-        """Check a value that is not of class `exact`.
+    def checked(self, value: Any) -> Any:
+        """A value that is not of class `exact`, as it is stored: of numpy's scalars the plain value.
 
         Raises:
             UserCodeError: it is not of the declared type.
         """
         accepted = self._accepted
+        if value.__class__.__module__ == "numpy":
+            value = _plain(value)
         if accepted is None:
-            return
+            return value
         if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
             self._refuse(value)
+        return value
 
     def _refuse(self, value: Any) -> NoReturn:
         raise UserCodeError(f"{self._where} holds {type_name(self._hint)}, but was given {value!r}")
+
+
+def _plain(value: Any) -> Any:
+    """A scalar of numpy as the Python value that it is; anything else unchanged."""
+    numpy = sys.modules["numpy"]
+    return value.item() if isinstance(value, numpy.generic) else value
+
+
+def _plain_part(value: Any) -> Any:
+    """What is not msgspec's own within a value."""
+    if value.__class__.__module__ == "numpy":
+        plain = _plain(value)
+        if plain is not value:
+            return plain
+    raise TypeError(f"objects of type {type(value).__name__} are not supported")
 
 
 def type_name(hint: Any) -> str:

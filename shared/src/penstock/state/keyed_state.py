@@ -98,7 +98,7 @@ class BoundValueState(ValueState[Any], BoundState):
 
     def set(self, value: Any) -> None:
         if value.__class__ is not self._exact:
-            self._codec.check(value)
+            value = self._codec.checked(value)
         self.table.live[self._cursor.key] = value
 
     def clear(self) -> None:
@@ -136,7 +136,7 @@ class BoundExpiringValueState(BoundValueState):
 
     def set(self, value: Any) -> None:
         if value.__class__ is not self._exact:
-            self._codec.check(value)
+            value = self._codec.checked(value)
         self.table.live[self._cursor.key] = (self._binding.now_us() + self._ttl_us, value)
 
     def stored(self, frozen: FrozenTable, now_us: int) -> Iterator[StoredRow]:
@@ -222,7 +222,7 @@ class BoundListState(ListState[Any], BoundState):
 
     def _entry(self, value: Any) -> tuple[int | None, Any]:
         if value.__class__ is not self._codec.exact:
-            self._codec.check(value)
+            value = self._codec.checked(value)
         ttl = self._binding.ttl_us
         return (None if ttl is None else self._binding.now_us() + ttl, value)
 
@@ -309,9 +309,9 @@ class BoundMapState(MapState[Any, Any], BoundState):
 
     def set(self, key: Any, value: Any) -> None:
         if key.__class__ is not self._key_codec.exact:
-            self._key_codec.check(key)
+            key = self._key_codec.checked(key)
         if value.__class__ is not self._codec.exact:
-            self._codec.check(value)
+            value = self._codec.checked(value)
         ttl = self._binding.ttl_us
         entries = self._entries()
         entries[key] = (None if ttl is None else self._binding.now_us() + ttl, value)
