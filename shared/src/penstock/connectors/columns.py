@@ -187,7 +187,7 @@ def _integer(value: Any, kind: Scalar, path: str) -> int:
 
 def _part(value: Any, member: Field, kind: StructType, path: str) -> Any:
     if isinstance(value, Mapping):
-        return cast("Mapping[str, Any]", value).get(member.name)
+        return cast("Mapping[str, Any]", value).get(member.name, member.default)
     try:
         return getattr(value, member.name)
     except AttributeError:
