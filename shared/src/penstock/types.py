@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 ScalarName = Literal[
     "boolean", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-    "float32", "float64", "string", "binary", "date", "timestamp", "duration", "null",
+    "float32", "float64", "string", "binary", "date", "time", "timestamp", "duration", "null",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A type without parts. `timestamp` is UTC in microseconds, `duration` microseconds."""
+    """A type without parts. `timestamp` is UTC in microseconds, `duration` microseconds, `time` the time of a day."""
 
     name: ScalarName
 
@@ -79,6 +79,7 @@ FLOAT64: Final = Scalar("float64")
 STRING: Final = Scalar("string")
 BINARY: Final = Scalar("binary")
 DATE: Final = Scalar("date")
+TIME: Final = Scalar("time")
 TIMESTAMP: Final = Scalar("timestamp")
 DURATION: Final = Scalar("duration")
 NULL: Final = Scalar("null")
@@ -92,7 +93,6 @@ NUMERIC: Final = INTEGERS | FLOATS
 _INSTEAD: Final[dict[Any, str]] = {
     Decimal: "write int for a number of the smallest unit (cents), which is exact, or float",
     dict: "write list[Entry] with a dataclass Entry of key and value, or a dataclass if the keys are known",
-    time: "write timedelta for the time since midnight, or str",
     tuple: "write list[...], or a dataclass if its parts differ",
     set: "write list[...]",
 }
@@ -100,7 +100,7 @@ _UNWRITABLE: Final = re.compile(r'["\\\x00-\x1f]|^\*?$|^\^.*\$$')
 """What msgspec cannot have in the name of a JSON member, and what means several columns to Polars."""
 _OF_PYTHON: Final[dict[Any, Scalar]] = {
     bool: BOOLEAN, int: INT64, float: FLOAT64, str: STRING, bytes: BINARY,
-    datetime: TIMESTAMP, date: DATE, timedelta: DURATION,
+    datetime: TIMESTAMP, date: DATE, time: TIME, timedelta: DURATION,
 }  # fmt: skip
 
 
@@ -278,7 +278,7 @@ def of_python(hint: Any, where: str) -> tuple[DataType, bool]:
         return StructType(_schema_of_class(hint, where).fields), False
     advice = _INSTEAD.get(origin or hint)
     raise PipelineError(
-        f"{where}: {hint!r} is no column type; there are bool, int, float, str, bytes, datetime, date, timedelta, "
+        f"{where}: {hint!r} is no column type; there are bool, int, float, str, bytes, datetime, date, time, timedelta, "
         "list[...] and nested dataclasses" + (f"; {advice}" if advice else "")
     )
 
@@ -373,6 +373,8 @@ def arrow_type(kind: DataType) -> pa.DataType:
             return pa.large_binary()
         case "date":
             return pa.date32()
+        case "time":
+            return pa.time64("ns")
         case "timestamp":
             return pa.timestamp("us", tz="UTC")
         case "duration":
@@ -432,6 +434,8 @@ def of_arrow(kind: pa.DataType, where: str) -> DataType:
         return BINARY
     if pa.types.is_date(kind):
         return DATE
+    if pa.types.is_time(kind):
+        return TIME
     if pa.types.is_duration(kind):
         return DURATION
     simple: dict[Any, Scalar] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -116,7 +116,6 @@ def test_a_default_of_another_type_is_refused(hint: Any, default: Any) -> None:
     [
         (Decimal, "write int for a number of the smallest unit"),
         (dict[str, int], r"write list\[Entry\] with a dataclass Entry of key and value"),
-        (time, "write timedelta for the time since midnight"),
         (tuple[int, int], "or a dataclass if its parts differ"),
     ],
 )

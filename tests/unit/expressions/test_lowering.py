@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 import polars as pl
@@ -43,6 +43,7 @@ from penstock.types import (
     INT32,
     INT64,
     STRING,
+    TIME,
     TIMESTAMP,
     UINT8,
     UINT16,
@@ -69,6 +70,7 @@ VALUES: dict[str, tuple[Any, list[Any]]] = {
     "y": (BINARY, [b"", b"\xff", b"a"]),
     "d": (DATE, [date(2000, 2, 29), date(1, 1, 1), date(9999, 12, 31)]),
     "t": (TIMESTAMP, [NOW, datetime(1900, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)]),
+    "o": (TIME, [time(0), time(23, 59, 59, 999_999), time(12)]),
     "u": (DURATION, [timedelta(microseconds=-1), timedelta(days=3), timedelta(0)]),
     "l": (ListType(INT32), [[1, None], [], [3]]),
     "m": (ListType(STRING), [["a"], [None], []]),
@@ -82,6 +84,7 @@ FRAME = pl.DataFrame(
 )
 
 CONSTANTS = [0, 1, -3, 300, 2**40, 2.5, math.nan, "a", "", b"b", True, None, date(2020, 1, 1), NOW, timedelta(hours=1)]
+CONSTANTS.append(time(12))
 UNARY: list[Callable[[Expr], Expr]] = [
     lambda x: -x, lambda x: ~x, Expr.abs, Expr.round, lambda x: x.round(1), Expr.floor, Expr.ceil, Expr.sign,
     Expr.sqrt, Expr.exp, Expr.log, lambda x: x.log(2), lambda x: x**2, Expr.is_null, Expr.is_not_null, Expr.is_nan,
@@ -98,7 +101,8 @@ UNARY: list[Callable[[Expr], Expr]] = [
     lambda x: x.dt.year(), lambda x: x.dt.quarter(), lambda x: x.dt.month(), lambda x: x.dt.week(),
     lambda x: x.dt.day(), lambda x: x.dt.ordinal_day(), lambda x: x.dt.weekday(), lambda x: x.dt.hour(),
     lambda x: x.dt.minute(), lambda x: x.dt.second(), lambda x: x.dt.millisecond(), lambda x: x.dt.microsecond(),
-    lambda x: x.dt.date(), lambda x: x.dt.truncate("10m"), lambda x: x.dt.truncate("1w"), lambda x: x.dt.epoch("s"),
+    lambda x: x.dt.date(), lambda x: x.dt.time(),
+    lambda x: x.dt.truncate("10m"), lambda x: x.dt.truncate("1w"), lambda x: x.dt.epoch("s"),
     lambda x: x.dt.strftime("%Y"), lambda x: x.dt.total_hours(), lambda x: x.dt.total_minutes(),
     lambda x: x.dt.total_seconds(), lambda x: x.dt.total_milliseconds(), lambda x: x.dt.total_microseconds(),
     lambda x: x.list.len(), lambda x: x.list.get(0), lambda x: x.list.first(), lambda x: x.list.last(),

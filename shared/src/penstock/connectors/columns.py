@@ -7,7 +7,7 @@ are found with their reason and the others stay. Decoders and the iterables sour
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta, tzinfo
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.types import FLOATS, INTEGERS, DataType, Field, ListType, Scalar, Schema, StructType, polars_type
@@ -25,6 +25,7 @@ MAX_MICROS: Final = (datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC) - _
 
 _PYTHON: Final[dict[str, tuple[type, ...]]] = {
     "boolean": (bool,), "string": (str,), "binary": (bytes, bytearray), "duration": (timedelta,), "null": (),
+    "time": (time,),
 }  # fmt: skip
 
 
@@ -70,7 +71,7 @@ class FrameBuilder:
         elif isinstance(kind, Scalar) and kind.name == "duration":
             micros = [None if value is None else value // _MICROSECOND for value in values]
             series = pl.Series(field.name, micros, dtype=pl.Int64).cast(pl.Duration("us"))
-        elif isinstance(kind, Scalar) and kind.name != "date":
+        elif isinstance(kind, Scalar) and kind.name not in ("date", "time"):
             series = pl.Series(field.name, values, dtype=polars_type(kind), strict=True)
         else:
             checked = [self._checked(value, kind, field.name) for value in values]
@@ -134,6 +135,8 @@ class FrameBuilder:
             return value
         if not isinstance(value, _PYTHON[kind.name]):
             raise _wrong(value, kind, path)
+        if isinstance(value, time) and value.tzinfo is not None:
+            raise WrongValueError(f"{path}: the time {value.isoformat()} has an offset; a time of day has none")
         if isinstance(value, timedelta) and not -(2**63) <= value // _MICROSECOND < 2**63:
             raise WrongValueError(f"{path}: the duration {value} does not fit into 64 bits of microseconds")
         if isinstance(value, str):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, time, timedelta
 from typing import Any
 
 import msgspec
@@ -122,5 +122,5 @@ class AccumulatorCalls:
 def _plain(value: Any) -> Any:
     """A result as Polars takes it: nested rows as dicts."""
     if isinstance(value, (list, tuple)) or dataclasses.is_dataclass(value) or isinstance(value, msgspec.Struct):
-        return msgspec.to_builtins(value, builtin_types=(bytes, date, datetime, timedelta))
+        return msgspec.to_builtins(value, builtin_types=(bytes, date, datetime, time, timedelta))
     return value

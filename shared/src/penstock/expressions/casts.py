@@ -14,6 +14,7 @@ from penstock.types import (
     NULL,
     NUMERIC,
     STRING,
+    TIME,
     TIMESTAMP,
     DataType,
     ListType,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 _SINGLE: Final[frozenset[tuple[DataType, DataType]]] = frozenset({
     (STRING, BINARY), (BINARY, STRING),
-    (DATE, STRING), (TIMESTAMP, STRING),
+    (DATE, STRING), (TIMESTAMP, STRING), (TIME, STRING),
     (DATE, TIMESTAMP), (TIMESTAMP, DATE),
     (TIMESTAMP, INT64), (INT64, TIMESTAMP),
     (DURATION, INT64), (INT64, DURATION),
@@ -43,6 +44,7 @@ _SPELLINGS: Final[dict[str, bool]] = {
 }
 """What Flink reads as a boolean, in upper or lower case (its BinaryStringDataUtil)."""
 _RFC_3339: Final = "%Y-%m-%dT%H:%M:%S%.fZ"
+_TIME_OF_DAY: Final = "%H:%M:%S%.f"
 """Without a fraction if it is zero, else with 3 or 6 digits."""
 
 
@@ -79,8 +81,8 @@ def cast_polars(expression: pl.Expr, origin: DataType, to: DataType, *, strict: 
     """The cast in Polars."""
     if origin == to:
         return expression
-    if origin == TIMESTAMP and to == STRING:
-        return expression.dt.strftime(_RFC_3339)
+    if origin in (TIME, TIMESTAMP) and to == STRING:
+        return expression.dt.to_string(_RFC_3339 if origin == TIMESTAMP else _TIME_OF_DAY)
     if origin == STRING and to == BOOLEAN:
         return _boolean_of(expression, strict=strict)
     return expression.cast(polars_type(to), strict=strict)

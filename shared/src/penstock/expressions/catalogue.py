@@ -52,8 +52,8 @@ is null. A constant takes the type of the column beside it if that can hold it; 
 wider one, integers and floats in float64 (up to 16 bits with float32: float32). Timestamps are UTC in microseconds.
 What cannot work is refused when the pipeline is built, before a row flows.
 
-`x.cast(type)` converts; the type is `int`, `float`, `str`, `bool`, `bytes`, `datetime`, `date`, `timedelta` or one of
-`penstock.types`. Floats lose their fraction towards zero (some SQL engines round), timestamps and durations become
+`x.cast(type)` converts; the type is `int`, `float`, `str`, `bool`, `bytes`, `datetime`, `date`, `time`, `timedelta` or
+one of `penstock.types`. Floats lose their fraction towards zero (some SQL engines round), timestamps and durations become
 microseconds and back, timestamps become RFC 3339 text, numbers their shortest text. What cannot be converted fails the
 row (also in a branch of `when` that is not taken), or is null with `strict=False`. Text is a boolean if it is one of
 true, t, yes, y, 1 and false, f, no, n, 0, in upper or lower case, as in Flink.

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.expressions.functions import Function, Lowering, dry_run
 from penstock.expressions.typing_rules import Arguments, Rule, TypeMismatchError, Typing, check, keeps, takes
 from penstock.times import duration_us
-from penstock.types import DATE, DURATION, INT64, STRING, TIMESTAMP, DataType
+from penstock.types import DATE, DURATION, INT64, STRING, TIME, TIMESTAMP, DataType
 
 if TYPE_CHECKING:
     import polars as pl
 
 _DAYS: Final = frozenset({DATE, TIMESTAMP})
 _MOMENTS: Final = frozenset({TIMESTAMP})
+_CLOCKS: Final = frozenset({TIME, TIMESTAMP})
 _DURATIONS: Final = frozenset({DURATION})
 _CALENDAR: Final = re.compile(r"[1-9]\d*(w|mo|q|y)")
 """Lengths that Polars counts in the calendar (weeks from Monday); anything else is a fixed length from the epoch."""
@@ -114,19 +115,21 @@ _CALENDAR_ROWS: Final = (
     _part("dt.day", _DAYS, "Day of the month, 1 to 31.", "day", "dayofmonth"),
     _part("dt.ordinal_day", _DAYS, "Day of the year, 1 to 366.", "dayofyear"),
     _part("dt.weekday", _DAYS, "Day of the week, Monday 1 to Sunday 7 (ISO).", "isodow"),
-    _part("dt.hour", _MOMENTS, "Hour, 0 to 23.", "hour"),
-    _part("dt.minute", _MOMENTS, "Minute, 0 to 59.", "minute"),
-    _part("dt.second", _MOMENTS, "Second, 0 to 59.", "second"),
-    _part("dt.millisecond", _MOMENTS, "Milliseconds within the second, 0 to 999 (some SQL engines add the seconds)."),
-    _part(
-        "dt.microsecond", _MOMENTS, "Microseconds within the second, 0 to 999999 (some SQL engines add the seconds)."
-    ),
+    _part("dt.hour", _CLOCKS, "Hour, 0 to 23.", "hour"),
+    _part("dt.minute", _CLOCKS, "Minute, 0 to 59.", "minute"),
+    _part("dt.second", _CLOCKS, "Second, 0 to 59.", "second"),
+    _part("dt.millisecond", _CLOCKS, "Milliseconds within the second, 0 to 999 (some SQL engines add the seconds)."),
+    _part("dt.microsecond", _CLOCKS, "Microseconds within the second, 0 to 999999 (some SQL engines add the seconds)."),
 )
 
 _MOMENT_ROWS: Final = (
     Function(
-        "dt.date", "x.dt.date()", takes(_MOMENTS, gives=DATE), lambda c: _local(c).dt.date(),
+        "dt.date", "x.dt.date()", _zoned(takes(_MOMENTS, gives=DATE)), lambda c: _local(c).dt.date(),
         "The day in UTC, or in the zone.", ("date",),
+    ),
+    Function(
+        "dt.time", "x.dt.time()", _zoned(takes(_MOMENTS, gives=TIME)), lambda c: _local(c).dt.time(),
+        "The time of day in UTC, or in the zone.", ("time",),
     ),
     Function(
         "dt.truncate", 'x.dt.truncate("10m")', _truncate_rule,

@@ -428,6 +428,17 @@ class ZonedNamespace(_Namespace):
         """
         return self._call("dt.date")
 
+    def time(self) -> Expr:
+        """The time of day.
+
+        Example:
+            >>> evaluate(col("t").dt.in_zone("Asia/Tokyo").time(), t=[datetime(2024, 1, 1, 20, 30, tzinfo=UTC)])
+            [datetime.time(5, 30)]
+            >>> evaluate(col("t").dt.time() < time(9), t=[datetime(2024, 1, 1, 8, 59, tzinfo=UTC)])
+            [True]
+        """
+        return self._call("dt.time")
+
     def truncate(self, every: str | timedelta) -> Expr:
         """The beginning of the interval of this length (`"10m"`, `"1h30m"`, `"1w"` from Monday, `"1mo"`, `"1y"`).
 

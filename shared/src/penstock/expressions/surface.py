@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from penstock.errors import PipelineError
@@ -702,10 +702,16 @@ def literal(value: object, where: str) -> Literal:
             if value.tzinfo is None:
                 raise PipelineError(f"{where}: {value!r} has no time zone; write datetime(..., tzinfo=UTC)")
             return Literal(value.astimezone(UTC).replace(fold=0))
+        case time():
+            if value.tzinfo is not None:
+                raise PipelineError(
+                    f"{where}: {value!r} has an offset, a time of day has none; use .replace(tzinfo=None)"
+                )
+            return Literal(value)
         case date():
             return Literal(value)
         case _:
             raise PipelineError(
                 f"{where}: {value!r} is neither an expression nor a constant; there are bool, int, float, str, bytes, "
-                "datetime, date, timedelta and None"
+                "datetime, date, time, timedelta and None"
             )

@@ -10,7 +10,7 @@ import base64
 import csv
 import io
 from collections.abc import Sequence
-from datetime import date, datetime, timedelta, tzinfo
+from datetime import date, datetime, time, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _QUOTE: Final = 34
 _TRUTH: Final = {"true": True, "false": False}
-_BY_MSGSPEC: Final[dict[str, Any]] = {"timestamp": datetime, "duration": timedelta, "date": date}
+_BY_MSGSPEC: Final[dict[str, Any]] = {"timestamp": datetime, "duration": timedelta, "date": date, "time": time}
 
 
 class CsvDecoder:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta, tzinfo
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
@@ -32,7 +32,8 @@ _PIECE_BYTES: Final = 512 << 10
 """Blocks are decoded in pieces of about this size, so that row objects are columns before they leave the processor's
 caches. The gain is not certain: docs/performance.md has the measurements."""
 _HINTS: Final[dict[str, Any]] = {
-    "boolean": bool, "string": str, "binary": bytes, "date": date, "timestamp": datetime, "duration": timedelta,
+    "boolean": bool, "string": str, "binary": bytes, "date": date, "time": time, "timestamp": datetime,
+    "duration": timedelta,
     "null": None,
 }  # fmt: skip
 
@@ -86,7 +87,7 @@ class JsonDecoder:
 
     Unknown fields are ignored; a missing field has its default, or is null, and bad if it is not nullable; blank lines
     are nothing.
-    Bytes are base64, dates `YYYY-MM-DD`, durations ISO 8601 (`PT1.5S`).
+    Bytes are base64, dates `YYYY-MM-DD`, times of day `HH:MM:SS`, durations ISO 8601 (`PT1.5S`).
 
     Args:
         schema: the columns.
