@@ -80,8 +80,19 @@ class FrameBuilder:
 
     def _micros(self, moment: datetime) -> int:
         if moment.tzinfo is None and self._zone is not None:
-            moment = moment.replace(tzinfo=self._zone)
+            return self._of_clock(moment, self._zone)
         return (moment - _EPOCH) // _MICROSECOND  # a TypeError if it is naive
+
+    def _of_clock(self, clock: datetime, zone: tzinfo) -> int:
+        """The moment at which clocks show this time, of two the first (or by `fold` the second)."""
+        micros = (clock.replace(tzinfo=zone) - _EPOCH) // _MICROSECOND
+        try:
+            shown = (_EPOCH + micros * _MICROSECOND).astimezone(zone).replace(tzinfo=None)
+        except OverflowError:  # at the ends of the calendar, which others check
+            return micros
+        if shown != clock:
+            raise WrongValueError(f"there is no {clock.isoformat()} in {zone}, where clocks skip it")
+        return micros
 
     def _row_by_row(self, columns: Columns) -> tuple[pl.DataFrame, list[tuple[int, str]]]:
         good: list[list[Any]] = [[] for _ in columns]
@@ -150,7 +161,10 @@ class FrameBuilder:
             raise WrongValueError(
                 f"{path}: the timestamp {value.isoformat()} has no time zone; name its zone with timezone= at the source"
             )
-        micros = self._micros(value)
+        try:
+            micros = self._micros(value)
+        except WrongValueError as error:
+            raise WrongValueError(f"{path}: {error}") from None
         if not MIN_MICROS <= micros <= MAX_MICROS:
             raise WrongValueError(f"{path}: the timestamp {value.isoformat()} is not within the years 1 to 9999 of UTC")
         return _EPOCH + micros * _MICROSECOND
