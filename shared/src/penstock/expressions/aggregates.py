@@ -110,7 +110,7 @@ def _formers(
         for _, expr in aggregates:
             builder.finish(expr.node)
         to_current = current.from_former(columns.by_key)
-        if to_current is not None and columns.by_key.keys() != current.by_key.keys():
+        if to_current is not None:
             yield Former(tuple(column.field for column in columns.by_key.values()), to_current)
 
 

@@ -14,6 +14,7 @@ import polars as pl
 from penstock.batches import EVENT_TIME
 from penstock.errors import IncompatibleStateError, PenstockError, UserCodeError
 from penstock.expressions import AggregatePlan, Expr, columns_of
+from penstock.expressions.aggregates import Former
 from penstock.expressions.nodes import Aggregate, walk
 from penstock.graph.logical import Node, RunningAggregate, WindowAggregate
 from penstock.state.columns import canonical_keys
@@ -87,7 +88,8 @@ class Partials:
 
     def describe(self) -> list[dict[str, Any]]:
         """The partial columns as a JSON value for the header of a segment."""
-        return _described(self.plan.partial_fields)
+        columns = _described(self.plan.partial_fields)
+        return [{**column, "of": name} for column, name in zip(columns, self.plan.partials_of, strict=True)]
 
     def restored(self, operator: str, stored: list[dict[str, Any]], rows: pl.DataFrame) -> pl.DataFrame:
         """The rows of a segment, whose partials must be those of these aggregates, now or in the former form.
@@ -98,7 +100,7 @@ class Partials:
         rows = canonical_keys(rows, self.keys)
         if stored == self.describe():
             return rows
-        former = next((former for former in self.plan.formers() if stored == _described(former.fields)), None)
+        former = None if any("of" in column for column in stored) else self._former(stored)
         if former is None:
             raise IncompatibleStateError(
                 f"operator {operator!r}: the snapshot holds partial aggregates of {_types(stored)}, the pipeline's "
@@ -107,6 +109,10 @@ class Partials:
             )
         beside = [name for name in rows.columns if name not in {column["name"] for column in stored}]
         return rows.select(*beside, *former.to_current)
+
+    def _former(self, stored: list[dict[str, Any]]) -> Former | None:
+        """The form of a version that did not yet say whose a partial is."""
+        return next((former for former in self.plan.formers() if stored == _described(former.fields)), None)
 
 
 def _described(fields: Sequence[Field]) -> list[dict[str, Any]]:
