@@ -20,13 +20,17 @@ if TYPE_CHECKING:
         Accumulator,
         Expr,
         aggregate,
+        arctan2,
         coalesce,
         col,
+        concat_list,
         concat_str,
         count,
+        count_if,
         lit,
         max_horizontal,
         min_horizontal,
+        struct,
         when,
     )
     from penstock.pipeline import Pipeline
@@ -60,8 +64,8 @@ _HOMES = {
     "penstock.connectors.watermarks": ("PeriodicWatermarks", "periodic", "punctuated"),
     "penstock.errors": ("PenstockError", "PipelineError"),
     "penstock.expressions": (
-        "Accumulator", "Expr", "aggregate", "coalesce", "col", "concat_str", "count", "lit",
-        "max_horizontal", "min_horizontal", "when",
+        "Accumulator", "Expr", "aggregate", "arctan2", "coalesce", "col", "concat_list", "concat_str", "count",
+        "count_if", "lit", "max_horizontal", "min_horizontal", "struct", "when",
     ),
 }  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -91,10 +95,13 @@ __all__ = [
     "ValueState",
     "WindowedStream",
     "aggregate",
+    "arctan2",
     "coalesce",
     "col",
+    "concat_list",
     "concat_str",
     "count",
+    "count_if",
     "lit",
     "max_horizontal",
     "min_horizontal",
@@ -103,6 +110,7 @@ __all__ = [
     "punctuated",
     "session",
     "sliding",
+    "struct",
     "tumbling",
     "when",
 ]

@@ -13,7 +13,8 @@ import types
 import typing
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from penstock.errors import PipelineError, nearest
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
 
 ScalarName = Literal[
     "boolean", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-    "float32", "float64", "string", "binary", "date", "timestamp", "duration", "null",
+    "float32", "float64", "string", "binary", "date", "time", "timestamp", "duration", "null",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A type without parts. `timestamp` is UTC in microseconds, `duration` microseconds."""
+    """A type without parts. `timestamp` is UTC in microseconds, `duration` microseconds, `time` the time of a day."""
 
     name: ScalarName
 
@@ -78,6 +79,7 @@ FLOAT64: Final = Scalar("float64")
 STRING: Final = Scalar("string")
 BINARY: Final = Scalar("binary")
 DATE: Final = Scalar("date")
+TIME: Final = Scalar("time")
 TIMESTAMP: Final = Scalar("timestamp")
 DURATION: Final = Scalar("duration")
 NULL: Final = Scalar("null")
@@ -88,9 +90,17 @@ INTEGERS: Final = SIGNED | UNSIGNED
 FLOATS: Final = frozenset({FLOAT32, FLOAT64})
 NUMERIC: Final = INTEGERS | FLOATS
 
+_INSTEAD: Final[dict[Any, str]] = {
+    Decimal: "write int for a number of the smallest unit (cents), which is exact, or float",
+    dict: "write list[Entry] with a dataclass Entry of key and value, or a dataclass if the keys are known",
+    tuple: "write list[...], or a dataclass if its parts differ",
+    set: "write list[...]",
+}
+_UNWRITABLE: Final = re.compile(r'["\\\x00-\x1f]|^\*?$|^\^.*\$$')
+"""What msgspec cannot have in the name of a JSON member, and what means several columns to Polars."""
 _OF_PYTHON: Final[dict[Any, Scalar]] = {
     bool: BOOLEAN, int: INT64, float: FLOAT64, str: STRING, bytes: BINARY,
-    datetime: TIMESTAMP, date: DATE, timedelta: DURATION,
+    datetime: TIMESTAMP, date: DATE, time: TIME, timedelta: DURATION,
 }  # fmt: skip
 
 
@@ -101,6 +111,8 @@ class Field:
     name: str
     type: DataType
     nullable: bool = False
+    default: Any = dataclasses.field(default=None, compare=False)
+    """What stands for it in data that lack it, unless None. Not part of the type, and does not travel."""
 
     def __str__(self) -> str:
         return f"{self.name}: {self.type}{' or null' if self.nullable else ''}"
@@ -117,6 +129,11 @@ class Schema:
         for field in self.fields:
             if field.name in seen:
                 raise PipelineError(f"column {field.name!r} is there twice; rename one of them")
+            if _UNWRITABLE.search(field.name):
+                raise PipelineError(
+                    f"column {field.name!r}: a name has no quotation marks, backslashes or control characters, is not "
+                    "empty, not * and does not stand between ^ and $; rename it where the data is written"
+                )
             if field.name.startswith("__"):
                 raise PipelineError(f"column {field.name!r}: names with two leading underscores are reserved")
             seen.add(field.name)
@@ -195,12 +212,45 @@ def _schema_of_class(cls: type, what: str) -> Schema:
         if dataclasses.is_dataclass(cls)
         else typing.cast("tuple[str, ...]", getattr(cls, "__struct_fields__"))  # noqa: B009 (set by msgspec)
     )
-    return Schema(tuple(_field(name, hints[name], f"{what}: {cls.__name__}.{name}") for name in names))
+    defaults = _defaults(cls)
+    return Schema(
+        tuple(_field(name, hints[name], defaults.get(name), f"{what}: {cls.__name__}.{name}") for name in names)
+    )
 
 
-def _field(name: str, hint: Any, where: str) -> Field:
+def _defaults(cls: type) -> dict[str, Any]:
+    """Field to its default; of a factory what it makes now."""
+    if dataclasses.is_dataclass(cls):
+        fields: Iterable[Any] = dataclasses.fields(cls)
+        missing: Any = dataclasses.MISSING
+    else:
+        import msgspec
+
+        fields, missing = msgspec.structs.fields(cls), msgspec.NODEFAULT
+    found: dict[str, Any] = {}
+    for field in fields:
+        factory: Any = field.default_factory
+        if field.default is not missing:
+            found[field.name] = field.default
+        elif factory is not missing:
+            found[field.name] = factory()
+    return found
+
+
+def _field(name: str, hint: Any, default: Any, where: str) -> Field:
     kind, nullable = of_python(hint, where)
-    return Field(name, kind, nullable)
+    if default is not None and isinstance(kind, Scalar):
+        _check_default(default, kind, where)
+    return Field(name, kind, nullable, default)
+
+
+def _check_default(default: Any, kind: Scalar, where: str) -> None:
+    expected = _python_of(kind)
+    accepted = (float, int) if expected is float else expected
+    if not isinstance(default, accepted) or (isinstance(default, bool) and kind != BOOLEAN):
+        raise PipelineError(f"{where}: the default {default!r} is no {kind}; write one of that type, or None")
+    if isinstance(default, datetime) and (kind == DATE or default.tzinfo is None):
+        raise PipelineError(f"{where}: the default {default!r} is no {kind}; write datetime(..., tzinfo=UTC) or a date")
 
 
 def of_python(hint: Any, where: str) -> tuple[DataType, bool]:
@@ -226,9 +276,10 @@ def of_python(hint: Any, where: str) -> tuple[DataType, bool]:
         return _OF_PYTHON[hint], False
     if is_row_class(hint):
         return StructType(_schema_of_class(hint, where).fields), False
+    advice = _INSTEAD.get(origin or hint)
     raise PipelineError(
-        f"{where}: {hint!r} is no column type; there are bool, int, float, str, bytes, datetime, date, timedelta, "
-        "list[...] and nested dataclasses"
+        f"{where}: {hint!r} is no column type; there are bool, int, float, str, bytes, datetime, date, time, timedelta, "
+        "list[...] and nested dataclasses" + (f"; {advice}" if advice else "")
     )
 
 
@@ -273,7 +324,8 @@ def _attributes(columns: Sequence[str]) -> dict[str, str]:
     found = {column: column for column in columns if _is_attribute(column)}
     for column in columns:
         if column not in found:
-            attribute = re.sub(r"\W", "_", column)
+            # Python gives names with two leading underscores another meaning within classes.
+            attribute = re.sub(r"^__+", "_", re.sub(r"\W", "_", column))
             while not _is_attribute(attribute) or attribute in found.values():
                 attribute = f"{attribute}_" if attribute.isidentifier() else f"_{attribute}"
             found[column] = attribute
@@ -321,6 +373,8 @@ def arrow_type(kind: DataType) -> pa.DataType:
             return pa.large_binary()
         case "date":
             return pa.date32()
+        case "time":
+            return pa.time64("ns")
         case "timestamp":
             return pa.timestamp("us", tz="UTC")
         case "duration":
@@ -380,6 +434,8 @@ def of_arrow(kind: pa.DataType, where: str) -> DataType:
         return BINARY
     if pa.types.is_date(kind):
         return DATE
+    if pa.types.is_time(kind):
+        return TIME
     if pa.types.is_duration(kind):
         return DURATION
     simple: dict[Any, Scalar] = {

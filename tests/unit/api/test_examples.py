@@ -11,7 +11,7 @@ import doctest
 import inspect
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,7 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     found |= dict(zip(CONNECTORS, connectors, strict=True))
     return found | {
         "Any": Any, "Bid": Bid, "Iterator": Iterator, "KafkaSettings": KafkaSettings, "Path": Path, "Total": Total,
-        "UTC": UTC, "bids": bids, "datetime": datetime, "np": np, "p": p, "pa": pa, "pc": pc, "timedelta": timedelta,
+        "UTC": UTC, "bids": bids, "date": date, "datetime": datetime, "time": time, "np": np, "p": p, "pa": pa, "pc": pc, "timedelta": timedelta,
         "savepoint": savepoint,
         **{name: getattr(package, name) for package in (client, testing) for name in package.__all__},
     }  # fmt: skip

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 from typing import Any
 
 import duckdb
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from penstock.batches import EVENT_TIME
 from penstock.errors import PipelineError, UserCodeError
-from penstock.expressions import Accumulator, AggregatePlan, Expr, aggregate, col, count, when
+from penstock.expressions import Accumulator, AggregatePlan, Expr, aggregate, col, count, count_if, when
 from penstock.types import (
     BINARY,
     BOOLEAN,
@@ -140,13 +141,13 @@ def rows(draw: st.DrawFn) -> pl.DataFrame:
 def partials_of(plan: AggregatePlan, frame: pl.DataFrame, grouped: bool) -> pl.DataFrame:
     """A batch's partials by either path."""
     if grouped:
-        return frame.group_by("k", maintain_order=True).agg(plan.init_grouped)
+        return frame.group_by("k", maintain_order=True).agg(plan.init_grouped).with_columns(plan.carry)
     return frame.select("k", *plan.init)
 
 
 def merged(plan: AggregatePlan, *partials: pl.DataFrame) -> pl.DataFrame:
     """One partial per key."""
-    return pl.concat(partials).group_by("k", maintain_order=True).agg(plan.merge)
+    return pl.concat(partials).group_by("k", maintain_order=True).agg(plan.merge).with_columns(plan.carry)
 
 
 def finished(plan: AggregatePlan, partials: pl.DataFrame) -> pl.DataFrame:
@@ -297,7 +298,7 @@ def test_the_mean_of_integers_is_the_true_quotient_rounded_once(kind: DataType, 
     drawn = st.lists(value | st.none() if nullable else value, min_size=1, max_size=40)
     groups = data.draw(st.lists(drawn, min_size=1, max_size=3))
     schema = Schema((Field("k", INT64), Field("x", kind, nullable)))
-    plan = AggregatePlan.build([("mean", col("x").mean()), ("sum", col("x").sum())], schema)
+    plan = AggregatePlan.build([("mean", col("x").mean()), ("count", col("x").count())], schema)
     values = [value for group in groups for value in group]
     numbers = pl.Series("x", values, pl.UInt64 if kind == UINT64 else pl.Int64).cast(polars_type(kind))
     frame = pl.DataFrame({"k": [k for k, group in enumerate(groups) for _ in group], "x": numbers})
@@ -309,18 +310,199 @@ def test_the_mean_of_integers_is_the_true_quotient_rounded_once(kind: DataType, 
         assert got.to_list() == [sum(some) / len(some) if some else None for some in present]
 
 
+@settings(deadline=None, max_examples=80)
+@given(st.sampled_from([INT64, UINT64, DURATION]), st.booleans(), st.data())
+def test_a_sum_of_integers_is_the_true_one_or_an_error(kind: DataType, nullable: bool, data: Any) -> None:
+    """It never wraps around in silence, however rows are cut and partials merged; what is too large only in between is
+    no error."""
+    low, high = _WIDE[kind]
+    sizes = st.sampled_from([1, 100, 2**33, 2**62, 2**64]).flatmap(lambda size: st.integers(-size, size))
+    value = sizes.map(lambda size: min(max(size, low), high)) | st.sampled_from([low, high])
+    values = data.draw(st.lists(value | st.none() if nullable else value, min_size=1, max_size=6))
+    plan = AggregatePlan.build([("sum", col("x").sum())], Schema((Field("k", INT64), Field("x", kind, nullable))))
+    numbers = pl.Series("x", values, pl.UInt64 if kind == UINT64 else pl.Int64).cast(polars_type(kind))
+    frame = pl.DataFrame({"k": [1] * len(values), "x": numbers})
+    present = [value for value in values if value is not None]
+    if low <= sum(present) <= high:
+        assert in_pieces(plan, frame, data)["sum"].to_physical().to_list() == [sum(present) if present else None]
+        return
+    with pytest.raises(pl.exceptions.ComputeError, match=r"the sum of col\(\"x\"\) does not fit into"):
+        in_pieces(plan, frame, data)
+
+
+EXACT_FLOATS = (
+    st.floats(-1e16, 1e16).filter(lambda x: x == 0 or abs(x) > 2**-43)
+    | st.sampled_from([0.1, 0.2, 0.3, 1e16, -1e16, 1.0, -0.0])
+    | st.integers(-(10**6), 10**6).map(lambda cents: cents / 100)
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(EXACT_FLOATS | st.none(), min_size=1, max_size=30), st.booleans(), st.data())
+def test_sums_of_floats_do_not_depend_on_batches(values: list[float | None], nullable: bool, data: Any) -> None:
+    """Nor on order: the sum is the true one, rounded once, and so are mean, variance and deviation made of it."""
+    present = [value for value in values if value is not None]
+    if not nullable:
+        values = present = present or [0.5]
+    schema = Schema((Field("k", INT64), Field("x", FLOAT64, nullable)))
+    x = col("x")
+    plan = AggregatePlan.build(
+        [("sum", x.sum()), ("mean", x.mean()), ("var", x.var()), ("all", x.var(ddof=0)), ("std", x.std())], schema
+    )
+    frame = pl.DataFrame({"k": [1] * len(values), "x": pl.Series(values, dtype=pl.Float64)})
+    got = in_pieces(plan, frame.sample(fraction=1, shuffle=True, seed=1), data).row(0, named=True)
+    exact = [Fraction(value) for value in present]
+    spread = sum((value - sum(exact) / len(exact)) ** 2 for value in exact)
+    assert got["sum"] == (math.fsum(present) if present else None)
+    assert got["mean"] == (math.fsum(present) / len(present) if present else None)
+    assert got["all"] == (float(spread / len(exact)) if exact else None)
+    assert got["var"] == (float(spread / (len(exact) - 1)) if len(exact) > 1 else None)
+    assert got["std"] == (math.sqrt(float(spread / (len(exact) - 1))) if len(exact) > 1 else None)
+
+
+@pytest.mark.parametrize(
+    ("values", "total", "variance"),
+    [
+        ([math.inf, 1.0], math.inf, math.nan),
+        ([math.inf, -math.inf], math.nan, math.nan),
+        ([1.0, math.nan], math.nan, math.nan),
+        ([1e300, 1e300, -1e300], 1e300, None),
+        ([5e-324, 5e-324], 1e-323, 0.0),
+        ([1e18, 1e18], 2e18, 0.0),
+    ],
+)
+def test_floats_that_are_not_exact_are_added_as_floats(values: list[float], total: float, variance: Any) -> None:
+    """Infinities, NaN, the very large and the very small."""
+    schema = Schema((Field("k", INT64), Field("x", FLOAT64)))
+    plan = AggregatePlan.build([("sum", col("x").sum()), ("var", col("x").var())], schema)
+    frame = pl.DataFrame({"k": [1] * len(values), "x": values})
+    got = finished(plan, merged(plan, partials_of(plan, frame, grouped=False))).row(0, named=True)
+    assert same(got["sum"], total)
+    assert variance is None or same(got["var"], variance)
+
+
+def test_limbs_of_many_rows_are_carried() -> None:
+    """More rows of one group than 64 bits could hold limbs of, in as many batches as it takes."""
+    schema = Schema((Field("k", INT64), Field("x", FLOAT64)))
+    plan = AggregatePlan.build([("sum", col("x").sum())], schema)
+    value = 2.0**55 - 2.0**2  # ones in every place of two limbs
+    million = pl.DataFrame({"k": [1] * 2**20, "x": [value] * 2**20})
+    partial = partials_of(plan, million, grouped=True)
+    for _ in range(8):
+        partial = merged(plan, *[partial] * 8)
+    assert finished(plan, partial)["sum"].to_list() == [value * 2**44]
+    assert all(abs(limb) <= 2**51 for limb in partial.row(0)[1:-1])
+
+
+def test_partials_of_before_sums_were_exact_are_converted() -> None:
+    """The former sum, wrapped around or rounded, is all that is known of what it holds."""
+    schema = Schema((Field("k", INT64), Field("n", INT64), Field("x", FLOAT64)))
+    plan = AggregatePlan.build([("n", col("n").sum()), ("x", col("x").sum()), ("mean", col("x").mean())], schema)
+    former = next(plan.formers())
+    assert [str(field.type) for field in former.fields] == ["int64", "float64", "int64"]
+    frame = pl.DataFrame({"__p0": [-(2**62)], "__p1": [0.30000000000000004], "__p2": [2]})
+    partials = frame.select(former.to_current)
+    assert partials.columns == [field.name for field in plan.partial_fields]
+    assert partials.select(plan.finish).row(0) == (-(2**62), 0.30000000000000004, 0.15000000000000002)
+
+
+FILTERED: dict[str, tuple[Expr, str]] = {
+    "rows": (count(filter=p), "count(*) FILTER (p)"),
+    "count_if": (count_if(i > 0), "count(*) FILTER (i > 0)"),
+    "count": (i.count(filter=p), "count(i) FILTER (p)"),
+    "sum": (i.sum(filter=p), "sum(i) FILTER (p)::BIGINT"),
+    "sum_f": (f.sum(filter=n > 0), "sum(f) FILTER (n > 0)"),
+    "mean": (i.mean(filter=p), "avg(i) FILTER (p)"),
+    "std": (i.std(filter=p), "stddev_samp(i) FILTER (p)"),
+    "var": (n.var(ddof=0), "var_pop(n)"),
+    "min": (s.min(filter=p), "min(s) FILTER (p)"),
+    "max": (t.max(filter=p), "max(t) FILTER (p)"),
+    "any": (p.any(), "coalesce(bool_or(p), false)"),
+    "any_where": (p.any(filter=i > 0), "coalesce(bool_or(p) FILTER (i > 0), false)"),
+    "all": (p.all(), "coalesce(bool_and(p), true)"),
+    "first": (s.first(filter=p), "first(s ORDER BY __event_time) FILTER (p)"),
+    "last": (i.last(filter=i > 0), "last(i ORDER BY __event_time) FILTER (i > 0)"),
+    "last_l": (col("l").last(filter=p), "last(l ORDER BY __event_time) FILTER (p)"),
+    "collect": (s.collect(filter=p), "coalesce(list(s ORDER BY __event_time) FILTER (p), [])"),
+    "distinct": (i.collect_distinct(), "coalesce(list_sort(list(DISTINCT i) FILTER (i IS NOT NULL)), [])"),
+    "distinct_s": (
+        s.collect_distinct(filter=p),
+        "coalesce(list_sort(list(DISTINCT s) FILTER (p AND s IS NOT NULL)), [])",
+    ),
+    "n_unique": (s.n_unique(filter=p), "count(DISTINCT s) FILTER (p)"),
+    "quantile": (n.quantile(0.3, filter=p), "quantile_cont(n, 0.3) FILTER (p)"),
+    "min_by": (col("r").min_by(col("m")), "arg_min(r, m)"),
+    "max_by_where": (i.max_by("m", filter=p), "nullif(arg_max(coalesce(i, -999), m) FILTER (p), -999)"),
+    "range": (aggregate(Range(), i, filter=p), "(max(i) FILTER (p) - min(i) FILTER (p))::DOUBLE"),
+}
+
+
+FILTERED_PLAN = AggregatePlan.build(
+    [(name, expr) for name, (expr, _) in FILTERED.items()], Schema((*SCHEMA.fields, Field("m", INT64)))
+)
+
+
+@settings(deadline=None, max_examples=15)
+@given(rows(), st.data())
+def test_filtered_aggregates_equal_duckdb_in_any_batches(frame: pl.DataFrame, data: st.DataObject) -> None:
+    """`filter=`, and the aggregates by another column, in any cutting and merging."""
+    frame = frame.with_columns(pl.col(EVENT_TIME).alias("m"))
+    results = in_pieces(FILTERED_PLAN, frame, data)
+    query = ", ".join(f"{sql} AS {name}" for name, (_, sql) in FILTERED.items())
+    plain = frame.with_columns(pl.col("t").dt.replace_time_zone(None))
+    with duckdb.connect(":memory:") as connection:
+        connection.register("rows", plain.to_arrow())
+        expected = connection.execute(f"SELECT {query} FROM rows GROUP BY k ORDER BY k").fetchall()
+    for place, name in enumerate(FILTERED):
+        ours = results[name]
+        if ours.dtype == pl.Datetime("us", "UTC"):
+            ours = ours.dt.replace_time_zone(None)
+        for left, right in zip(ours.to_list(), (row[place] for row in expected), strict=True):
+            assert same(left, right), (name, left, right)
+
+
+def test_the_row_with_the_greatest_value_is_the_first_of_equals_and_never_that_of_nan() -> None:
+    """In one batch and in three."""
+    schema = Schema((Field("k", INT64), Field("x", STRING, True), Field("y", FLOAT64, True)))
+    plan = AggregatePlan.build([("most", col("x").max_by("y")), ("least", col("x").min_by("y"))], schema)
+    frame = pl.DataFrame({"k": [1, 1, 1, 1, 2], "x": ["a", None, "c", "d", "e"], "y": [math.nan, 2.0, 2.0, None, None]})
+    for pieces in ([frame], [frame[:1], frame[1:2], frame[2:]]):
+        partials = [partials_of(plan, piece, grouped=True) for piece in pieces]
+        assert finished(plan, merged(plan, *partials)).rows() == [(1, None, None), (2, None, None)]
+
+
+@pytest.mark.parametrize(
+    ("expr", "message"),
+    [
+        (n.any(), "needs boolean, got int64; compare it with something"),
+        (s.std(), "needs a number, got string"),
+        (u.var(), r"needs a number, got duration; use \.dt\.total_microseconds"),
+        (n.std(ddof=-1), r"needs ddof=1 \(of a sample\) or ddof=0"),
+        (n.max_by("l"), "needs a column to order by"),
+        (n.first(filter=i), r"filter= needs a condition, got int64"),
+        (n.sum(filter=i), r"when\(\) needs boolean, got int64"),
+        (col("r").collect_distinct(), "needs"),
+    ],
+)
+def test_wrong_arguments_of_aggregates_are_refused(expr: Expr, message: str) -> None:
+    """When the pipeline is built."""
+    with pytest.raises(PipelineError, match=message):
+        AggregatePlan.build([("x", expr)], SCHEMA)
+
+
 def test_partials_of_before_the_mean_was_exact_are_converted() -> None:
     """The sum of a former partial is all that is known of what it holds."""
     plan = AggregatePlan.build([("a", i.mean()), ("b", n.mean()), ("c", col("u").mean()), ("d", i.max())], SCHEMA)
-    assert [str(field.type) for field in plan.former_fields] == [
+    wrapped_means = list(plan.formers())[-1]
+    assert [str(field.type) for field in wrapped_means.fields] == [
         "int64", "int64", "int64", "int64", "duration", "int64", "int64",
     ]  # fmt: skip
     sums = [172, 28, -(2**62), 28, timedelta(seconds=7), 2, 9]
     former = pl.DataFrame(
-        [pl.Series(f.name, [value], polars_type(f.type)) for f, value in zip(plan.former_fields, sums, strict=True)]
+        [pl.Series(f.name, [value], polars_type(f.type)) for f, value in zip(wrapped_means.fields, sums, strict=True)]
     )
-    assert former.select(plan.from_former).columns == [field.name for field in plan.partial_fields]
-    got = former.select(plan.from_former).select(plan.finish).row(0)
+    assert former.select(wrapped_means.to_current).columns == [field.name for field in plan.partial_fields]
+    got = former.select(wrapped_means.to_current).select(plan.finish).row(0)
     assert got == (172 / 28, -(2**62) / 28, timedelta(seconds=3.5), 9)
 
 

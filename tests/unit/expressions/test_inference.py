@@ -169,8 +169,8 @@ ERRORS: list[tuple[Expr, str]] = [
         'with_columns: col("u64") + col("i8"): cannot add uint64 and int8; cast one of them',
     ),
     (
-        number & 1,
-        'with_columns: col("count") & 1: & needs boolean, got int64; put comparisons in parentheses: '
+        price & 1,
+        'with_columns: col("price") & 1: & needs boolean or integers, got float64; put comparisons in parentheses: '
         "(a > 1) & (b > 2)",
     ),
     (-name, 'with_columns: -col("name"): cannot negate string; it needs a number'),
@@ -191,8 +191,7 @@ ERRORS: list[tuple[Expr, str]] = [
         'with_columns: col("place").struct.field("town"): struct{city: string, zip: int64 or null} has no field '
         "'town'; there are: city, zip",
     ),
-    (name.cast(bool), 'with_columns: col("name").cast(boolean): cannot cast string to boolean; compare it with the '
-                      "text that means true"),
+    (day.cast(bool), 'with_columns: col("day").cast(boolean): cannot cast date to boolean; there is no such conversion'),
     (name.cast(TIMESTAMP), 'with_columns: col("name").cast(timestamp): cannot cast string to timestamp; use '
                            ".str.to_datetime(format)"),
     (price.cast(TIMESTAMP), 'with_columns: col("price").cast(timestamp): cannot cast float64 to timestamp; cast by '

@@ -6,6 +6,7 @@ import dataclasses
 from datetime import UTC, datetime
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -189,6 +190,22 @@ def test_a_value_of_another_type_is_refused_when_it_is_set(write, message):
     """It would be written into the snapshot and only fail when that is restored."""
     with pytest.raises(UserCodeError, match=message):
         write(Bound().at("a"))
+
+
+def test_scalars_of_numpy_are_stored_as_the_values_that_they_are():
+    """Set, added, as a key, and within a list or a record; and they come out of a snapshot as such."""
+    states = Bound().at("a")
+    states.value.set(np.float64(1.5))
+    states.items.add(np.int64(3))
+    states.entries.set(np.int32(1), [np.int64(2)])
+    states.record.set(Item(np.str_("x"), []))
+    assert type(states.value.get()) is float
+    assert [type(item) for item in states.items.get()] == [int]
+    restored = states.again().at("a")
+    assert (restored.value.get(), restored.items.get(), dict(restored.entries.items())) == (1.5, [3], {1: [2]})
+    assert restored.record.get() == Item("x", [])
+    with pytest.raises(UserCodeError, match=r"state 'items' holds int, but was given 1\.5"):
+        states.items.add(np.float64(1.5))
 
 
 def test_a_value_that_cannot_be_stored_fails_the_snapshot_by_name():

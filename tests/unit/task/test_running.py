@@ -10,7 +10,18 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from window_cases import AGGREGATES, GROUPS, KEYS, SCHEMA, Batch, Restore, frame_of, histories, window_node
+from window_cases import (
+    AGGREGATES,
+    GROUPS,
+    KEYS,
+    SCHEMA,
+    Batch,
+    Restore,
+    check_result,
+    frame_of,
+    histories,
+    window_node,
+)
 
 from penstock.batches import EVENT_TIME
 from penstock.errors import IncompatibleStateError, UserCodeError
@@ -78,6 +89,7 @@ def test_the_last_aggregate_of_every_key_is_that_of_all_its_rows(steps):
         assert row["total"] == sum(value for _, value in mine)
         assert sorted(row["values"]) == sorted(value for _, value in mine)
         assert row[EVENT_TIME] == mine[-1][0]
+        check_result(row)
 
 
 @settings(max_examples=35, deadline=None)
@@ -129,12 +141,36 @@ def test_a_snapshot_of_other_aggregates_is_refused():
 
 def test_a_mean_goes_on_from_a_snapshot_that_holds_only_sum_and_count():
     """That is what versions kept of it whose mean wrapped around with the sum."""
-    former = OperatorHarness(aggregate_node([("total", col("value").sum()), ("rows", count())]), max_parallelism=GROUPS)
+    # Of one row the greatest value is the sum, and its partial is of the type that those versions kept of a sum.
+    former = OperatorHarness(aggregate_node([("total", col("value").max()), ("rows", count())]), max_parallelism=GROUPS)
     former.frame(frame_of([("a", 0, 2**62), ("b", 0, -5)]))
     mean = aggregate_node([("mean", col("value").mean())])
-    harness = OperatorHarness(mean, max_parallelism=GROUPS, restored=former.snapshot())
+    harness = OperatorHarness(mean, max_parallelism=GROUPS, restored=without_names(former))
     harness.frame(frame_of([("a", 1, 2**62), ("a", 1, 2**62), ("b", 1, 0)]))
     assert sorted(harness.collected.frames[-1].select("key", "mean").rows()) == [("a", 2.0**62), ("b", -2.5)]
+
+
+def without_names(harness):
+    """A snapshot of a version that did not say whose a partial is."""
+    partials = harness.operators[0]._partials
+    described = [{"name": field.name, "type": str(field.type)} for field in partials.plan.partial_fields]
+    partials.describe = lambda: described
+    return harness.snapshot()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([("x", col("value").min())], [("x", col("value").max())]),
+        ([("x", col("value").sum()), ("n", count())], [("x", col("value").sum())]),
+    ],
+)
+def test_a_snapshot_of_other_aggregates_of_the_same_types_is_refused(before, after):
+    """A partial says whose it is: a minimum is no maximum, the number of rows no half of a sum."""
+    former = OperatorHarness(aggregate_node(before), max_parallelism=GROUPS)
+    former.frame(frame_of([("a", 1, 5)]))
+    with pytest.raises(IncompatibleStateError, match="restore it with the same aggregates"):
+        OperatorHarness(aggregate_node(after), max_parallelism=GROUPS, restored=former.snapshot())
 
 
 _FLOATS = Schema((Field("key", FLOAT64, nullable=True), Field("value", INT64)))

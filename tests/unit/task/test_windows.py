@@ -10,6 +10,7 @@ from brute_force import Groups, SlidingModel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from window_cases import (
+    AGGREGATES,
     GROUPS,
     LATE,
     comparable,
@@ -92,7 +93,7 @@ def test_folding_rows_early_changes_nothing(window, steps):
 
 def test_results_leave_in_order_of_window_end_with_the_declared_columns():
     """Windows fire in order; the event time of a result is the last moment of its window."""
-    harness = OperatorHarness(window_node(TumblingWindow(10)))
+    harness = OperatorHarness(window_node(TumblingWindow(10), aggregates=AGGREGATES[:3]))
     harness.frame(frame_of([("a", 25, 1), ("a", 5, 2), ("b", 12, 3)]))
     harness.watermark(40)
     assert [frame["window_end"].to_physical().to_list() for frame in harness.collected.frames] == [[10], [20], [30]]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import polars as pl
@@ -25,6 +27,12 @@ AGGREGATES: tuple[tuple[str, Expr], ...] = (
     ("rows", count()),
     ("total", col("value").sum()),
     ("values", col("value").collect()),
+    ("cents", (col("value") / 100).sum()),
+    ("spread", (col("value") / 100).var(ddof=0)),
+    ("even", count(filter=col("value") % 2 == 0)),
+    ("great", (col("value") > 5_000).any()),
+    ("distinct", (col("value") % 7).collect_distinct()),
+    ("least", col("value").max_by(-col("value"))),
 )
 GROUPS = 8
 KEYS = ["a", "b", "c", "d", "e", None]
@@ -160,9 +168,25 @@ def emitted(harness: OperatorHarness) -> list[tuple[Any, int, int, tuple[int, ..
         assert frame[EVENT_TIME].to_list() == [end - 1 for end in bounds[1]]
         assert frame["rows"].to_list() == frame["values"].list.len().to_list()
         assert frame["total"].to_list() == frame["values"].list.sum().to_list()
+        for row in frame.to_dicts():
+            check_result(row)
         values = [tuple(value) for value in frame["values"].to_list()]
         found += list(zip(frame["key"].to_list(), *bounds, values, strict=True))
     return found
+
+
+def check_result(row: dict[str, Any]) -> None:
+    """The other aggregates are those of the values, to the last bit, whatever was merged, restored or cut."""
+    values = row["values"]
+    cents = [value / 100 for value in values]
+    exact = [Fraction(value) for value in cents]
+    mean = sum(exact) / len(exact)
+    assert row["cents"] == math.fsum(cents)
+    assert row["spread"] == float(sum((value - mean) ** 2 for value in exact) / len(exact))
+    assert row["even"] == sum(value % 2 == 0 for value in values)
+    assert row["great"] == any(value > 5_000 for value in values)
+    assert row["distinct"] == sorted({value % 7 for value in values})
+    assert row["least"] == min(values)
 
 
 def late_rows(harness: OperatorHarness) -> list[tuple[Any, int, int]]:

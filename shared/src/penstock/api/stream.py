@@ -41,6 +41,7 @@ from penstock.types import (
     BINARY,
     BOOLEAN,
     STRING,
+    TIME,
     Field,
     ListType,
     Schema,
@@ -273,6 +274,10 @@ class Stream(ColumnVerbs, Generic[T]):
             field = self._node.schema.field(name, "key_by")
             if isinstance(field.type, ListType):
                 raise PipelineError(f"key_by: {name} is {field.type}; a list cannot be a key, join its elements first")
+            if field.type == TIME:
+                raise PipelineError(
+                    f"key_by: {name} is {field.type}, which cannot be a key; key by its text: .cast(str)"
+                )
         node = self._derive(KeyBy(), self._node.schema, self._node.row_type, keys=columns)
         return KeyedStream(self._pipeline, node)
 

@@ -7,7 +7,7 @@ are found with their reason and the others stay. Decoders and the iterables sour
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta, tzinfo
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.types import FLOATS, INTEGERS, DataType, Field, ListType, Scalar, Schema, StructType, polars_type
@@ -25,6 +25,7 @@ MAX_MICROS: Final = (datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC) - _
 
 _PYTHON: Final[dict[str, tuple[type, ...]]] = {
     "boolean": (bool,), "string": (str,), "binary": (bytes, bytearray), "duration": (timedelta,), "null": (),
+    "time": (time,),
 }  # fmt: skip
 
 
@@ -74,7 +75,7 @@ class FrameBuilder:
         elif isinstance(kind, Scalar) and kind.name == "duration":
             micros = [None if value is None else value // _MICROSECOND for value in values]
             series = pl.Series(field.name, micros, dtype=pl.Int64).cast(pl.Duration("us"))
-        elif isinstance(kind, Scalar) and kind.name != "date":
+        elif isinstance(kind, Scalar) and kind.name not in ("date", "time"):
             series = pl.Series(field.name, values, dtype=polars_type(kind), strict=True)
         else:
             checked = [self._checked(value, kind, field.name) for value in values]
@@ -83,8 +84,19 @@ class FrameBuilder:
 
     def _micros(self, moment: datetime) -> int:
         if moment.tzinfo is None and self._zone is not None:
-            moment = moment.replace(tzinfo=self._zone)
+            return self._of_clock(moment, self._zone)
         return (moment - _EPOCH) // _MICROSECOND  # a TypeError if it is naive
+
+    def _of_clock(self, clock: datetime, zone: tzinfo) -> int:
+        """The moment at which clocks show this time, of two the first (or by `fold` the second)."""
+        micros = (clock.replace(tzinfo=zone) - _EPOCH) // _MICROSECOND
+        try:
+            shown = (_EPOCH + micros * _MICROSECOND).astimezone(zone).replace(tzinfo=None)
+        except OverflowError:  # at the ends of the calendar, which others check
+            return micros
+        if shown != clock:
+            raise WrongValueError(f"there is no {clock.isoformat()} in {zone}, where clocks skip it")
+        return micros
 
     def _row_by_row(self, columns: Columns) -> tuple[pl.DataFrame, list[tuple[int, str]]]:
         good: list[list[Any]] = [[] for _ in columns]
@@ -138,6 +150,8 @@ class FrameBuilder:
             return value
         if not isinstance(value, _PYTHON[kind.name]):
             raise _wrong(value, kind, path)
+        if isinstance(value, time) and value.tzinfo is not None:
+            raise WrongValueError(f"{path}: the time {value.isoformat()} has an offset; a time of day has none")
         if isinstance(value, timedelta) and not -(2**63) <= value // _MICROSECOND < 2**63:
             raise WrongValueError(f"{path}: the duration {value} does not fit into 64 bits of microseconds")
         if isinstance(value, str):
@@ -151,7 +165,10 @@ class FrameBuilder:
             raise WrongValueError(
                 f"{path}: the timestamp {value.isoformat()} has no time zone; name its zone with timezone= at the source"
             )
-        micros = self._micros(value)
+        try:
+            micros = self._micros(value)
+        except WrongValueError as error:
+            raise WrongValueError(f"{path}: {error}") from None
         if not MIN_MICROS <= micros <= MAX_MICROS:
             raise WrongValueError(f"{path}: the timestamp {value.isoformat()} is not within the years 1 to 9999 of UTC")
         return _EPOCH + micros * _MICROSECOND
@@ -191,7 +208,7 @@ def _integer(value: Any, kind: Scalar, path: str) -> int:
 
 def _part(value: Any, member: Field, kind: StructType, path: str) -> Any:
     if isinstance(value, Mapping):
-        return cast("Mapping[str, Any]", value).get(member.name)
+        return cast("Mapping[str, Any]", value).get(member.name, member.default)
     try:
         return getattr(value, member.name)
     except AttributeError:

@@ -178,16 +178,16 @@ class _Reader:
         return rows
 
     def _fetched(self, rows: list[Any]) -> Fetched:
-        names = self._builder.schema.names
+        fields = self._builder.schema.fields
         good: list[int] = []
-        columns: list[list[Any]] = [[] for _ in names]
+        columns: list[list[Any]] = [[] for _ in fields]
         bad: list[tuple[int, str]] = []
         for index, row in enumerate(rows):
             try:
                 values = (
-                    [cast("Mapping[str, Any]", row).get(name) for name in names]
+                    [cast("Mapping[str, Any]", row).get(field.name, field.default) for field in fields]
                     if isinstance(row, Mapping)
-                    else [getattr(row, name) for name in names]
+                    else [getattr(row, field.name) for field in fields]
                 )
             except AttributeError as error:
                 bad.append((index, f"no row of the schema: {error}"))

@@ -7,8 +7,8 @@ raises comes out as `UserCodeError`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from datetime import date, datetime, timedelta
+from collections.abc import Callable, Iterable, Sequence
+from datetime import date, datetime, time, timedelta
 from typing import Any
 
 import msgspec
@@ -22,10 +22,14 @@ from penstock.types import DataType, polars_type
 class AccumulatorCalls:
     """The four steps of one accumulator as expressions."""
 
-    def __init__(self, accumulator: Accumulator[Any, Any], result: DataType, where: str) -> None:
+    def __init__(
+        self, accumulator: Accumulator[Any, Any], result: DataType, where: str, *, filtered: bool = False
+    ) -> None:
+        """`filtered` says that the last argument is the condition of the rows that count."""
         self._accumulator = accumulator
         self._result = result
         self._where = where
+        self._filtered = filtered
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(accumulator.accumulator_type).decode
 
@@ -51,10 +55,16 @@ class AccumulatorCalls:
         accumulator = self._accumulator
 
         def one(*values: Any) -> bytes:
-            return self._encode(accumulator.add(accumulator.create(), *values))
+            state = accumulator.create()
+            for counted in self._counted([values]):
+                state = accumulator.add(state, *counted)
+            return self._encode(state)
 
         rows = zip(*(column.to_list() for column in columns), strict=True)
         return pl.Series([self._call("add", one, *values) for values in rows], dtype=pl.Binary)
+
+    def _counted(self, rows: Iterable[Sequence[Any]]) -> Iterable[Sequence[Any]]:
+        return (values[:-1] for values in rows if values[-1]) if self._filtered else rows
 
     def _fold_groups(self, lists: Sequence[pl.Series]) -> pl.Series:
         groups = zip(*(column.to_list() for column in lists), strict=True)
@@ -62,7 +72,7 @@ class AccumulatorCalls:
 
     def _fold(self, columns: Sequence[Sequence[Any]]) -> bytes:
         state = self._call("create", self._accumulator.create)
-        for values in zip(*columns, strict=True):
+        for values in self._counted(zip(*columns, strict=True)):
             state = self._call("add", self._accumulator.add, state, *values)
         return self._call("add", self._encode, state)
 
@@ -112,5 +122,5 @@ class AccumulatorCalls:
 def _plain(value: Any) -> Any:
     """A result as Polars takes it: nested rows as dicts."""
     if isinstance(value, (list, tuple)) or dataclasses.is_dataclass(value) or isinstance(value, msgspec.Struct):
-        return msgspec.to_builtins(value, builtin_types=(bytes, date, datetime, timedelta))
+        return msgspec.to_builtins(value, builtin_types=(bytes, date, datetime, time, timedelta))
     return value

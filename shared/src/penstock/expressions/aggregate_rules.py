@@ -49,6 +49,8 @@ class AggregateFunction:
     spark: Mapping[DataType, str] = field(default_factory=dict[DataType, str])
     """Type of a partial to the Spark expression that merges partials of it, `{}` being the column. Only what tests prove
     equal to streaming (`tests/spark/test_native.py`); rows of other types, and of an aggregate without any, replay."""
+    polars: tuple[str, ...] = ()
+    """Polars' names where they are others."""
 
 
 _ORDERS: Final[tuple[DataType, ...]] = (
@@ -101,7 +103,42 @@ def _extreme(arguments: Arguments) -> tuple[DataType, bool]:
 
 
 def _one_row(arguments: Arguments) -> tuple[DataType, bool]:
-    return arguments[0].type, arguments.nullable
+    check_filter(arguments)
+    return arguments[0].type, arguments[0].nullable or len(arguments.operands) > 1
+
+
+def check_filter(arguments: Arguments) -> None:
+    """The last argument of an aggregate with `filter=` is a condition.
+
+    Raises:
+        TypeMismatchError: it is not.
+    """
+    kind = arguments.operands[-1].type
+    if arguments.options.get("filter") and kind != BOOLEAN:
+        raise TypeMismatchError(f"{arguments.name}: filter= needs a condition, got {kind}; compare it with something")
+
+
+def _row_by(arguments: Arguments) -> tuple[DataType, bool]:
+    value, by = arguments.operands
+    if by.type not in ORDERED:
+        raise arguments.fail(f"a column to order by ({describe(ORDERED)})", by.type)
+    return value.type, value.nullable or by.nullable or by.type in _FLOATS
+
+
+def _variance(arguments: Arguments) -> tuple[DataType, bool]:
+    ddof = arguments.options["ddof"]
+    if not isinstance(ddof, int) or isinstance(ddof, bool) or ddof < 0:
+        raise TypeMismatchError(f"{arguments.name} needs ddof=1 (of a sample) or ddof=0 (of all), got {ddof!r}")
+    if arguments[0].type == DURATION:
+        raise TypeMismatchError(f"{arguments.name} needs a number, got duration; use .dt.total_microseconds() first")
+    _only(arguments, NUMERIC)
+    return FLOAT64, True
+
+
+def _condition(arguments: Arguments) -> tuple[DataType, bool]:
+    if arguments[0].type != BOOLEAN:
+        raise TypeMismatchError(f"{arguments.name} needs boolean, got {arguments[0].type}; compare it with something")
+    return BOOLEAN, False
 
 
 def _n_unique(arguments: Arguments) -> tuple[DataType, bool]:
@@ -111,7 +148,12 @@ def _n_unique(arguments: Arguments) -> tuple[DataType, bool]:
 
 
 def _collect(arguments: Arguments) -> tuple[DataType, bool]:
+    check_filter(arguments)
     return ListType(arguments[0].type), False
+
+
+def _collect_distinct(arguments: Arguments) -> tuple[DataType, bool]:
+    return ListType(_only(arguments, ORDERED)), False
 
 
 def _quantile(arguments: Arguments) -> tuple[DataType, bool]:
@@ -127,7 +169,8 @@ AGGREGATES: Final = (
                       "Number of rows, or of rows where x is not null.", "count", _COUNTED),
     AggregateFunction("sum", "x.sum()", _sum,
                       "Sum as int64, uint64, float64 or duration; true counts as 1. Nulls are left out; null if all "
-                      "are null. Integers wrap around when they overflow.", "sum", _SUMMED),
+                      "are null. A sum of integers that does not fit fails the job; a sum of floats is exact, rounded "
+                      "once, and so the same whatever the batches.", "sum", _SUMMED),
     AggregateFunction("mean", "x.mean()", _mean,
                       "Sum divided by count in float64. Of integers the true quotient, rounded once: their sum does not "
                       "wrap around. Of durations rounded down to microseconds. Nulls are left out; null if all are "
@@ -137,6 +180,22 @@ AGGREGATES: Final = (
     AggregateFunction("max", "x.max()", _extreme,
                       "The greatest value; nulls are left out, and so is NaN unless there is nothing else (some SQL "
                       "engines give NaN).", "max", _GREATEST),
+    AggregateFunction("std", "x.std(ddof=1)", _variance,
+                      "Standard deviation in float64: of a sample as in Polars, or of all with ddof=0. Nulls are left "
+                      "out; null for ddof values or fewer. Exact, rounded once.", "stddev_samp"),
+    AggregateFunction("var", "x.var(ddof=1)", _variance,
+                      "Variance in float64: of a sample as in Polars, or of all with ddof=0. Nulls are left out; null "
+                      "for ddof values or fewer. Exact, rounded once.", "var_samp"),
+    AggregateFunction("any", "x.any()", _condition,
+                      "Whether a condition holds in one row at least; null counts as false.", "bool_or"),
+    AggregateFunction("all", "x.all()", _condition,
+                      "Whether a condition holds in every row; null counts as true.", "bool_and"),
+    AggregateFunction("max_by", "x.max_by(y)", _row_by,
+                      "The value, null or not, of the row with the largest y, of several the one that arrived first. "
+                      "Rows in which y is null or NaN are left out.", "max_by"),
+    AggregateFunction("min_by", "x.min_by(y)", _row_by,
+                      "The value, null or not, of the row with the smallest y, of several the one that arrived first. "
+                      "Rows in which y is null or NaN are left out.", "min_by"),
     AggregateFunction("first", "x.first()", _one_row,
                       "The value, null or not, of the row with the smallest event time; of rows with equal times, any. "
                       "Without event time: of the row that arrived first.", "first"),
@@ -147,7 +206,11 @@ AGGREGATES: Final = (
                       "Exact number of different values, nulls not counted (as SQL; Polars counts null). NaN equals "
                       "NaN, -0.0 equals 0.0.", "count distinct"),
     AggregateFunction("collect", "x.collect()", _collect,
-                      "All values, nulls included, as a list ordered by event time, then arrival.", "list"),
+                      "All values, nulls included, as a list ordered by event time, then arrival.", "list",
+                      polars=("implode",)),
+    AggregateFunction("collect_distinct", "x.collect_distinct()", _collect_distinct,
+                      "The different values in ascending order, nulls left out.", "collect_set",
+                      polars=("unique().drop_nulls().sort()",)),
     AggregateFunction("quantile", "x.quantile(0.99)", _quantile,
                       "Exact quantile in float64, linear between neighbours; nulls are left out, null if all are null. "
                       "Keeps all values as state.", "quantile_cont"),
@@ -155,6 +218,6 @@ AGGREGATES: Final = (
                       "A user-defined aggregate; runs Python per row."),
 )  # fmt: skip
 """`aggregate` takes its type from the accumulator (see `inference`), so its rule is never asked. The partials of `mean`
-are those of `sum` and `count`, and of integers that may wrap around the sum of their high halves."""
+are those of `sum` and `count`; sums of integers of 64 bits have beside them the sum of their high halves."""
 
 BY_NAME: Final = {row.name: row for row in AGGREGATES}

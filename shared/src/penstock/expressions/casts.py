@@ -14,6 +14,7 @@ from penstock.types import (
     NULL,
     NUMERIC,
     STRING,
+    TIME,
     TIMESTAMP,
     DataType,
     ListType,
@@ -21,11 +22,13 @@ from penstock.types import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import polars as pl
 
 _SINGLE: Final[frozenset[tuple[DataType, DataType]]] = frozenset({
     (STRING, BINARY), (BINARY, STRING),
-    (DATE, STRING), (TIMESTAMP, STRING),
+    (DATE, STRING), (TIMESTAMP, STRING), (TIME, STRING),
     (DATE, TIMESTAMP), (TIMESTAMP, DATE),
     (TIMESTAMP, INT64), (INT64, TIMESTAMP),
     (DURATION, INT64), (INT64, DURATION),
@@ -33,10 +36,15 @@ _SINGLE: Final[frozenset[tuple[DataType, DataType]]] = frozenset({
 _ADVICE: Final[dict[tuple[DataType, DataType], str]] = {
     (STRING, TIMESTAMP): "use .str.to_datetime(format)",
     (STRING, DATE): "use .str.to_date(format)",
-    (STRING, BOOLEAN): "compare it with the text that means true",
     (DURATION, STRING): "use .dt.total_seconds() or its kin first",
 }
+_SPELLINGS: Final[dict[str, bool]] = {
+    **dict.fromkeys(("true", "t", "yes", "y", "1"), True),
+    **dict.fromkeys(("false", "f", "no", "n", "0"), False),
+}
+"""What Flink reads as a boolean, in upper or lower case (its BinaryStringDataUtil)."""
 _RFC_3339: Final = "%Y-%m-%dT%H:%M:%S%.fZ"
+_TIME_OF_DAY: Final = "%H:%M:%S%.f"
 """Without a fraction if it is zero, else with 3 or 6 digits."""
 
 
@@ -63,7 +71,7 @@ def _possible(origin: DataType, to: DataType) -> bool:
         plain = NUMERIC | {BOOLEAN, STRING}
         return origin.inner in plain and to.inner in plain and _possible(origin.inner, to.inner)
     if origin == STRING:
-        return to in NUMERIC or to == BINARY
+        return to in NUMERIC or to in (BINARY, BOOLEAN)
     if origin in NUMERIC or origin == BOOLEAN:
         return to in NUMERIC or to in (BOOLEAN, STRING) or (origin, to) in _SINGLE
     return (origin, to) in _SINGLE
@@ -73,6 +81,28 @@ def cast_polars(expression: pl.Expr, origin: DataType, to: DataType, *, strict: 
     """The cast in Polars."""
     if origin == to:
         return expression
-    if origin == TIMESTAMP and to == STRING:
-        return expression.dt.strftime(_RFC_3339)
+    if origin in (TIME, TIMESTAMP) and to == STRING:
+        return expression.dt.to_string(_RFC_3339 if origin == TIMESTAMP else _TIME_OF_DAY)
+    if origin == STRING and to == BOOLEAN:
+        return _boolean_of(expression, strict=strict)
     return expression.cast(polars_type(to), strict=strict)
+
+
+def _boolean_of(text: pl.Expr, *, strict: bool) -> pl.Expr:
+    import polars as pl
+
+    words, values = list(_SPELLINGS), list(_SPELLINGS.values())
+    found = text.str.to_lowercase().replace_strict(words, values, default=None, return_dtype=pl.Boolean())
+    if not strict:
+        return found
+
+    def checked(columns: Sequence[pl.Series]) -> pl.Series:
+        unread = columns[0].filter(columns[0].is_not_null() & columns[1].is_null())
+        if len(unread):
+            raise pl.exceptions.InvalidOperationError(
+                f"conversion from text to boolean failed for {unread[0]!r:.100}; there are true, t, yes, y, 1 and "
+                "false, f, no, n, 0"
+            )
+        return columns[1]
+
+    return pl.map_batches([text, found], checked, pl.Boolean(), is_elementwise=True)

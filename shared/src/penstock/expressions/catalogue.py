@@ -11,7 +11,17 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from penstock.errors import PipelineError, nearest
-from penstock.expressions import functions_nested, functions_numeric, functions_text, functions_time
+from penstock.expressions import (
+    functions_bits,
+    functions_building,
+    functions_bytes,
+    functions_json,
+    functions_nested,
+    functions_numeric,
+    functions_replacing,
+    functions_text,
+    functions_time,
+)
 from penstock.expressions.aggregate_rules import AGGREGATES
 from penstock.expressions.functions import Function
 
@@ -19,10 +29,15 @@ SECTIONS: Final[tuple[tuple[str, Sequence[Function]], ...]] = (
     ("Arithmetic", functions_numeric.ARITHMETIC),
     ("Comparison and logic", functions_numeric.COMPARISONS),
     ("Nulls and NaN", functions_numeric.NULLS),
+    ("Replacing", functions_replacing.ROWS),
     ("Numbers", functions_numeric.NUMBERS),
+    ("Angles", functions_numeric.TRIGONOMETRY),
+    ("Bits", functions_bits.ROWS),
     ("Text", functions_text.ROWS),
+    ("Bytes and digests", functions_bytes.ROWS),
+    ("JSON", functions_json.ROWS),
     ("Time", functions_time.ROWS),
-    ("Lists, structs, hashes", functions_nested.ROWS),
+    ("Lists, structs, hashes", (*functions_nested.ROWS, *functions_building.ROWS)),
 )
 CATALOGUE: Final[dict[str, Function]] = {row.name: row for _, rows in SECTIONS for row in rows}
 """All functions by name."""
@@ -37,10 +52,14 @@ is null. A constant takes the type of the column beside it if that can hold it; 
 wider one, integers and floats in float64 (up to 16 bits with float32: float32). Timestamps are UTC in microseconds.
 What cannot work is refused when the pipeline is built, before a row flows.
 
-`x.cast(type)` converts; the type is `int`, `float`, `str`, `bool`, `bytes`, `datetime`, `date`, `timedelta` or one of
-`penstock.types`. Floats lose their fraction towards zero (some SQL engines round), timestamps and durations become
+`x.cast(type)` converts; the type is `int`, `float`, `str`, `bool`, `bytes`, `datetime`, `date`, `time`, `timedelta` or
+one of `penstock.types`. Floats lose their fraction towards zero (some SQL engines round), timestamps and durations become
 microseconds and back, timestamps become RFC 3339 text, numbers their shortest text. What cannot be converted fails the
-row (also in a branch of `when` that is not taken), or is null with `strict=False`.
+row (also in a branch of `when` that is not taken), or is null with `strict=False`. Text is a boolean if it is one of
+true, t, yes, y, 1 and false, f, no, n, 0, in upper or lower case, as in Flink.
+
+`x.dt.in_zone("Europe/Berlin")` shows a moment as clocks do there (Polars: `dt.convert_time_zone`, SQL: `AT TIME ZONE`):
+behind it stand the parts of time, `date`, `truncate`, `offset_by` and `strftime`, as in `x.dt.in_zone("UTC").hour()`.
 """
 
 
@@ -51,22 +70,74 @@ def function(name: str) -> Function:
         PipelineError: there is none.
     """
     if name not in CATALOGUE:
-        raise PipelineError(f"there is no function {name!r}; {nearest(name, CATALOGUE)}")
+        raise PipelineError(f"there is no function {name!r}; {suggestion(name)}")
     return CATALOGUE[name]
+
+
+def suggestion(name: str) -> str:
+    """The clause naming the function that is meant by a name of Polars, of SQL or of nobody."""
+    found = spellings().get(name.lower().rpartition(".")[2])
+    if found is not None and name not in CATALOGUE:
+        return f"did you mean {found}?"
+    return nearest(name, CATALOGUE)
+
+
+def spellings() -> dict[str, str]:
+    """What Polars and SQL call functions, to what is written here; a name of several functions means the first."""
+    found: dict[str, str] = {}
+    rows = [row for _, rows in SECTIONS for row in rows]
+    for names, usage in (*((_names(row), row.usage) for row in rows), *_ELSEWHERE):
+        for name in names:
+            found.setdefault(name, usage)
+    for row in AGGREGATES:
+        found.setdefault(row.sql, row.usage)
+    return found
+
+
+def _names(row: Function) -> list[str]:
+    names = [row.name, *row.polars, *row.sql]
+    return [name.rpartition(".")[2].partition("(")[0].strip() for name in names]
+
+
+_ELSEWHERE: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
+    (("convert_time_zone", "at time zone", "in_zone", "to_local_time"), 'x.dt.in_zone("Europe/Berlin").hour()'),
+    (("to_string",), 'x.dt.strftime("%Y-%m-%d")'),
+    (("json_path_match",), 'x.json.get("$.a.b[0]", int)'),
+    (("approx_n_unique", "approx_count_distinct"), "x.n_unique(), which is exact; there is no approximate one yet"),
+    (("approx_quantile", "percentile_approx"), "x.quantile(0.99), which is exact; there is no approximate one yet"),
+    (("bool_or",), "x.any()"),
+    (("bool_and", "every"), "x.all()"),
+    (("stddev", "stddev_pop", "std_pop"), "x.std(ddof=1) of a sample, x.std(ddof=0) of all"),
+    (("variance", "var_pop"), "x.var(ddof=1) of a sample, x.var(ddof=0) of all"),
+    (("len",), "count() or x.list.len()"),
+    (("implode", "array_agg", "collect_list"), "x.collect()"),
+    (("map_elements", "apply", "transform"), "stream.map(function)"),
+    (("over",), "stream.key_by(...).agg(...)"),
+)
+"""What has no row of its own."""
 
 
 def markdown() -> str:
     """The whole catalogue as a page."""
     parts = [_INTRODUCTION]
     for title, rows in SECTIONS:
-        parts.append(_table(title, ((row.usage, ", ".join(f"`{name}`" for name in row.sql), row.doc) for row in rows)))
-    parts.append(_table("Aggregates", ((row.usage, f"`{row.sql}`" if row.sql else "", row.doc) for row in AGGREGATES)))
+        parts.append(_table(title, ((row.usage, _in_polars(row), _code(row.sql), row.doc) for row in rows)))
+    aggregates = ((row.usage, _code(row.polars), _code((row.sql,) if row.sql else ()), row.doc) for row in AGGREGATES)
+    parts.append(_table("Aggregates", aggregates))
     return "\n".join(parts)
 
 
-def _table(title: str, rows: Iterable[tuple[str, str, str]]) -> str:
-    lines = [f"## {title}", "", "| function | in SQL | meaning |", "| --- | --- | --- |"]
-    lines.extend(f"| `{_cell(usage)}` | {_cell(sql)} | {_cell(doc)} |" for usage, sql, doc in rows)
+def _in_polars(row: Function) -> str:
+    return _code(row.polars) or ("" if row.polars_lacks else "the same")
+
+
+def _code(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _table(title: str, rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [f"## {title}", "", "| function | in Polars | in SQL | meaning |", "| --- | --- | --- | --- |"]
+    lines.extend(f"| `{_cell(usage)}` | " + " | ".join(map(_cell, others)) + " |" for usage, *others in rows)
     return "\n".join(lines) + "\n"
 
 

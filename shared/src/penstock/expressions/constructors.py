@@ -12,8 +12,10 @@ from typing import Any
 from penstock.arguments import checked
 from penstock.errors import PipelineError
 from penstock.expressions.accumulators import Accumulator, result_type
-from penstock.expressions.nodes import Aggregate, Call, Case, Column, Node, Option, Value
-from penstock.expressions.surface import Expr, Operand, as_node, literal
+from penstock.expressions.functions_building import names_option
+from penstock.expressions.nodes import Aggregate, Call, Case, Column, Literal, Node, Option, Value, implied_name
+from penstock.expressions.rendering import render
+from penstock.expressions.surface import Expr, Operand, as_node, condition, filtered, literal
 
 
 @checked
@@ -88,6 +90,52 @@ def max_horizontal(*values: Operand) -> Expr:
 
 
 @checked
+def arctan2(y: Operand, x: Operand) -> Expr:
+    """Angle in radians of the point (x, y) from the x axis, -pi to pi; strings name columns.
+
+    Example:
+        >>> evaluate(arctan2("y", "x").degrees().round(3), y=[1.0, 0.0], x=[1.0, -2.0])
+        [45.0, 180.0]
+    """
+    return _of_columns("arctan2", (y, x))
+
+
+@checked
+def struct(*values: Expr | str, **named: Operand) -> Expr:
+    """A nested row of these values; strings name columns, a field is called as its keyword or else its column.
+
+    Raises:
+        PipelineError: there is no value, or one without a name.
+
+    Example:
+        >>> evaluate(struct("a", twice=col("a") * 2), a=[1, 2])
+        [{'a': 1, 'twice': 2}, {'a': 2, 'twice': 4}]
+    """
+    fields = [Column(value) if isinstance(value, str) else as_node(value, "struct") for value in values]
+    names = [implied_name(node) for node in fields]
+    if None in names:
+        raise PipelineError(f"struct: {render(fields[names.index(None)])} has no name; write struct(name=...)")
+    fields += [_branch_value(value, f"struct: {name}=") for name, value in named.items()]
+    if not fields:
+        raise PipelineError("struct: give at least one column")
+    together = (*(str(name) for name in names), *named)
+    return Expr(Call("struct", tuple(fields), (("names", names_option(together)),)))
+
+
+@checked
+def concat_list(*values: Operand) -> Expr:
+    """A list of these values, or of all elements if they are lists; strings name columns.
+
+    Example:
+        >>> evaluate(concat_list("a", "b", 0), a=[1, 2], b=[None, 5])
+        [[1, None, 0], [2, 5, 0]]
+        >>> evaluate(concat_list("a", "b"), a=[[1], []], b=[[2], [5]])
+        [[1, 2], [5]]
+    """
+    return _of_columns("concat_list", values)
+
+
+@checked
 def concat_str(*values: Expr | str, separator: str = "", ignore_nulls: bool = False) -> Expr:
     """The texts joined; strings name columns, `lit("x")` is a text."""
     return _of_columns("concat_str", values, separator=separator or None, ignore_nulls=ignore_nulls or None)
@@ -101,14 +149,30 @@ def _of_columns(function: str, values: tuple[Operand, ...], **options: Option) -
 
 
 @checked
-def count() -> Expr:
-    """Number of rows of the group."""
-    return Expr(Aggregate("count"))
+def count(*, filter: Expr | None = None) -> Expr:
+    """Number of rows of the group, or of those in which a condition holds.
+
+    Example:
+        >>> evaluate(count(filter=col("x") > 1), x=[1, 2, None, 3])
+        2
+    """
+    return Expr(Aggregate("count")) if filter is None else count_if(filter)
 
 
 @checked
-def aggregate(accumulator: Accumulator[Any, Any], *values: Expr | str) -> Expr:
-    """A user-defined aggregate over these columns.
+def count_if(holds: Expr) -> Expr:
+    """Number of rows of the group in which a condition holds.
+
+    Example:
+        >>> evaluate(count_if(col("x") > 1), x=[1, 2, None, 3])
+        2
+    """
+    return Expr(Aggregate("count", (filtered(Literal(True), holds, "count_if"),)))
+
+
+@checked
+def aggregate(accumulator: Accumulator[Any, Any], *values: Expr | str, filter: Expr | None = None) -> Expr:
+    """A user-defined aggregate over these columns, or with `filter` over the rows in which a condition holds.
 
     Raises:
         PipelineError: the accumulator does not declare its types, or no column is given.
@@ -117,4 +181,7 @@ def aggregate(accumulator: Accumulator[Any, Any], *values: Expr | str) -> Expr:
     if not values:
         raise PipelineError(f"aggregate: {type(accumulator).__name__} needs at least one column")
     args = tuple(Column(value) if isinstance(value, str) else value.node for value in values)
-    return Expr(Aggregate("aggregate", args, (), accumulator))
+    if filter is None:
+        return Expr(Aggregate("aggregate", args, (), accumulator))
+    kept = condition(filter, "aggregate")
+    return Expr(Aggregate("aggregate", (*args, kept), (("filter", True),), accumulator))

@@ -44,7 +44,8 @@ class Function:
     """A row of the catalogue.
 
     `exact` says that the lowering gives the rule's type by itself; otherwise its result is cast to it. `sql` are the
-    names under which SQL knows the function. `doc` is one line that also says what engines do differently.
+    names under which SQL knows the function, `polars` those of Polars where they are others; `polars_lacks` says that
+    Polars has none. `doc` is one line that also says what engines do differently.
     """
 
     name: str
@@ -54,6 +55,8 @@ class Function:
     doc: str
     sql: tuple[str, ...] = ()
     exact: bool = True
+    polars: tuple[str, ...] = ()
+    polars_lacks: bool = False
 
 
 def polars() -> Any:

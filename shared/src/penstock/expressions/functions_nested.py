@@ -26,6 +26,7 @@ from penstock.types import (
     NULL,
     NUMERIC,
     STRING,
+    TIME,
     UINT64,
     UNSIGNED,
     DataType,
@@ -113,8 +114,8 @@ def _field(arguments: Arguments) -> Typing:
 
 def _hash_rule(arguments: Arguments) -> Typing:
     kind = arguments[0].type
-    if isinstance(kind, (ListType, StructType)) or kind == NULL:
-        raise arguments.fail("a column without parts", kind)
+    if isinstance(kind, (ListType, StructType)) or kind in (NULL, TIME):
+        raise arguments.fail("a column without parts that could be a key", kind)
     return Typing(INT64, False, (kind,))
 
 
@@ -159,5 +160,5 @@ ROWS: Final = (
              "A field of a nested row.", ("struct_extract",)),
     Function("hash", "x.hash()", _hash_rule, _hash,
              "A stable 64-bit hash as int64: MurmurHash64A of the key encoding that also places keys (see protocol). "
-             "Never null: null has a hash too."),
+             "Never null: null has a hash too.", polars_lacks=True),
 )  # fmt: skip

@@ -18,16 +18,20 @@ from penstock.expressions.typing_operators import (
 )
 from penstock.expressions.typing_rules import (
     Arguments,
+    TypeMismatchError,
     Typing,
     anything,
+    check,
     first_of,
     keeps,
+    meet,
     meets,
     never_null,
     takes,
     to_float,
 )
 from penstock.types import (
+    BINARY,
     BOOLEAN,
     DATE,
     DURATION,
@@ -42,7 +46,7 @@ from penstock.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import polars as pl
 
@@ -120,6 +124,19 @@ def _clip_rule(arguments: Arguments) -> Typing:
     return Typing(answer.type, arguments[0].nullable, answer.operands)
 
 
+def _nullif_rule(arguments: Arguments) -> Typing:
+    common = meet(arguments, "compare", _HORIZONTAL | {BINARY})
+    if common != arguments[0].type and not arguments[0].literal:
+        raise TypeMismatchError(f"cannot compare {arguments[0].type} with {arguments[1].type}; cast one of them")
+    return Typing(common, True, (common, common))
+
+
+def _fill_nan_rule(arguments: Arguments) -> Typing:
+    check(arguments, 0, FLOATS)
+    common = meet(arguments, "fill NaN of", FLOATS)
+    return Typing(common, arguments.nullable, (common, common))
+
+
 def _logarithm(call: Lowering) -> pl.Expr:
     return call[0].log(call.option("base")) if call.option("base") is not None else call[0].log()
 
@@ -186,14 +203,23 @@ COMPARISONS: Final = (
     ),
     Function(
         "and", "a & b", logical, lambda c: c[0] & c[1],
-        "Both; three-valued (Kleene): false wins over null.", ("and",),
+        "Both; three-valued (Kleene): false wins over null. Of integers the bits that are set in both.", ("and", "&"),
+        polars=("&", "and_", "bitwise_and"),
     ),
     Function(
         "or", "a | b", logical, lambda c: c[0] | c[1],
-        "Either; three-valued (Kleene): true wins over null.", ("or",),
+        "Either; three-valued (Kleene): true wins over null. Of integers the bits that are set in either.",
+        ("or", "|"), polars=("|", "or_", "bitwise_or"),
     ),
-    Function("xor", "a ^ b", logical, lambda c: c[0] ^ c[1], "One but not both; null if either is null.", ("xor",)),
-    Function("not", "~a", logical, lambda c: ~c[0], "Negation; null stays null.", ("not",)),
+    Function(
+        "xor", "a ^ b", logical, lambda c: c[0] ^ c[1],
+        "One but not both; null if either is null. Of integers the bits that are set in one only.", ("xor",),
+        polars=("^", "xor", "bitwise_xor"),
+    ),
+    Function(
+        "not", "~a", logical, lambda c: ~c[0], "Negation; null stays null. Of an integer the other bits.", ("not", "~"),
+        polars=("~", "not_"),
+    ),
 )  # fmt: skip
 
 NULLS: Final = (
@@ -212,6 +238,14 @@ NULLS: Final = (
     Function(
         "coalesce", "coalesce(a, b, ...)", first_of("combine"), lambda c: polars().coalesce(list(c.args)),
         "The first argument that is not null.", ("coalesce",),
+    ),
+    Function(
+        "nullif", "x.nullif(value)", _nullif_rule, lambda c: polars().when(c[0].ne_missing(c[1])).then(c[0]),
+        "The value, or null where it equals another one. NaN equals NaN.", ("nullif",), polars_lacks=True,
+    ),
+    Function(
+        "fill_nan", "x.fill_nan(value)", _fill_nan_rule, lambda c: c[0].fill_nan(c[1]),
+        "The float, or another value where it is NaN; null stays null.",
     ),
     Function(
         "is_nan", "x.is_nan()", takes(FLOATS, gives=BOOLEAN), lambda c: c[0].is_nan(),
@@ -273,4 +307,31 @@ NUMBERS: Final = (
     ),
 )  # fmt: skip
 
-ROWS: Final = (*ARITHMETIC, *COMPARISONS, *NULLS, *NUMBERS)
+_ANGLES: Final = (
+    ("sin", "Sine of an angle in radians"), ("cos", "Cosine of an angle in radians"),
+    ("tan", "Tangent of an angle in radians"), ("arcsin", "Angle in radians of a sine; NaN outside of -1 to 1"),
+    ("arccos", "Angle in radians of a cosine; NaN outside of -1 to 1"), ("arctan", "Angle in radians of a tangent"),
+    ("sinh", "Hyperbolic sine"), ("cosh", "Hyperbolic cosine"), ("tanh", "Hyperbolic tangent"),
+    ("degrees", "An angle in radians as degrees"), ("radians", "An angle in degrees as radians"),
+)  # fmt: skip
+
+
+def _angle(name: str, doc: str) -> Function:
+    sql = (name.replace("arc", "a"),)
+    lower: Callable[[Lowering], pl.Expr] = lambda call: getattr(call[0], name)()  # noqa: E731 (a table's cell)
+    return Function(name, f"x.{name}()", to_float(f"take .{name}() of"), lower, f"{doc}, in float64.", sql)
+
+
+TRIGONOMETRY: Final = (
+    *(_angle(name, doc) for name, doc in _ANGLES),
+    Function(
+        "arctan2",
+        "arctan2(y, x)",
+        to_float("take the angle of"),
+        lambda c: polars().arctan2(c[0], c[1]),
+        "Angle in radians of the point (x, y) from the x axis, -pi to pi, in float64.",
+        ("atan2",),
+    ),
+)
+
+ROWS: Final = (*ARITHMETIC, *COMPARISONS, *NULLS, *NUMBERS, *TRIGONOMETRY)

@@ -68,6 +68,41 @@ def _replaced(method: str) -> Callable[[Lowering], pl.Expr]:
     return lower
 
 
+def _padded(arguments: Arguments) -> Typing:
+    length, fill = arguments.options["length"], arguments.options["fill_char"]
+    if not isinstance(length, int) or length < 0:
+        raise TypeMismatchError(f"{arguments.name} needs a length of zero or more, got {length!r}")
+    if not isinstance(fill, str) or len(fill) != 1:
+        raise TypeMismatchError(f"{arguments.name} fills with one character, got {fill!r}")
+    return _gives_text(arguments)
+
+
+def _fill(method: str) -> Callable[[Lowering], pl.Expr]:
+    return lambda call: getattr(call[0].str, method)(call.option("length"), call.option("fill_char"))
+
+
+def _before_match(call_option: Callable[[str], Any]) -> str:
+    """The pattern whose first group is the text before the first match."""
+    import re
+
+    pattern = call_option("pattern")
+    return rf"\A((?s:.*?))(?:{re.escape(pattern) if call_option('literal') else pattern})"
+
+
+def _with_place(rule: Rule) -> Rule:
+    def checked(arguments: Arguments) -> Typing:
+        answer = _with_pattern(rule)(arguments)
+        pattern = _before_match(arguments.options.get)
+        dry_run(f"the regular expression {arguments.options['pattern']!r}", lambda pl: pl.lit("").str.contains(pattern))
+        return answer
+
+    return checked
+
+
+def _find(call: Lowering) -> pl.Expr:
+    return call[0].str.extract(_before_match(call.option), 1).str.len_chars()
+
+
 def _concat_str_rule(arguments: Arguments) -> Typing:
     answer = _gives_text(arguments)
     return Typing(STRING, answer.nullable and not arguments.options.get("ignore_nulls"), answer.operands)
@@ -104,6 +139,15 @@ _CASE_AND_EDGES: Final = (
         "str.zfill", "x.str.zfill(length)", _gives_text, lambda c: c[0].str.zfill(c.option("length")),
         "Filled with zeros on the left to a length in code points; a leading sign stays in front.",
     ),
+    Function(
+        "str.pad_start", 'x.str.pad_start(length, fill_char=" ")', _padded, _fill("pad_start"),
+        "Filled with a character at the beginning to a length in code points; longer text stays (SQL cuts it).",
+        ("lpad",),
+    ),
+    Function(
+        "str.pad_end", 'x.str.pad_end(length, fill_char=" ")', _padded, _fill("pad_end"),
+        "Filled with a character at the end to a length in code points; longer text stays (SQL cuts it).", ("rpad",),
+    ),
 )  # fmt: skip
 
 _MEASURES: Final = (
@@ -128,6 +172,14 @@ _MEASURES: Final = (
     Function(
         "str.ends_with", "x.str.ends_with(suffix)", _gives_boolean, lambda c: c[0].str.ends_with(c[1]),
         "Whether it ends with the text.", ("ends_with", "suffix"),
+    ),
+)  # fmt: skip
+
+_PLACES: Final = (
+    Function(
+        "str.find", "x.str.find(pattern, literal=False)", _with_place(takes(_TEXT, gives=INT64, null=True)), _find,
+        "Code points before the first match of the regular expression or the literal text (Polars: bytes; SQL: one "
+        "more, and 0 without a match); null without a match.", ("instr", "strpos", "position", "locate"), exact=False,
     ),
 )  # fmt: skip
 
@@ -167,6 +219,11 @@ _PARTS: Final = (
         ("regexp_extract",),
     ),
     Function(
+        "str.extract_all", "x.str.extract_all(pattern)", _with_pattern(takes(_TEXT, gives=ListType(STRING))),
+        lambda c: c[0].str.extract_all(c.option("pattern")),
+        "All matches as a list, empty without a match.", ("regexp_extract_all",),
+    ),
+    Function(
         "concat_str", 'concat_str(a, b, ..., separator="", ignore_nulls=False)', _concat_str_rule, _concat_str,
         "The texts joined; null if any is null, unless nulls are ignored (left out with their separator).",
         ("concat", "concat_ws"),
@@ -191,4 +248,4 @@ _PARSERS: Final = (
     ),
 )  # fmt: skip
 
-ROWS: Final = (*_CASE_AND_EDGES, *_MEASURES, *_PARTS, *_PARSERS)
+ROWS: Final = (*_CASE_AND_EDGES, *_MEASURES, *_PLACES, *_PARTS, *_PARSERS)

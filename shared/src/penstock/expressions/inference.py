@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from penstock.errors import PipelineError, nearest
 from penstock.expressions.accumulators import result_type
-from penstock.expressions.aggregate_rules import BY_NAME
+from penstock.expressions.aggregate_rules import BY_NAME, check_filter
 from penstock.expressions.casts import check_cast
 from penstock.expressions.nodes import (
     Aggregate,
@@ -119,6 +119,7 @@ class Scope:
     def _aggregate(self, node: Aggregate) -> tuple[DataType, bool]:
         arguments = self._arguments(node)
         if node.function == "aggregate":
+            check_filter(arguments)
             return result_type(node.accumulator)
         return BY_NAME[node.function].rule(arguments)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import math
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, time, timedelta
 from typing import Any
 
 from penstock.errors import PipelineError
@@ -81,6 +81,8 @@ def _value_to_json(value: Value) -> Any:
             return {"timestamp": to_micros(value)}
         case date():
             return {"date": value.isoformat()}
+        case time():
+            return {"time": value.isoformat()}
         case timedelta():
             return {"duration": value // _MICROSECOND}
         case _:
@@ -97,6 +99,8 @@ def _value_from_json(form: Any) -> Value:
             return from_micros(micros)
         case {"date": text}:
             return date.fromisoformat(text)
+        case {"time": text}:
+            return time.fromisoformat(text)
         case {"duration": micros}:
             return timedelta(microseconds=micros)
         case _:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, time, timedelta
 from typing import Any
 
 from penstock.types import (
@@ -20,13 +20,14 @@ from penstock.types import (
     INT64,
     NULL,
     STRING,
+    TIME,
     TIMESTAMP,
     UINT64,
     DataType,
     Scalar,
 )
 
-Value = bool | int | float | str | bytes | datetime | date | timedelta | None
+Value = bool | int | float | str | bytes | datetime | date | time | timedelta | None
 """What a literal can be. A datetime is aware and in UTC (`lit` sees to it)."""
 Option = bool | int | float | str | None
 """A setting of a function, such as `decimals` of `round`: known when the pipeline is built, the same for every row."""
@@ -39,6 +40,7 @@ _SCALARS: tuple[tuple[type, Scalar], ...] = (
     (bytes, BINARY),
     (datetime, TIMESTAMP),  # before date: a datetime is a date to Python
     (date, DATE),
+    (time, TIME),
     (timedelta, DURATION),
 )
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from penstock.expressions.nodes import Aggregate, Alias, Call, Case, Cast, Column, Literal, Node, Option
+from penstock.expressions.nodes import Aggregate, Alias, Call, Case, Cast, Column, Literal, Node, Option, implied_name
+from penstock.types import type_from_json
 
 _BINARY: Final = {
     "or": ("|", 1), "xor": ("^", 2), "and": ("&", 3),
+    "shift_left": ("<<", 4), "shift_right": (">>", 4),
     "add": ("+", 5), "sub": ("-", 5),
     "mul": ("*", 6), "truediv": ("/", 6), "floordiv": ("//", 6), "mod": ("%", 6),
     "pow": ("**", 8),
@@ -21,11 +23,13 @@ _BINARY: Final = {
 """Sign and how tightly Python binds it; comparisons bind loosest and are always bracketed within another operator."""
 _UNARY: Final = {"neg": ("-", 7), "not": ("~", 7)}
 _ATOM: Final = 9
-PREFIX_FUNCTIONS: Final = frozenset({"coalesce", "concat_str", "min_horizontal", "max_horizontal"})
+PREFIX_FUNCTIONS: Final = frozenset(
+    {"arctan2", "coalesce", "concat_list", "concat_str", "max_horizontal", "min_horizontal", "struct"}
+)
 """Functions written `f(a, b)` instead of `a.f(b)`."""
 
 
-KEYWORDS: Final = frozenset({"closed", "ignore_nulls", "literal", "separator", "strict"})
+KEYWORDS: Final = frozenset({"closed", "ddof", "ignore_nulls", "literal", "separator", "strict"})
 """Settings written with their name; others are known by their place."""
 
 
@@ -78,14 +82,37 @@ def _render_binary(function: str, left: Node, right: Node) -> tuple[str, int]:
 
 
 def _render_call(node: Call) -> str:
-    settings = [_setting(name, value) for name, value in node.options]
-    if node.function in PREFIX_FUNCTIONS:
-        return f"{node.function}({', '.join([_operand(arg)[0] for arg in node.args] + settings)})"
+    options = dict(node.options)
+    zone = options.pop("zone", None)
     if node.function == "is_in":
         values = ", ".join(_operand(arg)[0] for arg in node.args[1:])
         return f"{_receiver(node.args[0])}.is_in([{values}])"
+    if node.function in ("replace", "replace_strict"):
+        return _render_replace(node)
+    if node.function == "struct":
+        return _render_struct(node)
+    settings = [_setting(name, value) for name, value in options.items()]
+    if node.function in PREFIX_FUNCTIONS:
+        return f"{node.function}({', '.join([_operand(arg)[0] for arg in node.args] + settings)})"
     rest = ", ".join([_operand(arg)[0] for arg in node.args[1:]] + settings)
-    return f"{_receiver(node.args[0])}.{node.function}({rest})"
+    method = node.function if zone is None else node.function.replace("dt.", f"dt.in_zone({_value(zone)}).", 1)
+    return f"{_receiver(node.args[0])}.{method}({rest})"
+
+
+def _render_replace(node: Call) -> str:
+    pairs = [_operand(arg)[0] for arg in node.args[1:]]
+    default = f", default={pairs.pop()}" if node.options else ""
+    mapping = ", ".join(f"{key}: {value}" for key, value in zip(pairs[::2], pairs[1::2], strict=True))
+    return f"{_receiver(node.args[0])}.{node.function}({{{mapping}}}{default})"
+
+
+def _render_struct(node: Call) -> str:
+    names = json.loads(str(dict(node.options)["names"]))
+    fields = [
+        _operand(arg)[0] if implied_name(arg) == name else f"{name}={_operand(arg)[0]}"
+        for arg, name in zip(node.args, names, strict=True)
+    ]
+    return f"struct({', '.join(fields)})"
 
 
 def _render_case(node: Case) -> str:
@@ -98,12 +125,14 @@ def _render_case(node: Case) -> str:
 
 def _render_aggregate(node: Aggregate) -> str:
     args = [_render(arg)[0] for arg in node.args]
+    if dict(node.options).get("filter"):
+        args[-1] = f"filter={args[-1]}"
     if node.function == "aggregate":
         return f"aggregate({', '.join([type(node.accumulator).__name__ + '()', *args])})"
     if not args:
         return f"{node.function}()"
-    settings = ", ".join(_value(value) for _, value in node.options)
-    return f"{_receiver(node.args[0])}.{node.function}({settings})"
+    settings = [_setting(name, value) for name, value in node.options if name != "filter"]
+    return f"{_receiver(node.args[0])}.{node.function}({', '.join([*args[1:], *settings])})"
 
 
 def _receiver(node: Node) -> str:
@@ -121,6 +150,8 @@ def _operand(node: Node) -> tuple[str, int]:
 
 
 def _setting(name: str, value: Option) -> str:
+    if name == "type":
+        return str(type_from_json(json.loads(str(value))))
     return f"{name}={_value(value)}" if name in KEYWORDS else _value(value)
 
 

@@ -7,20 +7,33 @@ Namespaces (`.str`, `.dt`, ...) stand in `penstock.expressions.namespaces`, free
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
-from typing import Any, NoReturn, Self
+from datetime import UTC, date, datetime, time, timedelta
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from penstock.arguments import checked
 from penstock.errors import PipelineError
-from penstock.expressions.namespaces import DateTimeNamespace, ListNamespace, StringNamespace, StructNamespace
-from penstock.expressions.nodes import Aggregate, Alias, Call, Cast, Literal, Node, Option, Value
+from penstock.expressions.namespaces import (
+    BinaryNamespace,
+    DateTimeNamespace,
+    JsonNamespace,
+    ListNamespace,
+    StringNamespace,
+    StructNamespace,
+    as_kind,
+    unknown,
+)
+from penstock.expressions.nodes import Aggregate, Alias, Call, Case, Cast, Column, Literal, Node, Option, Value
 from penstock.expressions.rendering import render
-from penstock.types import DataType, ListType, Scalar, StructType, of_python
+from penstock.types import DataType
 
 _Text = str
 """`str` within the class body of `Expr` is the namespace of text functions."""
+
+
+class _NoDefault:
+    """Stands for a default that was not given, because None is one."""
 
 
 @checked
@@ -41,6 +54,11 @@ class Expr:
             f"{self} has no truth value before rows flow: use & | ~ instead of and, or, not, with comparisons in "
             "parentheses, and .is_between() or .is_in() instead of chained comparisons and `in`"
         )
+
+    if not TYPE_CHECKING:  # an editor shall know that there is no such method
+
+        def __getattr__(self, name):
+            raise unknown(name, f"{self}.{name}")
 
     def __iter__(self) -> NoReturn:
         raise PipelineError(f"{self} is one column and cannot be iterated over")
@@ -140,6 +158,18 @@ class Expr:
     def __invert__(self) -> Expr:
         return self._call("not")
 
+    def __lshift__(self, other: Operand) -> Expr:
+        return _binary("shift_left", self, other)
+
+    def __rlshift__(self, other: Operand) -> Expr:
+        return _binary("shift_left", other, self)
+
+    def __rshift__(self, other: Operand) -> Expr:
+        return _binary("shift_right", self, other)
+
+    def __rrshift__(self, other: Operand) -> Expr:
+        return _binary("shift_right", other, self)
+
     def is_null(self) -> Expr:
         """Whether the value is missing."""
         return self._call("is_null")
@@ -159,6 +189,62 @@ class Expr:
     def fill_null(self, value: Operand) -> Expr:
         """The value, or `value` where it is null."""
         return self._call("fill_null", value)
+
+    def fill_nan(self, value: Operand) -> Expr:
+        """The float, or `value` where it is NaN; null stays null.
+
+        Example:
+            >>> evaluate(col("x").fill_nan(0.0), x=[1.5, float("nan"), None])
+            [1.5, 0.0, None]
+        """
+        return self._call("fill_nan", value)
+
+    def nullif(self, value: Operand) -> Expr:
+        """The value, or null where it equals `value`.
+
+        Example:
+            >>> evaluate(col("name").nullif(""), name=["ada", "", None])
+            ['ada', None, None]
+        """
+        return self._call("nullif", value)
+
+    def replace(self, mapping: Mapping[Any, Value]) -> Expr:
+        """The value that `mapping` has for it; a value that it has none for stays.
+
+        Null stays null unless None is a key.
+
+        Raises:
+            PipelineError: the mapping is empty, or holds what is no constant.
+
+        Example:
+            >>> evaluate(col("country").replace({"BRD": "DE", "DDR": "DE"}), country=["BRD", "FR", None])
+            ['DE', 'FR', None]
+        """
+        return Expr(Call("replace", (self.node, *self._pairs(mapping, "replace"))))
+
+    def replace_strict(self, mapping: Mapping[Any, Value], *, default: Operand | type[_NoDefault] = _NoDefault) -> Expr:
+        """The value that `mapping` has for it, of the mapping's type, or else `default`.
+
+        Null stays null unless None is a key. Without `default` a value that is not in the mapping fails the job.
+
+        Raises:
+            PipelineError: the mapping is empty, or holds what is no constant.
+
+        Example:
+            >>> evaluate(col("code").replace_strict({1: "new", 2: "paid"}, default="other"), code=[1, 7, None])
+            ['new', 'other', None]
+        """
+        pairs = self._pairs(mapping, "replace_strict")
+        if isinstance(default, type):
+            return Expr(Call("replace_strict", (self.node, *pairs)))
+        return Expr(
+            Call("replace_strict", (self.node, *pairs, as_node(default, "replace_strict")), (("default", True),))
+        )
+
+    def _pairs(self, mapping: Mapping[Any, Value], where: _Text) -> Iterable[Literal]:
+        if not isinstance(mapping, Mapping) or not mapping:
+            raise PipelineError(f'{self}.{where}: need a mapping such as {{"a": "b"}}, got {mapping!r}')
+        return [literal(part, where) for pair in mapping.items() for part in pair]
 
     def is_in(self, values: Iterable[Value]) -> Expr:
         """Whether the value equals one of these constants; null if it is null.
@@ -223,6 +309,105 @@ class Expr:
         """Held within the bounds; None does not bind."""
         return self._call("clip", lower, upper)
 
+    def sin(self) -> Expr:
+        """Sine of an angle in radians.
+
+        Example:
+            >>> evaluate(col("x").radians().sin().round(3), x=[0, 30, 90])
+            [0.0, 0.5, 1.0]
+        """
+        return self._call("sin")
+
+    def cos(self) -> Expr:
+        """Cosine of an angle in radians.
+
+        Example:
+            >>> evaluate(col("x").radians().cos().round(3), x=[0, 60, 180])
+            [1.0, 0.5, -1.0]
+        """
+        return self._call("cos")
+
+    def tan(self) -> Expr:
+        """Tangent of an angle in radians.
+
+        Example:
+            >>> evaluate(col("x").radians().tan().round(3), x=[0, 45])
+            [0.0, 1.0]
+        """
+        return self._call("tan")
+
+    def arcsin(self) -> Expr:
+        """Angle in radians whose sine this is; NaN outside of -1 to 1.
+
+        Example:
+            >>> evaluate(col("x").arcsin().degrees().round(3), x=[0.5, 2])
+            [30.0, nan]
+        """
+        return self._call("arcsin")
+
+    def arccos(self) -> Expr:
+        """Angle in radians whose cosine this is; NaN outside of -1 to 1.
+
+        Example:
+            >>> evaluate(col("x").arccos().degrees().round(3), x=[0.5, None])
+            [60.0, None]
+        """
+        return self._call("arccos")
+
+    def arctan(self) -> Expr:
+        """Angle in radians whose tangent this is.
+
+        Example:
+            >>> evaluate(col("x").arctan().degrees().round(3), x=[1, -1])
+            [45.0, -45.0]
+        """
+        return self._call("arctan")
+
+    def sinh(self) -> Expr:
+        """Hyperbolic sine.
+
+        Example:
+            >>> evaluate(col("x").sinh().round(3), x=[0, 1])
+            [0.0, 1.175]
+        """
+        return self._call("sinh")
+
+    def cosh(self) -> Expr:
+        """Hyperbolic cosine.
+
+        Example:
+            >>> evaluate(col("x").cosh().round(3), x=[0, 1])
+            [1.0, 1.543]
+        """
+        return self._call("cosh")
+
+    def tanh(self) -> Expr:
+        """Hyperbolic tangent.
+
+        Example:
+            >>> evaluate(col("x").tanh().round(3), x=[0, 1])
+            [0.0, 0.762]
+        """
+        return self._call("tanh")
+
+    def degrees(self) -> Expr:
+        """An angle in radians as degrees.
+
+        Example:
+            >>> evaluate(col("x").degrees().round(1), x=[0.0, 3.14159265])
+            [0.0, 180.0]
+        """
+        return self._call("degrees")
+
+    def radians(self) -> Expr:
+        """An angle in degrees as radians.
+
+        Example:
+            >>> evaluate(col("x").radians().round(4), x=[0, 180])
+            [0.0, 3.1416]
+        """
+        return self._call("radians")
+
     def hash(self) -> Expr:
         """A stable 64-bit hash, the same that places keys; never null."""
         return self._call("hash")
@@ -234,8 +419,7 @@ class Expr:
 
         A value that cannot be converted fails the job, with `strict=False` it becomes null.
         """
-        kind = to if isinstance(to, (Scalar, ListType, StructType)) else of_python(to, f"{self}.cast")[0]
-        return Expr(Cast(self.node, kind, strict))
+        return Expr(Cast(self.node, as_kind(to, f"{self}.cast"), strict))
 
     def alias(self, name: _Text) -> Expr:
         """The same value under another column name."""
@@ -247,6 +431,16 @@ class Expr:
     def str(self) -> StringNamespace:
         """Functions of text."""
         return StringNamespace(self)
+
+    @property
+    def json(self) -> JsonNamespace:
+        """Values read out of JSON text."""
+        return JsonNamespace(self)
+
+    @property
+    def bin(self) -> BinaryNamespace:
+        """Functions of bytes."""
+        return BinaryNamespace(self)
 
     @property
     def dt(self) -> DateTimeNamespace:
@@ -265,49 +459,177 @@ class Expr:
 
     # -- aggregates -----------------------------------------------------------------------------------------------------
 
-    def count(self) -> Expr:
-        """Number of rows of the group where this is not null."""
-        return self._aggregate("count")
+    # `filter` of all of them: the rows that count are those in which this condition holds.
 
-    def sum(self) -> Expr:
-        """Sum over the group; null if all values are null."""
-        return self._aggregate("sum")
+    def count(self, *, filter: Expr | None = None) -> Expr:
+        """Number of rows of the group where this is not null.
 
-    def mean(self) -> Expr:
-        """Mean over the group; null if all values are null."""
-        return self._aggregate("mean")
+        Example:
+            >>> evaluate(col("x").count(filter=col("x") > 1), x=[1, 2, None, 3])
+            2
+        """
+        return self._aggregate("count", filter)
 
-    def min(self) -> Expr:
-        """Least value of the group; null if all values are null."""
-        return self._aggregate("min")
+    def sum(self, *, filter: Expr | None = None) -> Expr:
+        """Sum over the group; null if all values are null.
 
-    def max(self) -> Expr:
-        """Greatest value of the group; null if all values are null."""
-        return self._aggregate("max")
+        Integers whose sum does not fit into 64 bits fail the job; of floats it is exact, rounded once.
 
-    def first(self) -> Expr:
-        """The value of the group's row with the smallest event time, null or not."""
-        return self._aggregate("first")
+        Example:
+            >>> evaluate(col("x").sum(), x=[0.1] * 10)
+            1.0
+            >>> evaluate(col("x").sum(filter=col("ok")), x=[1, 2, 4], ok=[True, None, True])
+            5
+        """
+        return self._aggregate("sum", filter)
 
-    def last(self) -> Expr:
-        """The value of the group's row with the largest event time, null or not."""
-        return self._aggregate("last")
+    def mean(self, *, filter: Expr | None = None) -> Expr:
+        """Mean over the group; null if all values are null.
 
-    def n_unique(self) -> Expr:
-        """Exact number of different values of the group, nulls not counted."""
-        return self._aggregate("n_unique")
+        Example:
+            >>> evaluate(col("x").mean(), x=[1, 2, None])
+            1.5
+        """
+        return self._aggregate("mean", filter)
 
-    def collect(self) -> Expr:
-        """All values of the group as a list ordered by event time, then arrival."""
-        return self._aggregate("collect")
+    def std(self, ddof: int = 1, *, filter: Expr | None = None) -> Expr:
+        """Standard deviation: of a sample, or with `ddof=0` of all there is; null for `ddof` values or fewer.
 
-    def quantile(self, quantile: float) -> Expr:
-        """Exact quantile (0 to 1) of the group, linear between neighbours."""
-        return self._aggregate("quantile", quantile=quantile)
+        Example:
+            >>> evaluate(col("x").std(), x=[1, 3, None])
+            1.4142135623730951
+            >>> evaluate(col("x").std(ddof=0), x=[1, 3, None])
+            1.0
+        """
+        return self._aggregate("std", filter, ddof=ddof)
 
-    def median(self) -> Expr:
-        """The quantile 0.5."""
-        return self.quantile(0.5)
+    def var(self, ddof: int = 1, *, filter: Expr | None = None) -> Expr:
+        """Variance: of a sample, or with `ddof=0` of all there is; null for `ddof` values or fewer.
+
+        Example:
+            >>> evaluate(col("x").var(), x=[1, 3, None])
+            2.0
+        """
+        return self._aggregate("var", filter, ddof=ddof)
+
+    def min(self, *, filter: Expr | None = None) -> Expr:
+        """Least value of the group; null if all values are null.
+
+        Example:
+            >>> evaluate(col("x").min(), x=[3, None, 1])
+            1
+        """
+        return self._aggregate("min", filter)
+
+    def max(self, *, filter: Expr | None = None) -> Expr:
+        """Greatest value of the group; null if all values are null.
+
+        Example:
+            >>> evaluate(col("x").max(filter=col("x") < 3), x=[3, None, 1])
+            1
+        """
+        return self._aggregate("max", filter)
+
+    def max_by(self, by: Expr | _Text, *, filter: Expr | None = None) -> Expr:
+        """The value, null or not, of the group's row in which `by` is greatest; of several the one that arrived first.
+
+        Rows in which `by` is null or NaN are left out. A string names a column.
+
+        Example:
+            >>> evaluate(col("name").max_by("score"), name=["ada", "bob", "cy"], score=[7, 9, None])
+            'bob'
+        """
+        return self._by("max_by", by, filter)
+
+    def min_by(self, by: Expr | _Text, *, filter: Expr | None = None) -> Expr:
+        """The value, null or not, of the group's row in which `by` is least; otherwise as `max_by`.
+
+        Example:
+            >>> evaluate(col("name").min_by("score"), name=["ada", "bob", "cy"], score=[7, 9, None])
+            'ada'
+        """
+        return self._by("min_by", by, filter)
+
+    def any(self, *, filter: Expr | None = None) -> Expr:
+        """Whether this condition holds in one row of the group at least; null counts as false.
+
+        Example:
+            >>> evaluate((col("x") > 2).any(), x=[1, None, 3])
+            True
+        """
+        return self._aggregate("any", filter)
+
+    def all(self, *, filter: Expr | None = None) -> Expr:
+        """Whether this condition holds in every row of the group; null counts as true.
+
+        Example:
+            >>> evaluate((col("x") > 2).all(), x=[3, None, 3])
+            True
+        """
+        return self._aggregate("all", filter)
+
+    def first(self, *, filter: Expr | None = None) -> Expr:
+        """The value of the group's row with the smallest event time, null or not.
+
+        Example:
+            >>> evaluate(col("x").first(filter=col("x") > 1), x=[1, 2, 3])
+            2
+        """
+        return self._of_rows("first", filter)
+
+    def last(self, *, filter: Expr | None = None) -> Expr:
+        """The value of the group's row with the largest event time, null or not.
+
+        Example:
+            >>> evaluate(col("x").last(filter=col("x") < 3), x=[1, 2, 3])
+            2
+        """
+        return self._of_rows("last", filter)
+
+    def n_unique(self, *, filter: Expr | None = None) -> Expr:
+        """Exact number of different values of the group, nulls not counted.
+
+        Example:
+            >>> evaluate(col("x").n_unique(), x=["a", "b", "a", None])
+            2
+        """
+        return self._aggregate("n_unique", filter)
+
+    def collect(self, *, filter: Expr | None = None) -> Expr:
+        """All values of the group as a list ordered by event time, then arrival.
+
+        Example:
+            >>> evaluate(col("x").collect(filter=col("ok")), x=[3, None, 1], ok=[True, True, False])
+            [3, None]
+        """
+        return self._of_rows("collect", filter)
+
+    def collect_distinct(self, *, filter: Expr | None = None) -> Expr:
+        """The different values of the group in ascending order, nulls left out.
+
+        Example:
+            >>> evaluate(col("x").collect_distinct(), x=["b", "a", None, "b"])
+            ['a', 'b']
+        """
+        return self._aggregate("collect_distinct", filter)
+
+    def quantile(self, quantile: float, *, filter: Expr | None = None) -> Expr:
+        """Exact quantile (0 to 1) of the group, linear between neighbours.
+
+        Example:
+            >>> evaluate(col("x").quantile(0.25), x=[1, 2, 3, None])
+            1.5
+        """
+        return self._aggregate("quantile", filter, quantile=quantile)
+
+    def median(self, *, filter: Expr | None = None) -> Expr:
+        """The quantile 0.5.
+
+        Example:
+            >>> evaluate(col("x").median(), x=[1, 2, 4])
+            2.0
+        """
+        return self.quantile(0.5, filter=filter)
 
     # -- building -------------------------------------------------------------------------------------------------------
 
@@ -317,8 +639,35 @@ class Expr:
         settings = tuple((name, value) for name, value in options.items() if value is not None)
         return Expr(Call(function, (self.node, *args), settings))
 
-    def _aggregate(self, function: _Text, **options: Option) -> Expr:
-        return Expr(Aggregate(function, (self.node,), tuple(options.items())))
+    def _aggregate(self, function: _Text, filter: Expr | None, **options: Option) -> Expr:
+        """An aggregate that leaves nulls out: what does not count is made null."""
+        return Expr(Aggregate(function, (filtered(self.node, filter, function),), tuple(options.items())))
+
+    def _of_rows(self, function: _Text, filter: Expr | None) -> Expr:
+        """An aggregate to which null is a value like any other."""
+        if filter is None:
+            return Expr(Aggregate(function, (self.node,)))
+        return Expr(Aggregate(function, (self.node, condition(filter, function)), (("filter", True),)))
+
+    def _by(self, function: _Text, by: Expr | _Text, filter: Expr | None) -> Expr:
+        order = Column(by) if isinstance(by, str) else as_node(by, function)
+        return Expr(Aggregate(function, (self.node, filtered(order, filter, function))))
+
+
+def condition(filter: object, where: str) -> Node:
+    """The node of `filter=` of an aggregate.
+
+    Raises:
+        PipelineError: it is no expression.
+    """
+    if isinstance(filter, Expr):
+        return filter.node
+    raise PipelineError(f"{where}: filter= needs a condition such as col('ok') or col('x') > 1, got {filter!r}")
+
+
+def filtered(node: Node, filter: Expr | None, where: str) -> Node:
+    """The value where the condition holds, null elsewhere."""
+    return node if filter is None else Case(((condition(filter, where), node),))
 
 
 Operand = Expr | Value
@@ -355,10 +704,16 @@ def literal(value: object, where: str) -> Literal:
             if value.tzinfo is None:
                 raise PipelineError(f"{where}: {value!r} has no time zone; write datetime(..., tzinfo=UTC)")
             return Literal(value.astimezone(UTC).replace(fold=0))
+        case time():
+            if value.tzinfo is not None:
+                raise PipelineError(
+                    f"{where}: {value!r} has an offset, a time of day has none; use .replace(tzinfo=None)"
+                )
+            return Literal(value)
         case date():
             return Literal(value)
         case _:
             raise PipelineError(
                 f"{where}: {value!r} is neither an expression nor a constant; there are bool, int, float, str, bytes, "
-                "datetime, date, timedelta and None"
+                "datetime, date, time, timedelta and None"
             )

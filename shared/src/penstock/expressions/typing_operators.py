@@ -15,6 +15,7 @@ from penstock.expressions.typing_rules import (
     Rule,
     TypeMismatchError,
     Typing,
+    common_type,
     meet,
     promote,
     to_float,
@@ -137,11 +138,15 @@ def comparison(arguments: Arguments) -> Typing:
 
 
 def logical(arguments: Arguments) -> Typing:
-    """`&`, `|`, `~`: booleans, three-valued."""
+    """`&`, `|`, `^`, `~`: booleans, three-valued, or the bits of integers."""
+    common = common_type(arguments.operands)
+    if common in INTEGERS:
+        return Typing(common, arguments.nullable, (common,) * len(arguments.operands))
     for operand in arguments.operands:
         if promote(BOOLEAN, operand.type) != BOOLEAN:
             raise TypeMismatchError(
-                f"{arguments.name} needs boolean, got {operand.type}; put comparisons in parentheses: (a > 1) & (b > 2)"
+                f"{arguments.name} needs boolean or integers, got {operand.type}; put comparisons in parentheses: "
+                "(a > 1) & (b > 2)"
             )
     return Typing(BOOLEAN, arguments.nullable, (BOOLEAN,) * len(arguments.operands))
 

@@ -33,6 +33,7 @@ from penstock.types import (
     NUMERIC,
     SIGNED,
     STRING,
+    TIME,
     TIMESTAMP,
     UINT8,
     UINT16,
@@ -46,7 +47,7 @@ from penstock.types import (
 
 _WIDTH: Final = {kind: int("".join(filter(str.isdigit, kind.name))) for kind in NUMERIC}
 _SIGNED_ABOVE: Final = {UINT8: INT16, UINT16: INT32, UINT32: INT64}
-ORDERED: Final[frozenset[DataType]] = NUMERIC | {STRING, BINARY, BOOLEAN, DATE, TIMESTAMP, DURATION}
+ORDERED: Final[frozenset[DataType]] = NUMERIC | {STRING, BINARY, BOOLEAN, DATE, TIME, TIMESTAMP, DURATION}
 """Types whose values have an order."""
 FITTING_INT64: Final[frozenset[DataType]] = INTEGERS - {UINT64}
 """Integers that int64 can hold."""

@@ -57,6 +57,7 @@ _WIDER: Final[dict[Any, Any]] = {
     pa.uint16(): pa.int32(),
     pa.uint32(): pa.int64(),
     pa.uint64(): pa.decimal128(20, 0),
+    pa.time64("ns"): pa.int64(),
     pa.large_string(): pa.string(),
     pa.large_binary(): pa.binary(),
 }

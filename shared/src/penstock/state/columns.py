@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
@@ -23,6 +23,7 @@ from penstock.types import (
     INTEGERS,
     NULL,
     STRING,
+    TIME,
     TIMESTAMP,
     DataType,
     Field,
@@ -118,7 +119,7 @@ def key_frame(keys: Sequence[Any], schema: Schema) -> pl.DataFrame:
 # -- from Python --------------------------------------------------------------------------------------------------------
 
 _PYTHON_OF: Final[dict[DataType, tuple[type, ...]]] = {
-    BOOLEAN: (bool,), STRING: (str,), BINARY: (bytes,), DATE: (date,), TIMESTAMP: (datetime,),
+    BOOLEAN: (bool,), STRING: (str,), BINARY: (bytes,), DATE: (date,), TIME: (time,), TIMESTAMP: (datetime,),
     DURATION: (timedelta,), NULL: (), **dict.fromkeys(INTEGERS, (int,)), **dict.fromkeys(FLOATS, (float, int)),
 }  # fmt: skip
 

@@ -25,20 +25,16 @@ class BoundOperatorList(OperatorListState[Any]):
         return list(self._values)
 
     def add(self, value: Any) -> None:
-        self._check(value)
-        self._values.append(value)
+        self._values.append(self._checked(value))
 
     def update(self, values: list[Any]) -> None:
-        for value in values:
-            self._check(value)
-        self._values = list(values)
+        self._values = [self._checked(value) for value in values]
 
     def clear(self) -> None:
         self._values = []
 
-    def _check(self, value: Any) -> None:
-        if value.__class__ is not self._codec.exact:
-            value = self._codec.checked(value)
+    def _checked(self, value: Any) -> Any:
+        return value if value.__class__ is self._codec.exact else self._codec.checked(value)
 
     def encoded(self) -> list[bytes]:
         """Every element as bytes."""

@@ -20,6 +20,7 @@ _SCALARS: Final[dict[str, Any]] = {
     "uint8": "int", "uint16": "int", "uint32": "long", "float32": "float", "float64": "double",
     "string": "string", "binary": "bytes", "null": "null",
     "date": {"type": "int", "logicalType": "date"},
+    "time": {"type": "long", "logicalType": "time-micros"},
     "timestamp": {"type": "long", "logicalType": "timestamp-micros"},
     "duration": "long",
 }  # fmt: skip

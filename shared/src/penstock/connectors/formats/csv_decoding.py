@@ -10,7 +10,7 @@ import base64
 import csv
 import io
 from collections.abc import Sequence
-from datetime import date, datetime, timedelta, tzinfo
+from datetime import date, datetime, time, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _QUOTE: Final = 34
 _TRUTH: Final = {"true": True, "false": False}
-_BY_MSGSPEC: Final[dict[str, Any]] = {"timestamp": datetime, "duration": timedelta, "date": date}
+_BY_MSGSPEC: Final[dict[str, Any]] = {"timestamp": datetime, "duration": timedelta, "date": date, "time": time}
 
 
 class CsvDecoder:
@@ -35,7 +35,8 @@ class CsvDecoder:
 
     Args:
         schema: the columns; none of them nested.
-        header: the columns of the file in order. A column of the schema that it lacks is null where that is allowed.
+        header: the columns of the file in order. A column of the schema that it lacks has its default, or is
+            null where that is allowed.
         where: names the file in errors.
         delimiter: one ASCII character.
         null: the text that stands for null.
@@ -60,7 +61,7 @@ class CsvDecoder:
         if doubled:
             raise PipelineError(f"{where}: the header names {', '.join(sorted(doubled))} twice")
         for field in schema:
-            if field.name not in header and not field.nullable:
+            if field.name not in header and not field.nullable and field.default is None:
                 raise PipelineError(f"{where}: the header has no column {field.name!r}; {nearest(field.name, header)}")
         self._schema = schema
         self._header = list(header)
@@ -156,6 +157,9 @@ class CsvDecoder:
         for field in self._schema:
             if field.name in texts.columns:
                 text = texts[field.name]
+            elif field.default is not None:
+                columns.append(self._builder.series(field, [field.default] * texts.height))
+                continue
             else:
                 text = pl.Series(field.name, [None] * texts.height, dtype=pl.String)
             if field.type == STRING and not field.nullable:

@@ -15,7 +15,7 @@ import re
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta, tzinfo
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
@@ -36,7 +36,8 @@ _PIECE_BYTES: Final = 512 << 10
 """Blocks are decoded in pieces of about this size, so that row objects are columns before they leave the processor's
 caches. The gain is not certain: docs/performance.md has the measurements."""
 _HINTS: Final[dict[str, Any]] = {
-    "boolean": bool, "string": str, "binary": bytes, "date": date, "timestamp": datetime, "duration": timedelta,
+    "boolean": bool, "string": str, "binary": bytes, "date": date, "time": time, "timestamp": datetime,
+    "duration": timedelta,
     "null": None,
 }  # fmt: skip
 
@@ -88,8 +89,9 @@ def lines_of(block: bytes) -> list[bytes]:
 class JsonDecoder:
     """Decodes one JSON object per line (or per message) into rows of a schema.
 
-    Unknown fields are ignored; a missing field is null, and bad if it is not nullable; blank lines are nothing.
-    Bytes are base64, dates `YYYY-MM-DD`, durations ISO 8601 (`PT1.5S`).
+    Unknown fields are ignored; a missing field has its default, or is null, and bad if it is not nullable; blank lines
+    are nothing.
+    Bytes are base64, dates `YYYY-MM-DD`, times of day `HH:MM:SS`, durations ISO 8601 (`PT1.5S`).
 
     Args:
         schema: the columns.
@@ -242,8 +244,14 @@ def _row_struct(fields: Sequence[Field], *, timestamps_as_text: bool = False) ->
     """A class that msgspec decodes an object of these fields into; attributes are f0, f1, ... in order."""
     members: list[Any] = []
     for index, field in enumerate(fields):
-        hint = str if timestamps_as_text and field.type == TIMESTAMP else _hint(field.type)
-        members.append((f"f{index}", hint | None, None) if field.nullable else (f"f{index}", hint))
+        as_text = timestamps_as_text and field.type == TIMESTAMP
+        hint = str if as_text else _hint(field.type)
+        if field.default is not None:
+            default = field.default.astimezone(UTC).isoformat().replace("+00:00", "Z") if as_text else field.default
+            factory: Any = msgspec.field(default_factory=lambda default=default: default)
+            members.append((f"f{index}", hint | None if field.nullable else hint, factory))
+        else:
+            members.append((f"f{index}", hint | None, None) if field.nullable else (f"f{index}", hint))
     names = {f"f{index}": field.name for index, field in enumerate(fields)}
     return msgspec.defstruct("Row", members, rename=names, kw_only=True, gc=False)
 
@@ -254,14 +262,16 @@ def _hint(kind: DataType) -> Any:
     if isinstance(kind, StructType):
         # A TypedDict, because its keys may be any text, and columns are built from mappings as well as from objects.
         typed_dict: Any = typing.TypedDict
-        members = {
-            field.name: typing.NotRequired[_hint(field.type) | None] if field.nullable else _hint(field.type)
-            for field in kind.fields
-        }
+        members = {field.name: _member_hint(field) for field in kind.fields}
         return typed_dict("Nested", members)
     if kind in INTEGERS:
         return int
     return float if kind in FLOATS else _HINTS[kind.name]
+
+
+def _member_hint(field: Field) -> Any:
+    hint = _hint(field.type) | None if field.nullable else _hint(field.type)
+    return typing.NotRequired[hint] if field.nullable or field.default is not None else hint
 
 
 def _reason(error: Exception) -> str:

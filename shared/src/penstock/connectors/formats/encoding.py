@@ -2,7 +2,7 @@
 
 Timestamps are RFC 3339 in UTC with `Z` and a fraction only where there is one; floats are the shortest text that reads
 back the same; JSON knows neither NaN nor infinity, so they become null. Bytes are base64, durations ISO 8601, dates
-`YYYY-MM-DD`: what `decoding` reads.
+`YYYY-MM-DD`, times of day `HH:MM:SS`: what `decoding` reads.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, Final
 
-from penstock.types import BINARY, DURATION, TIMESTAMP, DataType, ListType, Schema, StructType
+from penstock.types import BINARY, DURATION, TIME, TIMESTAMP, DataType, ListType, Schema, StructType
 
 if TYPE_CHECKING:
     import polars as pl
 
 _RFC_3339: Final = "%Y-%m-%dT%H:%M:%S%.fZ"
+_TIME_OF_DAY: Final = "%H:%M:%S%.f"
 
 
 def encode_jsonl(frame: pl.DataFrame, schema: Schema) -> bytes:
@@ -49,8 +50,8 @@ def _text(column: pl.Expr, kind: DataType) -> pl.Expr:
     if isinstance(kind, StructType):
         members = [_text(column.struct.field(field.name), field.type).alias(field.name) for field in kind.fields]
         return pl.when(column.is_not_null()).then(pl.struct(members))
-    if kind == TIMESTAMP:
-        return column.dt.to_string(_RFC_3339)
+    if kind in (TIMESTAMP, TIME):
+        return column.dt.to_string(_RFC_3339 if kind == TIMESTAMP else _TIME_OF_DAY)
     return column.bin.encode("base64") if kind == BINARY else column.dt.to_string("iso")
 
 
@@ -59,4 +60,4 @@ def _needs_text(kind: DataType) -> bool:
         return _needs_text(kind.inner)
     if isinstance(kind, StructType):
         return any(_needs_text(field.type) for field in kind.fields)
-    return kind in (TIMESTAMP, DURATION, BINARY)
+    return kind in (TIME, TIMESTAMP, DURATION, BINARY)

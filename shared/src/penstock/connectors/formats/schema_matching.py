@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.connectors.columns import MAX_MICROS, MIN_MICROS, MISSING
+from penstock.connectors.columns import MAX_MICROS, MIN_MICROS, MISSING, FrameBuilder
 from penstock.errors import PipelineError, nearest
 from penstock.types import (
     FLOATS,
@@ -61,7 +61,7 @@ class SchemaMatcher:
 
         index = found.get_field_index(field.name)
         if index < 0:
-            if not field.nullable:
+            if not field.nullable and field.default is None:
                 raise PipelineError(f"{where} has no column {field.name!r}; {nearest(field.name, found.names)}")
             self._missing.add(field.name)
             return
@@ -96,6 +96,8 @@ class SchemaMatcher:
         import polars as pl
 
         wanted = polars_type(field.type)
+        if field.name in self._missing and field.default is not None:
+            return FrameBuilder(Schema((field,))).series(field, [field.default]).new_from_index(0, height)
         if field.name in self._missing:
             return pl.Series(field.name, [None], dtype=wanted).new_from_index(0, height)
         column = raw[field.name]

@@ -45,7 +45,9 @@ class AvroValues:
                 continue
             rows.append(row)
             indexes.append(index)
-        frame, wrong = self._builder.frame([[row.get(name) for row in rows] for name in self._schema.names])
+        frame, wrong = self._builder.frame(
+            [[row.get(field.name, field.default) for row in rows] for field in self._schema]
+        )
         bad += [BadLine(indexes[index], error, values[indexes[index]]) for index, error in wrong]
         return Decoded(frame, sorted(bad, key=lambda line: line.index)), None
 

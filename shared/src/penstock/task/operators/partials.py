@@ -14,12 +14,13 @@ import polars as pl
 from penstock.batches import EVENT_TIME
 from penstock.errors import IncompatibleStateError, PenstockError, UserCodeError
 from penstock.expressions import AggregatePlan, Expr, columns_of
+from penstock.expressions.aggregates import Former
 from penstock.expressions.nodes import Aggregate, walk
 from penstock.graph.logical import Node, RunningAggregate, WindowAggregate
 from penstock.state.columns import canonical_keys
 from penstock.types import Field, type_to_json
 
-_ORDERLESS: Final = frozenset({"count", "len", "sum", "mean", "min", "max"})
+_ORDERLESS: Final = frozenset({"count", "len", "sum", "mean", "var", "std", "min", "max", "any", "all"})
 """Aggregates whose result does not depend on the order of rows."""
 _STREAMED_ROWS: Final = 65_536
 """From here on Polars' streaming engine groups two to four times as fast; below, its start-up costs more."""
@@ -69,8 +70,10 @@ class Partials:
     def _grouped(self, frame: pl.DataFrame, by: Sequence[str], how: list[pl.Expr], ordered: bool) -> pl.DataFrame:
         try:
             if self._orderless and not ordered and frame.height >= _STREAMED_ROWS:
-                return frame.lazy().group_by(by).agg(how).collect(engine="streaming")
-            return frame.group_by(by, maintain_order=ordered).agg(how)
+                grouped = frame.lazy().group_by(by).agg(how).collect(engine="streaming")
+            else:
+                grouped = frame.group_by(by, maintain_order=ordered).agg(how)
+            return grouped.with_columns(self.plan.carry) if self.plan.carry else grouped
         except pl.exceptions.PolarsError as error:
             raise UserCodeError(f"{self._where}: the aggregates failed on a batch: {error}") from error
 
@@ -85,7 +88,8 @@ class Partials:
 
     def describe(self) -> list[dict[str, Any]]:
         """The partial columns as a JSON value for the header of a segment."""
-        return _described(self.plan.partial_fields)
+        columns = _described(self.plan.partial_fields)
+        return [{**column, "of": name} for column, name in zip(columns, self.plan.partials_of, strict=True)]
 
     def restored(self, operator: str, stored: list[dict[str, Any]], rows: pl.DataFrame) -> pl.DataFrame:
         """The rows of a segment, whose partials must be those of these aggregates, now or in the former form.
@@ -96,14 +100,19 @@ class Partials:
         rows = canonical_keys(rows, self.keys)
         if stored == self.describe():
             return rows
-        if stored != _described(self.plan.former_fields):
+        former = None if any("of" in column for column in stored) else self._former(stored)
+        if former is None:
             raise IncompatibleStateError(
                 f"operator {operator!r}: the snapshot holds partial aggregates of {_types(stored)}, the pipeline's "
                 f"aggregates need {_types(self.describe())}; restore it with the same aggregates in the same order, or "
                 "give the operator another uid to begin empty"
             )
         beside = [name for name in rows.columns if name not in {column["name"] for column in stored}]
-        return rows.select(*beside, *self.plan.from_former)
+        return rows.select(*beside, *former.to_current)
+
+    def _former(self, stored: list[dict[str, Any]]) -> Former | None:
+        """The form of a version that did not yet say whose a partial is."""
+        return next((former for former in self.plan.formers() if stored == _described(former.fields)), None)
 
 
 def _described(fields: Sequence[Field]) -> list[dict[str, Any]]:

@@ -1,0 +1,343 @@
+"""How each aggregate of the catalogue is computed: the partial columns it asks for, and its result made of them.
+
+All of it is native Polars. Users' own accumulators stand in `accumulator_calls`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import polars as pl
+
+from penstock.batches import EVENT_TIME
+from penstock.expressions.exact_means import floored_mean, high_half, mean_of_integers
+from penstock.expressions.exact_sums import fitting, limbs_of, squares_of, total_of, variance_of
+from penstock.expressions.functions_nested import sum_type
+from penstock.expressions.functions_numeric import divided
+from penstock.expressions.partial_columns import WRAPPED_SUMS, Argument, PartialColumns
+from penstock.expressions.rendering import render
+from penstock.types import (
+    BOOLEAN,
+    DURATION,
+    FLOAT64,
+    FLOATS,
+    INT64,
+    UINT64,
+    DataType,
+    Field,
+    ListType,
+    StructType,
+    polars_type,
+)
+
+_INT64: Final = pl.Int64()
+_FLOAT64: Final = pl.Float64()
+_WRAPPING: Final = frozenset({INT64, UINT64, DURATION})
+"""Types of which a few values have a sum that is too large for it."""
+Options = dict[str, Any]
+
+
+def rows(columns: PartialColumns) -> pl.Expr:
+    """Number of rows."""
+    return columns.add(
+        "count", "rows", INT64, pl.lit(1, dtype=_INT64), pl.len().cast(_INT64), lambda partial: partial.sum()
+    )
+
+
+def _count(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
+    return _present(columns, args[0])
+
+
+def _present(columns: PartialColumns, arg: Argument) -> pl.Expr:
+    """Number of rows in which it is not null."""
+    if not arg.nullable:
+        return rows(columns)
+    init, grouped = arg.expr.is_not_null().cast(_INT64), arg.expr.count().cast(_INT64)
+    return columns.add("count", ("count", arg.node), INT64, init, grouped, lambda partial: partial.sum())
+
+
+def _sum(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
+    (arg,) = args
+    total = _total(columns, arg)
+    if arg.nullable:
+        total = pl.when(_present(columns, arg) > 0).then(total)
+    if arg.type not in _WRAPPING or columns.form <= WRAPPED_SUMS:
+        return total
+    kind = sum_type(arg.type)
+    what = f"the sum of {render(arg.node)} does not fit into {kind}"
+    if arg.type != DURATION:
+        what += "; add floats instead: .cast(float).sum()"
+    return fitting(total, _high(columns, arg, total), kind, what)
+
+
+def _total(columns: PartialColumns, arg: Argument) -> pl.Expr:
+    """The sum with nothing for nulls: a group of nulls has 0; integers of 64 bits modulo 2**64."""
+    if arg.type in FLOATS and columns.form > WRAPPED_SUMS:
+        *limbs, rest = _limbs(columns, "sum", arg, limbs_of(arg.expr.cast(_FLOAT64)))
+        return total_of(limbs, rest)
+    kind = sum_type(arg.type)
+    value = arg.expr if arg.type == kind else arg.expr.cast(polars_type(kind))
+    return columns.add(
+        "sum", ("sum", arg.node), kind, value, value.sum(), lambda partial: partial.sum(), nullable=arg.nullable
+    )
+
+
+def _limbs(columns: PartialColumns, of: str, arg: Argument, parts: list[pl.Expr]) -> list[pl.Expr]:
+    """The columns of the sums of limbs and rest."""
+    found: list[pl.Expr] = []
+    for place, part in enumerate(parts):
+        kind = FLOAT64 if place == len(parts) - 1 else INT64
+        found.append(
+            columns.add(
+                of, (of, place, arg.node), kind, part, part.sum(), lambda partial: partial.sum(),
+                nullable=arg.nullable, former=(("sum", arg.node), _part(place)),
+            )
+        )  # fmt: skip
+    columns.limbs[tuple(column.meta.output_name() for column in found)] = None
+    return found
+
+
+def _part(place: int) -> Callable[[pl.Expr], pl.Expr]:
+    return lambda total: limbs_of(total)[place]
+
+
+def _high(columns: PartialColumns, arg: Argument, total: pl.Expr) -> pl.Expr:
+    """The sum of the high halves; one partial more only for types whose sum can wrap around."""
+    if arg.type not in _WRAPPING:
+        return high_half(total.cast(_INT64))
+    value = arg.expr.cast(_INT64) if arg.type == DURATION else arg.expr
+    high = high_half(value)
+    return columns.add(
+        "mean", ("high", arg.node), INT64, high, high.sum(), lambda partial: partial.sum(),
+        nullable=arg.nullable, former=(("sum", arg.node), lambda partial: high_half(partial.cast(_INT64))),
+    )  # fmt: skip
+
+
+def _mean(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
+    (arg,) = args
+    total, present = _total(columns, arg), _present(columns, arg)
+    if arg.type in FLOATS:
+        mean = divided(total, present.cast(_FLOAT64))
+    elif columns.form < WRAPPED_SUMS:
+        mean = total
+    elif arg.type == DURATION:
+        high = _high(columns, arg, total)
+        mean = floored_mean(total.cast(_INT64), high, present).cast(polars_type(DURATION))
+    else:
+        mean = mean_of_integers(total, _high(columns, arg, total), present)
+    return pl.when(present > 0).then(mean) if arg.nullable else mean
+
+
+def _var(columns: PartialColumns, args: list[Argument], options: Options) -> pl.Expr:
+    (arg,) = args
+    value = arg.expr.cast(_FLOAT64)
+    sums = _limbs(columns, "sum", arg, limbs_of(value))
+    squares = _limbs(columns, "var", arg, squares_of(value))
+    return variance_of(sums, squares, _present(columns, arg), options["ddof"])
+
+
+def _std(columns: PartialColumns, args: list[Argument], options: Options) -> pl.Expr:
+    return _var(columns, args, options).sqrt()
+
+
+def _min(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
+    (arg,) = args
+    return columns.add(
+        "min", ("min", arg.node), arg.type, arg.expr, arg.expr.min(), lambda partial: partial.min(),
+        nullable=arg.nullable,
+    )  # fmt: skip
+
+
+def _max(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
+    (arg,) = args
+    return columns.add(
+        "max", ("max", arg.node), arg.type, arg.expr, arg.expr.max(), lambda partial: partial.max(),
+        nullable=arg.nullable,
+    )  # fmt: skip
+
+
+def _any(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
+    value = args[0].expr.fill_null(False)
+    key = ("any", args[0].node)
+    return columns.add("max", key, BOOLEAN, value, value.max(), lambda partial: partial.max())
+
+
+def _all(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
+    value = args[0].expr.fill_null(True)
+    key = ("all", args[0].node)
+    return columns.add("min", key, BOOLEAN, value, value.min(), lambda partial: partial.min())
+
+
+# -- the value of one row -----------------------------------------------------------------------------------------------
+
+
+def _first(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
+    if len(args) > 1:
+        return _chosen(columns, "first", args)
+    arg = args[0]
+    if not columns.event_time:
+        return _value(columns, "first", arg, arg.expr.first(), lambda partial: partial.first())
+    time = _time(columns)
+    earliest = columns.add("first", "earliest", INT64, time, time.min(), lambda partial: partial.min())
+    grouped = arg.expr.get(time.arg_min())
+    return _value(columns, "first", arg, grouped, lambda partial: partial.get(earliest.arg_min()))
+
+
+def _last(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
+    if len(args) > 1:
+        return _chosen(columns, "last", args)
+    arg = args[0]
+    if not columns.event_time:
+        return _value(columns, "last", arg, arg.expr.last(), lambda partial: partial.last())
+    time = _time(columns)
+    latest = columns.add("last", "latest", INT64, time, time.max(), lambda partial: partial.max())
+    grouped = arg.expr.get(time.arg_max())
+    return _value(columns, "last", arg, grouped, lambda partial: partial.get(latest.arg_max()))
+
+
+def _time(columns: PartialColumns) -> pl.Expr:
+    columns.needs_event_time = True
+    return pl.col(EVENT_TIME)
+
+
+def _value(
+    columns: PartialColumns, name: str, arg: Argument, grouped: pl.Expr, merge: Callable[[pl.Expr], pl.Expr]
+) -> pl.Expr:
+    return columns.add(name, (name, arg.node), arg.type, arg.expr, grouped, merge, nullable=arg.nullable)
+
+
+def _chosen(columns: PartialColumns, name: str, args: list[Argument]) -> pl.Expr:
+    """The first or last row for which a condition holds, by event time or else by arrival."""
+    arg, condition = args
+    chosen = condition.expr.fill_null(False)
+    if columns.event_time:
+        by = Argument(condition.node, pl.when(chosen).then(_time(columns)), INT64, True)
+        return _by(columns, name, arg, by, greatest=name == "last")
+
+    def one(values: pl.Expr, among: pl.Expr) -> pl.Expr:
+        kept = values.filter(among)
+        return kept.first() if name == "first" else kept.last()
+
+    key = (name, condition.node)
+    there = columns.add(name, key, BOOLEAN, chosen, chosen.max(), lambda partial: partial.max())
+    return columns.add(
+        name, (*key, arg.node), arg.type, arg.expr, one(arg.expr, chosen), lambda partial: one(partial, there),
+        nullable=True,
+    )  # fmt: skip
+
+
+def _max_by(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
+    return _by(columns, "max_by", args[0], _ordering(args[1]), greatest=True)
+
+
+def _min_by(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
+    return _by(columns, "min_by", args[0], _ordering(args[1]), greatest=False)
+
+
+def _ordering(by: Argument) -> Argument:
+    """NaN is no place in an order."""
+    return Argument(by.node, by.expr.fill_nan(None), by.type, True) if by.type in FLOATS else by
+
+
+def _by(columns: PartialColumns, name: str, arg: Argument, by: Argument, *, greatest: bool) -> pl.Expr:
+    """The value of the row in which another one is greatest or least; of several the first."""
+
+    def place(values: pl.Expr) -> pl.Expr:
+        best = values.max() if greatest else values.min()
+        return (values == best).fill_null(False).arg_max()
+
+    def found(values: pl.Expr, among: pl.Expr) -> pl.Expr:
+        return pl.when(among.count() > 0).then(values.get(place(among)))
+
+    best = columns.add(
+        name, (name, by.node), by.type, by.expr, by.expr.max() if greatest else by.expr.min(),
+        lambda partial: partial.max() if greatest else partial.min(), nullable=by.nullable,
+    )  # fmt: skip
+    value = columns.add(
+        name, (name, by.node, arg.node), arg.type, arg.expr, found(arg.expr, by.expr),
+        lambda partial: found(partial, best), nullable=True,
+    )  # fmt: skip
+    return pl.when(best.is_not_null()).then(value)
+
+
+# -- aggregates that keep all values ------------------------------------------------------------------------------------
+
+
+def _collect(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
+    arg = args[0]
+    kept = args[1].expr.fill_null(False) if len(args) > 1 else None
+    key = ("collect", *(each.node for each in args))
+    if not columns.event_time:
+        return _gathered(columns, key, ListType(arg.type), arg.expr, kept)
+    kind = ListType(StructType((Field("time", INT64), Field("value", arg.type, arg.nullable))))
+    pair = pl.struct(_time(columns).alias("time"), arg.expr.alias("value"))
+    pairs = _gathered(columns, key, kind, pair, kept)
+    element = pl.element().struct
+    return pairs.list.eval(pl.element().sort_by(element.field("time"), maintain_order=True).struct.field("value"))
+
+
+def _gathered(columns: PartialColumns, key: Any, kind: DataType, value: pl.Expr, kept: pl.Expr | None) -> pl.Expr:
+    one, many = pl.concat_list(value), value.implode()
+    if kept is not None:
+        one = pl.when(kept).then(one).otherwise(pl.lit([], dtype=polars_type(kind)))
+        many = value.filter(kept).implode()
+    return columns.add("collect", key, kind, one, many, lambda partial: partial.explode(empty_as_null=False))
+
+
+def _collect_distinct(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
+    values = _distinct(columns, args[0])
+    if args[0].type in FLOATS:
+        values = values.list.eval(pl.element() + 0.0)  # of -0.0 and 0.0 which are equal, any may be there: 0.0 it is
+    return values.list.sort()
+
+
+def _n_unique(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
+    return _distinct(columns, args[0]).list.len().cast(_INT64)
+
+
+def _distinct(columns: PartialColumns, arg: Argument) -> pl.Expr:
+    return columns.add(
+        "n_unique",
+        ("unique", arg.node),
+        ListType(arg.type),
+        pl.concat_list(arg.expr).list.drop_nulls(),
+        arg.expr.drop_nulls().unique(),
+        lambda partial: partial.explode().drop_nulls().unique(),
+    )
+
+
+def _quantile(columns: PartialColumns, args: list[Argument], options: Options) -> pl.Expr:
+    value = args[0].expr.cast(_FLOAT64)
+    values = columns.add(
+        "quantile",
+        ("values", args[0].node),
+        ListType(FLOAT64),
+        pl.concat_list(value).list.drop_nulls(),
+        value.drop_nulls(),
+        lambda partial: partial.explode().drop_nulls(),
+    )
+    at = options["quantile"]
+    return values.list.eval(pl.element().quantile(at, interpolation="linear")).list.first()
+
+
+COMPUTED: Final[dict[str, Callable[[PartialColumns, list[Argument], Options], pl.Expr]]] = {
+    "count": _count,
+    "sum": _sum,
+    "mean": _mean,
+    "var": _var,
+    "std": _std,
+    "min": _min,
+    "max": _max,
+    "min_by": _min_by,
+    "max_by": _max_by,
+    "any": _any,
+    "all": _all,
+    "first": _first,
+    "last": _last,
+    "collect": _collect,
+    "collect_distinct": _collect_distinct,
+    "n_unique": _n_unique,
+    "quantile": _quantile,
+}
+"""The aggregates of the catalogue but for `aggregate`."""

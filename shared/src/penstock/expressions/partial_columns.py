@@ -1,0 +1,93 @@
+"""The columns of a partial frame: gathered as aggregates ask for them, each once.
+
+A snapshot may be of a version that kept other columns: `form` says which version's are gathered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import polars as pl
+
+from penstock.expressions.nodes import Node
+from penstock.types import DataType, Field
+
+WRAPPED_MEANS: Final = 0
+"""Versions whose means of integers wrapped around with their sums."""
+WRAPPED_SUMS: Final = 1
+"""Versions whose sums of integers wrapped around, and whose sums of floats were floats."""
+CURRENT: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """What is aggregated: a row-level expression."""
+
+    node: Node
+    expr: pl.Expr
+    type: DataType
+    nullable: bool
+
+
+FromFormer = Callable[[pl.Expr], pl.Expr]
+
+
+@dataclass(frozen=True, slots=True)
+class PartialColumn:
+    """A column of a partial frame and the three expressions that fill it."""
+
+    field: Field
+    of: str
+    """The aggregate that it belongs to, by its name in the catalogue."""
+    init: pl.Expr
+    init_grouped: pl.Expr
+    merge: pl.Expr
+    former: tuple[Hashable, FromFormer] | None
+    """The column of former versions from which it follows where they had none such, and how."""
+
+
+class PartialColumns:
+    """The partial columns of all aggregates of a plan, by key."""
+
+    def __init__(self, *, event_time: bool, form: int = CURRENT) -> None:
+        self.event_time = event_time
+        self.form = form
+        self.needs_event_time = False
+        self.by_key: dict[Hashable, PartialColumn] = {}
+        self.limbs: dict[tuple[str, ...], None] = {}
+        """The names of columns that are limbs and rest of one number."""
+
+    def add(
+        self,
+        of: str,
+        key: Hashable,
+        kind: DataType,
+        init: pl.Expr,
+        init_grouped: pl.Expr,
+        merge: Callable[[pl.Expr], pl.Expr],
+        *,
+        nullable: bool = False,
+        former: tuple[Hashable, FromFormer] | None = None,
+    ) -> pl.Expr:
+        """The column of that key, which is made if it is not there yet; `of` names the aggregate."""
+        if key not in self.by_key:
+            name = f"__p{len(self.by_key)}"
+            field = Field(name, kind, nullable)
+            self.by_key[key] = PartialColumn(field, of, init, init_grouped, merge(pl.col(name)), former)
+        return pl.col(self.by_key[key].field.name)
+
+    def from_former(self, former: Mapping[Hashable, PartialColumn]) -> list[pl.Expr] | None:
+        """These columns, of the columns that a former version kept; None if they do not follow from them."""
+        found: list[pl.Expr] = []
+        for key, column in self.by_key.items():
+            origin, convert = (key, _unchanged) if key in former else column.former or (None, _unchanged)
+            if origin not in former:
+                return None
+            found.append(convert(pl.col(former[origin].field.name)).alias(column.field.name))
+        return found
+
+
+def _unchanged(column: pl.Expr) -> pl.Expr:
+    return column
