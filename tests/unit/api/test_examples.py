@@ -92,7 +92,8 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     found |= dict(zip(CONNECTORS, connectors, strict=True))
     return found | {
         "Any": Any, "Bid": Bid, "Iterator": Iterator, "KafkaSettings": KafkaSettings, "Path": Path, "Total": Total,
-        "UTC": UTC, "bids": bids, "date": date, "datetime": datetime, "time": time, "np": np, "p": p, "pa": pa, "pc": pc, "timedelta": timedelta,
+        "UTC": UTC, "bids": bids, "date": date, "datetime": datetime, "time": time,
+        "np": np, "p": p, "pa": pa, "pc": pc, "timedelta": timedelta,
         "savepoint": savepoint,
         **{name: getattr(package, name) for package in (client, testing) for name in package.__all__},
     }  # fmt: skip
