@@ -47,7 +47,7 @@ class EventTimeForm:
         return plain.name.strip("_") if isinstance(plain, Column) else str(self.expression)
 
     def describe(self) -> str:
-        """For plans: `ts`, `ts in ms`, `day as %d.%m.%Y in Europe/Berlin`."""
+        """For plans: such as "ts in ms", "day as %d.%m.%Y in Europe/Berlin"."""
         words = [self.name]
         if self.unit is not None:
             words.append(f"in {self.unit}")
