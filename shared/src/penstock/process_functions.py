@@ -11,7 +11,7 @@ import typing
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Literal, Protocol, TypeVar, cast
 
 from penstock.arguments import checked
 from penstock.errors import PipelineError
@@ -155,6 +155,11 @@ class KeyedContext(Context[Emitted], Protocol[Emitted]):
     @property
     def key(self) -> Any:
         """The key: a value, or a tuple if the stream is keyed by several columns."""
+        ...
+
+    @property
+    def time_domain(self) -> Literal["event", "processing"] | None:
+        """Which timer `on_timer` is called for; None in `on_row`."""
         ...
 
     def event_timer(self, at: datetime) -> None:

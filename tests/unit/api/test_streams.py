@@ -255,3 +255,24 @@ def test_a_constant_is_a_column_where_an_expression_is_taken():
         "float64",
         "boolean",
     ]
+
+
+def test_keys_may_be_computed(bids):
+    """They have a name, and are a further column; a plain column is a key as its name is."""
+    assert bids.key_by(col("auction"))._node.keys == ("auction",)
+    keyed = bids.key_by("auction", dear=col("price") > 100)
+    assert keyed._node.keys == ("auction", "dear")
+    assert keyed.window(tumbling("10s")).agg(n=count()).schema.names[:2] == ("auction", "dear")
+    with pytest.raises(PipelineError, match=r'key_by: col\("auction"\) % 10 has no name; write key_by\(name=col'):
+        bids.key_by(col("auction") % 10)
+    with pytest.raises(PipelineError, match="there is a column 'price' already; give price= another name"):
+        bids.key_by(price=col("price") * 2)
+
+
+def test_a_union_goes_by_the_names_of_columns(bids):
+    """In the order of the first stream; columns that differ are still refused."""
+    names = bids.schema.names
+    turned = bids.select(*reversed(names))
+    assert bids.union(turned).schema.names == names
+    with pytest.raises(PipelineError, match="the columns differ"):
+        bids.union(bids.drop(names[0]))

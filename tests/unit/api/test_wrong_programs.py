@@ -98,7 +98,7 @@ BUILT = [
     Wrong("a verb behind a window", 'keyed.window(tumbling("1s")).select("auction")  # here',
           ("select:", "behind agg(...)")),
     Wrong("a key that is computed", 'bids.key_by(col("auction") % 10)  # here',
-          ("key_by: *columns takes text", 'got col("auction") % 10', "with_columns")),
+          ('key_by: col("auction") % 10 has no name', "write key_by(name=")),
     Wrong("a list of keys", 'bids.key_by(["auction", "note"])  # here', ("key_by: *columns", "one by one")),
     Wrong("an expression where a text belongs", 'col("a").str.split(col("r"))  # here',
           ("split: by= takes text", 'got col("r")')),

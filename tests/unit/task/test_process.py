@@ -434,3 +434,24 @@ def test_the_harness_as_users_use_it():
     harness.rows(Timed("a", noon), Timed("b", noon), Timed("a", noon + timedelta(seconds=30)))
     harness.watermark(noon + timedelta(minutes=1))
     assert harness.output() == [{"key": "b", "at": noon + timedelta(minutes=1)}]
+
+
+def test_a_timer_says_which_clock_it_went_by():
+    """One function may set timers of both kinds, for the same moment even."""
+
+    class Both(KeyedProcess[Row, Seen]):
+        def on_row(self, row, ctx):
+            ctx.event_timer(from_micros(50))
+            ctx.processing_timer(from_micros(50))
+            ctx.emit(Seen(ctx.key, str(ctx.time_domain), 0))
+
+        def on_timer(self, at, ctx):
+            ctx.emit(Seen(ctx.key, str(ctx.time_domain), to_micros(at)))
+
+    harness = OperatorHarness(keyed_node(Both()))
+    harness.frame(frame_of([("a", 1, 1)]))
+    harness.watermark(50)
+    harness.frame(frame_of([("a", 51, 1)]))
+    harness.processing_time(60)
+    harness.frame(frame_of([("a", 52, 1)]))
+    assert [row["what"] for row in harness.output()] == ["None", "event", "None", "processing", "None"]

@@ -18,6 +18,7 @@ from penstock.connectors.event_times import TimeUnit, event_time_form
 from penstock.connectors.watermarks import for_rows
 from penstock.errors import PipelineError
 from penstock.expressions import Expr, Operand, col, contains_aggregate, output_field
+from penstock.expressions.nodes import Column
 from penstock.graph.logical import (
     As,
     AssignEventTime,
@@ -234,7 +235,7 @@ class Stream(ColumnVerbs, Generic[T]):
         return Stream(self._pipeline, self._derive(As(), schema, row_type))
 
     def union(self, *others: Stream[T]) -> Stream[T]:
-        """One stream of several with the same columns; rows of one input keep their order.
+        """One stream of several with the same columns, in any order; rows of one input keep their order.
 
         Example:
             >>> more = p.read(files.Source("bids.jsonl", schema=Bid, event_time="at"))
@@ -243,7 +244,10 @@ class Stream(ColumnVerbs, Generic[T]):
         """
         if not others:
             raise PipelineError("union: give at least one other stream")
-        nodes = (self._node, *(other._node for other in others))
+        names = self._node.schema.names
+        same = [other._node.schema.names != names and set(other._node.schema.names) == set(names) for other in others]
+        ordered = [other.select(*names) if again else other for other, again in zip(others, same, strict=True)]
+        nodes = (self._node, *(other._node for other in ordered))
         for other in nodes[1:]:
             if [(f.name, f.type) for f in other.schema] != [(f.name, f.type) for f in self._node.schema]:
                 raise PipelineError(f"union: the columns differ: ({self._node.schema}) and ({other.schema})")
@@ -261,16 +265,31 @@ class Stream(ColumnVerbs, Generic[T]):
         node = self._pipeline._add(Union(), nodes, merged, self._node.row_type, event_time=event_time)
         return Stream(self._pipeline, node)
 
-    def key_by(self, *columns: str) -> KeyedStream[T]:
+    @overload
+    def key_by(self, *columns: str | Expr) -> KeyedStream[T]: ...
+    @overload
+    def key_by(self, *columns: str | Expr, **named: Operand) -> KeyedStream[Row]: ...
+    def key_by(self, *columns: str | Expr, **named: Operand) -> KeyedStream[T] | KeyedStream[Row]:
         """Bring all rows with equal values of these columns to one subtask, in order.
+
+        A key that is computed gets a name, `key_by(bucket=col("auction") % 10)`, and is a further column from there on:
+        Python functions behind it then see rows without the user's class.
 
         Example:
             >>> sorted(bids.key_by("auction").agg(bids=count()).collect().rows())
             [(1, 2), (2, 2)]
+            >>> sorted(bids.key_by(dear=col("price") > 100).agg(bids=count()).collect().rows())
+            [(False, 2), (True, 2)]
         """
-        if not columns:
+        names = [_key_name(column) for column in columns]
+        if named:
+            for name in named:
+                if name in self._node.schema:
+                    raise PipelineError(f"key_by: there is a column {name!r} already; give {name}= another name")
+            return self.with_columns(**named).key_by(*names, *named)
+        if not names:
             raise PipelineError("key_by: name at least one column")
-        for name in columns:
+        for name in names:
             field = self._node.schema.field(name, "key_by")
             if isinstance(field.type, ListType):
                 raise PipelineError(f"key_by: {name} is {field.type}; a list cannot be a key, join its elements first")
@@ -278,7 +297,7 @@ class Stream(ColumnVerbs, Generic[T]):
                 raise PipelineError(
                     f"key_by: {name} is {field.type}, which cannot be a key; key by its text: .cast(str)"
                 )
-        node = self._derive(KeyBy(), self._node.schema, self._node.row_type, keys=columns)
+        node = self._derive(KeyBy(), self._node.schema, self._node.row_type, keys=tuple(names))
         return KeyedStream(self._pipeline, node)
 
     def with_event_time(
@@ -354,6 +373,15 @@ class Stream(ColumnVerbs, Generic[T]):
 
 
 @checked
+def _key_name(column: str | Expr) -> str:
+    """The column that a key is, of those that there are."""
+    if isinstance(column, str):
+        return column
+    if isinstance(column.node, Column):
+        return column.node.name
+    raise PipelineError(f"key_by: {column} has no name; write key_by(name={column})")
+
+
 class SourceStream(Stream[T]):
     """A stream that comes straight from a source."""
 

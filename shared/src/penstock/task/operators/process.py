@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import numpy as np
 import polars as pl
@@ -98,7 +98,9 @@ class _EndOfTime:
 class _Run(KeyCursor):
     """The context of a call: `Context`, and with timers `KeyedContext`. One object for all calls of an operator."""
 
-    __slots__ = ("at_end", "carries", "main", "mark", "now_us", "sides", "time", "timers", "watermark_us")
+    __slots__ = (
+        "at_end", "carries", "main", "mark", "now_us", "sides", "time", "time_domain", "timers", "watermark_us",
+    )  # fmt: skip
 
     def __init__(self, tags: frozenset[str]) -> None:
         super().__init__()
@@ -109,6 +111,7 @@ class _Run(KeyCursor):
         self.mark = MIN_WATERMARK
         """The one that it carries: of rows emitted by a timer one that does not make them late."""
         self.time: int | None = None
+        self.time_domain: Literal["event", "processing"] | None = None
         self.at_end: _EndOfTime | None = None
         self.watermark_us = MIN_WATERMARK
         self.now_us: Callable[[], int]
@@ -356,10 +359,11 @@ class KeyedProcessOperator(_ProcessBase):
             if number % FIRINGS_AT_ONCE == 0:
                 self._flush(output)
                 yield
+        self._run.time_domain = None
 
     def _fire(self, key: Any, at: int) -> None:
         run = self._run
-        run.key, run.time = key, at
+        run.key, run.time, run.time_domain = key, at, "event"
         run.mark = max(run.mark, at - 1)
         if run.at_end is None:
             run.watermark_us = max(run.mark, at)
@@ -403,7 +407,7 @@ class KeyedProcessOperator(_ProcessBase):
                 fired_per_key=RENEWALS_AT_THE_END,
             )
         run.watermark_us = run.mark = self._watermarks.current
-        run.at_end = self._firing = None
+        run.at_end = self._firing = run.time_domain = None
 
     def _due_event_timers(self) -> Iterator[tuple[Any, int]]:
         timers, marks = self._backend.event_timers, self._watermarks
@@ -432,9 +436,11 @@ class KeyedProcessOperator(_ProcessBase):
         """
         self._finish()
         run, timers = self._run, self._backend.processing_timers
+        run.time_domain = "processing"
         for run.key, at in timers.due(now_us):
             run.time = self._time_of_processing_timer(at)
             self._on_timer(at)
+        run.time_domain = None
         self._flush(output)
 
     def _time_of_processing_timer(self, at: int) -> int | None:
