@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, overload
 
 from penstock.api.verbs import ColumnVerbs, StreamBase, Verbs, process_node, returned_class
 from penstock.arguments import checked
@@ -265,15 +265,11 @@ class Stream(ColumnVerbs, Generic[T]):
         node = self._pipeline._add(Union(), nodes, merged, self._node.row_type, event_time=event_time)
         return Stream(self._pipeline, node)
 
-    @overload
-    def key_by(self, *columns: str | Expr) -> KeyedStream[T]: ...
-    @overload
-    def key_by(self, *columns: str | Expr, **named: Operand) -> KeyedStream[Row]: ...
-    def key_by(self, *columns: str | Expr, **named: Operand) -> KeyedStream[T] | KeyedStream[Row]:
+    def key_by(self, *columns: str | Expr, **named: Operand) -> KeyedStream[T]:
         """Bring all rows with equal values of these columns to one subtask, in order.
 
         A key that is computed gets a name, `key_by(bucket=col("auction") % 10)`, and is a further column from there on:
-        Python functions behind it then see rows without the user's class.
+        Python functions behind it then see rows of a class that has it too, and not of the user's.
 
         Example:
             >>> sorted(bids.key_by("auction").agg(bids=count()).collect().rows())
@@ -286,7 +282,7 @@ class Stream(ColumnVerbs, Generic[T]):
             for name in named:
                 if name in self._node.schema:
                     raise PipelineError(f"key_by: there is a column {name!r} already; give {name}= another name")
-            return self.with_columns(**named).key_by(*names, *named)
+            return cast("KeyedStream[T]", self.with_columns(**named).key_by(*names, *named))
         if not names:
             raise PipelineError("key_by: name at least one column")
         for name in names:
