@@ -34,6 +34,8 @@ class Destination:
     producers: dict[tuple[Any, ...], object] = field(default_factory=dict[tuple[Any, ...], object])
     refuses_rows: bool = False
     """Whether transactions with rows fail; marks alone are still committed."""
+    refused: int = 0
+    """How many did."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ class _Publisher:
         if destination.producers[self._key] is not self:
             raise ProducerFencedError("another producer has started")
         if frames and destination.refuses_rows:
+            destination.refused += 1
             raise ExternalError("it takes no rows now")
         for frame in frames:
             destination.rows.extend(json.loads(frame.write_json()))

@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 import pytest
 
 from penstock import Pipeline, col
@@ -16,7 +17,7 @@ from penstock.connectors.base import Fetched
 from penstock.errors import PipelineError
 from penstock.protocol.messages import OperatorMetrics
 from penstock.task.bad_rows import RowValidator
-from penstock.times import to_micros
+from penstock.times import from_micros, to_micros
 
 NOON = datetime(2026, 1, 31, 12, 0, 0, 123_000, tzinfo=UTC)
 SECONDS = to_micros(NOON) / 1_000_000
@@ -77,7 +78,7 @@ def test_every_form_is_the_same_moment(options: dict[str, Any], expected: dateti
     [
         ({"text": "yesterday"}, {"event_time": "text"}, "event time text: 'yesterday' is not RFC 3339 .*time_format="),
         ({"text": "2026-01-31T12:00:00"}, {"event_time": "text"}, "is not RFC 3339 .*timezone="),
-        ({"other": "31/01"}, {"event_time": "other", "time_format": "%d.%m.%Y %z"}, "is not text as %d"),
+        ({"other": "31/01"}, {"event_time": "other", "time_format": "%d.%m.%Y %H:%M %z"}, "is not text as %d"),
         ({"ms": to_micros(NOON)}, {"event_time": "ms", "time_unit": "s"}, "years 1 to 9999; is it time_unit='s'"),
         ({"ms": 2**63 - 1}, {"event_time": "ms", "time_unit": "ms"}, "years 1 to 9999"),
         ({"s": float("nan")}, {"event_time": "s", "time_unit": "s"}, "years 1 to 9999"),
@@ -155,3 +156,34 @@ def test_the_plan_says_how_it_is_read() -> None:
     by_record = kafka.Source("topic", schema=Row, event_time=kafka.RECORD_TIMESTAMP)
     assert by_record.event_time is not None
     assert by_record.event_time.form.describe() == "record_timestamp"
+
+
+@pytest.mark.parametrize(
+    ("kind", "unit", "value", "expected"),
+    [
+        (pa.int32(), "s", 1_769_860_800, "2026-01-31T12:00:00+00:00"),
+        (pa.uint32(), "s", 1_769_860_800, "2026-01-31T12:00:00+00:00"),
+        (pa.int16(), "s", 32_000, "1970-01-01T08:53:20+00:00"),
+        (pa.int8(), "ms", 100, "1970-01-01T00:00:00.100000+00:00"),
+        (pa.float32(), "s", 1_000.5, "1970-01-01T00:16:40.500000+00:00"),
+    ],
+)
+def test_narrow_numbers_do_not_wrap(kind: Any, unit: Any, value: float, expected: str) -> None:
+    """They are counted in 64 bits, whatever the column is."""
+    source = iterables.Source([], schema=pa.schema([("ts", kind)]), event_time="ts", time_unit=unit)
+    frame = pl.DataFrame([{"ts": value}], schema=source.schema.polars())
+    good, _ = RowValidator(source, OperatorMetrics()).judge(Fetched(frame), "s")
+    assert from_micros(good[EVENT_TIME][0]).isoformat() == expected
+
+
+def test_a_stream_refuses_what_a_source_refuses() -> None:
+    """With the verb's name."""
+    read = Pipeline("wrong").read(iterables.Source([ROW]))
+    for options, message in [
+        ({"event_time": "text", "timezone": "Mars"}, "with_event_time: there is no time zone 'Mars'"),
+        ({"event_time": "ms"}, "with_event_time: event_time ms is int64: say what it counts"),
+        ({"event_time": "other", "time_format": "nonsense", "timezone": "UTC"}, "time_format='nonsense' cannot read"),
+        ({"event_time": "at", "watermarks": 5}, "with_event_time: watermarks= takes"),
+    ]:
+        with pytest.raises(PipelineError, match=message):
+            read.with_event_time(**options)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from window_cases import (
     AGGREGATES,
     GROUPS,
+    KEYS,
     LATE,
     comparable,
     emitted,
@@ -23,7 +24,7 @@ from window_cases import (
     window_node,
 )
 
-from penstock.batches import EVENT_TIME
+from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.errors import IncompatibleStateError
 from penstock.expressions import col, count
 from penstock.graph.logical import SlidingWindow, TumblingWindow
@@ -200,3 +201,16 @@ def test_groups_that_had_gone_ahead_do_not_fire_twice_after_a_rescale(together, 
         harness.watermark(watermark)
         model.watermark(range(GROUPS), watermark)
     assert comparable(emitted(harness)) == comparable(model.emitted)
+
+
+def test_a_key_group_that_is_ahead_does_not_take_the_others_along():
+    """A row is judged by its own group; what it carries, and not what its group has seen, brings all of them on."""
+    ahead = next(key for key in KEYS if group_of(key) >= GROUPS // 2)
+    behind = next(key for key in KEYS if group_of(key) < GROUPS // 2)
+    harness = OperatorHarness(window_node(SlidingWindow(20, 10), late=LATE), parallelism=2, max_parallelism=GROUPS)
+    harness.watermark(100, 1)
+    harness.watermark(20, 0)
+    harness = harness.restored(harness.snapshot(), 1)
+    rows = [(ahead, 95, 1), (behind, 40, 2), (behind, 31, 3)]
+    harness.frame(frame_of(rows).with_columns(pl.Series(WATERMARK, [30, 30, 35], pl.Int64)))
+    assert late_rows(harness) == []

@@ -244,3 +244,47 @@ def test_a_row_without_the_time_fails_the_job_and_says_what_to_do() -> None:
     read.with_event_time((col("value") - 1).cast(str)).process(Watch()).write(collecting.Sink([]))
     with pytest.raises(UserCodeError, match=r"with_event_time .*'41' is not RFC 3339 .*filter such rows out before"):
         run_pipeline(p, [Reading("a", START, 42)])
+
+
+class Same(Process[Reading, Reading]):
+    def on_row(self, row, ctx):
+        ctx.emit(row)
+
+
+class SameKeyed(KeyedProcess[Reading, Reading]):
+    def on_row(self, row, ctx):
+        ctx.emit(row)
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_rows_that_a_function_hands_on_are_late_in_a_window_as_they_came(keyed: bool) -> None:
+    """Those behind the watermark carry it through functions, too."""
+    p = Pipeline("handed-on")
+    readings = source(p, "2s")
+    handed = readings.key_by("sensor").process(SameKeyed()) if keyed else readings.process(Same())
+    handed.key_by("sensor").window(tumbling("10s")).agg(rows=count()).write(collecting.Sink([]))
+    rows = shuffled(400, 4, seed=11, by_s=60)
+    found = [sorted(map(repr, run_pipeline(p, rows, batch=batch))) for batch in BATCHES]
+    assert all(each == found[0] for each in found[1:])
+    assert 0 < sum(row["rows"] for row in run_pipeline(p, rows)) < len(rows) - 5
+
+
+def test_results_of_sessions_are_in_time_for_the_windows_behind_them() -> None:
+    """Also where a row comes exactly when a session and a window behind it end."""
+    p = Pipeline("sessions")
+    sessions = source(p).key_by("sensor").window(session("6s")).agg(rows=count())
+    sessions.key_by("sensor").window(tumbling("60s")).agg(sessions=count()).write(collecting.Sink([]))
+    rows = [Reading(sensor, START + timedelta(seconds=s), 0) for sensor, s in (("a", 54), ("b", 60), ("b", 70))]
+    found = in_any_batches(p, rows)
+    assert sorted((row["sensor"], (row["window_start"] - START).seconds, row["sessions"]) for row in found) == [
+        ("a", 0, 1), ("b", 60, 2),
+    ]  # fmt: skip
+
+
+def test_late_rows_carry_to_windows_behind_them_how_late_they_are() -> None:
+    """The side output of late rows is judged row by row as well."""
+    p = Pipeline("late")
+    results = source(p).key_by("sensor").window(tumbling("20s")).late_to(LATE).agg(rows=count())
+    results.side(LATE).key_by("sensor").window(tumbling("20s")).agg(rows=count()).write(collecting.Sink([]))
+    rows = [Reading("a", START + timedelta(seconds=s), 0) for s in (0, 100, 5, 6)]
+    assert in_any_batches(p, rows) == []

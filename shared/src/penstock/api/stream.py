@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, overload
 from penstock.api.verbs import ColumnVerbs, StreamBase, Verbs, process_node, returned_class
 from penstock.arguments import checked
 from penstock.connectors.base import EventTime, Row, WatermarkStrategy
-from penstock.connectors.declaring import watermark_strategy
+from penstock.connectors.declaring import watermark_strategy, zone
 from penstock.connectors.event_times import TimeUnit, event_time_form
 from penstock.connectors.watermarks import for_rows
 from penstock.errors import PipelineError
@@ -335,6 +335,7 @@ class Stream(ColumnVerbs, Generic[T]):
             PipelineError: event time cannot be read from such values.
         """
         what, node = "with_event_time", self._node
+        zone(timezone, what)
         form = event_time_form(what, event_time, node.schema, unit=time_unit, format=time_format, timezone=timezone)
         strategy = for_rows(watermark_strategy(what, max_out_of_orderness, watermarks), node.row_type)
         operation = AssignEventTime(EventTime(form, strategy))

@@ -7,6 +7,7 @@ possible is a bad row of the source. The column itself stays what it is.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Literal
 
 from penstock.connectors.columns import MAX_MICROS, MIN_MICROS
@@ -68,7 +69,7 @@ class EventTimeForm:
         if self.kind == STRING:
             value = self._parsed(value)
         elif self.unit is not None:
-            value = _counted(value, self.unit)
+            value = _counted(value.cast(pl.Float64 if self.kind in FLOATS else pl.Int64, strict=False), self.unit)
         else:
             value = value.cast(pl.Datetime("us", "UTC"))
         micros = value.cast(pl.Int64, strict=False)
@@ -160,6 +161,23 @@ def event_time_form(
     return form
 
 
+def _check_format(what: str, format: str) -> None:
+    """Raise `PipelineError` unless it names a whole moment."""
+    import polars as pl
+
+    sample = pl.Series([datetime(2001, 2, 3, 4, 5, 6, tzinfo=UTC)], dtype=pl.Datetime("us", "UTC"))
+    try:
+        text = sample.dt.strftime(format)
+        read = text.str.to_datetime(format, time_unit="us", strict=False, ambiguous="earliest")
+    except pl.exceptions.PolarsError:
+        read = pl.Series([None])
+    if read[0] is None or read[0].date() != sample[0].date():
+        raise PipelineError(
+            f"{what}: time_format={format!r} cannot read what it writes; it must name a day and a time, such as "
+            "'%d.%m.%Y %H:%M'"
+        )
+
+
 def _check_kind(what: str, form: EventTimeForm) -> None:
     name, kind, unit, format = form.name, form.kind, form.unit, form.format
     number = kind in INTEGERS or kind in FLOATS
@@ -179,6 +197,8 @@ def _check_kind(what: str, form: EventTimeForm) -> None:
         raise PipelineError(f"{what}: time_unit= is for numbers; event_time {name} is {kind}")
     if format is not None and kind != STRING:
         raise PipelineError(f"{what}: time_format= is for text; event_time {name} is {kind}")
+    if format is not None:
+        _check_format(what, format)
     if format is not None and form.timezone is None and not any(part in format for part in _OFFSETS):
         raise PipelineError(
             f"{what}: time_format={format!r} has no offset from UTC; name the zone of such times with timezone="

@@ -7,6 +7,7 @@ generator never goes back, whatever a user's function returns.
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -159,6 +160,8 @@ def periodic(
     """
     if not callable(function) or (isinstance(function, type) and not issubclass(function, PeriodicWatermarks)):
         raise PipelineError(f"periodic: need a function or a subclass of PeriodicWatermarks, got {function!r}")
+    if inspect.isabstract(function):
+        raise PipelineError(f"periodic: {_name(function)} lacks on_row or on_period; give a subclass that has both")
     return Periodic(function, duration_us(every, "periodic: every", positive=True))
 
 

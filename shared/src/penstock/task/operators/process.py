@@ -29,7 +29,7 @@ import numpy as np
 import polars as pl
 import structlog
 
-from penstock.batches import EVENT_TIME, WATERMARK
+from penstock.batches import EVENT_TIME, WATERMARK, with_watermarks
 from penstock.errors import PenstockError, PipelineError, UserCodeError
 from penstock.graph.logical import Node, ProcessRows
 from penstock.process_functions import OutputTag, check_process
@@ -65,7 +65,7 @@ class _Emitted:
     rows: list[Any] = field(default_factory=list[Any])
     times: list[int | None] = field(default_factory=list["int | None"])
     marks: list[int] = field(default_factory=list[int])
-    """The watermark that each carries on; empty where none does."""
+    """The watermark at each."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class _Run(KeyCursor):
         self.main = _Emitted()
         self.sides = {tag: _Emitted() for tag in tags}
         self.carries = False
-        """Whether what is emitted is to carry the watermark on."""
+        """Whether all that is emitted is to carry the watermark on."""
         self.mark = MIN_WATERMARK
         """The one that it carries: of rows emitted by a timer one that does not make them late."""
         self.time: int | None = None
@@ -128,8 +128,7 @@ class _Run(KeyCursor):
     def _emit(self, emitted: _Emitted, row: Any) -> None:
         emitted.rows.append(row)
         emitted.times.append(self.time)
-        if self.carries:
-            emitted.marks.append(self.mark)
+        emitted.marks.append(self.mark)
 
     @property
     def timestamp(self) -> datetime | None:
@@ -218,7 +217,8 @@ class _ProcessBase(Operator):
         if not self._event_time:
             return writer.frame(emitted.rows)
         frame = writer.frame(emitted.rows, cast("list[int]", emitted.times))
-        return frame.with_columns(pl.Series(WATERMARK, emitted.marks, pl.Int64)) if emitted.marks else frame
+        marks = pl.Series(emitted.marks, dtype=pl.Int64)
+        return with_watermarks(frame, marks, MIN_WATERMARK, MAX_WATERMARK, every_row=self._run.carries)
 
     def close(self) -> None:
         if self._opened:
@@ -330,17 +330,25 @@ class KeyedProcessOperator(_ProcessBase):
         try:
             for chunk in chunks_of(frame):
                 rows = zip(key_values(chunk, self._keys), self._times_of(chunk), self._reader.rows(chunk), strict=True)
-                if WATERMARK not in chunk.columns and not self._watermarks.uneven:
-                    for run.key, run.time, row in rows:
-                        on_row(row, run)
-                else:
+                if self._watermarks.uneven:
                     marks = np.broadcast_to(self._watermarks.at_rows(chunk), chunk.height).tolist()
                     for (key, time, row), mark, carried in zip(rows, marks, _carried(chunk), strict=True):
                         if carried is not None and carried > run.mark:
-                            if self._backend.event_timers.earliest <= carried or self._watermarks.uneven:
-                                yield from self._fired_between(carried, output)
+                            yield from self._fired_between(carried, output)
                             run.mark = carried
                         run.key, run.time, run.watermark_us = key, time, mark
+                        on_row(row, run)
+                elif WATERMARK in chunk.columns:
+                    timers, run.watermark_us = self._backend.event_timers, run.mark
+                    for (key, time, row), carried in zip(rows, _carried(chunk), strict=True):
+                        if carried is not None and carried > run.mark:
+                            if timers.earliest <= carried:
+                                yield from self._fired_between(carried, output)
+                            run.mark = run.watermark_us = carried
+                        run.key, run.time = key, time
+                        on_row(row, run)
+                else:
+                    for run.key, run.time, row in rows:
                         on_row(row, run)
                 if len(run.main.rows) >= FLUSH_ROWS:
                     self._flush(output)

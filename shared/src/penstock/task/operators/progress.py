@@ -122,4 +122,5 @@ class LateRows:
         if self._tag is None:
             metrics.late_rows += late.height
         else:
-            output.side(self._tag, late.select(self._names))
+            names = [*self._names, WATERMARK] if WATERMARK in late.columns else self._names
+            output.side(self._tag, late.select(names))

@@ -266,6 +266,12 @@ class SessionWindowOperator(Operator):
             self._settle(output)
         return False
 
+    def advance(self, watermark: int, output: Output) -> None:
+        """Pass on that time is a moment behind: the results that come next may have the watermark as their event time."""
+        while self.fire_due(watermark, output):
+            pass
+        output.watermark(watermark if watermark == MAX_WATERMARK else watermark - 1)
+
     def _merge_pending(self, output: Output) -> None:
         if not self._pending:
             return

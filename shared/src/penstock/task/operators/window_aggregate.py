@@ -89,14 +89,18 @@ class WindowAggregateOperator(Operator):
             late = np.where(covered, late, behind & (times <= marks - self._lateness))
             behind &= covered
         held = behind & ~late & (self._shape.oldest_of_rows(times) < first_open)
-        held &= first_open > self._shape.first_open(self._watermarks.current, self._lateness)
+        carried = frame[WATERMARK].fill_null(MIN_WATERMARK).to_numpy()
+        # Windows that are over for a key group that is ahead are no more; those over by what rows carry are still here.
+        reached = self._shape.first_open(self._watermarks.current, self._lateness)
+        held &= (carried > self._watermarks.current) & (first_open > reached)
         end = int(held.argmax()) if held.any() else frame.height
         part, late = frame.head(end), late[:end]
         self._late.refuse(part.filter(pl.Series(late)), output, self._context.metrics)
         self._process_rows(part.filter(pl.Series(~late)), output)
         if end == frame.height:
             return None
-        self._pass(int(marks[end]), output)
+        carried = frame[WATERMARK][end]
+        self._pass(self._watermarks.current if carried is None else carried, output)
         return frame.slice(end)
 
     def _process_rows(self, frame: pl.DataFrame, output: Output) -> None:
