@@ -169,8 +169,9 @@ AGGREGATES: Final = (
                       "Number of rows, or of rows where x is not null.", "count", _COUNTED),
     AggregateFunction("sum", "x.sum()", _sum,
                       "Sum as int64, uint64, float64 or duration; true counts as 1. Nulls are left out; null if all "
-                      "are null. A sum of integers that does not fit fails the job; a sum of floats between 1e-13 and "
-                      "3e16 (and of zeros) is exact, rounded once, and so the same whatever the batches.", "sum", _SUMMED),
+                      "are null. A sum of integers that does not fit fails the job; a sum of floats between 1e-13 "
+                      "and 3e16 (and of zeros) is exact, rounded once, and so the same whatever the batches.", "sum",
+                      _SUMMED),
     AggregateFunction("mean", "x.mean()", _mean,
                       "Sum divided by count in float64. Of integers the true quotient, rounded once: their sum does not "
                       "wrap around. Of durations rounded down to microseconds. Nulls are left out; null if all are "

@@ -65,7 +65,7 @@ class _Emitted:
     rows: list[Any] = field(default_factory=list[Any])
     times: list[int | None] = field(default_factory=list["int | None"])
     marks: list[int] = field(default_factory=list[int])
-    """The watermark at each."""
+    """The watermark at each, as far as rows are to carry it."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class _Run(KeyCursor):
         self.main = _Emitted()
         self.sides = {tag: _Emitted() for tag in tags}
         self.carries = False
-        """Whether all that is emitted is to carry the watermark on."""
+        """Whether what is emitted now is to carry the watermark on."""
         self.mark = MIN_WATERMARK
         """The one that it carries: of rows emitted by a timer one that does not make them late."""
         self.time: int | None = None
@@ -118,17 +118,26 @@ class _Run(KeyCursor):
         self.timers: KeyedObjectBackend
 
     def emit(self, row: Any) -> None:
-        self._emit(self.main, row)
+        main = self.main
+        main.rows.append(row)
+        main.times.append(self.time)
+        if self.carries:
+            main.marks.append(self.mark)
 
     def emit_to(self, tag: OutputTag[Any], row: Any) -> None:
         side = self.sides.get(tag.name)
         if side is not None:  # a side output that nobody reads costs nothing
-            self._emit(side, row)
+            side.rows.append(row)
+            side.times.append(self.time)
+            if self.carries:
+                side.marks.append(self.mark)
 
-    def _emit(self, emitted: _Emitted, row: Any) -> None:
-        emitted.rows.append(row)
-        emitted.times.append(self.time)
-        emitted.marks.append(self.mark)
+    def carry(self) -> None:
+        """From here on, until all is handed on: what was emitted before is not behind its watermark."""
+        if not self.carries:
+            self.carries = True
+            for emitted in (self.main, *self.sides.values()):
+                emitted.marks = [MIN_WATERMARK] * len(emitted.rows)
 
     @property
     def timestamp(self) -> datetime | None:
@@ -178,6 +187,8 @@ class _ProcessBase(Operator):
         }
         self._process: Any = None
         self._opened = False
+        self._carries = False
+        """Whether all that is emitted carries the watermark: only what is behind it does otherwise."""
         self._run = _Run(frozenset(node.sides))
 
     def _own_copy(self) -> Any:
@@ -190,7 +201,7 @@ class _ProcessBase(Operator):
             ) from error
 
     def _open_process(self, context: OperatorContext) -> None:
-        self._run.carries = context.carries_watermarks
+        self._carries = self._run.carries = context.carries_watermarks
         self._run.now_us = context.now_us
         self._opened = True
         try:
@@ -213,12 +224,19 @@ class _ProcessBase(Operator):
                 run.sides[tag] = _Emitted()
                 output.side(tag, self._frame_of(emitted, self._side_writers[tag]))
 
+    def _flush_last(self, output: Output) -> None:
+        """Hand on the last of what rows or a watermark made the function emit."""
+        self._flush(output)
+        self._run.carries = self._carries
+
     def _frame_of(self, emitted: _Emitted, writer: RowWriter) -> pl.DataFrame:
         if not self._event_time:
             return writer.frame(emitted.rows)
         frame = writer.frame(emitted.rows, cast("list[int]", emitted.times))
+        if not emitted.marks:
+            return frame
         marks = pl.Series(emitted.marks, dtype=pl.Int64)
-        return with_watermarks(frame, marks, MIN_WATERMARK, MAX_WATERMARK, every_row=self._run.carries)
+        return with_watermarks(frame, marks, MIN_WATERMARK, MAX_WATERMARK, every_row=self._carries)
 
     def close(self) -> None:
         if self._opened:
@@ -226,9 +244,14 @@ class _ProcessBase(Operator):
             self._process.close()
 
 
-def _carried(frame: pl.DataFrame) -> list[int | None]:
-    """The watermark that each row carries."""
-    return frame[WATERMARK].to_list() if WATERMARK in frame.columns else [None] * frame.height
+def _carried(frame: pl.DataFrame, run: _Run) -> list[int]:
+    """The watermark that each row carries; what rows behind it make the function emit is to carry it on."""
+    if WATERMARK not in frame.columns:
+        return [MIN_WATERMARK] * frame.height
+    carried = frame[WATERMARK].fill_null(MIN_WATERMARK)
+    if (frame[EVENT_TIME] <= carried).any():
+        run.carry()
+    return carried.to_list()
 
 
 class ProcessOperator(_ProcessBase):
@@ -251,9 +274,9 @@ class ProcessOperator(_ProcessBase):
         run, on_row, row = self._run, self._process.on_row, None
         try:
             for chunk in chunks_of(frame):
-                marks = _carried(chunk)
+                marks = _carried(chunk, run)
                 for run.time, carried, row in zip(self._times_of(chunk), marks, self._reader.rows(chunk), strict=True):
-                    if carried is not None and carried > run.watermark_us:
+                    if carried > run.watermark_us:
                         run.watermark_us = run.mark = carried
                     on_row(row, run)
                 if len(run.main.rows) >= FLUSH_ROWS:
@@ -262,7 +285,7 @@ class ProcessOperator(_ProcessBase):
             raise
         except Exception as error:  # whatever the user's function raises
             raise raised(f"{self._where}.on_row", row, error) from error
-        self._flush(output)
+        self._flush_last(output)
 
     def advance(self, watermark: int, output: Output) -> None:
         self._run.watermark_us = self._run.mark = max(self._run.watermark_us, watermark)
@@ -329,26 +352,28 @@ class KeyedProcessOperator(_ProcessBase):
         run, on_row, row = self._run, self._process.on_row, None
         try:
             for chunk in chunks_of(frame):
-                rows = zip(key_values(chunk, self._keys), self._times_of(chunk), self._reader.rows(chunk), strict=True)
+                rows = (key_values(chunk, self._keys), self._times_of(chunk), self._reader.rows(chunk))
                 if self._watermarks.uneven:
                     marks = np.broadcast_to(self._watermarks.at_rows(chunk), chunk.height).tolist()
-                    for (key, time, row), mark, carried in zip(rows, marks, _carried(chunk), strict=True):
-                        if carried is not None and carried > run.mark:
+                    for key, time, row, mark, carried in zip(*rows, marks, _carried(chunk, run), strict=True):
+                        if carried > run.mark:
                             yield from self._fired_between(carried, output)
                             run.mark = carried
                         run.key, run.time, run.watermark_us = key, time, mark
                         on_row(row, run)
                 elif WATERMARK in chunk.columns:
-                    timers, run.watermark_us = self._backend.event_timers, run.mark
-                    for (key, time, row), carried in zip(rows, _carried(chunk), strict=True):
-                        if carried is not None and carried > run.mark:
+                    timers, reached = self._backend.event_timers, run.mark
+                    run.watermark_us = reached
+                    for key, time, row, carried in zip(*rows, _carried(chunk, run), strict=True):
+                        if carried > reached:
                             if timers.earliest <= carried:
                                 yield from self._fired_between(carried, output)
-                            run.mark = run.watermark_us = carried
-                        run.key, run.time = key, time
+                            reached = run.mark = run.watermark_us = carried
+                        run.key = key
+                        run.time = time
                         on_row(row, run)
                 else:
-                    for run.key, run.time, row in rows:
+                    for run.key, run.time, row in zip(*rows, strict=True):
                         on_row(row, run)
                 if len(run.main.rows) >= FLUSH_ROWS:
                     self._flush(output)
@@ -356,7 +381,7 @@ class KeyedProcessOperator(_ProcessBase):
             raise
         except Exception as error:  # whatever the user's function raises
             raise raised(f"{self._where}.on_row", row, error) from error
-        self._flush(output)
+        self._flush_last(output)
         self._backend.maintain(frame.height)
 
     def _fired_between(self, watermark: int, output: Output) -> Iterator[None]:
@@ -372,6 +397,8 @@ class KeyedProcessOperator(_ProcessBase):
     def _fire(self, key: Any, at: int) -> None:
         run = self._run
         run.key, run.time, run.time_domain = key, at, "event"
+        if at <= run.mark:
+            run.carry()
         run.mark = max(run.mark, at - 1)
         if run.at_end is None:
             run.watermark_us = max(run.mark, at)
@@ -398,9 +425,10 @@ class KeyedProcessOperator(_ProcessBase):
             self._fire(key, at)
             if len(run.main.rows) >= FLUSH_ROWS:
                 self._flush(output)
-        self._flush(output)
         if fired == FIRINGS_AT_ONCE:
+            self._flush(output)
             return True
+        self._flush_last(output)
         self._fired_all()
         return False
 
