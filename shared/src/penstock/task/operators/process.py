@@ -248,7 +248,9 @@ def _carried(frame: pl.DataFrame, run: _Run) -> list[int]:
     """The watermark that each row carries; what rows behind it make the function emit is to carry it on."""
     if WATERMARK not in frame.columns:
         return [MIN_WATERMARK] * frame.height
-    carried = frame[WATERMARK].fill_null(MIN_WATERMARK)
+    carried = frame[WATERMARK]
+    if carried.null_count():
+        carried = carried.fill_null(MIN_WATERMARK)
     if (frame[EVENT_TIME] <= carried).any():
         run.carry()
     return carried.to_list()
@@ -272,9 +274,10 @@ class ProcessOperator(_ProcessBase):
 
     def process(self, frame: pl.DataFrame, output: Output) -> None:
         run, on_row, row = self._run, self._process.on_row, None
+        whole = iter(_carried(frame, run))
         try:
             for chunk in chunks_of(frame):
-                marks = _carried(chunk, run)
+                marks = islice(whole, chunk.height)
                 for run.time, carried, row in zip(self._times_of(chunk), marks, self._reader.rows(chunk), strict=True):
                     if carried > run.watermark_us:
                         run.watermark_us = run.mark = carried
@@ -350,21 +353,24 @@ class KeyedProcessOperator(_ProcessBase):
     def _processed(self, frame: pl.DataFrame, output: Output) -> Iterator[None]:
         """Take the rows; others may run where it yields."""
         run, on_row, row = self._run, self._process.on_row, None
+        timed = WATERMARK in frame.columns
+        whole = iter(_carried(frame, run) if timed or self._watermarks.uneven else ())
         try:
             for chunk in chunks_of(frame):
                 rows = (key_values(chunk, self._keys), self._times_of(chunk), self._reader.rows(chunk))
                 if self._watermarks.uneven:
                     marks = np.broadcast_to(self._watermarks.at_rows(chunk), chunk.height).tolist()
-                    for key, time, row, mark, carried in zip(*rows, marks, _carried(chunk, run), strict=True):
+                    carrying = islice(whole, chunk.height)
+                    for key, time, row, mark, carried in zip(*rows, marks, carrying, strict=True):
                         if carried > run.mark:
                             yield from self._fired_between(carried, output)
                             run.mark = carried
                         run.key, run.time, run.watermark_us = key, time, mark
                         on_row(row, run)
-                elif WATERMARK in chunk.columns:
+                elif timed:
                     timers, reached = self._backend.event_timers, run.mark
                     run.watermark_us = reached
-                    for key, time, row, carried in zip(*rows, _carried(chunk, run), strict=True):
+                    for key, time, row, carried in zip(*rows, islice(whole, chunk.height), strict=True):
                         if carried > reached:
                             if timers.earliest <= carried:
                                 yield from self._fired_between(carried, output)
