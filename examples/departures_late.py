@@ -35,7 +35,7 @@ days = (
             schema=Flight,
             event_time="scheduled",
             max_out_of_orderness="30m",
-            batch_rows=5,  # event time moves on every five rows, as it would if they came live
+            batch_rows=5,  # a few at a time, as if they came live: each handful sends its corrections
             rate=param("rate", 0) or None,
         )
     )

@@ -127,9 +127,14 @@ def _checked_options(label: str, options: Any, given: Mapping[str, Any]) -> dict
     return {name: _one(label, f"{name}=", hints[name], value) for name, value in given.items()}
 
 
+def plain(value: Any) -> Any:
+    """A scalar of numpy as Python has it, anything else unchanged; does not load numpy."""
+    scalar = type(value).__module__ == "numpy" and getattr(value, "shape", None) == () and hasattr(value, "item")
+    return value.item() if scalar else value
+
+
 def _one(label: str, name: str, hint: Any, value: Any) -> Any:
-    if type(value).__module__ == "numpy" and hasattr(value, "item") and getattr(value, "shape", None) == ():
-        value = value.item()
+    value = plain(value)
     if fits(value, hint):
         return value
     choices = [each for part in _parts(hint) if typing.get_origin(part) is typing.Literal for each in part.__args__]

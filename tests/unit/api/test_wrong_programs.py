@@ -186,6 +186,13 @@ def written(program: str) -> tuple[Path, int | None]:
     return path, marked[0] if marked else None
 
 
+def loaded(program: Wrong) -> Pipeline:
+    path, _ = written(program.program)
+    pipeline = load_pipeline(str(path), {})
+    assert isinstance(pipeline, Pipeline)
+    return pipeline
+
+
 @pytest.mark.parametrize("wrong", BUILT, ids=lambda wrong: wrong.name)
 def test_it_is_said_when_the_pipeline_is_built(wrong: Wrong) -> None:
     """With the file, the line, and what to write instead."""
@@ -201,9 +208,7 @@ def test_it_is_said_when_the_pipeline_is_built(wrong: Wrong) -> None:
 @pytest.mark.parametrize("wrong", RUN, ids=lambda wrong: wrong.name)
 def test_what_a_row_shows_is_said_with_its_place(wrong: Wrong) -> None:
     """What no plan can know."""
-    path, _ = written(wrong.program)
-    pipeline = load_pipeline(str(path), {})
-    assert isinstance(pipeline, Pipeline)
+    pipeline = loaded(wrong)
     with pytest.raises(PenstockError) as error:
         pipeline.run(durable=False)
     text = shown_text(error.value)
@@ -214,7 +219,4 @@ def test_what_a_row_shows_is_said_with_its_place(wrong: Wrong) -> None:
 @pytest.mark.parametrize("right", RIGHT, ids=lambda right: right.name)
 def test_what_was_refused_for_no_reason_runs(right: Wrong) -> None:
     """Newcomers wrote it too."""
-    path, _ = written(right.program)
-    pipeline = load_pipeline(str(path), {})
-    assert isinstance(pipeline, Pipeline)
-    assert pipeline.run(durable=False).state == "FINISHED"
+    assert loaded(right).run(durable=False).state == "FINISHED"

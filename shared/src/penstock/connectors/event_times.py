@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Literal
 
 from penstock.connectors.columns import MAX_MICROS, MIN_MICROS
-from penstock.errors import PipelineError, nearest
+from penstock.errors import PipelineError
 from penstock.expressions import Expr, col, columns_of, row_field, to_polars
 from penstock.expressions.nodes import Column
 from penstock.types import DATE, FLOATS, INTEGERS, STRING, TIMESTAMP, DataType, Schema
@@ -151,11 +151,7 @@ def event_time_form(
     if isinstance(event_time, str):
         columns.field(event_time, f"{what}: event_time")
         event_time = col(event_time)
-    elif not isinstance(event_time, Expr):
-        raise PipelineError(f"{what}: event_time= is the name of a column or an expression, got {event_time!r}")
     kind = row_field(event_time, columns, f"{what}: event_time").type
-    if unit is not None and unit not in _MICROS:
-        raise PipelineError(f"{what}: there is no time_unit={unit!r}; {nearest(str(unit), tuple(_MICROS))}")
     form = EventTimeForm(event_time, columns, kind, unit, format, timezone)
     _check_kind(what, form)
     return form

@@ -183,7 +183,7 @@ AGGREGATES: Final = (
                       "engines give NaN).", "max", _GREATEST),
     AggregateFunction("std", "x.std(ddof=1)", _variance,
                       "Standard deviation in float64: of a sample as in Polars, or of all with ddof=0. Nulls are left "
-                      "out; null for ddof values or fewer. Exact, rounded once.", "stddev_samp"),
+                      "out; null for ddof values or fewer. The root of the exact variance.", "stddev_samp"),
     AggregateFunction("var", "x.var(ddof=1)", _variance,
                       "Variance in float64: of a sample as in Polars, or of all with ddof=0. Nulls are left out; null "
                       "for ddof values or fewer. Exact, rounded once.", "var_samp"),

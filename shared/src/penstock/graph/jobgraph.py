@@ -365,6 +365,7 @@ def _keeps_state(node: Node) -> bool:
 
 
 def ancestors(node: Node) -> Iterator[Node]:
+    """All that the node is made from; what several paths lead to comes several times."""
     for upstream in node.inputs:
         yield upstream
         yield from ancestors(upstream)

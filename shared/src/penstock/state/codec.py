@@ -17,6 +17,7 @@ from uuid import UUID
 
 import msgspec
 
+from penstock.arguments import plain
 from penstock.errors import IncompatibleStateError, UserCodeError
 
 _IMMUTABLE: Final = frozenset(
@@ -35,7 +36,7 @@ class ValueCodec:
     def __init__(self, hint: Any, where: str) -> None:
         self._hint = hint
         self._where = where
-        self._encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
+        self._encode = msgspec.msgpack.Encoder(enc_hook=_plain_part).encode
         self._decode = msgspec.msgpack.Decoder(hint).decode
         self._accepted = _classes(hint)
         self.exact: type | None = self._accepted[0] if self._accepted else None
@@ -77,8 +78,7 @@ class ValueCodec:
         Raises:
             UserCodeError: it is not of the declared type.
         """
-        if is_numpy_scalar(value):
-            value = value.item()
+        value = plain(value)
         accepted = self._accepted
         if accepted is None:
             return value
@@ -90,16 +90,12 @@ class ValueCodec:
         raise UserCodeError(f"{self._where} holds {type_name(self._hint)}, but was given {value!r}")
 
 
-def is_numpy_scalar(value: Any) -> bool:
-    """Whether it is one number of numpy's, which `item` makes one of Python's; does not load numpy."""
-    return type(value).__module__ == "numpy" and getattr(value, "shape", None) == () and hasattr(value, "item")
-
-
-def _plain(value: Any) -> Any:
+def _plain_part(value: Any) -> Any:
     """A part of a value that msgspec does not know."""
-    if is_numpy_scalar(value):
-        return value.item()
-    raise TypeError(f"objects of type {type(value).__qualname__} are unsupported")
+    found = plain(value)
+    if found is value:
+        raise TypeError(f"objects of type {type(value).__qualname__} are unsupported")
+    return found
 
 
 def type_name(hint: Any) -> str:

@@ -5,28 +5,19 @@ Shared by the streaming source and by batch engines, so that a record is judged 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import polars as pl
 
-from penstock.batches import EVENT_TIME, visible
+from penstock.batches import EVENT_TIME
 from penstock.connectors.base import BadRow, Fetched, Source
 from penstock.errors import BadRecordError
 from penstock.protocol.messages import OperatorMetrics
 
 if TYPE_CHECKING:
     from penstock.connectors.event_times import EventTimeForm
-
-
-def _rows_of(frame: pl.DataFrame) -> Iterator[dict[str, Any]]:
-    return visible(frame).iter_rows(named=True)
-
-
-def _bad_row(row: Mapping[str, Any], reason: str, split_id: str) -> BadRow:
-    shown = {name: str(value) for name, value in row.items() if not name.startswith("__")}
-    return BadRow(reason, msgspec.json.encode(shown), split_id)
 
 
 class RowValidator:
@@ -45,39 +36,32 @@ class RowValidator:
         """
         frame, bad = fetched.frame, list(fetched.bad)
         if self._form is not None:
-            frame, untimed = self._timed(frame, split_id)
+            frame, untimed = self._timed(self._form, frame, split_id)
             bad += untimed
         self.metrics.rows_in += frame.height + len(bad)
         return frame, self._dead(bad)
 
-    def _timed(self, frame: pl.DataFrame, split_id: str) -> tuple[pl.DataFrame, list[BadRow]]:
+    def _timed(self, form: EventTimeForm, frame: pl.DataFrame, split_id: str) -> tuple[pl.DataFrame, list[BadRow]]:
         """The frame with its hidden event time; rows without one are bad."""
-        form = self._form
-        assert form is not None
         try:
             timed = frame.with_columns(form.micros().alias(EVENT_TIME))
         except pl.exceptions.PolarsError as error:  # the user's expression does not bear some value
-            return self._one_by_one(form, frame, split_id, error)
-        wrong = timed[EVENT_TIME].is_null()
-        bad: list[BadRow] = []
-        if wrong.any():
-            untimed = timed.filter(wrong)
-            reasons = [form.reason(value) for value in untimed.select(form.value().alias(EVENT_TIME)).to_series()]
-            bad = [_bad_row(row, reason, split_id) for row, reason in zip(_rows_of(untimed), reasons, strict=True)]
-            timed = timed.filter(~wrong)
-        return timed.select(*self._source.schema.names, EVENT_TIME), bad
-
-    def _one_by_one(
-        self, form: EventTimeForm, frame: pl.DataFrame, split_id: str, error: pl.exceptions.PolarsError
-    ) -> tuple[pl.DataFrame, list[BadRow]]:
-        if frame.height == 1:
-            reason = f"event time {form.name}: {str(error).splitlines()[0]}"
-            empty = frame.clear().with_columns(pl.Series(EVENT_TIME, [], pl.Int64))
-            return empty.select(*self._source.schema.names, EVENT_TIME), [
-                _bad_row(r, reason, split_id) for r in _rows_of(frame)
-            ]
-        parts = [self._timed(row, split_id) for row in frame.iter_slices(1)]
-        return pl.concat([part for part, _ in parts]), [each for _, bad in parts for each in bad]
+            if frame.height > 1:
+                parts = [self._timed(form, row, split_id) for row in frame.iter_slices(1)]
+                return pl.concat([part for part, _ in parts]), [each for _, bad in parts for each in bad]
+            timed = frame.with_columns(pl.lit(None, pl.Int64).alias(EVENT_TIME))
+            reasons = [f"event time {form.name}: {str(error).splitlines()[0]}"]
+        else:
+            reasons = []
+            if timed[EVENT_TIME].null_count():
+                values = timed.filter(pl.col(EVENT_TIME).is_null()).select(form.value()).to_series()
+                reasons = [form.reason(value) for value in values]
+        timed = timed.select(*self._source.schema.names, EVENT_TIME)
+        if not reasons:
+            return timed, []
+        rows = timed.filter(pl.col(EVENT_TIME).is_null()).drop(EVENT_TIME).iter_rows(named=True)
+        bad = [_bad_row(row, reason, split_id) for row, reason in zip(rows, reasons, strict=True)]
+        return timed.filter(pl.col(EVENT_TIME).is_not_null()), bad
 
     def _dead(self, bad: list[BadRow]) -> pl.DataFrame | None:
         """Apply the source's policy."""
@@ -98,3 +82,7 @@ class RowValidator:
             "where": [row.where for row in bad],
         }
         return pl.DataFrame(columns, schema={"error": pl.String, "raw": pl.Binary, "where": pl.String})
+
+
+def _bad_row(row: Mapping[str, Any], reason: str, split_id: str) -> BadRow:
+    return BadRow(reason, msgspec.json.encode({name: str(value) for name, value in row.items()}), split_id)

@@ -43,8 +43,8 @@ class Source(base.Source[T], Generic[T]):
             gzip (`.gz`): such a file is read again from its beginning after a restart, up to the position.
         rate: rows per second of all files together, to replay data slowly; counts from the start of the job or of its
             resumption.
-        batch_rows: rows that are read at a time. A watermark follows each batch, so smaller ones (500, say) make late
-            rows of what large ones would still let into their windows, and cost more per row.
+        batch_rows: rows that are read at a time. Smaller ones cost more per row, and where windows allow lateness each
+            batch sends the corrections of its rows.
         delimiter, null: of CSV: between columns; the unquoted text that means null.
         **options: as at every source, see `SourceOptions`.
 
@@ -89,10 +89,7 @@ class Source(base.Source[T], Generic[T]):
             null=null,
         )
         declared = declare(what, self._inferred() if schema is None else schema, **options)
-        freeze(
-            self,
-            **vars(declared),
-        )
+        freeze(self, **vars(declared))
 
     def _inferred(self) -> pa.Schema:
         """The schema of the first file, if it says."""
