@@ -32,6 +32,7 @@ from penstock import (
     ValueState,
     col,
     count,
+    cumulative,
     session,
     sliding,
     tumbling,
@@ -66,9 +67,11 @@ def events(numbers: Any) -> pl.DataFrame:
     )
 
 
-def source(rate: float | None, *, splits: int = 4) -> generate.Source[Event]:
+def source(
+    rate: float | None, *, splits: int = 4, events: Callable[[Any], pl.DataFrame] = events, bound: str = "5s"
+) -> generate.Source[Event]:
     return generate.Source(
-        events, schema=Event, rows=ROWS, rate=rate, splits=splits, event_time="at", max_out_of_orderness="5s"
+        events, schema=Event, rows=ROWS, rate=rate, splits=splits, event_time="at", max_out_of_orderness=bound
     )
 
 
@@ -119,6 +122,26 @@ def sliding_windows(out: Path, rate: float | None) -> Pipeline:
 def sessions(out: Path, rate: float | None) -> Pipeline:
     p = Pipeline("sessions")
     p.read(source(rate)).key_by("key").window(session("2s")).agg(**AGGREGATES).write(files.Sink(out))
+    return p
+
+
+AUTUMN_US = int(datetime(2025, 10, 30, tzinfo=UTC).timestamp()) * 1_000_000
+
+
+def autumn(numbers: Any) -> pl.DataFrame:
+    """The same, a thousand times as fast through a night on which clocks change."""
+    shown = (pl.col("at").dt.epoch("us") - START_US) * 1_000 + AUTUMN_US
+    return events(numbers).with_columns(shown.cast(pl.Datetime("us", "UTC")).alias("at"))
+
+
+def local_days(out: Path, rate: float | None) -> Pipeline:
+    """What local days bring, hour by hour; and sessions whose rows wait as long as they say."""
+    p = Pipeline("local-days")
+    days = p.read(source(rate, events=autumn, bound="5000s")).key_by("key")
+    hours = days.window(cumulative("1d", every="1h", offset="-6h", timezone="America/New_York"))
+    hours.agg(**AGGREGATES).uid("days").write(files.Sink(out / "days"))
+    patient = days.window(session(col("value") * 36_000_000 + 1))
+    patient.agg(n=count(), total=col("value").sum()).uid("patient").write(files.Sink(out / "sessions"))
     return p
 
 
@@ -358,6 +381,7 @@ CASES = (
     Case("retimed", retimed_windows, every_row),
     Case("sliding", sliding_windows, every_row),
     Case("sessions", sessions, every_row),
+    Case("local-days", local_days, several_sinks),
     Case("two-stages", two_stages, several_sinks),
     Case("late", late_windows, accounted_for),
     Case("running", running, newest_per_key),

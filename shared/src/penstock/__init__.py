@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from penstock.api.parameters import param
     from penstock.api.stream import KeyedStream, Stream, UpsertStream, WindowedStream
-    from penstock.api.windows import session, sliding, tumbling
+    from penstock.api.windows import cumulative, session, sliding, tumbling
     from penstock.connectors.base import Row
     from penstock.connectors.watermarks import PeriodicWatermarks, periodic, punctuated
     from penstock.errors import PenstockError, PipelineError
@@ -60,7 +60,7 @@ _HOMES = {
     "penstock.pipeline": ("Pipeline",),
     "penstock.connectors.base": ("Row",),
     "penstock.api.stream": ("KeyedStream", "Stream", "UpsertStream", "WindowedStream"),
-    "penstock.api.windows": ("session", "sliding", "tumbling"),
+    "penstock.api.windows": ("cumulative", "session", "sliding", "tumbling"),
     "penstock.connectors.watermarks": ("PeriodicWatermarks", "periodic", "punctuated"),
     "penstock.errors": ("PenstockError", "PipelineError"),
     "penstock.expressions": (
@@ -102,6 +102,7 @@ __all__ = [
     "concat_str",
     "count",
     "count_if",
+    "cumulative",
     "lit",
     "max_horizontal",
     "min_horizontal",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -16,6 +16,7 @@ from penstock import (
     Process,
     col,
     count,
+    cumulative,
     session,
     sliding,
     tumbling,
@@ -151,6 +152,25 @@ def test_windows_check_their_sizes():
         tumbling("0s")
     with pytest.raises(PipelineError, match="is not a duration"):
         session("soon")
+    with pytest.raises(PipelineError, match="no whole number of steps of 7h"):
+        cumulative("1d", every="7h")
+    with pytest.raises(PipelineError, match="there is no time zone 'Berlin'"):
+        tumbling("1d", timezone="Berlin")
+    with pytest.raises(PipelineError, match=r"offset='-11s' is not less than 10s"):
+        tumbling("10s", offset="-11s")
+
+
+def test_an_offset_may_shift_windows_back():
+    """`-6h` and `18h` are the same days, as in Flink."""
+    assert tumbling("1d", offset="-6h") == tumbling("1d", offset="18h")
+    assert sliding("2d", "1d", offset=timedelta(hours=-6)) == sliding("2d", "1d", offset="18h")
+
+
+@pytest.mark.parametrize("gap", [col("price"), col("auction").sum(), col("note")])
+def test_the_gap_of_a_session_is_a_duration(bids, gap):
+    """What is none is refused where it is written, and so is a column that does not exist."""
+    with pytest.raises(PipelineError, match="session"):
+        bids.key_by("auction").window(session(gap))
 
 
 def test_a_window_result_has_keys_bounds_and_aggregates(bids):

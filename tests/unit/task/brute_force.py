@@ -31,49 +31,43 @@ class Groups:
 
 
 @dataclass
-class SlidingModel:
-    """Flink's SlidingEventTimeWindows (tumbling if slide equals size) with a list of values per window."""
+class WindowModel:
+    """Flink's WindowOperator under EventTimeTrigger, with a list of values per window."""
 
-    size: int
-    slide: int
-    offset: int
+    windows_of: Callable[[int], list[tuple[int, int]]]
+    """The windows that a moment belongs to: starts and ends."""
     lateness: int
     groups: Groups
-    windows: dict[tuple[Any, int], list[int]] = field(default_factory=dict)
+    windows: dict[tuple[Any, int, int], list[int]] = field(default_factory=dict)
     emitted: list[tuple[Any, int, int, tuple[int, ...]]] = field(default_factory=list)
     late: list[Row] = field(default_factory=list)
-
-    def starts(self, time: int) -> list[int]:
-        last = time - (time - self.offset) % self.slide
-        return [start for start in range(last, time - self.size, -self.slide) if start + self.size > time]
 
     def row(self, key: Any, time: int, value: int) -> None:
         """WindowOperator.processElement: a window is late if its end - 1 + lateness <= watermark."""
         mark = self.groups.of(key)
         skipped = True
-        for start in self.starts(time):
-            if start + self.size - 1 + self.lateness <= mark:
+        for start, end in self.windows_of(time):
+            if end - 1 + self.lateness <= mark:
                 continue
             skipped = False
-            self.windows.setdefault((key, start), []).append(value)
-            if start + self.size - 1 <= mark:
-                self.fire(key, start)
+            self.windows.setdefault((key, start, end), []).append(value)
+            if end - 1 <= mark:
+                self.fire(key, start, end)
         if skipped and time + self.lateness <= mark:
             self.late.append((key, time, value))
 
-    def fire(self, key: Any, start: int) -> None:
-        self.emitted.append((key, start, start + self.size, tuple(self.windows[key, start])))
+    def fire(self, key: Any, start: int, end: int) -> None:
+        self.emitted.append((key, start, end, tuple(self.windows[key, start, end])))
 
     def watermark(self, groups: Iterable[int], watermark: int) -> None:
         before = {window: self.groups.of(window[0]) for window in self.windows}
         self.groups.advance(groups, watermark)
-        for key, start in sorted(self.windows, key=lambda window: window[1]):
-            last = start + self.size - 1
+        for key, start, end in sorted(self.windows, key=lambda window: window[2]):
             mark = self.groups.of(key)
-            if before[key, start] < last <= mark:
-                self.fire(key, start)
-            if last + self.lateness <= mark:
-                del self.windows[key, start]
+            if before[key, start, end] < end - 1 <= mark:
+                self.fire(key, start, end)
+            if end - 1 + self.lateness <= mark:
+                del self.windows[key, start, end]
 
 
 @dataclass
@@ -83,7 +77,8 @@ class SessionModel:
     Other than there a window is over at its end, not a moment before: what touches it is no later than that.
     """
 
-    gap: int
+    gap: Callable[[int], int]
+    """Of the value of a row."""
     lateness: int
     groups: Groups
     windows: dict[Any, list[tuple[int, int, list[int]]]] = field(default_factory=dict)
@@ -94,7 +89,7 @@ class SessionModel:
 
     def row(self, key: Any, time: int, value: int) -> None:
         mark = self.groups.of(key)
-        start, end, values = time, time + self.gap, [value]
+        start, end, values = time, time + self.gap(value), [value]
         apart: list[tuple[int, int, list[int]]] = []
         for window in self.windows.get(key, []):
             if window[0] <= end and window[1] >= start:  # TimeWindow.intersects

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from window_cases import GROUPS, LATE, comparable, emitted, frame_of, group_of, histories, late_rows, run, window_node
 
-from penstock.errors import IncompatibleStateError
+from penstock.errors import IncompatibleStateError, UserCodeError
+from penstock.expressions import col, when
 from penstock.graph.logical import RETRACTED, SessionWindow
 from penstock.task.operators import session_window
 from penstock.testing.harness import OperatorHarness
@@ -37,7 +38,7 @@ def standing(harness):
 @given(gap=GAPS, steps=histories(TIMES), parallelism=st.integers(1, 4), pending=st.sampled_from([1, 10_000]))
 def test_any_batching_watermarks_and_restores_give_what_row_by_row_gives(gap, steps, parallelism, pending):
     """Without lateness every session is sent once, and late are exactly the rows that Flink calls late."""
-    model = SessionModel(gap, 0, Groups(group_of))
+    model = SessionModel(lambda _: gap, 0, Groups(group_of))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session_window, "_PENDING_ROWS", pending)
         harness = run(window_node(SessionWindow(gap), late=LATE), steps, model, parallelism)
@@ -49,10 +50,39 @@ def test_any_batching_watermarks_and_restores_give_what_row_by_row_gives(gap, st
 @given(gap=GAPS, steps=histories(TIMES), parallelism=st.integers(1, 4), lateness=st.sampled_from([1, 7, 40]))
 def test_with_lateness_the_last_result_of_every_session_is_the_models(gap, steps, parallelism, lateness):
     """Corrections depend on batches; what stands at the end does not, and has every row that was not late once."""
-    model = SessionModel(gap, lateness, Groups(group_of))
+    model = SessionModel(lambda _: gap, lateness, Groups(group_of))
     harness = run(window_node(SessionWindow(gap), lateness=lateness, late=LATE), steps, model, parallelism)
     assert comparable(standing(harness)) == comparable([(*window, held) for window, held in model.standing.items()])
     assert comparable(late_rows(harness)) == comparable(model.late)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    steps=histories(TIMES),
+    parallelism=st.integers(1, 4),
+    lateness=st.sampled_from([0, 1, 7, 40]),
+    pending=st.sampled_from([1, 10_000]),
+)
+def test_the_gap_may_be_each_rows_own(steps, parallelism, lateness, pending):
+    """Flink's dynamic gaps: a session ends where the furthest of its rows' windows does."""
+    model = SessionModel(lambda value: value % 17 + 1, lateness, Groups(group_of))
+    window = SessionWindow(0, col("value") % 17 + 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session_window, "_PENDING_ROWS", pending)
+        harness = run(window_node(window, lateness=lateness, late=LATE), steps, model, parallelism)
+    if lateness:
+        assert comparable(standing(harness)) == comparable([(*window, held) for window, held in model.standing.items()])
+    else:
+        assert comparable(emitted(harness)) == comparable(model.emitted)
+    assert comparable(late_rows(harness)) == comparable(model.late)
+
+
+@pytest.mark.parametrize("gap", [col("value") * 0, -col("value"), when(col("value") > 100).then(5).otherwise(None)])
+def test_a_gap_that_is_none_fails_with_the_row(gap):
+    """Flink: dynamic session gaps must be positive."""
+    harness = OperatorHarness(window_node(SessionWindow(0, gap)))
+    with pytest.raises(UserCodeError, match=r"must be positive.*|.*'value': 7"):
+        harness.frame(frame_of([("a", 0, 7)]))
 
 
 def test_a_late_row_that_joins_two_results_retracts_both():

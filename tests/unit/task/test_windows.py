@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 
 import polars as pl
 import pytest
-from brute_force import Groups, SlidingModel
+from brute_force import Groups, WindowModel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from window_cases import (
@@ -27,7 +28,7 @@ from window_cases import (
 from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.errors import IncompatibleStateError
 from penstock.expressions import col, count
-from penstock.graph.logical import SlidingWindow, TumblingWindow
+from penstock.graph.logical import CumulativeWindow, SlidingWindow, TumblingWindow
 from penstock.task.operators import window_aggregate, window_panes
 from penstock.testing.harness import OperatorHarness
 from penstock.times import MAX_WATERMARK
@@ -41,15 +42,27 @@ SHAPES = st.sampled_from(
         SlidingWindow(10, 5),
         SlidingWindow(12, 5, 1),
         SlidingWindow(20, 4),
-        SlidingWindow(5, 8),
-        SlidingWindow(6, 9, 2),
+        CumulativeWindow(20, 5),
+        CumulativeWindow(21, 3, 4),
+        CumulativeWindow(8, 8, 1),
     ]
 )
 
 
+def windows_of(window, time):
+    """The windows that a moment belongs to, by trying them all."""
+    size, offset = window.size_us, window.offset_us
+    if isinstance(window, CumulativeWindow):
+        start = (time - offset) // size * size + offset
+        ends = range(start + window.step_us, start + size + 1, window.step_us)
+        return [(start, end) for end in ends if end > time]
+    slide = window.slide_us if isinstance(window, SlidingWindow) else size
+    starts = range((time - size - offset) // slide * slide + offset, time + 1, slide)
+    return [(start, start + size) for start in starts if start <= time < start + size]
+
+
 def model_of(window, lateness):
-    slide = window.slide_us if isinstance(window, SlidingWindow) else window.size_us
-    return SlidingModel(window.size_us, slide, window.offset_us, lateness, Groups(group_of))
+    return WindowModel(partial(windows_of, window), lateness, Groups(group_of))
 
 
 @settings(max_examples=60, deadline=None)
@@ -73,8 +86,8 @@ def test_with_lateness_the_last_result_of_every_window_is_the_models(window, ste
     """How many corrections are sent depends on batches; the last one of each key and window does not."""
     model = model_of(window, lateness)
     harness = run(window_node(window, lateness=lateness, late=LATE), steps, model, parallelism)
-    final = {(key, start): row for row in emitted(harness) for key, start in [row[:2]]}
-    expected = {(key, start): row for row in model.emitted for key, start in [row[:2]]}
+    final = {row[:3]: row for row in emitted(harness)}
+    expected = {row[:3]: row for row in model.emitted}
     assert comparable(list(final.values())) == comparable(list(expected.values()))
     assert comparable(late_rows(harness)) == comparable(model.late)
 

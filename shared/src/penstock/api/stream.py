@@ -32,6 +32,7 @@ from penstock.graph.logical import (
     Read,
     RunningAggregate,
     RunningReduce,
+    SessionWindow,
     Union,
     Window,
     WindowAggregate,
@@ -41,6 +42,8 @@ from penstock.times import Duration, duration_us
 from penstock.types import (
     BINARY,
     BOOLEAN,
+    DURATION,
+    INTEGERS,
     STRING,
     TIME,
     Field,
@@ -379,6 +382,15 @@ def _key_name(column: str | Expr) -> str:
     raise PipelineError(f"key_by: {column} has no name; write key_by(name={column})")
 
 
+def _check_gap(gap: Expr, columns: Schema) -> None:
+    kind = output_field(gap, columns, "session").type
+    if contains_aggregate(gap) or (kind != DURATION and kind not in INTEGERS):
+        raise PipelineError(
+            f"session: the gap {gap} is {kind}; it must say of each row how long a session waits behind it: a duration, "
+            "or whole microseconds"
+        )
+
+
 class SourceStream(Stream[T]):
     """A stream that comes straight from a source."""
 
@@ -411,7 +423,8 @@ class KeyedStream(StreamBase, Generic[T]):
         return super()._instead(name)
 
     def window(self, window: Window) -> WindowedStream[T]:
-        """Cut the stream of each key into windows: `tumbling("10s")`, `sliding("1h", every="5m")`, `session("30m")`.
+        """Cut the stream of each key into windows: `tumbling("10s")`, `sliding("1h", every="5m")`,
+        `cumulative("1d", every="1h")`, `session("30m")`.
 
         Example:
             >>> per_minute = bids.key_by("auction").window(tumbling("1m")).agg(bids=count(), highest=col("price").max())
@@ -423,6 +436,8 @@ class KeyedStream(StreamBase, Generic[T]):
                 "window: the stream has no event time; say event_time='column' at the source "
                 "(a map or process keeps the event time of its input)"
             )
+        if isinstance(window, SessionWindow) and window.gap is not None:
+            _check_gap(window.gap, self._node.schema)
         return WindowedStream(self, window, late=None)
 
     def agg(self, **aggregates: Expr) -> UpsertStream:

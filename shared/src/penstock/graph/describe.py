@@ -8,6 +8,7 @@ from typing import Any
 from penstock.errors import IncompatibleStateError
 from penstock.graph.logical import (
     AssignEventTime,
+    CumulativeWindow,
     Explode,
     Filter,
     MapBatches,
@@ -83,13 +84,22 @@ def describe_window(window: Window) -> str:
     """The window as the user wrote it."""
     match window:
         case TumblingWindow():
-            offset = f", offset={format_duration(window.offset_us)!r}" if window.offset_us else ""
-            return f"tumbling({format_duration(window.size_us)!r}{offset})"
+            return f"tumbling({format_duration(window.size_us)!r}{_placed(window)})"
         case SlidingWindow():
-            offset = f", offset={format_duration(window.offset_us)!r}" if window.offset_us else ""
-            return f"sliding({format_duration(window.size_us)!r}, every={format_duration(window.slide_us)!r}{offset})"
-        case SessionWindow():
+            every = format_duration(window.slide_us)
+            return f"sliding({format_duration(window.size_us)!r}, every={every!r}{_placed(window)})"
+        case CumulativeWindow():
+            every = format_duration(window.step_us)
+            return f"cumulative({format_duration(window.size_us)!r}, every={every!r}{_placed(window)})"
+        case SessionWindow(gap=None):
             return f"session({format_duration(window.gap_us)!r})"
+        case SessionWindow():
+            return f"session({window.gap})"
+
+
+def _placed(window: TumblingWindow | SlidingWindow | CumulativeWindow) -> str:
+    offset = f", offset={format_duration(window.offset_us)!r}" if window.offset_us else ""
+    return f"{offset}, timezone={window.timezone!r}" if window.timezone else offset
 
 
 def state_signature(node: Node) -> str:

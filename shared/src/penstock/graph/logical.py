@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TumblingWindow:
-    """`[n * size + offset, (n + 1) * size + offset)`; microseconds since the epoch, UTC."""
+    """`[n * size + offset, (n + 1) * size + offset)` in microseconds, on the clock of the time zone or else in UTC."""
 
     size_us: int
     offset_us: int = 0
+    timezone: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +40,31 @@ class SlidingWindow:
     size_us: int
     slide_us: int
     offset_us: int = 0
+    timezone: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CumulativeWindow:
+    """Windows that start every `size_us` and end after one, two, ... steps, up to `size_us` (Flink: CUMULATE)."""
+
+    size_us: int
+    step_us: int
+    offset_us: int = 0
+    timezone: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SessionWindow:
-    """Per key, rows at most `gap_us` apart share a window `[first, last + gap)` (Flink merges windows that touch)."""
+    """Per key, rows that are at most a gap apart share a window `[first, last + gap)` (Flink merges windows that touch).
+
+    The gap is `gap_us`, or that of each row: a duration, or whole microseconds.
+    """
 
     gap_us: int
+    gap: Expr | None = None
 
 
-Window = TumblingWindow | SlidingWindow | SessionWindow
+Window = TumblingWindow | SlidingWindow | CumulativeWindow | SessionWindow
 
 RETRACTED: Final = "retracted"
 """Boolean column of sessions with lateness: the result that was sent for this key and window no longer stands."""

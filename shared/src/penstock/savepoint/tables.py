@@ -181,7 +181,7 @@ def aggregate_table(segment: Segment) -> pl.DataFrame:
 
             return table_of_panes(header, rows)
         case "session":
-            from penstock.task.operators.session_window import table_of_sessions
+            from penstock.task.operators.sessions import table_of_sessions
 
             return table_of_sessions(header, rows)
         case _:
@@ -196,7 +196,7 @@ def stored_aggregates(header: dict[str, Any], table: pl.DataFrame) -> pl.DataFra
 
             return panes_of_table(header, table)
         case "session":
-            from penstock.task.operators.session_window import sessions_of_table
+            from penstock.task.operators.sessions import sessions_of_table
 
             return sessions_of_table(header, table)
         case _:

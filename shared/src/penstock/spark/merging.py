@@ -50,7 +50,7 @@ def _grouped(frame: DataFrame, native: NativeWindow) -> DataFrame:
 
 
 def _windows_of(pane: Column, shape: WindowShape) -> Column:
-    """A row for the start of every window that a pane is part of (see `WindowShape.windows_of`); a report stays one."""
+    """A row for the start of every window that a pane is part of (see `WindowShape.ends_of`); a report stays one."""
 
     def at_or_before(moment: Column) -> Column:
         return moment - functions.pmod(moment - functions.lit(shape.offset), functions.lit(shape.slide))

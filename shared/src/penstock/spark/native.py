@@ -15,7 +15,7 @@ from typing import Final
 
 from penstock.expressions.aggregate_rules import BY_NAME
 from penstock.graph.jobgraph import JobGraph, JobVertex
-from penstock.graph.logical import LogicalPlan, Node, SessionWindow, WindowAggregate
+from penstock.graph.logical import CumulativeWindow, LogicalPlan, Node, SessionWindow, WindowAggregate
 from penstock.task.operators.partials import Partials
 from penstock.task.operators.window_shape import WindowShape
 from penstock.types import (
@@ -98,6 +98,8 @@ def _way(graph: JobGraph, vertex: JobVertex, plan: LogicalPlan, native: bool, st
         return Replayed("the run starts from a savepoint or leaves one, and only the streaming operator has state")
     if isinstance(operation.window, SessionWindow):
         return Replayed("Spark's own plan of a session window is slower")
+    if isinstance(operation.window, CumulativeWindow) or operation.window.timezone is not None:
+        return Replayed("Spark's own plan knows tumbling and sliding windows in UTC")
     if operation.late is not None or operation.allowed_lateness_us:
         return Replayed("it says what becomes of late rows, which Spark's own plan does not know")
     partials = Partials(head)

@@ -65,7 +65,7 @@ class PartialOutput:
         """The partials of the rows gathered, as columns of the wire."""
         rows = pl.concat(self._frames)
         self._frames, self._waiting_rows, self._waiting_bytes = [], 0, 0
-        starts = self._native.shape.panes_of_rows(rows[EVENT_TIME].to_numpy())
+        starts = self._native.shape.pane_of(rows[EVENT_TIME].to_numpy())
         by = [*self._partials.keys.names, START]
         grouped = self._partials.group([rows.with_columns(pl.Series(START, starts))], by)
         travelling = grouped.select([*by, *self._partials.names])

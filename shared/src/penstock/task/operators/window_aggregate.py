@@ -1,35 +1,39 @@
-"""Aggregates per key over tumbling and sliding windows of event time: Flink's WindowOperator, columnar.
+"""Aggregates per key over tumbling, sliding and cumulative windows of event time: Flink's WindowOperator, columnar.
 
 A batch is judged (late rows), split by pane and stored; nothing else happens per row. When the watermark passes the last
 moment of a window, its panes are grouped once by key and the results go out, in order of window end. With allowed
 lateness a row of a window that has fired sends the corrected results of the keys it touched, at the end of its batch.
 
-Responsible for when windows fire, what is late, and for snapshots. The arithmetic of windows is `window_shape`, the store
-`window_panes`, grouping `partials`.
+Responsible for when windows fire, what is late, and for snapshots. The arithmetic of windows is `window_shape`, on the
+clock of `window_clock`; the store is `window_panes`, grouping `partials`. Windows are known by their ends on that clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, cast
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import polars as pl
 
 from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.errors import IncompatibleStateError
-from penstock.graph.logical import Node, SlidingWindow, TumblingWindow, WindowAggregate
+from penstock.graph.logical import CumulativeWindow, Node, SlidingWindow, TumblingWindow, WindowAggregate
 from penstock.state.segments import decode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.partials import Partials
 from penstock.task.operators.progress import GroupWatermarks, LateRows
+from penstock.task.operators.window_clock import clock_of
 from penstock.task.operators.window_panes import PANE, FrozenPanes, PaneStore, split_runs
 from penstock.task.operators.window_shape import WindowShape
-from penstock.times import MIN_WATERMARK, format_duration
+from penstock.times import MAX_WATERMARK, MIN_WATERMARK, format_duration
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _KIND: Final = "window"
 _WINDOW: Final = "__window"
-"""Int64: start of the window of a partial."""
+"""Int64: end of the window of a partial."""
 _UTC_MICROS: Final = pl.Datetime("us", "UTC")
 
 _ROWS_FOR_ITS_OWN: Final = 20_000
@@ -39,12 +43,15 @@ _WINDOWS_AT_ONCE: Final = 512
 
 
 class WindowAggregateOperator(Operator):
-    """Tumbling and sliding windows."""
+    """Tumbling, sliding and cumulative windows."""
 
     def __init__(self, node: Node) -> None:
         operation = cast("WindowAggregate", node.operation)
         self._operator = node.operator_id
-        self._shape = WindowShape.of(cast("TumblingWindow | SlidingWindow", operation.window))
+        window = cast("TumblingWindow | SlidingWindow | CumulativeWindow", operation.window)
+        self._shape = WindowShape.of(window)
+        self._timezone = window.timezone
+        self._clock = clock_of(window.timezone)
         self._lateness = operation.allowed_lateness_us
         self._late = LateRows(node)
         self._partials = Partials(node)
@@ -82,17 +89,13 @@ class WindowAggregateOperator(Operator):
         if not behind.any():
             self._process_rows(frame, output)
             return None
-        first_open = self._shape.first_open_of_rows(np.where(behind, marks, times), self._lateness)
-        late = behind & (times < first_open)
-        if self._shape.has_gaps:
-            covered = self._shape.covers(times)
-            late = np.where(covered, late, behind & (times <= marks - self._lateness))
-            behind &= covered
-        held = behind & ~late & (self._shape.oldest_of_rows(times) < first_open)
+        shown = self._clock.shown(times)
+        first_open = self._shape.first_open(self._clock.marks(np.where(behind, marks, times) - self._lateness))
+        late = behind & (shown < self._shape.start_of(first_open))
+        held = behind & ~late & (self._shape.end_after(shown) < first_open)
         carried = frame[WATERMARK].fill_null(MIN_WATERMARK).to_numpy()
         # Windows that are over for a key group that is ahead are no more; those over by what rows carry are still here.
-        reached = self._shape.first_open(self._watermarks.current, self._lateness)
-        held &= (carried > self._watermarks.current) & (first_open > reached)
+        held &= (carried > self._watermarks.current) & (first_open > self._first_open(self._watermarks.current))
         end = int(held.argmax()) if held.any() else frame.height
         part, late = frame.head(end), late[:end]
         self._late.refuse(part.filter(pl.Series(late)), output, self._context.metrics)
@@ -109,54 +112,40 @@ class WindowAggregateOperator(Operator):
 
     def _process_at(self, frame: pl.DataFrame, watermark: int, output: Output) -> None:
         """Take rows for all of which `watermark` holds."""
-        if self._shape.has_gaps:
-            frame = self._without_uncovered(frame, watermark, output)
+        shown = self._clock.shown(frame[EVENT_TIME].to_numpy())
         if watermark != MIN_WATERMARK:
-            frame = self._without_late(frame, self._shape.first_open(watermark, self._lateness), output)
+            late = shown < self._shape.start_of(self._first_open(watermark))
+            if late.any():
+                self._late.refuse(frame.filter(pl.Series(late)), output, self._context.metrics)
+                frame, shown = frame.filter(pl.Series(~late)), shown[~late]
         if frame.height == 0:
             return
-        first, last = cast("int", frame[EVENT_TIME].min()), cast("int", frame[EVENT_TIME].max())
+        first, last = int(shown.min()), int(shown.max())
         rows = frame.select(self._partials.columns)
-        updated = self._lateness > 0 and self._may_have_fired(first, watermark)
         if self._shape.pane_of(first) == self._shape.pane_of(last):
             parts = [(self._shape.pane_of(first), rows)]
         else:
-            parts = list(split_runs(rows, self._shape.panes_of_rows(frame[EVENT_TIME].to_numpy())))
+            parts = list(split_runs(rows, self._shape.pane_of(shown)))
         for pane, part in parts:
             self._store.add(pane, part)
-        if updated:
+        if self._lateness > 0 and self._shape.end_after(first) < self._first_unfired(watermark):
             self._update(parts, watermark, output)
 
-    def _without_late(self, frame: pl.DataFrame, first_open: int, output: Output) -> pl.DataFrame:
-        times = frame[EVENT_TIME]
-        earliest = cast("int | None", times.min())
-        if earliest is None or earliest >= first_open:
-            return frame
-        self._late.refuse(frame.filter(times < first_open), output, self._context.metrics)
-        return frame.filter(times >= first_open)
+    def _first_unfired(self, watermark: int) -> int:
+        """The end of the first window that is not over."""
+        if watermark in (MIN_WATERMARK, MAX_WATERMARK):
+            return watermark
+        return self._shape.first_open(self._clock.mark(watermark))
 
-    def _without_uncovered(self, frame: pl.DataFrame, watermark: int, output: Output) -> pl.DataFrame:
-        """Rows between two windows belong nowhere; as in Flink they count as late once they are behind the watermark."""
-        times = frame[EVENT_TIME].to_numpy()
-        covered = self._shape.covers(times)
-        if covered.all():
-            return frame
-        if watermark != MIN_WATERMARK:
-            behind = frame.filter(pl.Series(~covered & (times <= watermark - self._lateness)))
-            self._late.refuse(behind, output, self._context.metrics)
-        return frame.filter(pl.Series(covered))
-
-    def _may_have_fired(self, moment: int, watermark: int) -> bool:
-        """Whether some window of `moment`, or of a later one, has fired already."""
-        oldest = self._shape.start_at_or_before(moment - self._shape.size) + self._shape.slide
-        return watermark != MIN_WATERMARK and oldest < self._shape.first_open(watermark)
+    def _first_open(self, watermark: int) -> int:
+        """The end of the first window that late rows still come to."""
+        beginning_or_end = watermark in (MIN_WATERMARK, MAX_WATERMARK)
+        return self._first_unfired(watermark if beginning_or_end else watermark - self._lateness)
 
     def _update(self, parts: Sequence[tuple[int, pl.DataFrame]], watermark: int, output: Output) -> None:
         """Send corrected results of the windows that have fired, for the keys that these rows touched."""
-        closed = self._shape.first_open(watermark) - 1
-        kept = self._shape.first_open(watermark, self._lateness)
-        for start in self._shape.windows_over([pane for pane, _ in parts], kept, closed):
-            inside = self._shape.panes_in(start)
+        for end in self._due([pane for pane, _ in parts], self._first_open(watermark), self._first_unfired(watermark)):
+            inside = self._shape.panes_in(end)
             touched = pl.concat([part.select(self._by) for pane, part in parts if pane in inside]).unique()
             stored: list[pl.DataFrame] = []
             for pane in inside:
@@ -164,7 +153,15 @@ class WindowAggregateOperator(Operator):
                     self._store.fold(self._store.panes[pane])
                     stored += self._store.panes[pane].partials
             chosen = [part.join(touched, on=self._by, how="semi", nulls_equal=True) for part in stored]
-            self._send(self._partials.merge(chosen, self._by), start, output)
+            self._send(self._partials.merge(chosen, self._by), end, output)
+
+    def _due(self, panes: Iterable[int], first: int, until: int) -> list[int]:
+        """The ends from `first` to before `until` of the windows that contain any of these panes, rising."""
+        ends = self._shape.ends_over(panes, first, until - 1)
+        if not self._shape.cumulative:
+            return ends
+        # Where the clock skips a step, the window that it makes longer is the one before it.
+        return [end for end in ends if self._clock.moment(end - self._shape.slide) < self._clock.moment(end)]
 
     # -- firing ---------------------------------------------------------------------------------------------------------
 
@@ -177,59 +174,63 @@ class WindowAggregateOperator(Operator):
         before = self._watermarks.current
         if watermark <= before:
             return
-        first = self._shape.first_open(before) if before != MIN_WATERMARK else MIN_WATERMARK
-        last = self._shape.first_open(watermark) - 1
-        if first <= last and self._store.panes:
-            self._fire(self._shape.windows_over(self._store.panes, first, last), output)
+        first, until = self._first_unfired(before), self._first_unfired(watermark)
+        if first < until and self._store.panes:
+            self._fire(self._due(self._store.panes, first, until), output)
         self._watermarks.advance(watermark)
-        self._store.drop_before(self._shape.first_open(watermark, self._lateness))
+        self._store.drop_before(self._shape.start_of(self._first_open(watermark)))
 
-    def _fire(self, starts: Sequence[int], output: Output) -> None:
+    def _fire(self, ends: Sequence[int], output: Output) -> None:
         panes = self._store.panes
-        for begin in range(0, len(starts), _WINDOWS_AT_ONCE):
-            some = starts[begin : begin + _WINDOWS_AT_ONCE]
-            inside = sorted({pane for start in some for pane in self._shape.panes_in(start) if pane in panes})
+        for begin in range(0, len(ends), _WINDOWS_AT_ONCE):
+            some = ends[begin : begin + _WINDOWS_AT_ONCE]
+            inside = sorted({pane for end in some for pane in self._shape.panes_in(end) if pane in panes})
             rows = sum(panes[pane].raw_rows + sum(part.height for part in panes[pane].partials) for pane in inside)
             if len(some) <= _FEW_WINDOWS or rows > _ROWS_FOR_ITS_OWN * len(some):
-                for start in some:
-                    self._fire_one(start, output)
+                for end in some:
+                    self._fire_one(end, output)
             else:
                 self._fire_together(some, inside, output)
 
-    def _fire_one(self, start: int, output: Output) -> None:
-        panes = [self._store.panes[pane] for pane in self._shape.panes_in(start) if pane in self._store.panes]
-        if len(panes) == 1 and not panes[0].partials and self._lateness == 0 and self._shape.slide >= self._shape.size:
+    def _fire_one(self, end: int, output: Output) -> None:
+        panes = [self._store.panes[pane] for pane in self._shape.panes_in(end) if pane in self._store.panes]
+        if len(panes) == 1 and not panes[0].partials and self._lateness == 0 and self._shape.pane == self._shape.size:
             # A tumbling window that is done after this: what came is grouped straight into results.
             partials = self._partials.group(panes[0].raw, self._by)
         else:
             stored = [self._store.one_partial(pane) for pane in panes]
             partials = stored[0] if len(stored) == 1 else self._partials.merge(stored, self._by)
         if self._watermarks.uneven:
-            last_moment = start + self._shape.size - 1
+            last_moment = self._clock.moment(end) - 1
             partials = partials.filter(pl.Series(self._watermarks.of_rows(partials) < last_moment))
-        self._send(partials, start, output)
+        self._send(partials, end, output)
 
-    def _fire_together(self, starts: Sequence[int], panes: Sequence[int], output: Output) -> None:
+    def _fire_together(self, ends: Sequence[int], panes: Sequence[int], output: Output) -> None:
         """Many windows with few rows each in two calls."""
         partials = self._store.partials_with_pane(panes)
-        pairs = [(pane, start) for start in starts for pane in self._shape.panes_in(start) if pane in self._store.panes]
+        pairs = [(pane, end) for end in ends for pane in self._shape.panes_in(end) if pane in self._store.panes]
         windows = pl.DataFrame(pairs, schema={PANE: pl.Int64, _WINDOW: pl.Int64}, orient="row")
         keyed = [*self._by, _WINDOW]
         spread = partials.join(windows, on=PANE, how="inner", maintain_order="left")
         merged = self._partials.merge([spread.select([*keyed, *self._partials.names])], keyed)
         if self._watermarks.uneven:
-            ends = merged[_WINDOW].to_numpy() + (self._shape.size - 1)
-            merged = merged.filter(pl.Series(self._watermarks.of_rows(merged) < ends))
-        self._emit(merged.sort(_WINDOW), pl.col(_WINDOW), output)
+            last_moments = self._clock.first_shown(merged[_WINDOW].to_numpy()) - 1
+            merged = merged.filter(pl.Series(self._watermarks.of_rows(merged) < last_moments))
+        merged = merged.sort(_WINDOW)
+        shown = merged[_WINDOW].to_numpy()
+        self._emit(merged, self._shape.start_of(shown), shown, output)
 
-    def _send(self, partials: pl.DataFrame, start: int, output: Output) -> None:
-        self._emit(partials, pl.lit(start, pl.Int64), output)
+    def _send(self, partials: pl.DataFrame, end: int, output: Output) -> None:
+        self._emit(partials, np.array([self._shape.start_of(end)], np.int64), np.array([end], np.int64), output)
 
-    def _emit(self, partials: pl.DataFrame, start: pl.Expr, output: Output) -> None:
+    def _emit(self, partials: pl.DataFrame, starts: NDArray[np.int64], ends: NDArray[np.int64], output: Output) -> None:
+        """Send results of these windows: one for all, or that of each."""
         if partials.height == 0:
             return
-        leading = [*self._by, *window_columns(start, start + self._shape.size)]
-        output.rows(self._partials.results(partials, leading, self._names))
+        start, end = (pl.lit(pl.Series(self._clock.first_shown(each))) for each in (starts, ends))
+        if len(ends) == 1:
+            start, end = start.first(), end.first()
+        output.rows(self._partials.results(partials, [*self._by, *window_columns(start, end)], self._names))
 
     # -- snapshots ------------------------------------------------------------------------------------------------------
 
@@ -238,8 +239,14 @@ class WindowAggregateOperator(Operator):
         frozen = FrozenPanes(self._partials, self._store.frozen(), header, self._context.max_parallelism)
         return OperatorSnapshot(keyed=frozen)
 
-    def _described(self) -> dict[str, int]:
-        return {"size_us": self._shape.size, "slide_us": self._shape.slide, "offset_us": self._shape.offset}
+    def _described(self) -> dict[str, Any]:
+        shape = self._shape
+        described: dict[str, Any] = {"size_us": shape.size, "slide_us": shape.slide, "offset_us": shape.offset}
+        if shape.cumulative:
+            described["cumulative"] = True
+        if self._timezone is not None:
+            described["timezone"] = self._timezone
+        return described
 
     def _restore(self, restored: RestoredState) -> None:
         frames: list[pl.DataFrame] = []
@@ -275,5 +282,7 @@ def window_columns(start: pl.Expr, end: pl.Expr) -> list[pl.Expr]:
 
 def _words(window: dict[str, Any]) -> str:
     size, slide = format_duration(window["size_us"]), format_duration(window["slide_us"])
+    every = f"up to {size} that grow by {slide}" if window.get("cumulative") else f"{size} every {slide}"
     offset = f", offset {format_duration(window['offset_us'])}" if window["offset_us"] else ""
-    return f"windows of {size} every {slide}{offset}"
+    zone = f", on the clock of {window['timezone']}" if "timezone" in window else ""
+    return f"windows of {every}{offset}{zone}"

@@ -18,6 +18,7 @@ import polars as pl
 
 from penstock.state.segments import encode_segments
 from penstock.task.operators.partials import Partials
+from penstock.task.operators.window_clock import clock_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -199,11 +200,11 @@ def pane_bounds(header: Mapping[str, Any]) -> tuple[str, str]:
 def table_of_panes(header: Mapping[str, Any], rows: pl.DataFrame) -> pl.DataFrame:
     """The rows of a segment with the bounds of their pane as timestamps (behind the keys) instead of `PANE`."""
     keys = [part["name"] for part in header["keys"]]
-    first, end = pane_bounds(header)
+    clock, shown = clock_of(header["window"].get("timezone")), rows[PANE].to_numpy()
+    bounds = (clock.first_shown(each) for each in (shown, shown + _pane_us(header)))
     return rows.select(
         *keys,
-        pl.col(PANE).cast(_UTC_MICROS).alias(first),
-        (pl.col(PANE) + _pane_us(header)).cast(_UTC_MICROS).alias(end),
+        *(pl.Series(name, bound).cast(_UTC_MICROS) for name, bound in zip(pane_bounds(header), bounds, strict=True)),
         *(name for name in rows.columns if name not in keys and name != PANE),
     )
 
@@ -215,13 +216,18 @@ def panes_of_table(header: Mapping[str, Any], table: pl.DataFrame) -> pl.DataFra
         ValueError: a pane begins or ends where none of these windows has one.
     """
     first, end = pane_bounds(header)
-    start, length = pl.col(first).cast(pl.Int64), _pane_us(header)
-    wrong = ((start - header["window"]["offset_us"]) % length != 0) | (pl.col(end).cast(pl.Int64) - start != length)
-    if bad := table.filter(wrong.fill_null(True)).rows(named=True):
+    clock, length = clock_of(header["window"].get("timezone")), _pane_us(header)
+    whole = table.filter(pl.col(first).is_not_null() & pl.col(end).is_not_null())
+    start, until = (whole[name].cast(pl.Int64).to_numpy() for name in (first, end))
+    shown = clock.shown(start)
+    shown = shown - (shown - header["window"]["offset_us"]) % length  # not every day begins at its midnight
+    wrong = (clock.first_shown(shown) != start) | (clock.first_shown(shown + length) != until)
+    bad = table.filter(pl.col(first).is_null() | pl.col(end).is_null()).rows(named=True)
+    if bad := [*bad, *whole.filter(pl.Series(wrong)).rows(named=True)]:
         raise ValueError(f"{first} {bad[0][first]}, {end} {bad[0][end]}: the windows have no such pane")
     keys = [part["name"] for part in header["keys"]]
     others = [name for name in table.columns if name not in (*keys, first, end)]
-    return table.select(*keys, start.alias(PANE), *others).sort(PANE, maintain_order=True)
+    return table.select(*keys, pl.Series(PANE, shown), *others).sort(PANE, maintain_order=True)
 
 
 def _pane_us(header: Mapping[str, Any]) -> int:

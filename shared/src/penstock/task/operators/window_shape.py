@@ -1,8 +1,8 @@
-"""The arithmetic of tumbling and sliding windows: which windows a moment belongs to, which are late, which are due.
+"""The arithmetic of tumbling, sliding and cumulative windows: which windows a moment belongs to, which are late or due.
 
-Windows are cut into panes, the largest pieces that every window is a whole number of (size for tumbling, the greatest
-common divisor of size and slide for sliding windows): all rows of a pane belong to the same windows. Everything here is
-plain integers, microseconds since the epoch.
+Windows are cut into panes, the largest pieces that every window is a whole number of (all rows of a pane belong to the
+same windows), and a window is known by its end: no two end together. Everything here is whole microseconds on the clock
+that the windows go by, which `window_clock` puts in front: UTC, or the clock on the wall of a time zone.
 """
 
 from __future__ import annotations
@@ -10,88 +10,74 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import gcd
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
-
-from penstock.graph.logical import SlidingWindow, TumblingWindow
-from penstock.times import MAX_WATERMARK, MIN_WATERMARK
+from penstock.graph.logical import CumulativeWindow, SlidingWindow, TumblingWindow
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
+
+Moments = TypeVar("Moments", int, "NDArray[np.int64]")
+"""One moment, or those of many rows."""
 
 
 @dataclass(frozen=True)
 class WindowShape:
-    """Windows `[start, start + size)` for every `start = offset + n * slide`."""
+    """Windows that end every `slide` and are `size` long, or cumulative ones, which begin every `size`."""
 
     size: int
     slide: int
     offset: int
+    cumulative: bool = False
 
     @classmethod
-    def of(cls, window: TumblingWindow | SlidingWindow) -> WindowShape:
+    def of(cls, window: TumblingWindow | SlidingWindow | CumulativeWindow) -> WindowShape:
         """The shape of a declared window."""
-        slide = window.slide_us if isinstance(window, SlidingWindow) else window.size_us
-        return cls(window.size_us, slide, window.offset_us)
+        match window:
+            case TumblingWindow():
+                return cls(window.size_us, window.size_us, window.offset_us)
+            case SlidingWindow():
+                return cls(window.size_us, window.slide_us, window.offset_us)
+            case CumulativeWindow():
+                return cls(window.size_us, window.step_us, window.offset_us, cumulative=True)
 
     @property
     def pane(self) -> int:
         """The length of a pane."""
         return gcd(self.size, self.slide)
 
-    @property
-    def has_gaps(self) -> bool:
-        """Whether there are moments that no window covers."""
-        return self.slide > self.size
-
-    def start_at_or_before(self, moment: int) -> int:
-        """The last window start that is not after `moment`."""
-        return moment - (moment - self.offset) % self.slide
-
-    def first_open(self, watermark: int, lateness: int = 0) -> int:
-        """The start of the first window whose last moment plus `lateness` lies behind the watermark.
-
-        Rows before it are late (Flink: isWindowLate of every window they belong to), windows before it are done.
-        """
-        earliest = watermark - lateness - self.size + 1  # a start must be greater than this
-        start = self.start_at_or_before(earliest) + self.slide
-        return min(max(start, MIN_WATERMARK), MAX_WATERMARK)
-
-    def first_open_of_rows(self, watermarks: NDArray[np.int64], lateness: int) -> NDArray[np.int64]:
-        """`first_open` of the watermark of every row, none of them the beginning or the end of time."""
-        earliest = watermarks - (lateness + self.size - 1)
-        return earliest - (earliest - self.offset) % self.slide + self.slide
-
-    def oldest_of_rows(self, event_times: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The start of the first window that every row belongs to."""
-        before = event_times - self.size
-        return before - (before - self.offset) % self.slide + self.slide
-
-    def panes_of_rows(self, event_times: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The start of the pane of every row."""
-        return event_times - (event_times - self.offset) % self.pane
-
-    def pane_of(self, moment: int) -> int:
+    def pane_of(self, moments: Moments) -> Moments:
         """The start of the pane of a moment."""
-        return moment - (moment - self.offset) % self.pane
+        return moments - (moments - self.offset) % self.pane
 
-    def covers(self, event_times: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which rows some window covers."""
-        return (event_times - self.offset) % self.slide < self.size
+    def end_after(self, moments: Moments) -> Moments:
+        """The first end of a window behind a moment: that of the first window which the moment belongs to."""
+        return moments - (moments - self.offset - self.size) % self.slide + self.slide
 
-    def windows_of(self, pane: int, first: int, last: int) -> range:
-        """The starts in `[first, last]` of the windows that contain a pane, rising."""
-        newest = self.start_at_or_before(pane)
-        oldest = self.start_at_or_before(pane + self.pane - self.size - 1) + self.slide
-        low = max(oldest, self.start_at_or_before(first - 1) + self.slide)
-        high = min(newest, last)
-        return range(low, high + 1, self.slide)
+    def start_of(self, ends: Moments) -> Moments:
+        """The start of the window with this end."""
+        if self.cumulative:
+            return ends - 1 - (ends - 1 - self.offset) % self.size
+        return ends - self.size
 
-    def windows_over(self, panes: Iterable[int], first: int, last: int) -> list[int]:
-        """The starts in `[first, last]` of the windows that contain any of these panes, rising."""
-        return sorted({start for pane in panes for start in self.windows_of(pane, first, last)})
+    def first_open(self, mark: Moments) -> Moments:
+        """The end of the first window whose last moment lies behind the watermark.
 
-    def panes_in(self, start: int) -> range:
-        """The panes of the window that begins at `start`."""
-        return range(start, start + self.size, self.pane)
+        Windows with an earlier end are over. Rows before its start are late: all their windows are (Flink: isWindowLate).
+        """
+        return self.end_after(mark + 1)
+
+    def ends_of(self, pane: int, first: int, last: int) -> range:
+        """The ends in `[first, last]` of the windows that contain a pane, rising."""
+        every = self.size if self.cumulative else self.slide
+        newest = pane - (pane - self.offset) % every + self.size
+        return range(max(self.end_after(pane), self.end_after(first - 1)), min(newest, last) + 1, self.slide)
+
+    def ends_over(self, panes: Iterable[int], first: int, last: int) -> list[int]:
+        """The ends in `[first, last]` of the windows that contain any of these panes, rising."""
+        return sorted({end for pane in panes for end in self.ends_of(pane, first, last)})
+
+    def panes_in(self, end: int) -> range:
+        """The panes of the window with this end."""
+        return range(self.start_of(end), end, self.pane)
