@@ -19,6 +19,7 @@ import shutil
 import sys
 import tempfile
 import time
+import uuid
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -188,13 +189,17 @@ def _goes_native(case: str, place: Path) -> bool:
 
 
 def _penstock(spark: SparkSession, case: str, given: Path, out: Path, *, native: bool) -> None:
+    from penstock.adapters.system_clock import SystemClock
     from penstock.api.loading import load_pipeline
     from penstock.spark.engine import RunOptions, SparkRun
 
     parameters = _parameters(case, given, out)
     pipeline = load_pipeline(str(PIPELINES), parameters)
     folder, options = out.parent / "runs", RunOptions(native=native)
-    SparkRun(spark, pipeline, str(PIPELINES), parameters, parallelism=CORES, folder=folder, options=options).execute()
+    SparkRun(
+        spark, pipeline, str(PIPELINES), parameters, run=uuid.uuid4().hex, clock=SystemClock(), parallelism=CORES,
+        folder=folder, options=options,
+    ).execute()  # fmt: skip
 
 
 def _query(spark: SparkSession, case: str, given: Path, out: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import uuid
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.adapters.system_clock import SystemClock
 from penstock.api.loading import load_pipeline
 from penstock.spark.engine import RunOptions, SparkResult, SparkRun
 
@@ -39,7 +41,10 @@ def prepare(
     given = dict(parameters)
     pipeline = load_pipeline(str(file), given)
     options = RunOptions(native=native)
-    return SparkRun(spark, pipeline, str(file), given, parallelism=2, run=run, folder=root / "runs", options=options)
+    return SparkRun(
+        spark, pipeline, str(file), given, parallelism=2, run=run or uuid.uuid4().hex, clock=SystemClock(),
+        folder=root / "runs", options=options,
+    )  # fmt: skip
 
 
 def run(

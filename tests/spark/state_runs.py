@@ -16,6 +16,7 @@ from spark_runs import HERE
 
 from penstock import Pipeline, savepoint
 from penstock.adapters.directory.blobs import DirectoryBlobs
+from penstock.adapters.system_clock import SystemClock
 from penstock.api.loading import load_pipeline
 from penstock.client.exporting import export_savepoint, import_savepoint
 from penstock.coordination.job_catalog import JobCatalog
@@ -73,7 +74,8 @@ def run_part(
             str(file),
             given,
             parallelism=parallelism,
-            run=run,
+            run=run or uuid.uuid4().hex,
+            clock=SystemClock(),
             folder=folder or root / "runs",
             options=options,
         )

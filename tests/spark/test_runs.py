@@ -9,6 +9,7 @@ from embedded_runs import rows
 from spark_runs import SPARK_CASES_FILE, execute, prepare, run
 
 from penstock.adapters.directory.claim import claimed
+from penstock.adapters.system_clock import SystemClock
 from penstock.api.loading import load_pipeline
 from penstock.connectors import collecting
 from penstock.errors import BadRecordError, PipelineError, UsageError, UserCodeError
@@ -208,7 +209,9 @@ def test_in_process_sinks_get_their_rows_on_the_driver(spark, tmp_path, capsys):
     pipeline = load_pipeline(str(SPARK_CASES_FILE), chosen)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        made = SparkRun(spark, pipeline, str(SPARK_CASES_FILE), chosen, parallelism=2, folder=tmp_path / "runs")
+        made = SparkRun(
+            spark, pipeline, str(SPARK_CASES_FILE), chosen, run="a", clock=SystemClock(), folder=tmp_path / "runs"
+        )
         result = made.execute()
     assert capsys.readouterr().out.splitlines() == [f'row> {{"number":{number}}}' for number in range(5)]
     sinks = [node.operation.sink for node in pipeline.plan if isinstance(node.operation, Write)]

@@ -19,6 +19,7 @@ from embedded_runs import finish
 from kafka_reading import Record, committed
 from spark_runs import HERE, QUICK, run
 
+from penstock.adapters.system_clock import SystemClock
 from penstock.api.loading import load_pipeline
 from penstock.connectors.kafka.marks import delete_marks
 from penstock.connectors.kafka.topics import TopicAdmin
@@ -153,7 +154,9 @@ async def test_a_driver_killed_at_every_step_doubles_and_loses_nothing(topics, s
         seen.append(await visible(topics))
     assert seen == sorted(seen)
     given = topics.parameters
-    last = engine.SparkRun(spark, load_pipeline(str(FILE), given), str(FILE), given, run=chosen, folder=folder)
+    last = engine.SparkRun(
+        spark, load_pipeline(str(FILE), given), str(FILE), given, run=chosen, clock=SystemClock(), folder=folder
+    )
     assert not last.execute().computed
     assert seen[-1] < await visible(topics), "no transaction lay behind the kills"
     assert await topics.numbers() == list(range(topics.rows))

@@ -134,6 +134,8 @@ assert_type(p.read(iterables.Source(list[Bid])), SourceStream[Bid])
 
 # What has few values is checked by its text.
 files.Source("bids.parqet", format="parqet")  # pyright: ignore[reportArgumentType]
+assert_type(files.Source("bids.csv", schema=Bid).rate, float | None)
+files.Source("bids.csv", schema=Bid).rate = 5  # pyright: ignore[reportAttributeAccessIssue]
 files.Source("bids.jsonl", schema=Bid, bad_rows="skp")  # pyright: ignore[reportArgumentType]
 files.Sink("out", existing="overwrite")  # pyright: ignore[reportArgumentType]
 kafka.Source("bids", schema=Bid, format="jsonl")  # pyright: ignore[reportArgumentType]

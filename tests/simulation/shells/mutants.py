@@ -38,6 +38,9 @@ _SINKS = (
         event_appender, "append_events", condition("len", becomes="True"), statement("_append_instead", becomes="raise"),
         also=(worker,),
     ),)),
+    Mutant(9, "attempt_that_is_restored_replaces_again", (
+        Patch(sinks, "prepare_sink", condition("restore", becomes="True"), also=(opening,)),
+    )),
 )  # fmt: skip
 _LEADERS = (
     Mutant(11, "epoch_of_another_taken_for_own", (

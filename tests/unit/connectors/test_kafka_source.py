@@ -70,6 +70,8 @@ def test_plans_show_what_is_not_the_default_and_no_secret():
         "brokers": "b:1",
     }
     assert kafka.Source("t", schema=Row).describe() == {"topic": "t", "format": "json"}
+    assert repr(kafka.Source("t", schema=Row)) == "kafka.Source(topic='t', format='json')"
+    assert "hidden" not in repr(kafka.Source("t", schema=Row, format="avro", registry="https://u:hidden@host"))
     assert source.bounded
     assert not kafka.Source("t", schema=Row).bounded
 

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.adapters.memory import MemoryBlobs
 from penstock.adapters.system_clock import SystemClock
-from penstock.coordination.job_store import JobStore
+from penstock.coordination.job_store import JobReader, JobStore
 from penstock.errors import CorruptDataError, ProtocolError
 from penstock.ports import BlobExistsError
 from penstock.protocol import joblog
@@ -128,7 +128,7 @@ async def test_records_are_read_once_by_who_remembers_them() -> None:
         return await whole(key)
 
     blobs.get = get
-    jobs = JobStore(blobs, SystemClock(), remembered=1_000)
+    jobs = JobReader(blobs, remembered=1_000)
     assert essence(await jobs.history(JOB)) == essence(history)
     assert len(asked) == history.next_seq
     newest = complete(history, 21)
@@ -136,7 +136,7 @@ async def test_records_are_read_once_by_who_remembers_them() -> None:
     asked.clear()
     assert (await jobs.history(JOB)).complete == newest
     assert asked == [log_key(JOB, newest.seq)]
-    few = JobStore(blobs, SystemClock(), remembered=5)
+    few = JobReader(blobs, remembered=5)
     for _ in range(2):
         assert (await few.history(JOB)).complete == newest
 
@@ -261,7 +261,7 @@ async def a_history_of_leaders(seed: int) -> None:
         if isinstance(record, Leader) and record.seq >= 0:
             seqs.setdefault(record.seq, record)
     chain = JobHistory.of(seqs[seq] for seq in sorted(seqs))
-    read = await JobStore(blobs, SystemClock()).history(JOB)
+    read = await JobReader(blobs).history(JOB)
     assert essence(read) == essence(chain), f"seed {seed}"
 
 

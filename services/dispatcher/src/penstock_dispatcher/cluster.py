@@ -20,7 +20,7 @@ from penstock.coordination.cluster_view import VIEW, ClusterView
 from penstock.coordination.collected_rows import collected_names, collected_prefix
 from penstock.coordination.control_topics import REQUESTS, create_control_topics
 from penstock.coordination.job_catalog import ACTIVE, FINISHED, FinishedJob, JobCatalog
-from penstock.coordination.job_store import JobStore
+from penstock.coordination.job_store import JobReader
 from penstock.coordination.worker_logs import LOGS_PATH, WorkerLog, WorkerLogList, logs_in
 from penstock.errors import CorruptDataError, ExternalError, UsageError
 from penstock.ports import BlobNotFoundError, Blobs, Clock, Log, Metadata, NewRecord, RecordTooLargeError
@@ -58,7 +58,7 @@ class Cluster:
     def __init__(self, ports: DispatcherPorts) -> None:
         self._ports = ports
         self._catalog = JobCatalog(ports.blobs)
-        self._store = JobStore(ports.blobs, ports.clock, remembered=KEPT)
+        self._store = JobReader(ports.blobs, remembered=KEPT)
         self.view: Final = PublishedView(ports.metadata, ports.clock, VIEW, ClusterView, "the cluster")
         """As its leader shows it."""
         self._finished: dict[str, FinishedJob] = {}

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.adapters.cluster_ports import cluster_store
-from penstock.adapters.system_clock import SystemClock
-from penstock.coordination.job_store import JobStore
+from penstock.coordination.job_store import JobReader
 from penstock.ports import Blobs
 from penstock.protocol.manifests import encode_manifest
 from penstock.protocol.messages import Restore
@@ -36,7 +35,7 @@ def export_from(settings: ClusterSettings, restore: Restore, folder: Path) -> No
 
 async def export_savepoint(blobs: Blobs, restore: Restore, folder: Path) -> None:
     """Copy a savepoint into a folder."""
-    manifest = await JobStore(blobs, SystemClock()).manifest(restore)
+    manifest = await JobReader(blobs).manifest(restore)
     names: dict[str, str] = {}
     for handle in handles_of(manifest):
         if handle.key not in names:

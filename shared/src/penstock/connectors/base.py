@@ -196,7 +196,7 @@ class ReadContext:
 
 
 class Source(ABC, Generic[T]):
-    """A declared source of rows `T`. Subclasses are frozen dataclasses with these attributes."""
+    """A declared source of rows `T`. Instances of subclasses have these attributes, and never change."""
 
     kind: ClassVar[str]
     """Name in plans, such as `files`."""
@@ -257,6 +257,9 @@ class Source(ABC, Generic[T]):
     @abstractmethod
     def describe(self) -> Mapping[str, Any]:
         """JSON-able settings for plans and fingerprints; no secrets."""
+
+    def __repr__(self) -> str:
+        return _shown(self)
 
 
 # -- sinks --------------------------------------------------------------------------------------------------------------
@@ -344,7 +347,7 @@ def remove_nothing() -> None:
 
 
 class Sink(ABC):
-    """A declared destination. Subclasses are frozen dataclasses."""
+    """A declared destination. Instances of subclasses never change."""
 
     kind: ClassVar[str]
     in_process: ClassVar[bool] = False
@@ -399,6 +402,15 @@ class Sink(ABC):
     @abstractmethod
     def describe(self) -> Mapping[str, Any]:
         """JSON-able settings for plans and fingerprints; no secrets."""
+
+    def __repr__(self) -> str:
+        return _shown(self)
+
+
+def _shown(connector: Source[Any] | Sink) -> str:
+    """What it is made with, as far as `describe` tells: `kafka.Source(topic='bids')`; no secrets."""
+    options = ", ".join(f"{name}={value!r}" for name, value in connector.describe().items())
+    return f"{connector.kind}.{type(connector).__name__}({options})"
 
 
 # -- sinks that publish from their own exchange -------------------------------------------------------------------------

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import Collected, Guarantee, Prepared, WriteContext
-from penstock.connectors.declaring import freeze
 from penstock.types import Schema
 
 if TYPE_CHECKING:
     import polars as pl
 
 
-@dataclass(frozen=True, init=False, eq=False)
 class Sink(base.Sink):
     """Appends rows as dicts to `rows`; they appear with the checkpoint that covers them. Kept small: it is memory.
 
@@ -39,13 +36,12 @@ class Sink(base.Sink):
 
     kind: ClassVar[str] = "collecting"
     in_process: ClassVar[bool] = True
-    collected: Collected
-    _owned: bool
-    _committed: set[tuple[str, int, int]]
 
     @checked
     def __init__(self, into: list[dict[str, Any]] | None = None) -> None:
-        freeze(self, collected=Collected([] if into is None else into), _owned=into is None, _committed=set())
+        self.collected: Final = Collected([] if into is None else into)
+        self._owned = into is None
+        self._committed: set[tuple[str, int, int]] = set()
 
     @property
     def rows(self) -> list[dict[str, Any]]:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TextIO
 
 from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import Guarantee, Prepared, WriteContext
-from penstock.connectors.declaring import freeze
 from penstock.types import Schema
 
 if TYPE_CHECKING:
     import polars as pl
 
 
-@dataclass(frozen=True, init=False, eq=False)
 class Sink(base.Sink):
     """Prints every row as a line of JSON, as soon as it comes: at-least-once, after a failure rows come again.
 
@@ -36,12 +33,11 @@ class Sink(base.Sink):
     """
 
     kind: ClassVar[str] = "console"
-    label: str
-    stream: TextIO | None
 
     @checked
     def __init__(self, *, label: str = "", stream: TextIO | None = None) -> None:
-        freeze(self, label=label, stream=stream)
+        self.label: Final = label
+        self.stream: Final = stream
 
     @property
     def guarantee(self) -> Guarantee:

@@ -108,12 +108,6 @@ def zone(timezone: str | None, what: str) -> zoneinfo.ZoneInfo | None:
         ) from error
 
 
-def freeze(target: object, **attributes: Any) -> None:
-    """Set attributes of a frozen dataclass whose constructor takes other parameters than it has attributes."""
-    for name, value in attributes.items():
-        object.__setattr__(target, name, value)
-
-
 def _with_event_time(
     what: str, columns: Schema, event_time: str | Expr, options: SourceOptions
 ) -> tuple[Schema, EventTimeForm]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Unpack, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Unpack, cast
 
 from penstock.arguments import checked
 from penstock.connectors import base
@@ -23,7 +22,7 @@ from penstock.connectors.base import (
     Split,
     T,
 )
-from penstock.connectors.declaring import SourceOptions, declare, freeze
+from penstock.connectors.declaring import SourceOptions, declare
 from penstock.connectors.pacing import Pace, checked_rate
 from penstock.errors import PipelineError, UserCodeError
 from penstock.times import Duration
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Content(ABC, Generic[T]):
-    """What generated rows hold. Subclasses are frozen dataclasses with these attributes."""
+    """What generated rows hold. Instances of subclasses have these attributes, and never change."""
 
     schema: Schema
     row_type: type[T] | None
@@ -57,13 +56,12 @@ class Content(ABC, Generic[T]):
         """One line for plans."""
 
 
-@dataclass(frozen=True, init=False, eq=False)
 class _FunctionContent(Content[Any]):
-    function: Callable[[npt.NDArray[np.int64]], Any]
-    timezone: str | None
-
     def __init__(self, function: Callable[..., Any], schema: Schema, timezone: str | None) -> None:
-        freeze(self, function=function, schema=schema, row_type=None, timezone=timezone)
+        self.function: Final = function
+        self.schema = schema
+        self.row_type = None
+        self.timezone: Final = timezone
 
     def frame(self, numbers: npt.NDArray[np.int64], seed: int) -> pl.DataFrame:
         frame, bad = self.rows(numbers)
@@ -165,7 +163,6 @@ def random_floats(numbers: npt.NDArray[np.int64], seed: int, stream: int) -> npt
 # -- source -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, init=False, eq=False)
 class Source(base.Source[T], Generic[T]):
     """Generated rows.
 
@@ -191,11 +188,6 @@ class Source(base.Source[T], Generic[T]):
     """
 
     kind: ClassVar[str] = "generate"
-    content: Content[T]
-    rows: int | None
-    rate: float | None
-    seed: int
-    splits: int
 
     @checked
     def __init__(
@@ -223,18 +215,13 @@ class Source(base.Source[T], Generic[T]):
             options["event_time"] = own.event_time
             if options.get("watermarks") is None and options.get("max_out_of_orderness") is None:
                 options["max_out_of_orderness"] = own.max_out_of_orderness
-        declared = declare(what, (own.row_type or own.schema) if own is not None else schema, **options)
-        freeze(
-            self,
-            **vars(declared),
-            content=own
-            if own is not None
-            else _FunctionContent(cast("Any", content), declared.schema, declared.timezone),
-            rows=rows,
-            rate=checked_rate(rate, what),
-            seed=seed,
-            splits=splits,
-        )
+        vars(self).update(vars(declare(what, (own.row_type or own.schema) if own is not None else schema, **options)))
+        made = _FunctionContent(cast("Any", content), self.schema, self.timezone) if own is None else own
+        self.content: Final[Content[T]] = made
+        self.rows: Final = rows
+        self.rate: Final = checked_rate(rate, what)
+        self.seed: Final = seed
+        self.splits: Final = splits
 
     def discover(self) -> Sequence[Split]:
         """See `Source.discover`."""

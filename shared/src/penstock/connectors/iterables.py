@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Unpack, cast, overload
 
 from penstock.arguments import checked
@@ -19,7 +18,7 @@ from penstock.connectors.base import (
     T,
 )
 from penstock.connectors.columns import FrameBuilder
-from penstock.connectors.declaring import SourceOptions, declare, freeze, zone
+from penstock.connectors.declaring import SourceOptions, declare, zone
 from penstock.connectors.pacing import Pace, checked_rate
 from penstock.errors import PipelineError, UserCodeError
 from penstock.types import Schema, is_row_class
@@ -38,7 +37,6 @@ class _Options(SourceOptions, total=False):
     rate: float | None
 
 
-@dataclass(frozen=True, init=False, eq=False)
 class Source(base.Source[T], Generic[T]):
     """Rows of an iterable, as one split.
 
@@ -59,9 +57,6 @@ class Source(base.Source[T], Generic[T]):
     """
 
     kind: ClassVar[str] = "iterables"
-    data: Iterable[T] | Iterable[Mapping[str, Any]] | Callable[[], Iterable[Any]]
-    rate: float | None
-    ends: bool
 
     @overload
     def __init__(
@@ -92,14 +87,10 @@ class Source(base.Source[T], Generic[T]):
         what = "iterables.Source"
         if not callable(data) and not isinstance(data, Iterable):
             raise PipelineError(f"{what}: need a list or a function that returns an iterable, got {data!r:.100}")
-        declared = declare(what, _class_of_rows(data) if schema is None else schema, **options)
-        freeze(
-            self,
-            **vars(declared),
-            data=data,
-            rate=checked_rate(rate, what),
-            ends=bounded,
-        )
+        vars(self).update(vars(declare(what, _class_of_rows(data) if schema is None else schema, **options)))
+        self.data: Final = data
+        self.rate: Final = checked_rate(rate, what)
+        self.ends: Final = bounded
 
     def discover(self) -> Sequence[Split]:
         """See `Source.discover`."""

@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.arguments import checked
-from penstock.connectors.declaring import freeze
 from penstock.connectors.generate import Content, random_bits, random_floats, random_integers
 from penstock.errors import PipelineError
 from penstock.times import Duration, duration_us, format_duration, to_micros
@@ -120,9 +119,7 @@ def bids(
         >>> p.read(generate.Source(nexmark.bids(columns=["auction", "price", "at"]), rows=100)).schema.names
         ('auction', 'price', 'at')
     """
-    content = _BidContent(Bid, columns, _Times(interval, start, out_of_orderness), f"bids{_keys(keys)}")
-    freeze(content, keys=keys)
-    return content
+    return _BidContent(columns, _Times(interval, start, out_of_orderness), keys)
 
 
 @checked
@@ -185,23 +182,16 @@ class _Times:
         return micros
 
 
-@dataclass(frozen=True, init=False, eq=False)
 class _NexmarkContent(Content[Any]):
-    times: _Times
-    name: str
-
     def __init__(self, row_type: type[Any], columns: Sequence[str] | None, times: _Times, name: str) -> None:
         full = schema_of(row_type)
         schema = full if columns is None else full.select(columns, f"nexmark.{name}: columns")
-        freeze(
-            self,
-            schema=schema,
-            row_type=row_type if columns is None else None,
-            event_time="at" if "at" in schema else None,
-            max_out_of_orderness=format_duration(times.bound_us),
-            times=times,
-            name=name,
-        )
+        self.schema = schema
+        self.row_type = row_type if columns is None else None
+        self.event_time = "at" if "at" in schema else None
+        self.max_out_of_orderness = format_duration(times.bound_us)
+        self.times: Final = times
+        self.name: Final = name
 
     def describe(self) -> str:
         return f"nexmark {self.name}"
@@ -218,7 +208,9 @@ class _NexmarkContent(Content[Any]):
 
 
 class _BidContent(_NexmarkContent):
-    keys: int | None
+    def __init__(self, columns: Sequence[str] | None, times: _Times, keys: int | None) -> None:
+        super().__init__(Bid, columns, times, f"bids{_keys(keys)}")
+        self.keys: Final = keys
 
     def _makers(self, numbers: Integers, seed: int) -> dict[str, Callable[[], Any]]:
         events = numbers // _BIDS * _EVENTS + (numbers % _BIDS + _PERSONS + _AUCTIONS)

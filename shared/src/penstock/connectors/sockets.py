@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Unpack
 
 from penstock.arguments import checked
@@ -19,7 +18,7 @@ from penstock.connectors.base import (
     Split,
     T,
 )
-from penstock.connectors.declaring import SourceOptions, declare, freeze, zone
+from penstock.connectors.declaring import SourceOptions, declare, zone
 from penstock.errors import ExternalError, PipelineError
 from penstock.times import Duration, duration_us
 from penstock.types import Schema
@@ -37,7 +36,6 @@ _MAX_LINE_BYTES: Final = 16 << 20
 _CONNECT_TIMEOUT_S: Final = 10.0
 
 
-@dataclass(frozen=True, init=False, eq=False)
 class Source(base.Source[T], Generic[T]):
     """Lines that a server sends, as one split. At most at-least-once: after a restart what was read before is gone.
 
@@ -55,11 +53,6 @@ class Source(base.Source[T], Generic[T]):
     """
 
     kind: ClassVar[str] = "sockets"
-    host: str
-    port: int
-    format: SocketFormat
-    retries: int
-    retry_after_us: int
 
     @checked
     def __init__(
@@ -76,16 +69,12 @@ class Source(base.Source[T], Generic[T]):
         what = "sockets.Source"
         if not 0 < port < 65_536 or retries < 0:
             raise PipelineError(f"{what}: port= is 1 to 65535 (got {port}), retries= zero or more (got {retries})")
-        declared = declare(what, schema, **options)
-        freeze(
-            self,
-            **vars(declared),
-            host=host,
-            port=port,
-            format=format,
-            retries=retries,
-            retry_after_us=duration_us(retry_after, f"{what}: retry_after"),
-        )
+        vars(self).update(vars(declare(what, schema, **options)))
+        self.host: Final = host
+        self.port: Final = port
+        self.format: Final = format
+        self.retries: Final = retries
+        self.retry_after_us: Final = duration_us(retry_after, f"{what}: retry_after")
 
     @property
     def address(self) -> str:

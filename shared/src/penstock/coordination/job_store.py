@@ -44,13 +44,12 @@ Answer = Literal["created", "refused", "unknown"]
 _log = structlog.get_logger("penstock.job_store")
 
 
-class JobStore:
-    """Job logs and manifests."""
+class JobReader:
+    """Job logs and manifests, as they stand there."""
 
-    def __init__(self, blobs: Blobs, clock: Clock, remembered: int = 0) -> None:
+    def __init__(self, blobs: Blobs, remembered: int = 0) -> None:
         """`remembered`: how many records, which never change, are not read again by who asks for histories often."""
         self._blobs = blobs
-        self._clock = clock
         self._remembered = remembered
         self._known: dict[str, AnyRecord] = {}
 
@@ -107,14 +106,6 @@ class JobStore:
         """Up to where the newest compaction goes, -1 if there is none."""
         return LogKeys.of(await self._blobs.list(log_prefix(job))).through
 
-    async def compact(self, job: str, history: JobHistory) -> None:
-        """Let a compaction stand for all records so far; whatever of it was not done, the next one does."""
-        compaction = history.compaction()
-        await self._blobs.put(compaction_key(job, compaction.through), msgspec.json.encode(compaction))
-        for key in LogKeys.of(await self._blobs.list(log_prefix(job))).superseded(compaction):
-            await self._blobs.delete(key)
-        history.forget(compaction)
-
     async def record(self, job: str, seq: int) -> AnyRecord | None:
         """The record of that seq, None if there is none."""
         key = log_key(job, seq)
@@ -122,18 +113,6 @@ class JobStore:
             return decode_record(await self._blobs.get(key), key)
         except BlobNotFoundError:
             return None
-
-    async def create_record(self, job: str, record: AnyRecord) -> Answer:
-        """Create a record's object conditionally; returns only after a pause if the outcome is unknown."""
-        try:
-            await self._blobs.create(log_key(job, record.seq), encode_record(record))
-        except BlobExistsError:
-            return "refused"
-        except ExternalError as error:
-            _log.warning("job log: no certain answer, trying again", job=job[:8], error=str(error))
-            await self._clock.sleep_ms(UNCERTAIN_PAUSE_MS)
-            return "unknown"
-        return "created"
 
     async def manifest(self, restore: Restore) -> Manifest:
         """The manifest of a checkpoint.
@@ -179,6 +158,34 @@ class JobStore:
         if hashlib.sha256(data).hexdigest() != handle.sha256:
             raise CorruptDataError(f"snapshot object {handle.key} is not what was written (its checksum differs)")
         return msgspec.json.decode(data, type=BesideKeys)
+
+
+class JobStore(JobReader):
+    """Job logs and manifests, for who writes them: what has no certain answer is tried again after a pause."""
+
+    def __init__(self, blobs: Blobs, clock: Clock) -> None:
+        super().__init__(blobs)
+        self._clock = clock
+
+    async def compact(self, job: str, history: JobHistory) -> None:
+        """Let a compaction stand for all records so far; whatever of it was not done, the next one does."""
+        compaction = history.compaction()
+        await self._blobs.put(compaction_key(job, compaction.through), msgspec.json.encode(compaction))
+        for key in LogKeys.of(await self._blobs.list(log_prefix(job))).superseded(compaction):
+            await self._blobs.delete(key)
+        history.forget(compaction)
+
+    async def create_record(self, job: str, record: AnyRecord) -> Answer:
+        """Create a record's object conditionally; returns only after a pause if the outcome is unknown."""
+        try:
+            await self._blobs.create(log_key(job, record.seq), encode_record(record))
+        except BlobExistsError:
+            return "refused"
+        except ExternalError as error:
+            _log.warning("job log: no certain answer, trying again", job=job[:8], error=str(error))
+            await self._clock.sleep_ms(UNCERTAIN_PAUSE_MS)
+            return "unknown"
+        return "created"
 
     async def put_manifest(self, command: StoreManifest) -> ManifestStored:
         """Write a manifest; the identical bytes again until that is certain."""

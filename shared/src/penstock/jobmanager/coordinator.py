@@ -20,7 +20,7 @@ from penstock.coordination.cluster_view import VIEW, ClusterView
 from penstock.coordination.control_topics import COMMANDS, EVENTS, REQUESTS, create_control_topics
 from penstock.coordination.job_catalog import ACTIVE, JobCatalog
 from penstock.coordination.job_progress import SHOWN, JobProgress
-from penstock.coordination.job_store import JobStore
+from penstock.coordination.job_store import JobReader
 from penstock.coordination.retrying_ports import RetryingBlobs, RetryingLog, retry_until_done
 from penstock.coordination.timings import HEARTBEAT_MS
 from penstock.errors import CorruptDataError, ExternalError, PenstockError
@@ -440,7 +440,7 @@ class CoordinatorService:
             if await self._catalog.answer_to(request.job, request.request) is not None:
                 return  # refused before: what was said stays true
             reason = NO_STARTER if request.settings.per_job and self._starter is None else ""
-            reason = reason or await refusal(request, self._patient.blobs, self._ports.clock)
+            reason = reason or await refusal(request, self._patient.blobs)
             if reason:
                 await refuse(request, reason, self._catalog, self._ports.clock)
                 return
@@ -454,7 +454,7 @@ class CoordinatorService:
 
     async def _answer_ended(self, request: AnyRequest) -> None:
         """The leader that carried it out may have died before it could say so: the job log knows."""
-        history = await JobStore(self._patient.blobs, self._ports.clock).history(request.job)
+        history = await JobReader(self._patient.blobs).history(request.job)
         answer = late_answer(request, history, self._ports.clock.now_us())
         if answer is None or (isinstance(request, CancelJob) and await self._catalog.answered(request.job, "cancel")):
             await refuse(request, "there is no such job, or it has ended", self._catalog, self._ports.clock)

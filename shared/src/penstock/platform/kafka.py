@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from penstock.platform.errors import PlatformError
 from penstock.platform.free_ports import HOST
 from penstock.platform.parts import Parts, packaged
-from penstock.platform.processes import MARK_VARIABLE, tail
+from penstock.platform.processes import MARK_VARIABLE, run_to_end
 from penstock.platform.server import Recorder, Server, accepts, no_recorder
 from penstock.settings import KafkaSettings
 
@@ -119,26 +118,14 @@ class KafkaServer(Server):
             "--ignore-formatted",
         ]
         command += ["-t", self._cluster_id, "-c", str(self._properties)]
-        log = self.folder / f"{self.name}-format.log"
-        with log.open("ab") as output:
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd=self.folder,
-                env={**os.environ, MARK_VARIABLE: f"{self._mark}/{self.name}"},
-            )
-        try:
-            code = await asyncio.wait_for(process.wait(), _FORMAT_DEADLINE_S)
-        except TimeoutError as error:
-            raise PlatformError(f"formatting {self.data} took over {_FORMAT_DEADLINE_S} s:\n{tail(log)}") from error
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        if code != 0:
-            raise PlatformError(f"Kafka's tool could not format {self.data} (exit code {code}):\n{tail(log)}")
+        await run_to_end(
+            command,
+            self.folder,
+            self.folder / f"{self.name}-format.log",
+            f"Kafka's tool could not format {self.data}",
+            _FORMAT_DEADLINE_S,
+            {**os.environ, MARK_VARIABLE: f"{self._mark}/{self.name}"},
+        )
 
 
 class KafkaCluster:

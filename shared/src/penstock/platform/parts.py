@@ -26,7 +26,7 @@ from typing import Final
 from penstock.adapters.directory.file_lock import file_lock
 from penstock.platform.errors import PlatformError
 from penstock.platform.prerequisites import Need, check_prerequisites
-from penstock.platform.processes import tail
+from penstock.platform.processes import run_to_end
 
 KAFKA_VERSION: Final = "4.3.1"
 MINIO_VERSION: Final = "v0.0.0-20260212201848-7aac2a2c5b7c"
@@ -154,21 +154,7 @@ async def _build_minio(found: Mapping[Need, Path], target: Path) -> None:
 
 
 async def _run(command: list[str], folder: Path, failed: str, environment: Mapping[str, str]) -> None:
-    log = folder / "output.log"
-    with log.open("wb") as output:
-        process = await asyncio.create_subprocess_exec(
-            *command, cwd=folder, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, env=environment
-        )
-    try:
-        code = await asyncio.wait_for(process.wait(), _FETCH_DEADLINE_S)
-    except TimeoutError as error:
-        raise PlatformError(f"{failed} within {_FETCH_DEADLINE_S // 60} minutes: {tail(log)}") from error
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if code != 0:
-        raise PlatformError(f"{failed} (exit code {code}): {' '.join(command)}\n{tail(log)}")
+    await run_to_end(command, folder, folder / "output.log", failed, _FETCH_DEADLINE_S, environment)
 
 
 def packaged(name: str) -> str:

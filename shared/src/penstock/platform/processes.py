@@ -160,6 +160,38 @@ def marked(mark: str) -> list[ProcessId]:
     return [process for process in seen if process is not None]
 
 
+async def run_to_end(
+    command: Sequence[str], folder: Path, log: Path, failed: str, deadline_s: float, environment: Mapping[str, str]
+) -> None:
+    """Run a program that ends by itself; its output goes to the end of a log.
+
+    Args:
+        command: the program and its arguments.
+        folder: where it runs.
+        log: what its output is appended to.
+        failed: what is said of it if it fails, such as "Maven could not fetch Kafka".
+        deadline_s: after that it is killed.
+        environment: all of its variables.
+
+    Raises:
+        PlatformError: it failed, or took too long; with the end of the log.
+    """
+    with log.open("ab") as output:
+        process = await asyncio.create_subprocess_exec(
+            *command, cwd=folder, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, env=environment
+        )
+    try:
+        code = await asyncio.wait_for(process.wait(), deadline_s)
+    except TimeoutError as error:
+        raise PlatformError(f"{failed} within {deadline_s:.0f} s:\n{tail(log)}") from error
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if code != 0:
+        raise PlatformError(f"{failed} (exit code {code}): {' '.join(command)}\n{tail(log)}")
+
+
 def tail(log: Path, lines: int = 20) -> str:
     """The last lines of a log, for an error message."""
     try:

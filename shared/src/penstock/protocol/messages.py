@@ -242,7 +242,7 @@ class OperatorHandles(msgspec.Struct, frozen=True):
     broadcast: dict[str, bytes] = {}
     beside: Handle | None = None
     """Where lists, unions and broadcast stand if they are too large for a message: in an object of their own, a
-    `BesideKeys`. Whoever reads the manifest (`JobStore.manifest`) finds them in their places too."""
+    `BesideKeys`. Whoever reads the manifest (`JobReader.manifest`) finds them in their places too."""
     ahead: dict[int, int] = {}
     """Key groups whose event time this operator has not reached again since its restore. Per operator: the operators of
     a chain may have come from different vertices, whose watermarks say nothing about each other."""

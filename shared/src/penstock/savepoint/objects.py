@@ -12,9 +12,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from penstock.adapters.system_clock import SystemClock
 from penstock.blocking import run_in_thread
-from penstock.coordination.job_store import JobStore
+from penstock.coordination.job_store import JobReader
 from penstock.errors import CorruptDataError, ExternalError, UsageError
 from penstock.ports import BlobNotFoundError, Blobs
 from penstock.protocol.manifests import Manifest, decode_manifest
@@ -165,7 +164,7 @@ async def find_manifest(blobs: Blobs, key: str) -> Manifest:
             "checkpoints JOB lists those of a job"
         ) from error
     manifest = decode_manifest(data, key)
-    store = JobStore(blobs, SystemClock())
+    store = JobReader(blobs)
     history = await store.history(manifest.job)
     named = {record.manifest: record for record in history.savepoints.values()}
     return await store.manifest(named[key].restore) if key in named else await store.whole(manifest)

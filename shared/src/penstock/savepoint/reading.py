@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import polars as pl
 
-from penstock.adapters.system_clock import SystemClock
-from penstock.coordination.job_store import JobStore
+from penstock.coordination.job_store import JobReader
 from penstock.errors import CorruptDataError, UsageError, nearest
 from penstock.protocol.keygroups import key_group_range
 from penstock.protocol.manifests import Manifest
@@ -72,7 +71,7 @@ def read(path: str | Path, *, store: ClusterSettings | Blobs | str | Path | None
 
 def read_restore(restore: Restore, store: ClusterSettings | Blobs) -> Savepoint:
     """Open the savepoint in a store that `restore` names, checked against what it says."""
-    manifest = with_store(store, lambda blobs: JobStore(blobs, SystemClock()).manifest(restore))
+    manifest = with_store(store, lambda blobs: JobReader(blobs).manifest(restore))
     return Savepoint(manifest, StoreObjects(store))
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final
 
 from penstock.adapters.cluster_ports import cluster_store
-from penstock.adapters.system_clock import SystemClock
 from penstock.api.loading import load_pipeline
 from penstock.api.pipeline import DeclaredPipeline
 from penstock.blocking import run_blocking
@@ -24,7 +23,7 @@ from penstock.client.cluster import answered
 from penstock.client.documents import ENDED, Requested
 from penstock.client.exporting import import_savepoint
 from penstock.coordination.artifacts import check_requirements, unpack
-from penstock.coordination.job_store import JobStore
+from penstock.coordination.job_store import JobReader
 from penstock.errors import CorruptDataError, UsageError
 from penstock.ports import BlobExistsError
 from penstock.protocol.joblog import Artifact, JobSettings
@@ -140,7 +139,7 @@ async def _look(cluster: ClusterClient, name: str, settings: ClusterSettings) ->
     if state in ENDED and state != "STOPPED":
         raise UsageError(f"job {job} has ended ({state.lower()}): there is nothing to catch up")
     async with cluster_store(settings) as blobs:  # the interface does not show the values of parameters
-        submitted = (await JobStore(blobs, SystemClock()).history(job)).submit
+        submitted = (await JobReader(blobs).history(job)).submit
     if submitted is None or submitted.artifact is None:
         raise CorruptDataError(f"job {job}: its log names no sources")
     artifact = submitted.artifact

@@ -23,6 +23,7 @@ import msgspec
 from penstock.connectors.base import Sink, WriteContext
 from penstock.errors import CorruptDataError, ExternalError, UsageError
 from penstock.graph.logical import LogicalPlan, Write
+from penstock.ports import Clock
 from penstock.runs.run_log import is_run_id
 from penstock.spark.binding import Binding
 from penstock.spark.publishing import StagedSink, forget, publish
@@ -187,7 +188,7 @@ def check_staged(manifest: RunManifest, plan: LogicalPlan, manifests: RunManifes
             check_shared(manifests.staged_folder, _parts(manifest, operator))
 
 
-def commit(manifest: RunManifest, plan: LogicalPlan, manifests: RunManifests) -> None:
+def commit(manifest: RunManifest, plan: LogicalPlan, manifests: RunManifests, clock: Clock) -> None:
     """Make every part visible, put that on record, then remove leftovers.
 
     Raises:
@@ -202,7 +203,7 @@ def commit(manifest: RunManifest, plan: LogicalPlan, manifests: RunManifests) ->
             "give a new run another id"
         )
     published = [
-        StagedSink(plan.name, manifest.run, operator, write.sink, _parts(manifest, operator))
+        StagedSink(plan.name, manifest.run, operator, write.sink, _parts(manifest, operator), clock)
         for operator, write in sinks.items()
         if publishes(write.sink)
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from penstock.connectors.base import WriteContext
 from penstock.errors import ExternalError, UsageError, nearest
 from penstock.graph.jobgraph import JobGraph, JobVertex, build_job_graph
 from penstock.graph.logical import LogicalPlan, Read
+from penstock.ports import Clock
 from penstock.spark.archives import archive_of
 from penstock.spark.binding import Binding, binding_of, check_same, described
 from penstock.spark.code import PipelineCode, pack_code
@@ -37,7 +37,7 @@ from penstock.spark.savepoints import KeptState, RunState, check_free, check_wri
 from penstock.spark.session import RUNTIME_SETTINGS, default_parallelism
 from penstock.spark.splits import Asked, RunBeginning, RunBeginnings, find_beginning, sources_of
 from penstock.spark.starting import StartingPoint, check_start
-from penstock.spark.taskwork import counts_of, now_us
+from penstock.spark.taskwork import counts_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -126,8 +126,9 @@ class SparkRun:
         target: str,
         parameters: dict[str, str],
         *,
+        run: str,
+        clock: Clock,
         parallelism: int | None = None,
-        run: str | None = None,
         folder: Path | None = None,
         entered: Callable[[JobVertex], None] = lambda _: None,
         options: RunOptions | None = None,
@@ -147,7 +148,8 @@ class SparkRun:
         )
         check_options(self.graph, pipeline.plan, self.options)
         self.ways = ways(self.graph, pipeline.plan, native=self.options.native, stateful=self.options.stateful)
-        self.run_id = checked_run_id(run) if run is not None else uuid.uuid4().hex
+        self.run_id = checked_run_id(run)
+        self._clock = clock
         self._session = session
         self._plan = pipeline.plan
         self._target = target
@@ -179,7 +181,7 @@ class SparkRun:
         self._beginnings.find(self.run_id, asked)
         if manifest is None:
             manifest = self._compute(code, binding, asked)
-        commit(manifest, self._plan, self._manifests)
+        commit(manifest, self._plan, self._manifests, self._clock)
         if manifest.kept is not None:
             seal(manifest.kept)
         return SparkResult(self.run_id, manifest.counts, computed)
@@ -248,7 +250,7 @@ class SparkRun:
         for report in printed:
             operator = report["operator"]
             writer = sinks[operator].sink.open(
-                nodes[operator].schema, WriteContext(operator, 0, self.run_id, 0, now_us)
+                nodes[operator].schema, WriteContext(operator, 0, self.run_id, 0, self._clock.now_us)
             )
             writer.write(pl.read_ipc(base64.b64decode(report["rows"])))
             writer.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import uuid
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from penstock.adapters.system_clock import SystemClock
 from penstock.api.loading import load_pipeline
 from penstock.api.pipeline import DeclaredPipeline
 from penstock.connectors.kafka.default_cluster import use_cluster
@@ -109,7 +111,8 @@ def _run_of(session: SparkSession, pipeline: DeclaredPipeline, wanted: LocalRun,
         wanted.target,
         wanted.parameters,
         parallelism=wanted.parallelism,
-        run=wanted.run,
+        run=wanted.run if wanted.run is not None else uuid.uuid4().hex,
+        clock=SystemClock(),
         folder=wanted.folder,
         entered=watch.entered,
         options=wanted.options,

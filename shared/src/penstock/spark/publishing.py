@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import structlog
 
-from penstock.adapters.system_clock import SystemClock
 from penstock.blocking import run_in_thread
 from penstock.connectors.base import PublishContext, PublishedMark, PublishedSink, SinkPublisher
 from penstock.errors import ExternalError, PenstockError, PipelineError
+from penstock.ports import Clock
 from penstock.protocol.frames import Channel, Frame, FrameKind
 from penstock.protocol.manifests import Interval
 from penstock.protocol.publishing import CHUNK_BYTES, FramesRead, Mark, PublisherMachine, ReadFrames
@@ -59,6 +59,7 @@ class StagedSink:
     operator: str
     sink: PublishedSink
     parts: tuple[StagedPart, ...]
+    clock: Clock
 
     @property
     def identity(self) -> str:
@@ -75,7 +76,7 @@ class StagedSink:
         """Whose publisher publishes a partition."""
         count = max(part.partition for part in self.parts) + 1
         return PublishContext(
-            publishing_job(self.pipeline, self.run), self.operator, 0, partition, count, SystemClock().now_us
+            publishing_job(self.pipeline, self.run), self.operator, 0, partition, count, self.clock.now_us
         )
 
 
@@ -141,7 +142,7 @@ class _Partition:
             machine = PublisherMachine(_ATTEMPT, random.randrange, CHUNK_BYTES, first_position=first, exchange=where)
             publisher = _Guarded(self._staged.sink.publisher(self._staged.context(self._partition)), self._staged)
             hooks = PublishHooks(self._read, _frame_itself, self._committed, self._published)
-            loop = PublishLoop(machine, publisher, SystemClock(), hooks)
+            loop = PublishLoop(machine, publisher, self._staged.clock, hooks)
             async with asyncio.TaskGroup() as group:
                 interval = Interval(self._staged.identity, 0, self._batches + 1, _CHECKPOINT)
                 running = group.create_task(loop.run([interval]))

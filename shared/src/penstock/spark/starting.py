@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.adapters.system_clock import SystemClock
-from penstock.coordination.job_store import JobStore
+from penstock.coordination.job_store import JobReader
 from penstock.errors import IncompatibleStateError, UsageError
 from penstock.graph.jobgraph import JobGraph
 from penstock.ports import Blobs
@@ -67,7 +66,7 @@ def starting_point(name: str, cluster: str | None = None) -> StartingPoint:
 
 async def _is_published(blobs: Blobs, key: str, start: StartingPoint) -> bool:
     """Whether a job has taken it as a savepoint, and made visible all that it covers."""
-    history = await JobStore(blobs, SystemClock()).history(start.savepoint.job)
+    history = await JobReader(blobs).history(start.savepoint.job)
     return any(record.manifest == key and record.published for record in history.savepoints.values())
 
 

@@ -10,6 +10,7 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+from penstock.adapters.system_clock import SystemClock
 from penstock.api.loading import load_pipeline
 from penstock.connectors.kafka.default_cluster import use_cluster
 from penstock.coordination.artifacts import check_requirements, unpack
@@ -62,6 +63,7 @@ def _run(folder: AttemptFolder, spec: AttemptSpec, opened: ExitStack) -> RunOutc
         parameters,
         parallelism=options.parallelism,
         run=spec.run,
+        clock=SystemClock(),
         folder=Path(spec.manifests),
         entered=tracker.entered,
         options=EngineOptions(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.coordination.job_catalog import JobCatalog
-from penstock.coordination.job_store import JobStore
+from penstock.coordination.job_store import JobReader
 from penstock.errors import CorruptDataError, IncompatibleStateError
 from penstock.graph.describe import check_signature
 from penstock.graph.jobgraph import FORMAT_VERSION, JobGraph, graph_from_json
@@ -15,7 +15,7 @@ from penstock.protocol.messages import Restore
 from penstock.protocol.requests import Answer, Request, SubmitJob
 
 
-async def refusal(request: SubmitJob, blobs: Blobs, clock: Clock) -> str:
+async def refusal(request: SubmitJob, blobs: Blobs) -> str:
     """Why the job cannot be run; empty if it can."""
     version = request.graph.get("version")
     if version != FORMAT_VERSION:
@@ -26,10 +26,10 @@ async def refusal(request: SubmitJob, blobs: Blobs, clock: Clock) -> str:
     try:
         graph = graph_from_json(request.graph)
         if request.restored_from is not None:
-            manifest = await JobStore(blobs, clock).manifest(request.restored_from)
+            manifest = await JobReader(blobs).manifest(request.restored_from)
             check_compatible(graph, manifest, allow_non_restored=request.allow_non_restored)
             if not request.allow_unpublished:
-                await _check_published(request.restored_from, manifest, blobs, clock)
+                await _check_published(request.restored_from, manifest, blobs)
     except msgspec.ValidationError as error:
         return f"the job graph is not readable: {error}"
     except (IncompatibleStateError, CorruptDataError) as error:
@@ -44,11 +44,11 @@ async def refuse(request: Request, reason: str, catalog: JobCatalog, clock: Cloc
         await catalog.answer(Answer(request.request, request.job, kind, "refused", reason, None, clock.now_us()))
 
 
-async def _check_published(restore: Restore, manifest: Manifest, blobs: Blobs, clock: Clock) -> None:
+async def _check_published(restore: Restore, manifest: Manifest, blobs: Blobs) -> None:
     """Raise `IncompatibleStateError` if rows of the checkpoint stand in an exchange that the new job will not read."""
     if not covers_rows(manifest):
         return
-    history = await JobStore(blobs, clock).history(manifest.job)
+    history = await JobReader(blobs).history(manifest.job)
     if not history.is_published(restore.manifest):
         raise IncompatibleStateError(
             f"checkpoint {manifest.checkpoint} of job {manifest.job[:8]} is no savepoint: rows that it covers may wait "

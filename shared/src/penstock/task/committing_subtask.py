@@ -11,19 +11,12 @@ from penstock.errors import PipelineError
 from penstock.graph.logical import Write
 from penstock.protocol.committing import StagedPart
 from penstock.protocol.subtask import FinishRead
-from penstock.task.committer import STAGED, Committer, decode_staged
-from penstock.task.environment import TaskEnvironment
+from penstock.task.committer import STAGED, decode_staged
 from penstock.task.task_loop import TaskLoop, Work
 
 
 class CommittingRunner(TaskLoop):
     """A deployed subtask that commits. It sends no events: there are no checkpoints to acknowledge."""
-
-    def __init__(self, environment: TaskEnvironment) -> None:
-        super().__init__(environment)
-        self._committer: Committer | None = None
-        self._final = False
-        """Whether the job has ended with this attempt."""
 
     async def _open(self) -> None:
         writers: dict[str, SinkWriter] = {}
@@ -57,11 +50,3 @@ class CommittingRunner(TaskLoop):
                 return
             if event is None:
                 await self.inbox.wait(1.0)
-
-    async def _finished(self) -> None:
-        if self._final:
-            assert self._committer is not None
-            await self._committer.job_ended()
-
-    def _published_checkpoint(self) -> int:
-        return self._committer.published if self._committer is not None else 0

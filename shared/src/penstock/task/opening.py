@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.connectors.base import PublishedSink, ReadContext, SinkEncoder, SinkWriter
-from penstock.coordination.job_store import JobStore
+from penstock.coordination.job_store import JobReader
 from penstock.coordination.start_positions import StartPositionStore
 from penstock.graph.jobgraph import ENCODE
 from penstock.graph.logical import Read, Write
@@ -51,7 +51,7 @@ async def open_operators(
         writers[operator] = write.sink.open(schema, environment.write_context(operator))
         return writers[operator]
 
-    store = JobStore(environment.services.blobs, environment.services.clock)
+    store = JobReader(environment.services.blobs)
     for operator in vertex.operators:
         await prepare_sink(operator.id, operator.node, plan, environment.deploy, manifest, store)
     chain = build_chain(

@@ -11,7 +11,7 @@ import asyncio
 from typing import Any
 
 from penstock.connectors.base import Removal
-from penstock.coordination.job_store import JobStore
+from penstock.coordination.job_store import JobReader
 from penstock.errors import ProtocolError
 from penstock.graph.logical import LogicalPlan, Write
 from penstock.protocol.joblog import Begin
@@ -33,7 +33,7 @@ def staged_parts(manifest: Manifest | None) -> dict[str, list[Any]]:
     return needed
 
 
-async def are_visible(manifest: Manifest, deploy: Deploy, store: JobStore) -> bool:
+async def are_visible(manifest: Manifest, deploy: Deploy, store: JobReader) -> bool:
     """Whether all parts that the restored checkpoint lists are visible for certain: it is another job's savepoint.
 
     A savepoint is on record only once everything that it covers is visible, and only savepoints are imported. The proofs
@@ -49,7 +49,7 @@ async def are_visible(manifest: Manifest, deploy: Deploy, store: JobStore) -> bo
 
 
 async def prepare_sink(
-    operator: str, node: str, plan: LogicalPlan, deploy: Deploy, manifest: Manifest | None, store: JobStore
+    operator: str, node: str, plan: LogicalPlan, deploy: Deploy, manifest: Manifest | None, store: JobReader
 ) -> None:
     """What the first subtask of a sink does for all of them, before it runs; until then there is no checkpoint.
 
@@ -68,7 +68,7 @@ async def prepare_sink(
         await asyncio.to_thread(remove)
 
 
-async def _check_turn(deploy: Deploy, store: JobStore) -> None:
+async def _check_turn(deploy: Deploy, store: JobReader) -> None:
     turn = await store.turn(deploy.job)
     if not isinstance(turn, Begin) or turn.attempt != deploy.attempt:
         newest = f"attempt {turn.attempt_number} has begun" if isinstance(turn, Begin) else "the job has ended"

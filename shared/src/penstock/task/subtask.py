@@ -40,7 +40,6 @@ from penstock.protocol.subtask import (
     Upload,
 )
 from penstock.task.chain import Chain
-from penstock.task.committer import Committer
 from penstock.task.environment import TaskEnvironment
 from penstock.task.exchange import Coalescer, ExchangeWriter, decode_payload, frame_schema
 from penstock.task.exchange_io import CreditReport, FrameSender
@@ -75,15 +74,12 @@ class SubtaskRunner(CheckpointedLoop):
         self._edges = [edge for edge, _ in consumers]
         self._schemas = [frame_schema(edge) for edge in self._vertex.inputs]
         self._chain: Chain | None = None
-        self._committer: Committer | None = None
         self._checkpoints: SubtaskCheckpoints | None = None
         self._coalescer: Coalescer | None = None
         self._source: SourceDriver | None = None
         self._source_bytes = 0
         self._paused = False
         self._exhausted = False
-        self._final = False
-        """Whether the job has ended with this attempt."""
         self._watermark = MIN_WATERMARK
         self._unflushed_since_ms: int | None = None
 
@@ -108,11 +104,6 @@ class SubtaskRunner(CheckpointedLoop):
         assert self._committer is not None
         return [self._committer.run(), self._sender.run(), *super()._works_beside()]
 
-    async def _finished(self) -> None:
-        if self._final:
-            assert self._committer is not None
-            await self._committer.job_ended()
-
     async def _close(self) -> None:
         if self._source is not None:
             await self._source.close()
@@ -120,9 +111,6 @@ class SubtaskRunner(CheckpointedLoop):
         self._chain.close()
 
     # -- what others hear -----------------------------------------------------------------------------------------------
-
-    def _published_checkpoint(self) -> int:
-        return self._committer.published if self._committer else 0
 
     def _operator_metrics(self) -> Mapping[str, OperatorMetrics]:
         return self._chain.metrics if self._chain else {}

@@ -17,6 +17,7 @@ from penstock.protocol.frames import Channel
 from penstock.protocol.messages import OperatorMetrics, TaskProgress, TaskState, TaskStatus
 from penstock.protocol.outputs import OutputLedger
 from penstock.protocol.subtask import FrameRead, SubtaskCommand, SubtaskEvent, SubtaskMachine
+from penstock.task.committer import Committer
 from penstock.task.environment import TaskEnvironment
 from penstock.task.exchange_io import CreditReport, ExchangeReader
 
@@ -48,6 +49,10 @@ class TaskLoop(ABC):
         self._background: asyncio.TaskGroup | None = None
         self._tasks: list[asyncio.Task[None]] = []
         """What runs beside the subtask; its end ends them, and a failure of one fails the subtask."""
+        self._committer: Committer | None = None
+        """Makes visible what its sinks have staged, where they stage anything."""
+        self._final = False
+        """Whether the job has ended with this attempt."""
 
     # -- life -----------------------------------------------------------------------------------------------------------
 
@@ -80,6 +85,8 @@ class TaskLoop(ABC):
 
     async def _finished(self) -> None:
         """The leader has ended the attempt, and nothing runs beside the loop any more."""
+        if self._final and self._committer is not None:
+            await self._committer.job_ended()
 
     async def _close(self) -> None:
         """Give back what `_open` has taken; also after a failure."""
@@ -106,9 +113,9 @@ class TaskLoop(ABC):
             waits_for=self.waits_for,
         )
 
-    @abstractmethod
     def _published_checkpoint(self) -> int:
         """The checkpoint up to which everything of this subtask is visible."""
+        return self._committer.published if self._committer is not None else 0
 
     def _operator_metrics(self) -> Mapping[str, OperatorMetrics]:
         """Per operator id."""

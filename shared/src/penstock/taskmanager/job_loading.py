@@ -10,7 +10,7 @@ from typing import Protocol
 from penstock.api.loading import load_pipeline
 from penstock.api.pipeline import DeclaredPipeline
 from penstock.coordination.artifacts import check_requirements, unpack
-from penstock.coordination.job_store import JobStore
+from penstock.coordination.job_store import JobReader
 from penstock.errors import CorruptDataError, PipelineError, ProtocolError
 from penstock.graph.jobgraph import JobGraph, graph_from_json
 from penstock.graph.logical import LogicalPlan
@@ -49,7 +49,7 @@ class StoreLoader:
     """Loads jobs from the store: graph and settings from the job log, code from the artifact. For one job per process,
     because Python can hold only one version of a module."""
 
-    def __init__(self, blobs: Blobs, store: JobStore, folder: Path, for_job: str = "") -> None:
+    def __init__(self, blobs: Blobs, store: JobReader, folder: Path, for_job: str = "") -> None:
         """`folder` is this process's own; sources are unpacked there. `for_job`: it serves no other from the start."""
         self._blobs = blobs
         self._store = store
@@ -102,7 +102,7 @@ class FileLoader:
     """Loads a job from the file that the user runs: for worker processes on the same machine, working directory
     included."""
 
-    def __init__(self, target: str, parameters: dict[str, str], store: JobStore) -> None:
+    def __init__(self, target: str, parameters: dict[str, str], store: JobReader) -> None:
         self._target = target
         self._parameters = parameters
         self._store = store

@@ -26,7 +26,7 @@ from penstock.adapters.directory.blobs import DirectoryBlobs
 from penstock.adapters.directory.log import DirectoryLog
 from penstock.adapters.local_copies import LocalCopies
 from penstock.adapters.system_clock import SystemClock
-from penstock.coordination.job_store import JobStore
+from penstock.coordination.job_store import JobReader
 from penstock.coordination.timings import HEARTBEAT_MS
 from penstock.observability.logs import LogFormat, configure_logging
 from penstock.ports import Blobs, Log
@@ -111,13 +111,12 @@ async def _open_pipe(descriptor: int) -> asyncio.StreamWriter:
 @asynccontextmanager
 async def _ports(spec: WorkerSpec) -> AsyncGenerator[tuple[Log, Blobs, JobLoader]]:
     """The parts of the world that the spec names, opened."""
-    clock = SystemClock()
     if spec.directory:
         directory = Path(spec.directory)
         log: Log = DirectoryLog(directory / "log", durable=spec.durable)
         blobs: Blobs = DirectoryBlobs(directory / "blobs")
         try:
-            yield log, blobs, FileLoader(spec.target, spec.parameters, JobStore(blobs, clock))
+            yield log, blobs, FileLoader(spec.target, spec.parameters, JobReader(blobs))
         finally:
             await log.close()
         return
@@ -132,7 +131,7 @@ async def _ports(spec: WorkerSpec) -> AsyncGenerator[tuple[Log, Blobs, JobLoader
     async with cluster_log(settings, spec.name) as log, cluster_store(settings) as blobs:
         if spec.local_state_mb:
             blobs = LocalCopies(blobs, Path(spec.local_state), spec.local_state_mb << 20)
-        yield log, blobs, StoreLoader(blobs, JobStore(blobs, clock), folder, spec.for_job)
+        yield log, blobs, StoreLoader(blobs, JobReader(blobs), folder, spec.for_job)
 
 
 async def _serve(spec: WorkerSpec) -> None:

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from penstock.connectors import base, collecting, iterables
 from penstock.connectors.base import EndOfSplit, Fetched, Position, ReadContext, Split, SplitReader
-from penstock.connectors.declaring import freeze
 from penstock.connectors.watermarks import Periodic
 from penstock.errors import UsageError, nearest
 from penstock.graph.logical import LogicalPlan, Node, Read, Write
@@ -111,14 +110,12 @@ def rewired(plan: LogicalPlan, feeds: Mapping[str, Feed], sinks: Collected | Non
 class _GivenRows(iterables.Source[Any]):
     """A feed in place of a source."""
 
-    feed: Feed
-    batch: int
-
     def __init__(self, source: base.Source[Any], feed: Feed, batch: int) -> None:
         rate: float | None = getattr(source, "rate", None)
         super().__init__([], schema=source.schema, timezone=getattr(source, "timezone", None), rate=rate)
-        freeze(self, row_type=source.row_type, event_time=source.event_time, bad_rows=source.bad_rows)
-        freeze(self, feed=feed, batch=batch)
+        self.row_type, self.event_time, self.bad_rows = source.row_type, source.event_time, source.bad_rows
+        self.feed: Final = feed
+        self.batch: Final = batch
 
     def open(self, split: Split, position: Position, context: ReadContext) -> SplitReader:
         """See `Source.open`."""

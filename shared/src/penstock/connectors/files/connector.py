@@ -8,14 +8,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Unpack
 
 from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import Guarantee, Position, ReadContext, Split, T
-from penstock.connectors.declaring import SourceOptions, declare, freeze, zone
+from penstock.connectors.declaring import SourceOptions, declare, zone
 from penstock.connectors.formats.names import Format, format_of, is_compressed
 from penstock.connectors.pacing import Pace, checked_rate
 from penstock.errors import PipelineError
@@ -31,7 +30,6 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-@dataclass(frozen=True, init=False, eq=False)
 class Source(base.Source[T], Generic[T]):
     """Rows of files, each file one split, in the order in which they stand there. Ends where the files end.
 
@@ -58,12 +56,6 @@ class Source(base.Source[T], Generic[T]):
     """
 
     kind: ClassVar[str] = "files"
-    path: str
-    format: Format | None
-    rate: float | None
-    batch_rows: int | None
-    delimiter: str
-    null: str
 
     @checked
     def __init__(
@@ -79,17 +71,13 @@ class Source(base.Source[T], Generic[T]):
         **options: Unpack[SourceOptions],
     ) -> None:
         what = "files.Source"
-        freeze(
-            self,
-            path=_checked_path(path, what),
-            format=format,
-            rate=checked_rate(rate, what),
-            batch_rows=_checked_batch(batch_rows, what),
-            delimiter=_checked_delimiter(delimiter, what),
-            null=null,
-        )
-        declared = declare(what, self._inferred() if schema is None else schema, **options)
-        freeze(self, **vars(declared))
+        self.path: Final = _checked_path(path, what)
+        self.format: Final = format
+        self.rate: Final = checked_rate(rate, what)
+        self.batch_rows: Final = _checked_batch(batch_rows, what)
+        self.delimiter: Final = _checked_delimiter(delimiter, what)
+        self.null: Final = null
+        vars(self).update(vars(declare(what, self._inferred() if schema is None else schema, **options)))
 
     def _inferred(self) -> pa.Schema:
         """The schema of the first file, if it says."""
@@ -200,7 +188,6 @@ class Source(base.Source[T], Generic[T]):
 Existing = Literal["append", "replace"]
 
 
-@dataclass(frozen=True, init=False, eq=False)
 class Sink(base.Sink):
     """Files in a folder, exactly once: rows become visible with the checkpoint that covers them, as `part-*` files.
 
@@ -223,11 +210,6 @@ class Sink(base.Sink):
     """
 
     kind: ClassVar[str] = "files"
-    folder: str
-    format: Format
-    existing: Existing
-    delimiter: str
-    null: str
 
     @checked
     def __init__(
@@ -240,14 +222,11 @@ class Sink(base.Sink):
         null: str = "",
     ) -> None:
         what = "files.Sink"
-        freeze(
-            self,
-            folder=_checked_path(folder, what),
-            format=format,
-            existing=existing,
-            delimiter=_checked_delimiter(delimiter, what),
-            null=null,
-        )
+        self.folder: Final = _checked_path(folder, what)
+        self.format: Final = format
+        self.existing: Final = existing
+        self.delimiter: Final = _checked_delimiter(delimiter, what)
+        self.null: Final = null
 
     @property
     def guarantee(self) -> Guarantee:

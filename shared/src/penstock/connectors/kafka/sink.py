@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import Guarantee, Policy, PublishContext, SinkEncoder, SinkPublisher
-from penstock.connectors.declaring import freeze
 from penstock.connectors.kafka.default_cluster import cluster_name, resolve, use_cluster
 from penstock.connectors.kafka.encoding import RecordFormat, RecordShape, encoded_schema, raw_column
 from penstock.connectors.kafka.marks import KIND, SinkMarks, delete_marks, marks_of
@@ -35,7 +33,6 @@ __all__ = ["Compression", "Delivery", "Sink", "Source", "use_cluster"]
 _WHAT = "kafka.Sink"
 
 
-@dataclass(frozen=True, init=False, eq=False)
 class Sink(base.PublishedSink):
     """Rows as records of a topic.
 
@@ -82,17 +79,6 @@ class Sink(base.PublishedSink):
     """
 
     kind: ClassVar[str] = KIND
-    topic: str
-    shape: RecordShape
-    registry: str | None
-    register_schema: bool
-    delivery: Delivery
-    bad_rows: Policy
-    dead_letters: str | None
-    compression: Compression
-    brokers: str | None
-    security: KafkaSettings | None
-    create_partitions: int | None
 
     @checked
     def __init__(
@@ -124,20 +110,17 @@ class Sink(base.PublishedSink):
         _check_registry(registry, register_schema, format)
         if brokers is not None and security is not None and security.brokers != brokers:
             raise PipelineError(f"{_WHAT}: name the brokers once: security= names {security.brokers!r} as well")
-        freeze(
-            self,
-            topic=topic,
-            shape=shape,
-            registry=registry,
-            register_schema=register_schema,
-            delivery=delivery,
-            bad_rows=bad_rows,
-            dead_letters=dead_letters,
-            compression=compression,
-            brokers=brokers,
-            security=security,
-            create_partitions=create_partitions,
-        )
+        self.topic: Final = topic
+        self.shape: Final = shape
+        self.registry: Final = registry
+        self.register_schema: Final = register_schema
+        self.delivery: Final = delivery
+        self.bad_rows: Final = bad_rows
+        self.dead_letters: Final = dead_letters
+        self.compression: Final = compression
+        self.brokers: Final = brokers
+        self.security: Final = security
+        self.create_partitions: Final = create_partitions
 
     @property
     def guarantee(self) -> Guarantee:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar, Final, Literal, Unpack
 
@@ -12,7 +11,7 @@ import msgspec
 from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import Position, ReadContext, Split, SplitReader, T
-from penstock.connectors.declaring import SourceOptions, declare, freeze, zone
+from penstock.connectors.declaring import SourceOptions, declare, zone
 from penstock.connectors.kafka.decoding import RECORD_TIMESTAMP
 from penstock.connectors.kafka.default_cluster import resolve
 from penstock.connectors.kafka.schema_registry import check_address, shown
@@ -27,7 +26,6 @@ _WHAT: Final = "kafka.Source"
 _METADATA: Final = ("key", "headers", "offset", "partition", "timestamp")
 
 
-@dataclass(frozen=True, init=False, eq=False)
 class Source(base.Source[T]):
     """The records of a topic as rows.
 
@@ -65,16 +63,6 @@ class Source(base.Source[T]):
 
     kind: ClassVar[str] = "kafka"
     ends_on_request: ClassVar[bool] = True
-    topic: str
-    by_record_timestamp: bool
-    format: SourceFormat
-    start: Offsets
-    end: Offsets | None
-    metadata: Mapping[str, str]
-    registry: str | None
-    writer_schema: str | None
-    brokers: str | None
-    security: KafkaSettings | None
 
     @checked
     def __init__(
@@ -96,7 +84,7 @@ class Source(base.Source[T]):
             raise PipelineError(f"{_WHAT}: the topic's name is empty")
         event_time = options.get("event_time")
         hidden = event_time if isinstance(event_time, str) and event_time == RECORD_TIMESTAMP else None
-        declared = declare(_WHAT, schema, hidden, **options)
+        vars(self).update(vars(declare(_WHAT, schema, hidden, **options)))
         _check_offsets(start, ("earliest", "latest"), "start")
         _check_offsets(end, ("latest",), "end")
         if brokers is not None and security is not None and security.brokers != brokers:
@@ -105,21 +93,17 @@ class Source(base.Source[T]):
             raise PipelineError(f'{_WHAT}: registry= and writer_schema= are for format="avro"')
         if registry is not None:
             check_address(_WHAT, registry)
-        _check_metadata(metadata or {}, declared.schema)
-        freeze(
-            self,
-            **vars(declared),
-            topic=topic,
-            by_record_timestamp=hidden is not None,
-            format=format,
-            start=start,
-            end=end,
-            metadata=dict(metadata or {}),
-            registry=registry,
-            writer_schema=writer_schema,
-            brokers=brokers,
-            security=security,
-        )
+        _check_metadata(metadata or {}, self.schema)
+        self.topic: Final = topic
+        self.by_record_timestamp: Final = hidden is not None
+        self.format: Final = format
+        self.start: Final = start
+        self.end: Final = end
+        self.metadata: Final[Mapping[str, str]] = dict(metadata or {})
+        self.registry: Final = registry
+        self.writer_schema: Final = writer_schema
+        self.brokers: Final = brokers
+        self.security: Final = security
         self._check_format()
 
     def _check_format(self) -> None:
