@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,10 +29,13 @@ from penstock import (
     Pipeline,
     Process,
     ReducingState,
+    TimeWindow,
     ValueState,
+    at_watermark,
     col,
     count,
     cumulative,
+    purging,
     session,
     sliding,
     tumbling,
@@ -116,6 +119,27 @@ def retimed_windows(out: Path, rate: float | None) -> Pipeline:
 def sliding_windows(out: Path, rate: float | None) -> Pipeline:
     p = Pipeline("sliding")
     p.read(source(rate)).key_by("key").window(sliding("12s", every="5s")).agg(**AGGREGATES).write(files.Sink(out))
+    return p
+
+
+def listed(key: str, window: TimeWindow, rows: list[Event]) -> Iterator[Minute]:
+    yield Minute(key, window.start, len(rows), json.dumps(sorted(row.number for row in rows)), 0)
+
+
+def applied(out: Path, rate: float | None) -> Pipeline:
+    """Functions over the rows of windows, and aggregates of them under a trigger."""
+    p = Pipeline("applied")
+    keyed = p.read(source(rate)).key_by("key")
+    keyed.window(sliding("12s", every="5s")).apply(listed).write(files.Sink(out / "first"))
+    parts = keyed.window(tumbling("10s")).trigger(purging(at_watermark())).agg(**AGGREGATES)
+    parts.write(files.Sink(out / "second"))
+    return p
+
+
+def count_windows(out: Path, rate: float | None) -> Pipeline:
+    """Which rows are in a window is a matter of arrival, how many windows there are is not."""
+    p = Pipeline("count-windows")
+    p.read(source(rate)).key_by("key").count_window(20, every=8).agg(n=count()).write(files.Sink(out))
     return p
 
 
@@ -383,6 +407,8 @@ CASES = (
     Case("sessions", sessions, every_row),
     Case("local-days", local_days, several_sinks),
     Case("two-stages", two_stages, several_sinks),
+    Case("applied", applied, several_sinks),
+    Case("count-windows", count_windows, every_row),
     Case("late", late_windows, accounted_for),
     Case("running", running, newest_per_key),
     Case("reduced", reduced, newest_per_key),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from penstock.api.parameters import param
     from penstock.api.stream import KeyedStream, Stream, UpsertStream, WindowedStream
-    from penstock.api.windows import cumulative, session, sliding, tumbling
+    from penstock.api.windows import cumulative, global_, session, sliding, tumbling
     from penstock.connectors.base import Row
     from penstock.connectors.watermarks import PeriodicWatermarks, periodic, punctuated
     from penstock.errors import PenstockError, PipelineError
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
         UnionListState,
         ValueState,
     )
+    from penstock.triggers import Trigger, TriggerContext, TriggerResult, at_watermark, every, every_rows, purging
+    from penstock.window_functions import TimeWindow, WindowFunction
 
 __version__ = "0.1.0"
 
@@ -60,8 +62,12 @@ _HOMES = {
     "penstock.pipeline": ("Pipeline",),
     "penstock.connectors.base": ("Row",),
     "penstock.api.stream": ("KeyedStream", "Stream", "UpsertStream", "WindowedStream"),
-    "penstock.api.windows": ("cumulative", "session", "sliding", "tumbling"),
+    "penstock.api.windows": ("cumulative", "global_", "session", "sliding", "tumbling"),
     "penstock.connectors.watermarks": ("PeriodicWatermarks", "periodic", "punctuated"),
+    "penstock.triggers": (
+        "Trigger", "TriggerContext", "TriggerResult", "at_watermark", "every", "every_rows", "purging",
+    ),
+    "penstock.window_functions": ("TimeWindow", "WindowFunction"),
     "penstock.errors": ("PenstockError", "PipelineError"),
     "penstock.expressions": (
         "Accumulator", "Expr", "aggregate", "arctan2", "coalesce", "col", "concat_list", "concat_str", "count",
@@ -90,12 +96,18 @@ __all__ = [
     "ReducingState",
     "Row",
     "Stream",
+    "TimeWindow",
+    "Trigger",
+    "TriggerContext",
+    "TriggerResult",
     "UnionListState",
     "UpsertStream",
     "ValueState",
+    "WindowFunction",
     "WindowedStream",
     "aggregate",
     "arctan2",
+    "at_watermark",
     "coalesce",
     "col",
     "concat_list",
@@ -103,12 +115,16 @@ __all__ = [
     "count",
     "count_if",
     "cumulative",
+    "every",
+    "every_rows",
+    "global_",
     "lit",
     "max_horizontal",
     "min_horizontal",
     "param",
     "periodic",
     "punctuated",
+    "purging",
     "session",
     "sliding",
     "struct",

@@ -10,6 +10,7 @@ import copy
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, overload
 
+from penstock.api.row_windows import Applied, RowWindows, aggregate_node, apply_node, count_windows
 from penstock.api.verbs import ColumnVerbs, StreamBase, Verbs, process_node, returned_class
 from penstock.arguments import checked
 from penstock.connectors.base import EventTime, Row, WatermarkStrategy
@@ -25,20 +26,22 @@ from penstock.graph.logical import (
     DeadLetters,
     Explode,
     Filter,
+    GlobalWindow,
     KeyBy,
     MapBatches,
     MapRows,
     Node,
     Read,
+    RowWindow,
     RunningAggregate,
     RunningReduce,
     SessionWindow,
     Union,
-    Window,
     WindowAggregate,
 )
 from penstock.process_functions import KeyedProcess, OutputTag, Process
 from penstock.times import Duration, duration_us
+from penstock.triggers import PurgingTrigger, Trigger, at_watermark
 from penstock.types import (
     BINARY,
     BOOLEAN,
@@ -422,16 +425,18 @@ class KeyedStream(StreamBase, Generic[T]):
             return "do it before key_by; after key_by there are window, agg, reduce, process"
         return super()._instead(name)
 
-    def window(self, window: Window) -> WindowedStream[T]:
+    def window(self, window: RowWindow) -> WindowedStream[T]:
         """Cut the stream of each key into windows: `tumbling("10s")`, `sliding("1h", every="5m")`,
         `cumulative("1d", every="1h")`, `session("30m")`.
+
+        `global_()` is one window per key without end.
 
         Example:
             >>> per_minute = bids.key_by("auction").window(tumbling("1m")).agg(bids=count(), highest=col("price").max())
             >>> sorted(per_minute.select("auction", "bids", "highest").collect().rows())
             [(1, 2, 120.0), (2, 1, 80.0), (2, 1, 250.0)]
         """
-        if not self._node.event_time:
+        if not self._node.event_time and not isinstance(window, GlobalWindow):
             raise PipelineError(
                 "window: the stream has no event time; say event_time='column' at the source "
                 "(a map or process keeps the event time of its input)"
@@ -439,6 +444,28 @@ class KeyedStream(StreamBase, Generic[T]):
         if isinstance(window, SessionWindow) and window.gap is not None:
             _check_gap(window.gap, self._node.schema)
         return WindowedStream(self, window, late=None)
+
+    def count_window(self, size: int, every: int | None = None) -> CountWindowedStream[T]:
+        """A result per `size` rows of a key, or after each `every` rows one of the newest `size`: Flink's countWindow.
+
+        The first results of `count_window(size, every)` are of fewer rows, as long as there are no more. Rows at the end
+        of the input that complete no window give no result. It needs no event time; the event time of a result is that
+        of the row that completed it.
+
+        Args:
+            size: rows of a window.
+            every: how many rows after a result the next one comes; `size` if not given.
+
+        Example:
+            >>> bids.key_by("auction").count_window(2).agg(revenue=col("price").sum()).collect().rows()
+            [(1, 170.0), (2, 330.0)]
+
+        Raises:
+            PipelineError: a number is less than one.
+        """
+        if size < 1 or (every is not None and every < 1):
+            raise PipelineError(f"count_window: size and every must be 1 or more, got {size} and {every}")
+        return CountWindowedStream(self, count_windows(size, every or size))
 
     def agg(self, **aggregates: Expr) -> UpsertStream:
         """The running result per key: every batch emits the new result of each key it touched.
@@ -496,9 +523,11 @@ class WindowedStream(Verbs, Generic[T]):
             return "do it before key_by, or behind agg(...), which makes a stream of the windows' results"
         return super()._instead(name)
 
-    def __init__(self, keyed: KeyedStream[T], window: Window, late: OutputTag[Any] | None) -> None:
+    _lateness_us = 0
+
+    def __init__(self, keyed: KeyedStream[T], window: RowWindow, late: OutputTag[Any] | None) -> None:
         self._keyed = keyed
-        self._window: Window = window
+        self._window: RowWindow = window
         self._late = late
 
     def late_to(self, tag: OutputTag[Any]) -> Self:
@@ -511,9 +540,51 @@ class WindowedStream(Verbs, Generic[T]):
             >>> per_minute.side(LATE).collect().height
             0
         """
+        self._has_an_end("late_to")
         other = copy.copy(self)
         other._late = tag
         return other
+
+    def _has_an_end(self, verb: str) -> None:
+        if isinstance(self._window, GlobalWindow):
+            raise PipelineError(f"{verb}: no row is late for a global window, which has no end; leave it out")
+
+    @overload
+    def trigger(self, trigger: PurgingTrigger) -> PurgingStream[T]: ...  # pyright: ignore[reportOverlappingOverload] # by design: what is forgotten replaces nothing
+    @overload
+    def trigger(self, trigger: Trigger) -> TriggeredStream[T]: ...
+    def trigger(self, trigger: Trigger) -> TriggeredStream[T] | PurgingStream[T]:
+        """The same windows, which give results when `trigger` says so: `every_rows(100)`, `every("5s")`, your own.
+
+        The rows of each window are kept until it ends. See `penstock.triggers`.
+
+        Example:
+            >>> early = bids.key_by("auction").window(tumbling("1h")).trigger(every("10m"))
+            >>> early.agg(bids=count()).select("auction", "bids").collect().height
+            4
+        """
+        kind = PurgingStream if isinstance(trigger, PurgingTrigger) else TriggeredStream
+        return kind(self._keyed, RowWindows(self._window, trigger, self._lateness_us, self._late))
+
+    def apply(self, function: Applied, *, returns: type[U] | None = None) -> Stream[U]:
+        """Call a function with all rows of each key and window when it fires, in order of arrival.
+
+        Args:
+            function: `function(key, window, rows)`, which returns or yields the rows of the result, or a
+                `WindowFunction`. The key is a value, or a tuple of several.
+            returns: class of the results of a plain function that is not annotated.
+
+        The rows of each window are kept until it ends. With `allowed_lateness`, each row that comes late within it
+        calls the function again. The event time of results is the last moment of the window.
+
+        Example:
+            >>> def dearest(key: int, window: TimeWindow, rows: list[Bid]) -> Iterator[Total]:
+            ...     yield Total(key, max(row.price for row in rows))
+            >>> bids.key_by("auction").window(tumbling("1m")).apply(dearest).collect().rows()
+            [(1, 120.0), (2, 250.0), (2, 80.0)]
+        """
+        said = RowWindows(self._window, at_watermark(), self._lateness_us, self._late)
+        return Stream(self._keyed._pipeline, apply_node(self._keyed, said, function, returns))
 
     def allowed_lateness(self, lateness: Duration) -> LateWindowedStream[T]:
         """Keep windows for so long after their end: rows that come late within it correct the result.
@@ -527,6 +598,7 @@ class WindowedStream(Verbs, Generic[T]):
             >>> windows.agg(bids=count()).collect().height
             3
         """
+        self._has_an_end("allowed_lateness")
         lateness_us = duration_us(lateness, "allowed_lateness")
         return LateWindowedStream(self._keyed, self._window, self._late, lateness_us)
 
@@ -544,6 +616,8 @@ class WindowedStream(Verbs, Generic[T]):
         from penstock.expressions import AggregatePlan  # loads Polars
 
         keyed = self._keyed
+        if isinstance(self._window, GlobalWindow):
+            return aggregate_node(keyed, RowWindows(self._window, at_watermark()), dict(aggregates))
         node = keyed._node
         keys = node.schema.select(node.keys)
         plan = AggregatePlan.build(tuple(aggregates.items()), node.schema, event_time=True)
@@ -559,7 +633,7 @@ class WindowedStream(Verbs, Generic[T]):
 class LateWindowedStream(WindowedStream[T]):
     """Windows that are corrected by late rows; their result is a stream of updates."""
 
-    def __init__(self, keyed: KeyedStream[T], window: Window, late: OutputTag[Any] | None, lateness_us: int) -> None:
+    def __init__(self, keyed: KeyedStream[T], window: RowWindow, late: OutputTag[Any] | None, lateness_us: int) -> None:
         super().__init__(keyed, window, late)
         self._lateness_us = lateness_us
 
@@ -580,6 +654,85 @@ class LateWindowedStream(WindowedStream[T]):
                 ('auction', 'window_start', 'window_end', 'retracted', 'bids')
             """
             return UpsertStream(self._keyed._pipeline, self._aggregate(aggregates, self._lateness_us))
+
+
+class _RowWindowed(Verbs, Generic[T]):
+    """Windows whose rows are kept."""
+
+    _what = "a stream in windows"
+
+    def __init__(self, keyed: KeyedStream[T], said: RowWindows) -> None:
+        self._keyed = keyed
+        self._said = said
+
+    def _instead(self, name: str) -> str:
+        if hasattr(Stream, name):
+            return "do it before key_by, or behind agg(...) or apply(...), which make a stream of the windows' results"
+        if hasattr(WindowedStream, name):
+            return "say it before .trigger(...)"
+        return super()._instead(name)
+
+    def apply(self, function: Applied, *, returns: type[U] | None = None) -> Stream[U]:
+        """As `WindowedStream.apply`: the function is called with the rows that a window holds whenever it fires.
+
+        Example:
+            >>> def dearest(key: int, window: TimeWindow, rows: list[Bid]) -> Iterator[Total]:
+            ...     yield Total(key, max(row.price for row in rows))
+            >>> bids.key_by("auction").window(global_()).trigger(every_rows(1)).apply(dearest).collect().rows()
+            [(1, 50.0), (2, 250.0), (1, 120.0), (2, 250.0)]
+        """
+        return Stream(self._keyed._pipeline, apply_node(self._keyed, self._said, function, returns))
+
+    def _aggregate(self, aggregates: Mapping[str, Expr]) -> Node:
+        return aggregate_node(self._keyed, self._said, dict(aggregates))
+
+
+@checked
+class TriggeredStream(_RowWindowed[T]):
+    """Windows that fire when their trigger says so."""
+
+    def agg(self, **aggregates: Expr) -> UpsertStream:
+        """Per firing a row with the keys, `window_start`, `window_end` and the aggregates of all rows of the window.
+
+        A row replaces the earlier ones of its key and window. Sessions have a column `retracted` beside, as with
+        `allowed_lateness`: a session that was sent and then grew is taken back under its old bounds. The aggregates are
+        computed from the kept rows each time.
+
+        Example:
+            >>> early = bids.key_by("auction").window(tumbling("1h")).trigger(every_rows(1)).agg(bids=count())
+            >>> early.select("auction", "bids").collect().rows()
+            [(1, 1), (2, 1), (1, 2), (2, 2)]
+        """
+        return UpsertStream(self._keyed._pipeline, self._aggregate(aggregates))
+
+
+@checked
+class PurgingStream(_RowWindowed[T]):
+    """Windows that forget their rows whenever they fire: `trigger(purging(...))`."""
+
+    def agg(self, **aggregates: Expr) -> Stream[Row]:
+        """Per firing a row with the keys, `window_start`, `window_end` and aggregates of what came since the last one.
+
+        Example:
+            >>> parts = bids.key_by("auction").window(tumbling("1h")).trigger(purging(every_rows(1))).agg(bids=count())
+            >>> parts.select("auction", "bids").collect().rows()
+            [(1, 1), (2, 1), (1, 1), (2, 1)]
+        """
+        return Stream(self._keyed._pipeline, self._aggregate(aggregates))
+
+
+@checked
+class CountWindowedStream(_RowWindowed[T]):
+    """Windows of so many rows per key."""
+
+    def agg(self, **aggregates: Expr) -> Stream[Row]:
+        """Per window a row with the keys and the aggregates.
+
+        Example:
+            >>> bids.key_by("auction").count_window(2, every=1).agg(bids=count()).collect().rows()
+            [(1, 1), (2, 1), (1, 2), (2, 2)]
+        """
+        return Stream(self._keyed._pipeline, self._aggregate(aggregates))
 
 
 @checked

@@ -11,19 +11,21 @@ from penstock.graph.logical import (
     CumulativeWindow,
     Explode,
     Filter,
+    GlobalWindow,
     MapBatches,
     MapRows,
     Node,
     ProcessRows,
     Project,
     Read,
+    RowWindow,
     RunningAggregate,
     RunningReduce,
     SessionWindow,
     SlidingWindow,
     TumblingWindow,
-    Window,
     WindowAggregate,
+    WindowRows,
     Write,
 )
 from penstock.times import format_duration
@@ -67,6 +69,8 @@ def describe_node(node: Node) -> dict[str, Any]:
             return {"keys": list(node.keys), "aggregates": {name: str(expr) for name, expr in aggregates}}
         case RunningReduce(function=function):
             return {"keys": list(node.keys), "function": function_name(function)}
+        case WindowRows():
+            return _describe_rows(node.inputs[0].keys, operation)
         case ProcessRows(process=process):
             return {"keys": list(node.inputs[0].keys), "process": type(process).__qualname__}
         case Write(sink=sink):
@@ -75,12 +79,35 @@ def describe_node(node: Node) -> dict[str, Any]:
             return {}
 
 
+def _describe_rows(keys: tuple[str, ...], operation: WindowRows) -> dict[str, Any]:
+    settings: dict[str, Any] = {"keys": list(keys), "window": window_of_rows(operation)}
+    if operation.count is None:
+        settings["trigger"] = operation.trigger.describe()
+    if operation.aggregates:
+        settings["aggregates"] = {name: str(expr) for name, expr in operation.aggregates}
+    else:
+        settings["function"] = type(operation.process).__name__
+    if operation.allowed_lateness_us:
+        settings["allowed_lateness"] = format_duration(operation.allowed_lateness_us)
+    if operation.late is not None:
+        settings["late_to"] = operation.late.name
+    return settings
+
+
+def window_of_rows(operation: WindowRows) -> str:
+    """The window as the user wrote it."""
+    if operation.count is None:
+        return describe_window(operation.window)
+    size, every = operation.count
+    return f"count_window({size}{f', every={every}' if every != size else ''})"
+
+
 def function_name(function: Any) -> str:
     """A function as people know it."""
     return getattr(function, "__qualname__", None) or type(function).__qualname__
 
 
-def describe_window(window: Window) -> str:
+def describe_window(window: RowWindow) -> str:
     """The window as the user wrote it."""
     match window:
         case TumblingWindow():
@@ -95,6 +122,8 @@ def describe_window(window: Window) -> str:
             return f"session({format_duration(window.gap_us)!r})"
         case SessionWindow():
             return f"session({window.gap})"
+        case GlobalWindow():
+            return "global_()"
 
 
 def _placed(window: TumblingWindow | SlidingWindow | CumulativeWindow) -> str:
@@ -122,6 +151,12 @@ def state_signature(node: Node) -> str:
             return _text({"verb": "agg", "keys": _keys(node), "aggregates": described})
         case RunningReduce():
             return _text({"verb": "reduce", "keys": _keys(node), "row": schema_to_json(node.schema)})
+        case WindowRows(process=process):
+            from penstock.process_functions import describe_states
+
+            window = window_of_rows(operation)
+            states = describe_states(process)
+            return _text({"verb": "window", "keys": _keys(node), "window": window, "states": states})
         case ProcessRows(process=process):
             from penstock.process_functions import describe_states
 
@@ -139,7 +174,7 @@ def check_signature(operator: str, stored: str, current: str) -> None:
     opened, so only what surrounds them is compared here.
     """
     old, new = json.loads(stored), json.loads(current)
-    if old.get("verb") == new.get("verb") == "process":
+    if "states" in old and "states" in new:
         old.pop("states", None)
         new.pop("states", None)
     for part in sorted(old.keys() | new.keys()):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.connectors.base import EventTime, Sink, Source
     from penstock.expressions import Expr
     from penstock.process_functions import KeyedProcess, OutputTag, Process
+    from penstock.triggers import Trigger
 
 
 # -- windows ------------------------------------------------------------------------------------------------------------
@@ -64,7 +65,14 @@ class SessionWindow:
     gap: Expr | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class GlobalWindow:
+    """One window per key, without end."""
+
+
 Window = TumblingWindow | SlidingWindow | CumulativeWindow | SessionWindow
+RowWindow = Window | GlobalWindow
+"""Windows whose rows are kept."""
 
 RETRACTED: Final = "retracted"
 """Boolean column of sessions with lateness: the result that was sent for this key and window no longer stands."""
@@ -175,6 +183,22 @@ class ProcessRows:
 
 
 @dataclass(frozen=True, eq=False)
+class WindowRows(ProcessRows):
+    """A function over the rows of a key and window, or aggregates, when the trigger fires."""
+
+    window: RowWindow
+    trigger: Trigger
+    allowed_lateness_us: int = 0
+    late: OutputTag[Any] | None = None
+    aggregates: tuple[tuple[str, Expr], ...] = ()
+    """Empty if `process` calls a function."""
+    window_fields: tuple[Field, ...] = ()
+    """What a result of aggregates says of its window, behind the keys."""
+    count: tuple[int, int] | None = None
+    """Of count windows: how many rows, and after how many each."""
+
+
+@dataclass(frozen=True, eq=False)
 class AssignEventTime:
     """Gives rows another event time, and watermarks of its own: Flink's assignTimestampsAndWatermarks."""
 
@@ -247,6 +271,8 @@ class Node:
                 return "agg"
             case RunningReduce():
                 return "reduce"
+            case WindowRows():
+                return "window"
             case ProcessRows():
                 return "process"
             case AssignEventTime():

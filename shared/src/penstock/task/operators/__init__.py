@@ -44,6 +44,10 @@ def build_operator(node: logical.Node) -> Operator:
             from penstock.task.operators.rowwise import MapBatchesOperator
 
             return MapBatchesOperator(node)
+        case logical.WindowRows():
+            from penstock.task.operators.window_rows import WindowRowsOperator
+
+            return WindowRowsOperator(node)
         case logical.ProcessRows(process=process):
             from penstock.task.operators.process import KeyedProcessOperator, ProcessOperator
 
