@@ -40,6 +40,16 @@ class TimeWindow:
         return self.end - _MICROSECOND
 
 
+class SessionTimeWindow(TimeWindow):
+    """A session: a row exactly at its end belongs to it, so that is its last moment."""
+
+    __slots__ = ()
+
+    @property
+    def max_timestamp(self) -> datetime:
+        return self.end
+
+
 class WindowFunction(Generic[In, Out]):
     """A function over all rows of a key and window. `apply` of a windowed stream takes an object of it.
 

@@ -10,21 +10,23 @@ by their arrival.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, cast
 
 from penstock.errors import PenstockError, UserCodeError
-from penstock.graph.logical import GlobalWindow, RowWindow, SessionWindow, SlidingWindow
+from penstock.graph.logical import GlobalWindow, RowWindow, SessionWindow
 from penstock.process_functions import KeyedContext, KeyedProcess, OpenContext, OutputTag
 from penstock.state.declarations import MapState
 from penstock.times import from_micros, to_micros
 from penstock.triggers import Scalar, Trigger, TriggerResult
-from penstock.window_functions import TimeWindow, WindowFunction
+from penstock.window_functions import SessionTimeWindow, TimeWindow, WindowFunction
+from penstock.window_shape import WindowShape
 
 if TYPE_CHECKING:
     from penstock.protocol.messages import OperatorMetrics
+    from penstock.window_clock import WindowClock
 
 Bounds = tuple[int, int]
 """Start and end of a window in microseconds since the epoch."""
@@ -97,8 +99,11 @@ class WindowProcess(KeyedProcess[Any, Any]):
         """
         self._window = window
         self._merging = isinstance(window, SessionWindow)
+        self._window_class = SessionTimeWindow if self._merging else TimeWindow
+        self._before_end = 0 if self._merging else 1
+        """How long before its end the last moment of a window is."""
         self._global = isinstance(window, GlobalWindow)
-        self._assigned = _assigner(window)
+        self._assigned = assigner(window)
         self._trigger = trigger
         self._lateness_us = lateness_us
         self._late = late
@@ -138,14 +143,14 @@ class WindowProcess(KeyedProcess[Any, Any]):
 
     def _cleanup_us(self, bounds: Bounds) -> int:
         """At this time the window is forgotten."""
-        return min(bounds[1] - 1 + self._lateness_us, GLOBAL[1])
+        return min(bounds[1] - self._before_end + self._lateness_us, GLOBAL[1])
 
     def _time_window(self, bounds: Bounds) -> TimeWindow:
         found = self._known.get(bounds)
         if found is None:
             if len(self._known) >= _KNOWN:
                 self._known.clear()
-            found = self._known[bounds] = TimeWindow(from_micros(bounds[0]), from_micros(bounds[1]))
+            found = self._known[bounds] = self._window_class(from_micros(bounds[0]), from_micros(bounds[1]))
         return found
 
     # -- timers ---------------------------------------------------------------------------------------------------------
@@ -206,7 +211,7 @@ class WindowProcess(KeyedProcess[Any, Any]):
     def _deliver_at(self, bounds: Bounds, rows: list[Kept], ctx: WindowContext, *, retracted: bool = False) -> None:
         time = ctx.time
         if not self._global:
-            ctx.move_to(bounds[1] - 1)
+            ctx.move_to(bounds[1] - self._before_end)
         try:
             self.deliver(bounds, rows, ctx, retracted=retracted)
         finally:
@@ -418,18 +423,35 @@ def typed(kind: type[WindowProcess], name: str, taken: type[Any], given: type[An
     return made
 
 
-def _assigner(window: RowWindow) -> Callable[[int], Iterator[Bounds]]:
+def assigner(window: RowWindow) -> Callable[[int], Iterable[Bounds]]:
+    """The windows that a moment belongs to, in order of their ends."""
     match window:
         case GlobalWindow():
-            return lambda _: iter((GLOBAL,))
+            return lambda _: (GLOBAL,)
         case SessionWindow(gap_us=gap):
-            return lambda time: iter(((time, time + gap),))
+            return lambda time: ((time, time + gap),)
         case _:
-            slide = window.slide_us if isinstance(window, SlidingWindow) else window.size_us
-            size, offset = window.size_us, window.offset_us
+            from penstock.window_clock import clock_of  # loads numpy
 
-            def assigned(time: int) -> Iterator[Bounds]:
-                newest = time - (time - offset) % slide
-                return ((start, start + size) for start in range(newest, time - size, -slide))
+            return _Assigned(WindowShape.of(window), clock_of(window.timezone))
 
-            return assigned
+
+class _Assigned:
+    """Windows by a clock. Rows of a pane belong to the same ones, which are remembered."""
+
+    def __init__(self, shape: WindowShape, clock: WindowClock) -> None:
+        self._shape = shape
+        self._clock = clock
+        self._known: dict[int, tuple[Bounds, ...]] = {}
+
+    def __call__(self, time: int) -> tuple[Bounds, ...]:
+        pane = self._shape.pane_of(self._clock.shown_at(time))
+        found = self._known.get(pane)
+        if found is None:
+            if len(self._known) >= _KNOWN:
+                self._known.clear()
+            found = self._known[pane] = tuple(dict.fromkeys(self._bounds(end) for end in self._shape.ends_of(pane)))
+        return found
+
+    def _bounds(self, end: int) -> Bounds:
+        return self._clock.moment(self._shape.start_of(end)), self._clock.moment(end)

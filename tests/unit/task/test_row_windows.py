@@ -14,9 +14,9 @@ from window_cases import SCHEMA, Batch, frame_of, group_of, histories, late_rows
 
 from penstock import Pipeline, TimeWindow, WindowFunction, at_watermark, col, every, every_rows, global_, purging
 from penstock.api.stream import KeyedStream
-from penstock.api.windows import session, sliding, tumbling
+from penstock.api.windows import cumulative, session, sliding, tumbling
 from penstock.errors import PipelineError, UserCodeError
-from penstock.graph.logical import Node, RowWindow, SessionWindow, SlidingWindow, TumblingWindow
+from penstock.graph.logical import CumulativeWindow, Node, RowWindow, SessionWindow, SlidingWindow, TumblingWindow
 from penstock.process_functions import OutputTag
 from penstock.testing.harness import OperatorHarness, input_node
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK, to_micros
@@ -80,7 +80,7 @@ class Model:
 
     def row(self, key: Any, time: int, value: int) -> None:
         mark = self.marks.get(group_of(key), MIN_WATERMARK)
-        bounds = [each for each in self.assigned(key, time) if each[1] - 1 + self.lateness > mark]
+        bounds = [each for each in self.assigned(key, time) if self.last(each[1]) + self.lateness > mark]
         if not bounds:
             self.late.append((key, time, value))
         self.number += 1
@@ -90,12 +90,19 @@ class Model:
             if self.fires(window, time, mark):
                 self.fire(window)
 
+    def last(self, end: int) -> int:
+        """The last moment of a window."""
+        return end if isinstance(self.window, SessionWindow) else end - 1
+
     def assigned(self, key: Any, time: int) -> list[tuple[int, int]]:
         match self.window:
             case SessionWindow(gap_us=gap):
                 touched = [w for w in self.open if w.key == key and w.start <= time + gap and w.end >= time]
                 ends = [(time, time + gap), *((w.start, w.end) for w in touched)]
                 return [(min(start for start, _ in ends), max(end for _, end in ends))]
+            case CumulativeWindow(size_us=size, step_us=step, offset_us=offset):
+                start = time - (time - offset) % size
+                return [(start, end) for end in range(start + step, start + size + 1, step) if end > time]
             case TumblingWindow(size_us=size, offset_us=offset):
                 start = time - (time - offset) % size
                 return [(start, start + size)]
@@ -130,9 +137,9 @@ class Model:
         if isinstance(self.trigger, EveryRows):
             window.count = (window.count + 1) % self.trigger._rows
             return window.count == 0
-        if window.end - 1 <= mark:
+        if self.last(window.end) <= mark:
             return True
-        window.timers.add(window.end - 1)
+        window.timers.add(self.last(window.end))
         if isinstance(self.trigger, EveryEventTime) and window.fire_at is None:
             window.fire_at = time - time % self.trigger._every_us + self.trigger._every_us
             window.timers.add(window.fire_at)
@@ -161,14 +168,14 @@ class Model:
                 (at, window)
                 for window in self.open
                 if group_of(window.key) == group
-                for at in {*window.timers, window.end - 1 + self.lateness}
+                for at in {*window.timers, self.last(window.end) + self.lateness}
                 if at <= watermark
             ]
             if not due:
                 return
             at, window = min(due, key=lambda timer: timer[0])
             window.timers.discard(at)
-            if at == window.end - 1 and not isinstance(self.trigger, EveryRows):
+            if at == self.last(window.end) and not isinstance(self.trigger, EveryRows):
                 self.fire(window)
             elif at == window.fire_at:
                 assert isinstance(self.trigger, EveryEventTime)
@@ -177,7 +184,7 @@ class Model:
                     window.fire_at = at + self.trigger._every_us
                     window.timers.add(window.fire_at)
                 self.fire(window)
-            if at == window.end - 1 + self.lateness:
+            if at == self.last(window.end) + self.lateness:
                 self.open.remove(window)
 
 
@@ -187,6 +194,7 @@ WINDOWS = [
     sliding("20us", "5us"),
     sliding("9us", "4us"),
     session("10us"),
+    cumulative("20us", every="5us", offset="3us"),
 ]
 TRIGGERS = [at_watermark(), every_rows(3), every("4us")]
 TRIGGERS += [purging(trigger) for trigger in TRIGGERS]

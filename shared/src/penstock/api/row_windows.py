@@ -15,8 +15,6 @@ from penstock.graph.logical import (
     Node,
     RowWindow,
     SessionWindow,
-    SlidingWindow,
-    TumblingWindow,
     WindowRows,
 )
 from penstock.process_functions import type_arguments
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from penstock.process_functions import OutputTag
 
 Applied = WindowFunction[Any, Any] | Callable[[Any, TimeWindow, list[Any]], Iterable[Any]]
-_SUPPORTED = (TumblingWindow, SlidingWindow, SessionWindow, GlobalWindow)
 
 
 @dataclass(frozen=True)
@@ -123,10 +120,10 @@ def _node(
 
 
 def _check(keyed: StreamBase, said: RowWindows, verb: str) -> None:
-    if not isinstance(said.window, _SUPPORTED):
+    if isinstance(said.window, SessionWindow) and said.window.gap is not None:
         raise PipelineError(
-            f"{verb}: the rows of such windows cannot be kept; use tumbling, sliding, session or global_ windows, or "
-            "aggregate these with .agg(...) without a trigger"
+            f"{verb}: sessions whose gap each row says are only aggregated, with .agg(...) and without a trigger; give "
+            "session() one gap for all, or say where sessions end in a KeyedProcess"
         )
     if said.trigger.timers == "event" and not keyed._node.event_time:
         raise PipelineError(

@@ -28,7 +28,6 @@ from penstock.graph.logical import (
     Read,
     RunningAggregate,
     RunningReduce,
-    SessionWindow,
     Side,
     Union,
     WindowAggregate,
@@ -209,22 +208,12 @@ class _Builder:
             and producer.chainable
             # Its watermarks are not those of the vertex, which a snapshot keeps for the state of all its operators.
             and not isinstance(producer.operation, AssignEventTime)
-            and not (_keeps_state(node) and self._is_behind_sessions(producer))
             and self._parallelism_of(producer) == self._parallelism_of(node)
             and self._slot_group(producer) == self._slot_group(node)
             and (not link.keys or (self._chain_state and self._parallelism_of(node) == 1))
             and (self._chain_state or not _keeps_state(node))
         )
         return self._vertex_of[producer] if chained else node
-
-    def _is_behind_sessions(self, node: Node) -> bool:
-        """Whether time is a moment behind here: sessions stand before it in its chain."""
-        while True:
-            if isinstance(node.operation, WindowAggregate) and isinstance(node.operation.window, SessionWindow):
-                return True
-            if self._vertex_of[node] is node:
-                return False
-            node = self._links[node][0][0]
 
     def _parallelism_of(self, node: Node) -> int:
         return node.parallelism or self._parallelism
