@@ -28,6 +28,8 @@ OF_THE_USER = (
     "OpenContext",
     "Trigger",
     "TriggerContext",
+    "TriggerResult",
+    "TimeWindow",
     "WindowFunction",
 )
 """Classes that users derive from or are given: Penstock calls them."""

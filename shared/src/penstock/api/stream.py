@@ -656,6 +656,7 @@ class LateWindowedStream(WindowedStream[T]):
             return UpsertStream(self._keyed._pipeline, self._aggregate(aggregates, self._lateness_us))
 
 
+@checked
 class _RowWindowed(Verbs, Generic[T]):
     """Windows whose rows are kept."""
 
