@@ -13,7 +13,8 @@ from penstock.expressions import constructors, namespaces
 
 CONNECTORS = ("collecting", "console", "files", "generate", "iterables", "kafka", "nexmark", "sockets")
 WITH_VERBS = (
-    "Pipeline", "Expr", "Stream", "SourceStream", "KeyedStream", "WindowedStream", "LateWindowedStream", "UpsertStream",
+    "Pipeline", "Expr", "Stream", "SourceStream", "KeyedStream", "OverStream", "WindowedStream", "LateWindowedStream",
+    "UpsertStream",
     "StringNamespace", "DateTimeNamespace", "ListNamespace", "StructNamespace", "When", "Then",
 )  # fmt: skip
 """Classes whose methods users call."""
