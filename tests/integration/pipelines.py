@@ -35,7 +35,10 @@ from penstock import (
     col,
     count,
     cumulative,
+    lag,
+    lead,
     purging,
+    row_number,
     session,
     sliding,
     tumbling,
@@ -212,6 +215,18 @@ def running(out: Path, rate: float | None) -> Pipeline:
     p = Pipeline("running")
     keyed = p.read(source(rate)).key_by("key")
     keyed.agg(n=count(), total=col("value").sum(), top=col("value").max()).write(files.Sink(out))
+    return p
+
+
+def over_rows(out: Path, rate: float | None) -> Pipeline:
+    """Rows with the rows of their key before and behind them, of which no two have one time."""
+    p = Pipeline("over")
+    read = p.read(source(rate)).with_columns(us=(col("at").dt.epoch("us") - START_US) * 4096 + col("number"))
+    keyed = read.with_event_time("us", time_unit="us", max_out_of_orderness="1000d").key_by("key")
+    total = keyed.over().with_columns(n=row_number(), total=col("value").sum(), before=lag("value", 2, default=-1))
+    total.write(files.Sink(out / "all"))
+    keyed.over(rows=3).with_columns(mean=col("value").mean(), then=lead("value")).write(files.Sink(out / "rows"))
+    keyed.over(within="10h").with_columns(top=col("value").max(), n=count()).write(files.Sink(out / "within"))
     return p
 
 
@@ -410,6 +425,7 @@ CASES = (
     Case("applied", applied, several_sinks),
     Case("count-windows", count_windows, every_row),
     Case("late", late_windows, accounted_for),
+    Case("over", over_rows, several_sinks),
     Case("running", running, newest_per_key),
     Case("reduced", reduced, newest_per_key),
     Case("keyed-process", keyed_process, every_row),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.api.parameters import param
-    from penstock.api.stream import KeyedStream, Stream, UpsertStream, WindowedStream
+    from penstock.api.stream import KeyedStream, OverStream, Stream, UpsertStream, WindowedStream
     from penstock.api.windows import cumulative, global_, session, sliding, tumbling
     from penstock.connectors.base import Row
     from penstock.connectors.watermarks import PeriodicWatermarks, periodic, punctuated
@@ -27,9 +27,12 @@ if TYPE_CHECKING:
         concat_str,
         count,
         count_if,
+        lag,
+        lead,
         lit,
         max_horizontal,
         min_horizontal,
+        row_number,
         struct,
         when,
     )
@@ -61,7 +64,7 @@ _HOMES = {
     "penstock.api.parameters": ("param",),
     "penstock.pipeline": ("Pipeline",),
     "penstock.connectors.base": ("Row",),
-    "penstock.api.stream": ("KeyedStream", "Stream", "UpsertStream", "WindowedStream"),
+    "penstock.api.stream": ("KeyedStream", "OverStream", "Stream", "UpsertStream", "WindowedStream"),
     "penstock.api.windows": ("cumulative", "global_", "session", "sliding", "tumbling"),
     "penstock.connectors.watermarks": ("PeriodicWatermarks", "periodic", "punctuated"),
     "penstock.triggers": (
@@ -71,7 +74,7 @@ _HOMES = {
     "penstock.errors": ("PenstockError", "PipelineError"),
     "penstock.expressions": (
         "Accumulator", "Expr", "aggregate", "arctan2", "coalesce", "col", "concat_list", "concat_str", "count",
-        "count_if", "lit", "max_horizontal", "min_horizontal", "struct", "when",
+        "count_if", "lag", "lead", "lit", "max_horizontal", "min_horizontal", "row_number", "struct", "when",
     ),
 }  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -88,6 +91,7 @@ __all__ = [
     "OpenContext",
     "OperatorListState",
     "OutputTag",
+    "OverStream",
     "PenstockError",
     "PeriodicWatermarks",
     "Pipeline",
@@ -118,6 +122,8 @@ __all__ = [
     "every",
     "every_rows",
     "global_",
+    "lag",
+    "lead",
     "lit",
     "max_horizontal",
     "min_horizontal",
@@ -125,6 +131,7 @@ __all__ = [
     "periodic",
     "punctuated",
     "purging",
+    "row_number",
     "session",
     "sliding",
     "struct",

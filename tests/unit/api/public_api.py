@@ -13,9 +13,9 @@ from penstock.expressions import constructors, namespaces
 
 CONNECTORS = ("collecting", "console", "files", "generate", "iterables", "kafka", "nexmark", "sockets")
 WITH_VERBS = (
-    "Pipeline", "Expr", "Stream", "SourceStream", "KeyedStream", "WindowedStream", "LateWindowedStream", "UpsertStream",
-    "TriggeredStream", "PurgingStream", "CountWindowedStream", "StringNamespace", "DateTimeNamespace", "ListNamespace",
-    "StructNamespace", "When", "Then",
+    "Pipeline", "Expr", "Stream", "SourceStream", "KeyedStream", "OverStream", "WindowedStream", "LateWindowedStream",
+    "UpsertStream", "TriggeredStream", "PurgingStream", "CountWindowedStream", "StringNamespace", "DateTimeNamespace",
+    "ListNamespace", "StructNamespace", "When", "Then",
 )  # fmt: skip
 """Classes whose methods users call."""
 OF_THE_USER = (

@@ -86,6 +86,7 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "KeyedStream": lambda: read().key_by("auction"),
     "WindowedStream": lambda: read().key_by("auction").window(tumbling("1s")),
     "LateWindowedStream": lambda: read().key_by("auction").window(tumbling("1s")).allowed_lateness("1s"),
+    "OverStream": lambda: read().key_by("auction").over(),
     "UpsertStream": lambda: read().key_by("auction").agg(n=penstock.count()),
     "StringNamespace": lambda: col("a").str,
     "DateTimeNamespace": lambda: col("a").dt,

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, overload
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast, overload
 
+from penstock.api.over import over_schema, top_schema
 from penstock.api.row_windows import Applied, RowWindows, aggregate_node, apply_node, count_windows
+from penstock.api.updates import update_keys
 from penstock.api.verbs import ColumnVerbs, StreamBase, Verbs, process_node, returned_class
 from penstock.arguments import checked
 from penstock.connectors.base import EventTime, Row, WatermarkStrategy
@@ -18,24 +21,28 @@ from penstock.connectors.declaring import watermark_strategy, zone
 from penstock.connectors.event_times import TimeUnit, event_time_form
 from penstock.connectors.watermarks import for_rows
 from penstock.errors import PipelineError
-from penstock.expressions import Expr, Operand, col, contains_aggregate, output_field
+from penstock.expressions import Expr, Operand, col, contains_aggregate, output_field, output_name
 from penstock.expressions.nodes import Column
 from penstock.graph.logical import (
     As,
     AssignEventTime,
     DeadLetters,
+    Deduplicate,
     Explode,
     Filter,
     GlobalWindow,
     KeyBy,
+    LastRows,
     MapBatches,
     MapRows,
     Node,
+    Over,
     Read,
     RowWindow,
     RunningAggregate,
     RunningReduce,
     SessionWindow,
+    Top,
     Union,
     WindowAggregate,
 )
@@ -74,6 +81,8 @@ class Stream(ColumnVerbs, Generic[T]):
     def _instead(self, name: str) -> str:
         if hasattr(KeyedStream, name):
             return "the stream has no key; write .key_by(...) before it"
+        if hasattr(OverStream, name):
+            return "the stream has no key; write .key_by(...).over() before it"
         if hasattr(WindowedStream, name):
             return "the stream has no windows; write .key_by(...).window(...) before it"
         return super()._instead(name)
@@ -302,6 +311,19 @@ class Stream(ColumnVerbs, Generic[T]):
         node = self._derive(KeyBy(), self._node.schema, self._node.row_type, keys=tuple(names))
         return KeyedStream(self._pipeline, node)
 
+    def distinct(self, *columns: str, ttl: Duration | None = None) -> Stream[T]:
+        """Only the rows whose values of these columns were not there before; of all columns, if none is named.
+
+        Args:
+            columns: what makes rows the same.
+            ttl: how long values are remembered, as in `KeyedStream.deduplicate`; without it for ever.
+
+        Example:
+            >>> bids.distinct("auction").select("auction", "price").collect().rows()
+            [(1, 50.0), (2, 250.0)]
+        """
+        return self.key_by(*(columns or self._node.schema.names)).deduplicate(ttl=ttl)
+
     def with_event_time(
         self,
         event_time: str | Expr,
@@ -422,7 +444,7 @@ class KeyedStream(StreamBase, Generic[T]):
 
     def _instead(self, name: str) -> str:
         if hasattr(Stream, name):
-            return "do it before key_by; after key_by there are window, agg, reduce, process"
+            return "do it before key_by; after key_by there are window, over, top, deduplicate, agg, reduce, process"
         return super()._instead(name)
 
     def window(self, window: RowWindow) -> WindowedStream[T]:
@@ -467,6 +489,94 @@ class KeyedStream(StreamBase, Generic[T]):
             raise PipelineError(f"count_window: size and every must be 1 or more, got {size} and {every}")
         return CountWindowedStream(self, count_windows(size, every or size))
 
+    def over(self, within: Duration | None = None, rows: int | None = None) -> OverStream[T]:
+        """Every row beside the rows of its key before it, by event time: SQL's OVER.
+
+        A row is sent, in order of event time, when the watermark passes its event time; one that comes later than that
+        is late. An aggregate is of the rows of its frame, which ends at the row itself:
+
+        * all rows so far, if nothing is given, or with `within` those that are at most so much older. Rows of equal
+          event time have the same frame, and so the same result (Flink's RANGE);
+        * with `rows` so many rows, this one included; of equal event time in order of arrival (Flink's ROWS).
+
+        What is kept per key is what frames still need: a total, the last rows, or the rows within.
+
+        Raises:
+            PipelineError: the stream has no event time, or both are given.
+
+        Example:
+            >>> minute = bids.key_by("auction").over(within="1m").with_columns(total=col("price").sum())
+            >>> minute.select("auction", "total").collect().rows()
+            [(1, 50.0), (2, 250.0), (1, 170.0), (2, 330.0)]
+            >>> before = bids.key_by("auction").over(rows=2).with_columns(mean=col("price").mean())
+            >>> before.select("auction", "mean").collect().rows()
+            [(1, 50.0), (2, 250.0), (1, 85.0), (2, 165.0)]
+        """
+        if not self._node.event_time:
+            raise PipelineError(
+                "over: the stream has no event time, by which its rows are ordered; say event_time='column' at the "
+                "source, or with_event_time(...)"
+            )
+        if within is not None and rows is not None:
+            raise PipelineError("over: give within= or rows=, not both")
+        if rows is not None and rows < 1:
+            raise PipelineError(f"over: rows must be 1 or more, this one included; got {rows}")
+        within_us = None if within is None else duration_us(within, "over: within")
+        return OverStream(self, Over((), within_us, rows))
+
+    @overload
+    def deduplicate(self, keep: Literal["first"] = "first", *, ttl: Duration | None = None) -> Stream[T]: ...
+    @overload
+    def deduplicate(self, keep: Literal["last"], *, ttl: Duration | None = None) -> UpsertStream: ...
+    def deduplicate(
+        self, keep: Literal["first", "last"] = "first", *, ttl: Duration | None = None
+    ) -> Stream[T] | UpsertStream:
+        """One row per key.
+
+        Args:
+            keep: `"first"`: the row of a key that arrives first, at once. `"last"`: updates; every batch sends the newest
+                row of each key, by event time if there is one (of equal times by arrival), if none newer was sent.
+            ttl: how long a key is remembered after its row was sent, in processing time, as Flink's state that lives
+                from when it was written; after that its next row is new. Without it keys are remembered for ever.
+
+        Example:
+            >>> bids.key_by("auction").deduplicate().select("auction", "price").collect().rows()
+            [(1, 50.0), (2, 250.0)]
+            >>> newest = bids.key_by("auction").deduplicate("last", ttl="1d").select("auction", "price")
+            >>> sorted(newest.collect().rows())
+            [(1, 120.0), (2, 80.0)]
+        """
+        ttl_us = None if ttl is None else duration_us(ttl, "deduplicate: ttl", positive=True)
+        node, operation = self._node, Deduplicate(keep, ttl_us)
+        if keep == "first":
+            return Stream(self._pipeline, self._derive(operation, node.schema, node.row_type))
+        derived = self._derive(operation, node.schema, node.row_type, keys=node.keys, updates=True)
+        return UpsertStream(self._pipeline, derived)
+
+    def top(self, n: int, *, by: Expr | str, descending: bool = True) -> UpsertStream:
+        """The best `n` rows of every key so far, as updates: the keys, the rank from 1, then the other columns.
+
+        A row replaces the earlier one of its keys and rank; a batch sends the ranks that it changed. Of equal rows the
+        one that arrived first is the better one; null and NaN are behind everything.
+
+        Args:
+            n: how many rows per key.
+            by: the column or expression that orders them.
+            descending: whether the greatest is the best.
+
+        Raises:
+            PipelineError: such values have no order, or there is a column "rank".
+
+        Example:
+            >>> best = bids.key_by("auction").top(1, by="price").select("auction", "rank", "price")
+            >>> sorted(best.collect().rows())
+            [(1, 1, 120.0), (2, 1, 250.0)]
+        """
+        order = col(by) if isinstance(by, str) else by
+        schema = top_schema(n, order, self._node.schema, self._node.keys)
+        derived = self._derive(Top(n, order, descending), schema, keys=self._node.keys, updates=True)
+        return UpsertStream(self._pipeline, derived)
+
     def agg(self, **aggregates: Expr) -> UpsertStream:
         """The running result per key: every batch emits the new result of each key it touched.
 
@@ -510,6 +620,57 @@ class KeyedStream(StreamBase, Generic[T]):
             [(1, 120.0)]
         """
         return Stream(self._pipeline, process_node(self, process))
+
+
+@checked
+class OverStream(Verbs, Generic[T]):
+    """A keyed stream whose rows are to be seen beside the rows before them."""
+
+    _what = "a stream over rows"
+
+    def _instead(self, name: str) -> str:
+        if hasattr(Stream, name):
+            return "do it before key_by, or behind with_columns(...)"
+        return super()._instead(name)
+
+    def __init__(self, keyed: KeyedStream[T], frame: Over) -> None:
+        self._keyed = keyed
+        self._frame = frame
+
+    def late_to(self, tag: OutputTag[Any]) -> Self:
+        """The same, but rows that come too late go to the side output `tag` instead of being counted and dropped.
+
+        Example:
+            >>> LATE = OutputTag("late")
+            >>> totals = bids.key_by("auction").over().late_to(LATE).with_columns(total=col("price").sum())
+            >>> totals.side(LATE).collect().height
+            0
+        """
+        other = copy.copy(self)
+        other._frame = replace(self._frame, late=tag)
+        return other
+
+    def with_columns(self, *exprs: Expr, **named: Expr) -> Stream[Row]:
+        """Every row with all its columns and these, which are computed from the rows of its frame.
+
+        Aggregates are of the frame, columns of the row itself, and both can be combined. `row_number()`, `lag(...)` and
+        `lead(...)` look at all rows of the key by event time, whatever the frame is.
+
+        Raises:
+            PipelineError: an expression does not fit the columns, or there is none.
+
+        Example:
+            >>> over = bids.key_by("auction").over()
+            >>> shares = over.with_columns(n=row_number(), share=col("price") / col("price").sum())
+            >>> shares.select("auction", "n", col("share").round(2)).collect().rows()
+            [(1, 1, 1.0), (2, 1, 1.0), (1, 2, 0.71), (2, 2, 0.24)]
+        """
+        keyed = self._keyed
+        columns = tuple([(output_name(expr, "over"), expr) for expr in exprs] + list(named.items()))
+        node = keyed._derive(replace(self._frame, columns=columns), over_schema(columns, keyed._node.schema))
+        if self._frame.late is not None:
+            node.sides = {self._frame.late.name: keyed._node.schema}
+        return Stream(keyed._pipeline, node)
 
 
 @checked
@@ -749,7 +910,8 @@ class UpsertStream(ColumnVerbs):
         if hasattr(Stream, name) or hasattr(KeyedStream, name):
             return (
                 f"this is a stream of updates (a row replaces an earlier one of its key), so {name} would count or keep "
-                "outdated rows; write it, or aggregate with a window without allowed_lateness"
+                "outdated rows; write it, take .final() of it if the input has an end, or aggregate with windows without "
+                "allowed_lateness"
             )
         return super()._instead(name)
 
@@ -792,6 +954,24 @@ class UpsertStream(ColumnVerbs):
             ('auction', 'bids', 'euros')
         """
         return UpsertStream(self._pipeline, self._rename_node(names))
+
+    def final(self) -> Stream[Row]:
+        """Only the last row of every key, sent at the end of the input: a stream of rows, to be aggregated or joined.
+
+        The key is that of the updates: with windows the window too, behind `top` the rank. Sessions that were retracted
+        are left out. Watermarks wait for the end as well, so that no row is late behind.
+
+        Raises:
+            PipelineError: a source has no end, or a column of the key is not there any more.
+
+        Example:
+            >>> totals = bids.key_by("auction").agg(revenue=col("price").sum()).final()
+            >>> sorted(totals.collect().rows())
+            [(1, 170.0), (2, 330.0)]
+        """
+        keys, retracted = update_keys(self._node)
+        by_key = KeyedStream[Any](self._pipeline, self._derive(KeyBy(), self._node.schema, keys=keys, updates=True))
+        return Stream(self._pipeline, by_key._derive(LastRows(retracted), self._node.schema))
 
     def side(self, tag: OutputTag[U]) -> Stream[U]:
         """A side output of the operator that made this stream, such as its late rows.

@@ -9,12 +9,15 @@ from penstock.errors import IncompatibleStateError
 from penstock.graph.logical import (
     AssignEventTime,
     CumulativeWindow,
+    Deduplicate,
     Explode,
     Filter,
     GlobalWindow,
+    LastRows,
     MapBatches,
     MapRows,
     Node,
+    Over,
     ProcessRows,
     Project,
     Read,
@@ -23,6 +26,7 @@ from penstock.graph.logical import (
     RunningReduce,
     SessionWindow,
     SlidingWindow,
+    Top,
     TumblingWindow,
     WindowAggregate,
     WindowRows,
@@ -67,6 +71,19 @@ def describe_node(node: Node) -> dict[str, Any]:
             return settings
         case RunningAggregate(aggregates=aggregates):
             return {"keys": list(node.keys), "aggregates": {name: str(expr) for name, expr in aggregates}}
+        case Over():
+            settings = {"keys": list(node.keys or node.inputs[0].keys), "frame": describe_frame(operation)}
+            settings["columns"] = {name: str(expr) for name, expr in operation.columns}
+            if operation.late is not None:
+                settings["late_to"] = operation.late.name
+            return settings
+        case Deduplicate(keep=keep, ttl_us=ttl_us):
+            settings = {"keys": list(node.inputs[0].keys), "keep": keep}
+            return settings if ttl_us is None else {**settings, "ttl": format_duration(ttl_us)}
+        case Top(n=n, by=by, descending=descending):
+            return {"keys": list(node.inputs[0].keys), "n": n, "by": str(by), "descending": descending}
+        case LastRows():
+            return {"keys": list(node.inputs[0].keys)}
         case RunningReduce(function=function):
             return {"keys": list(node.keys), "function": function_name(function)}
         case WindowRows():
@@ -131,6 +148,13 @@ def _placed(window: TumblingWindow | SlidingWindow | CumulativeWindow) -> str:
     return f"{offset}, timezone={window.timezone!r}" if window.timezone else offset
 
 
+def describe_frame(over: Over) -> str:
+    """Which rows an aggregate over rows sees."""
+    if over.rows is not None:
+        return f"rows={over.rows}"
+    return "all" if over.within_us is None else f"within={format_duration(over.within_us)!r}"
+
+
 def state_signature(node: Node) -> str:
     """JSON text that tells whether a snapshot of the operator can be read by another version of it; empty: no state."""
     operation = node.operation
@@ -149,6 +173,19 @@ def state_signature(node: Node) -> str:
         case RunningAggregate(aggregates=aggregates):
             described = {name: str(expr) for name, expr in aggregates}
             return _text({"verb": "agg", "keys": _keys(node), "aggregates": described})
+        case Over(columns=columns):
+            described = {name: str(expr) for name, expr in columns}
+            row = schema_to_json(node.inputs[0].schema)
+            frame = describe_frame(operation)
+            return _text({"verb": "over", "keys": _keys(node), "frame": frame, "columns": described, "row": row})
+        case Deduplicate(keep=keep):
+            return _text({"verb": "deduplicate", "keys": _keys(node), "keep": keep})
+        case Top(by=by, descending=descending):
+            row = schema_to_json(node.inputs[0].schema)
+            described = {"n": operation.n, "by": str(by), "descending": descending, "row": row}
+            return _text({"verb": "top", "keys": _keys(node), **described})
+        case LastRows():
+            return _text({"verb": "final", "keys": _keys(node), "row": schema_to_json(node.schema)})
         case RunningReduce():
             return _text({"verb": "reduce", "keys": _keys(node), "row": schema_to_json(node.schema)})
         case WindowRows(process=process):

@@ -20,15 +20,19 @@ from penstock.graph.logical import (
     As,
     AssignEventTime,
     DeadLetters,
+    Deduplicate,
     KeyBy,
+    LastRows,
     LogicalPlan,
     Node,
+    Over,
     ProcessRows,
     Project,
     Read,
     RunningAggregate,
     RunningReduce,
     Side,
+    Top,
     Union,
     WindowAggregate,
     Write,
@@ -207,7 +211,7 @@ class _Builder:
             node.chainable
             and producer.chainable
             # Its watermarks are not those of the vertex, which a snapshot keeps for the state of all its operators.
-            and not isinstance(producer.operation, AssignEventTime)
+            and not isinstance(producer.operation, AssignEventTime | LastRows)
             and self._parallelism_of(producer) == self._parallelism_of(node)
             and self._slot_group(producer) == self._slot_group(node)
             and (not link.keys or (self._chain_state and self._parallelism_of(node) == 1))
@@ -343,7 +347,7 @@ def _is_structure(node: Node) -> bool:
 def _keeps_state(node: Node) -> bool:
     """Whether what becomes of a row depends on other rows. A `Process` that declares no state is taken to have none."""
     match node.operation:
-        case WindowAggregate() | RunningAggregate() | RunningReduce():
+        case WindowAggregate() | RunningAggregate() | RunningReduce() | Over() | Deduplicate() | Top() | LastRows():
             return True
         case ProcessRows(process=process):
             from penstock.process_functions import describe_states
