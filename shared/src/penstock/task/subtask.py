@@ -17,7 +17,7 @@ import polars as pl
 from msgspec import UNSET
 
 from penstock.batches import WATERMARK, with_watermarks
-from penstock.graph.jobgraph import DEAD_LETTERS_TAG
+from penstock.graph.jobgraph import DEAD_LETTERS_TAG, JobVertex
 from penstock.protocol.channels import AdvanceWatermark, BecomeIdle, Deliver
 from penstock.protocol.messages import Acknowledged, Declined, OperatorMetrics, TaskProgress
 from penstock.protocol.outputs import OutputId, OutputLedger
@@ -40,6 +40,7 @@ from penstock.protocol.subtask import (
     Upload,
 )
 from penstock.task.chain import Chain
+from penstock.task.combining import Combiner
 from penstock.task.environment import TaskEnvironment
 from penstock.task.exchange import Coalescer, ExchangeWriter, decode_payload, frame_schema
 from penstock.task.exchange_io import CreditReport, FrameSender
@@ -65,14 +66,22 @@ class SubtaskRunner(CheckpointedLoop):
         super().__init__(environment, self._ledger)
         self._sender = FrameSender(deploy, self._log, self.inbox.put)
         graph = environment.graph
+        vertices = [graph.vertex(outputs[0].exchange) for _, outputs in consumers]
         self._writers = [
             ExchangeWriter(
-                outputs, edge, graph.vertex(outputs[0].exchange).max_parallelism, self._ledger, self._sender.enqueue
+                outputs,
+                edge,
+                vertex.max_parallelism,
+                self._ledger,
+                self._sender.enqueue,
+                self._combiner(vertex) if edge.combined else None,
             )
-            for edge, outputs in consumers
+            for (edge, outputs), vertex in zip(consumers, vertices, strict=True)
         ]
         self._edges = [edge for edge, _ in consumers]
         self._schemas = [frame_schema(edge) for edge in self._vertex.inputs]
+        takes_combined = any(edge.combined for edge in self._vertex.inputs)
+        self._combined_schema = self._combiner(self._vertex).arrow_schema if takes_combined else None
         self._chain: Chain | None = None
         self._checkpoints: SubtaskCheckpoints | None = None
         self._coalescer: Coalescer | None = None
@@ -82,6 +91,10 @@ class SubtaskRunner(CheckpointedLoop):
         self._exhausted = False
         self._watermark = MIN_WATERMARK
         self._unflushed_since_ms: int | None = None
+
+    def _combiner(self, vertex: JobVertex) -> Combiner:
+        """Of the aggregate that a vertex begins with."""
+        return Combiner(self._environment.plan.node(vertex.operators[0].node))
 
     # -- life -----------------------------------------------------------------------------------------------------------
 
@@ -311,7 +324,9 @@ class SubtaskRunner(CheckpointedLoop):
     def _rows_of(self, command: Deliver) -> pl.DataFrame:
         """The rows of a frame; what they say of event time holds for all channels together."""
         timed = command.bounds is not None
-        frame = decode_payload(command.ref, self._schemas[command.channel.input], timed=timed)
+        schema = self._combined_schema if command.combined else self._schemas[command.channel.input]
+        assert schema is not None
+        frame = decode_payload(command.ref, schema, timed=timed)
         return with_watermarks(frame, frame[WATERMARK], *command.bounds, every_row=True) if command.bounds else frame
 
     async def _upload(self, command: Upload) -> None:
