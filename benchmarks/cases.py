@@ -333,7 +333,7 @@ CASES = (
     _window_case("window-json-exchange", "json", 1_000_000, 2, 10_000_000, 800_000),
     _window_case("window-arrow-few-keys", "arrow", 10_000, 1, 20_000_000, 3_000_000),
     _window_case("window-arrow-few-keys-exchange", "arrow", 10_000, 2, 20_000_000, 3_000_000),
-    _window_case("window-arrow-skewed-exchange", "arrow", 1_000_000, 2, 20_000_000, None, skewed=True),
+    _window_case("window-arrow-skewed-exchange", "arrow", 10_000, 2, 20_000_000, None, skewed=True),
     Case(
         name="map",
         title="map in Python, two fields out",

@@ -138,8 +138,8 @@ def test_rows_that_are_hardly_fewer_combined_cross_as_they_are():
     assert not any(frame.combined for _, frame, _ in sent.frames)
     assert sum(frame.rows for _, frame, _ in sent.frames) == 1_000
     same = frame_of([1] * 1_000)
-    tried = [combiner.combine(same) is not None for _ in range(40)]
-    assert tried == [False] * 31 + [True] * 9
+    tried = [combiner.combine(same) is not None for _ in range(70)]
+    assert tried == [False] * 63 + [True] * 7
 
 
 def test_combined_rows_follow_plain_ones_in_order():
