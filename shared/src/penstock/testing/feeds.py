@@ -138,6 +138,11 @@ class _Taken(Iterator[Any]):
         return self.rows.popleft()
 
 
+def _moment(seconds: float) -> float:
+    """To the microsecond, as the loop tells time: what is the least bit later would never be reached."""
+    return round(seconds, 6)
+
+
 class _FeedReader:
     """Position: the number of items taken, pauses included."""
 
@@ -177,7 +182,7 @@ class _FeedReader:
     def _pause_is_over(self, pause: Elapse) -> bool:
         now_s = asyncio.get_running_loop().time()
         if self._paused_until_s is None:
-            self._paused_until_s = now_s + pause.duration_us / 1_000_000
+            self._paused_until_s = _moment(now_s + pause.duration_us / 1_000_000)
         if now_s < self._paused_until_s:
             return False
         self._at += 1
@@ -236,7 +241,7 @@ class _FeedReader:
         timer = self._context.next_timer_us()
         if timer is not None:
             stops.append(now_s + (timer - self._context.clock_us()) / 1_000_000)
-        return [stop for stop in stops if stop > now_s] or [math.inf]
+        return [stop for stop in map(_moment, stops) if stop > now_s] or [math.inf]
 
     def position(self) -> Position:
         """See `SplitReader.position`."""
