@@ -8,6 +8,7 @@ from typing import Any
 from penstock.errors import IncompatibleStateError
 from penstock.graph.logical import (
     AssignEventTime,
+    AssignProcessingTime,
     CumulativeWindow,
     Explode,
     Filter,
@@ -44,6 +45,8 @@ def describe_node(node: Node) -> dict[str, Any]:
             return described
         case AssignEventTime(event_time=event_time):
             return {"event_time": event_time.form.describe(), "watermarks": event_time.watermarks.describe()}
+        case AssignProcessingTime(every_us=every_us):
+            return {"event_time": "processing time", "watermarks": f"every {format_duration(every_us)}"}
         case Project(columns=columns):
             return {"columns": {name: str(expr) for name, expr in columns}}
         case Filter(predicate=predicate):
@@ -126,6 +129,8 @@ def state_signature(node: Node) -> str:
             from penstock.process_functions import describe_states
 
             return _text({"verb": "process", "keys": _keys(node), "states": describe_states(process)})
+        case AssignProcessingTime():
+            return _text({"verb": "with_processing_time"})
         case Write(sink=sink):
             return _text({"verb": "write", "sink": sink.kind})
         case _:

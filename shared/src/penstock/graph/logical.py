@@ -182,6 +182,14 @@ class AssignEventTime:
 
 
 @dataclass(frozen=True, eq=False)
+class AssignProcessingTime:
+    """Makes the moment at which a row passes its event time; watermarks follow the clock."""
+
+    every_us: int
+    """How often time comes on when no row does."""
+
+
+@dataclass(frozen=True, eq=False)
 class Side:
     """The side output `tag` of its input: late rows, or what a process emitted to it."""
 
@@ -202,8 +210,12 @@ class Write:
 
 Operation = (
     Read | Project | Filter | Explode | MapRows | MapBatches | As | Union | KeyBy | WindowAggregate
-    | RunningAggregate | RunningReduce | ProcessRows | AssignEventTime | Side | DeadLetters | Write
+    | RunningAggregate | RunningReduce | ProcessRows | AssignEventTime | AssignProcessingTime | Side | DeadLetters | Write
 )  # fmt: skip
+
+
+_OWN_TIMES: Final = (WindowAggregate, RunningAggregate, RunningReduce, AssignEventTime, AssignProcessingTime)
+"""What hands on rows with times of their own."""
 
 
 # -- nodes --------------------------------------------------------------------------------------------------------------
@@ -251,6 +263,8 @@ class Node:
                 return "process"
             case AssignEventTime():
                 return "with_event_time"
+            case AssignProcessingTime():
+                return "with_processing_time"
             case MapBatches():
                 return "map_batches"
             case KeyBy():
@@ -290,7 +304,7 @@ class LogicalPlan:
         carrying: set[str] = set()
         for consumer in reversed(self.nodes):
             looks = isinstance(consumer.operation, ProcessRows)
-            makes = isinstance(consumer.operation, WindowAggregate | RunningAggregate | RunningReduce | AssignEventTime)
+            makes = isinstance(consumer.operation, _OWN_TIMES)
             if looks or (consumer.id in carrying and not makes):
                 carrying.update(each.id for each in consumer.inputs if each.event_time)
         return node.id in carrying
