@@ -42,6 +42,8 @@ def describe_node(node: Node) -> dict[str, Any]:
                 described |= {"event_time": event_time.form.describe(), "watermarks": event_time.watermarks.describe()}
                 if event_time.idle_after_us is not None:
                     described["idle_after"] = format_duration(event_time.idle_after_us)
+                if event_time.alignment is not None:
+                    described["max_drift"] = format_duration(event_time.alignment.max_drift_us)
             return described
         case AssignEventTime(event_time=event_time):
             return {"event_time": event_time.form.describe(), "watermarks": event_time.watermarks.describe()}

@@ -19,7 +19,7 @@ from msgspec import UNSET
 from penstock.batches import WATERMARK, with_watermarks
 from penstock.graph.jobgraph import DEAD_LETTERS_TAG
 from penstock.protocol.channels import AdvanceWatermark, BecomeIdle, Deliver
-from penstock.protocol.messages import Acknowledged, Declined, OperatorMetrics, TaskProgress
+from penstock.protocol.messages import Acknowledged, Declined, OperatorMetrics, SubtaskId, TaskProgress
 from penstock.protocol.outputs import OutputId, OutputLedger
 from penstock.protocol.subtask import (
     BarrierSent,
@@ -39,6 +39,7 @@ from penstock.protocol.subtask import (
     SubtaskEvent,
     Upload,
 )
+from penstock.task.alignment import alignment_of
 from penstock.task.chain import Chain
 from penstock.task.environment import TaskEnvironment
 from penstock.task.exchange import Coalescer, ExchangeWriter, decode_payload, frame_schema
@@ -77,6 +78,7 @@ class SubtaskRunner(CheckpointedLoop):
         self._checkpoints: SubtaskCheckpoints | None = None
         self._coalescer: Coalescer | None = None
         self._source: SourceDriver | None = None
+        self._alignment = alignment_of(environment.plan, environment.execution, deploy.subtask)
         self._source_bytes = 0
         self._paused = False
         self._exhausted = False
@@ -93,7 +95,7 @@ class SubtaskRunner(CheckpointedLoop):
         opened = await open_operators(environment, exchanges)
         committer = environment.committer(opened.writers, opened.staged, self._changed)
         if self._vertex.is_source:
-            self._source = await open_source(environment, opened)
+            self._source = await open_source(environment, opened, self._alignment)
         ahead = ahead_of(environment, opened.restored)
         self._checkpoints = SubtaskCheckpoints(environment, opened.chain, committer, self._source, ahead)
         self._chain, self._committer = opened.chain, committer
@@ -102,7 +104,10 @@ class SubtaskRunner(CheckpointedLoop):
 
     def _works_beside(self) -> list[Work]:
         assert self._committer is not None
-        return [self._committer.run(), self._sender.run(), *super()._works_beside()]
+        works = [self._committer.run(), self._sender.run(), *super()._works_beside()]
+        if self._alignment is not None:
+            works.append(self._alignment.report(self.deploy, self._log, self._services.clock))
+        return works
 
     async def _close(self) -> None:
         if self._source is not None:
@@ -129,10 +134,13 @@ class SubtaskRunner(CheckpointedLoop):
         )
 
     def credit(self, report: CreditReport) -> None:
-        """A consumer's report, read from the credits topic."""
+        """A consumer's report, or one of a source to wait for, read from the credits topic."""
         own = self.deploy.subtask.index
         if report.attempt != self.deploy.attempt:
             return
+        if report.reached is not None and self._alignment is not None:
+            self._alignment.heard(SubtaskId(report.vertex, report.partition), report.reached)
+            self.inbox.wake()
         for index, producer, size in report.processed:
             output = OutputId(report.vertex, index, report.partition)
             if producer == own and output in self._ledger.outputs:
@@ -174,13 +182,17 @@ class SubtaskRunner(CheckpointedLoop):
         elif self.inbox.ready(frames=credit):
             await asyncio.sleep(0)
         else:
-            started = self._micros()
-            await self.inbox.wait(self._timeout_s(chain))
-            waited = self._micros() - started
+            waited = await self._wait(chain)
             if credit:
                 self.time_use.idle_us += waited
             else:
                 self.time_use.blocked_us += waited
+
+    async def _wait(self, chain: Chain) -> int:
+        """Until there is something to do; for how many microseconds."""
+        started = self._micros()
+        await self.inbox.wait(self._timeout_s(chain))
+        return self._micros() - started
 
     def _timeout_s(self, chain: Chain) -> float:
         """Until the next flush or timer, at most `longest_wait_ms`."""
@@ -215,6 +227,8 @@ class SubtaskRunner(CheckpointedLoop):
         if batch.became_idle:
             for writer in self._writers:
                 writer.idle()
+        if batch.paused:
+            self.time_use.idle_us += await self._wait(chain)
         if batch.exhausted:
             self._exhausted = True
             await self._feed(SourceExhausted())
