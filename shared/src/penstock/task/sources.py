@@ -135,6 +135,7 @@ class SourceDriver:
         """Find the splits; those with an entry of a snapshot continue at its position."""
         restored = {entry.split: entry for entry in (msgspec.json.decode(data, type=SplitEntry) for data in entries)}
         await self._discover(restored, late=bool(restored))
+        self._next_period_ms = self._period_from(self._context.monotonic_ms())
 
     async def _look_for_splits(self, now_ms: int) -> None:
         """New splits can wait while nobody answers, as long as a reader would wait for its own."""
@@ -333,9 +334,7 @@ class SourceDriver:
         now_ms = self._context.monotonic_ms()
         if now_ms < self._next_period_ms:
             return
-        event_time = self._source.event_time
-        assert event_time is not None
-        self._next_period_ms = now_ms + event_time.watermarks.every_us // 1_000
+        self._next_period_ms = self._period_from(now_ms)
         for state in self._splits.values():
             if state.generator is not None and not state.finished:
                 watermark = state.generator.on_period()
@@ -344,6 +343,10 @@ class SourceDriver:
                     state.watermark = max(state.watermark, watermark)
                 elif watermark is not None:
                     state.advance(watermark, self._reached())
+
+    def _period_from(self, now_ms: int) -> int:
+        event_time = self._source.event_time
+        return now_ms + event_time.watermarks.every_us // 1_000 if event_time is not None else now_ms
 
     async def close(self) -> None:
         """Close all readers."""

@@ -160,7 +160,9 @@ class _FeedReader:
         self._paused_until_s: float | None = None
         now_s = asyncio.get_running_loop().time()
         self._last_row_s = self._paced_from_s = now_s
-        self._next_period_s = now_s
+        time = source.event_time
+        self._period_s = time.watermarks.every_us / 1_000_000 if time is not None else 0.0
+        self._next_period_s = now_s + self._period_s
         self._paced_rows = 0
 
     async def read(self, max_rows: int) -> Fetched | None:
@@ -236,7 +238,7 @@ class _FeedReader:
             stops.append(self._last_row_s + math.ceil(time.idle_after_us / 1_000) / 1_000)
         if time is not None and isinstance(time.watermarks, Periodic):
             if now_s >= self._next_period_s:
-                self._next_period_s = now_s + time.watermarks.every_us / 1_000_000
+                self._next_period_s = now_s + self._period_s
             stops.append(self._next_period_s)
         timer = self._context.next_timer_us()
         if timer is not None:
