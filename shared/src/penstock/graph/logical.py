@@ -288,6 +288,8 @@ class LogicalPlan:
     nodes: list[Node] = field(default_factory=list[Node])
     max_parallelism: int = DEFAULT_MAX_PARALLELISM
     """The number of key groups."""
+    watermark_interval_us: int = 0
+    """How much time a subtask leaves at least between two watermarks that it sends while rows flow."""
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)

@@ -15,6 +15,7 @@ from penstock.protocol.frames import MAX_PAYLOAD_BYTES, MAX_ROWS, Frame
 from penstock.protocol.keygroups import key_group_range
 from penstock.protocol.outputs import OutputId, OutputLedger
 from penstock.state.hashing import key_groups
+from penstock.times import MAX_WATERMARK
 from penstock.types import schema_from_json
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def key_group_owners(partitions: int, max_parallelism: int) -> NDArray[np.uint16
 class ExchangeWriter:
     """One edge out of a subtask: a `Receiver` at the end of a chain.
 
-    Watermarks never overtake rows and are sent when rows are flushed; between two flushes only the newest counts.
+    Watermarks never overtake rows and are sent when rows are flushed, or at a later flush; only the newest counts then.
     """
 
     def __init__(
@@ -107,14 +108,19 @@ class ExchangeWriter:
         self._idle = False
         self._watermark = watermark
 
-    def flush(self) -> None:
-        """Cut everything buffered, then send the newest watermark."""
+    def flush(self, *, watermark: bool = True) -> bool:
+        """Cut everything buffered, then send the newest watermark, if there is one; whether one was sent.
+
+        Without `watermark` it is left to a later flush, unless it is the last one of all.
+        """
         for partition in range(len(self._outputs)):
             self._cut(partition)
-        if self._watermark is not None:
-            for output in self._outputs:
-                self._send(output, self._ledger.watermark(output, self._watermark), b"")
-            self._watermark = None
+        if self._watermark is None or not (watermark or self._watermark == MAX_WATERMARK):
+            return False
+        for output in self._outputs:
+            self._send(output, self._ledger.watermark(output, self._watermark), b"")
+        self._watermark = None
+        return True
 
     def idle(self) -> None:
         """Tell the consumers that nothing is to be waited for here."""

@@ -84,6 +84,8 @@ class SubtaskRunner(CheckpointedLoop):
         self._exhausted = False
         self._watermark = MIN_WATERMARK
         self._unflushed_since_ms: int | None = None
+        self._watermark_interval_ms = environment.plan.watermark_interval_us // 1_000
+        self._next_watermark_ms = 0
 
     # -- life -----------------------------------------------------------------------------------------------------------
 
@@ -200,6 +202,8 @@ class SubtaskRunner(CheckpointedLoop):
         if self._unflushed_since_ms is not None:
             due = self._unflushed_since_ms + self._services.settings.flush_ms
             timeout = min(timeout, (due - self._services.clock.monotonic_ms()) / 1_000)
+        elif any(writer.waiting for writer in self._writers):  # for a watermark whose time has not come
+            timeout = min(timeout, (self._next_watermark_ms - self._services.clock.monotonic_ms()) / 1_000)
         timer = chain.next_timer_us()
         if timer is not None:
             timeout = min(timeout, (timer - self._services.clock.now_us()) / 1_000_000)
@@ -244,9 +248,13 @@ class SubtaskRunner(CheckpointedLoop):
         if idle_input or now_ms - self._unflushed_since_ms >= self._services.settings.flush_ms:
             self._flush()
 
-    def _flush(self) -> None:
-        for writer in self._writers:
-            writer.flush()
+    def _flush(self, *, watermarks: bool = False) -> None:
+        """Send what waits; `watermarks`: those too for which it is not time yet."""
+        now_ms = self._services.clock.monotonic_ms()
+        due = watermarks or now_ms >= self._next_watermark_ms
+        sent = [writer.flush(watermark=due) for writer in self._writers]
+        if any(sent):
+            self._next_watermark_ms = now_ms + self._watermark_interval_ms
         self._unflushed_since_ms = None
 
     async def _coalesced(self, chain: Chain) -> None:
@@ -297,7 +305,7 @@ class SubtaskRunner(CheckpointedLoop):
                 self._reader.frozen(command.checkpoint)
                 await self._feed(Frozen(command.checkpoint))
             case FlushRows():
-                self._flush()
+                self._flush(watermarks=True)
             case SendBarrier():
                 for writer in self._writers:
                     writer.barrier(command.checkpoint, command.nonce, command.flavour)

@@ -95,6 +95,8 @@ def rewired(plan: LogicalPlan, feeds: Mapping[str, Feed], sinks: Collected | Non
         feeds: by source; a source without one stays what it is.
         sinks: gets a list per sink; None: sinks stay what they are.
         batch: rows that are read at a time.
+
+    A watermark interval is left out: time stands still while rows are worked on.
     """
     copies: dict[str, Node] = {}
     for node in plan:
