@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 
 from penstock.kafka_clients import confluent_options
 from penstock.settings import KafkaSettings
@@ -80,6 +80,9 @@ class Feed:
         self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
         options = confluent_options(settings, "chaos-feed")
         # An event that the feed gave up on would be missing for good: it waits for the broker as long as it takes.
+        # With several requests in flight librdkafka may write an event twice when the leader of a partition changes,
+        # idempotent or not (confluentinc/librdkafka#4953).
+        options |= {"max.in.flight.requests.per.connection": 1}
         options |= {"enable.idempotence": True, "delivery.timeout.ms": 600_000, "log_level": 0, "linger.ms": 5}
         self._producer = Producer(options)
 
@@ -131,3 +134,26 @@ class Feed:
             self.delivered += 1
         else:
             self.problems.append(str(error))
+
+
+def doubled_events(settings: KafkaSettings) -> list[str]:
+    """What the source topic holds twice: not the job's fault, whoever wrote it."""
+    options = confluent_options(settings, "chaos-doubled-events")
+    options |= {"group.id": "chaos-doubled-events", "enable.auto.commit": False, "enable.partition.eof": True}
+    consumer, seen, doubled, ended = Consumer(options), set[int](), list[str](), 0
+    consumer.assign([TopicPartition(TOPIC, number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
+    deadline = time.monotonic() + _FLUSH_S
+    while ended < PARTITIONS and time.monotonic() < deadline:
+        for message in consumer.consume(10_000, 1.0):
+            error = message.error()
+            if error is not None:
+                ended += error.code() == KafkaError._PARTITION_EOF
+                continue
+            number = int(json.loads(message.value() or b"")["id"])
+            if number in seen:
+                doubled.append(
+                    f"the source topic has #{number} again: {TOPIC}-{message.partition()}@{message.offset()}"
+                )
+            seen.add(number)
+    consumer.close()
+    return doubled

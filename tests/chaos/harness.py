@@ -17,7 +17,7 @@ from typing import Final
 
 from tests.chaos.cluster import SLOTS, ChaosCluster, ChaosError, until
 from tests.chaos.faults import Fault
-from tests.chaos.feed import RATE, Feed
+from tests.chaos.feed import RATE, Feed, doubled_events
 from tests.chaos.hygiene import inspect
 from tests.chaos.outputs import Outputs
 from tests.chaos.report import CycleResult, Report
@@ -225,6 +225,10 @@ class ChaosRun:
             lines += (
                 ["no fresh view of the cluster"] if view is None else [_shown(view.jobs), f"workers: {view.workers}"]
             )
+        try:
+            lines += await asyncio.to_thread(doubled_events, self.cluster.settings.kafka)
+        except Exception as unread:
+            lines.append(f"the source topic could not be read: {unread}")
         return "\n".join([*lines, self.cluster.tails()])
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,10 +29,16 @@ from penstock import (
     Pipeline,
     Process,
     ReducingState,
+    TimeWindow,
     ValueState,
+    at_watermark,
     col,
     count,
     cumulative,
+    lag,
+    lead,
+    purging,
+    row_number,
     session,
     sliding,
     tumbling,
@@ -119,6 +125,27 @@ def sliding_windows(out: Path, rate: float | None) -> Pipeline:
     return p
 
 
+def listed(key: str, window: TimeWindow, rows: list[Event]) -> Iterator[Minute]:
+    yield Minute(key, window.start, len(rows), json.dumps(sorted(row.number for row in rows)), 0)
+
+
+def applied(out: Path, rate: float | None) -> Pipeline:
+    """Functions over the rows of windows, and aggregates of them under a trigger."""
+    p = Pipeline("applied")
+    keyed = p.read(source(rate)).key_by("key")
+    keyed.window(sliding("12s", every="5s")).apply(listed).write(files.Sink(out / "first"))
+    parts = keyed.window(tumbling("10s")).trigger(purging(at_watermark())).agg(**AGGREGATES)
+    parts.write(files.Sink(out / "second"))
+    return p
+
+
+def count_windows(out: Path, rate: float | None) -> Pipeline:
+    """Which rows are in a window is a matter of arrival, how many windows there are is not."""
+    p = Pipeline("count-windows")
+    p.read(source(rate)).key_by("key").count_window(20, every=8).agg(n=count()).write(files.Sink(out))
+    return p
+
+
 def sessions(out: Path, rate: float | None) -> Pipeline:
     p = Pipeline("sessions")
     p.read(source(rate)).key_by("key").window(session("2s")).agg(**AGGREGATES).write(files.Sink(out))
@@ -188,6 +215,18 @@ def running(out: Path, rate: float | None) -> Pipeline:
     p = Pipeline("running")
     keyed = p.read(source(rate)).key_by("key")
     keyed.agg(n=count(), total=col("value").sum(), top=col("value").max()).write(files.Sink(out))
+    return p
+
+
+def over_rows(out: Path, rate: float | None) -> Pipeline:
+    """Rows with the rows of their key before and behind them, of which no two have one time."""
+    p = Pipeline("over")
+    read = p.read(source(rate)).with_columns(us=(col("at").dt.epoch("us") - START_US) * 4096 + col("number"))
+    keyed = read.with_event_time("us", time_unit="us", max_out_of_orderness="1000d").key_by("key")
+    total = keyed.over().with_columns(n=row_number(), total=col("value").sum(), before=lag("value", 2, default=-1))
+    total.write(files.Sink(out / "all"))
+    keyed.over(rows=3).with_columns(mean=col("value").mean(), then=lead("value")).write(files.Sink(out / "rows"))
+    keyed.over(within="10h").with_columns(top=col("value").max(), n=count()).write(files.Sink(out / "within"))
     return p
 
 
@@ -383,7 +422,10 @@ CASES = (
     Case("sessions", sessions, every_row),
     Case("local-days", local_days, several_sinks),
     Case("two-stages", two_stages, several_sinks),
+    Case("applied", applied, several_sinks),
+    Case("count-windows", count_windows, every_row),
     Case("late", late_windows, accounted_for),
+    Case("over", over_rows, several_sinks),
     Case("running", running, newest_per_key),
     Case("reduced", reduced, newest_per_key),
     Case("keyed-process", keyed_process, every_row),

@@ -20,6 +20,7 @@ from penstock import (
     MapState,
     OpenContext,
     OutputTag,
+    OverStream,
     PeriodicWatermarks,
     Pipeline,
     Row,
@@ -29,6 +30,8 @@ from penstock import (
     aggregate,
     col,
     count,
+    lag,
+    row_number,
     tumbling,
 )
 from penstock.api.stream import SourceStream
@@ -114,6 +117,14 @@ assert_type(keyed.agg(n=count()), UpsertStream)
 assert_type(keyed.window(tumbling("1m")).agg(n=count()), Stream[Row])
 assert_type(keyed.window(tumbling("1m")).allowed_lateness("1m").agg(n=count()), UpsertStream)
 assert_type(keyed.window(tumbling("1m")).late_to(TOO_LATE).agg(n=count()).side(TOO_LATE), Stream[Bid])
+assert_type(keyed.over(within="1m").with_columns(n=row_number(), before=lag("price")), Stream[Row])
+assert_type(keyed.over().late_to(TOO_LATE), OverStream[Bid])
+assert_type(keyed.deduplicate(), Stream[Bid])
+assert_type(keyed.deduplicate("first", ttl="1h"), Stream[Bid])
+assert_type(keyed.deduplicate("last"), UpsertStream)
+assert_type(bids.distinct("auction"), Stream[Bid])
+assert_type(keyed.top(3, by="price"), UpsertStream)
+assert_type(keyed.agg(n=count()).final(), Stream[Row])
 assert_type(bids.map_batches(scored), Stream[Bid])
 assert_type(bids.map_batches(scored, returns=Total), Stream[Total])
 assert_type(aggregate(Product(), "price"), Expr)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.api.parameters import param
-    from penstock.api.stream import KeyedStream, Stream, UpsertStream, WindowedStream
-    from penstock.api.windows import cumulative, session, sliding, tumbling
+    from penstock.api.stream import KeyedStream, OverStream, Stream, UpsertStream, WindowedStream
+    from penstock.api.windows import cumulative, global_, session, sliding, tumbling
     from penstock.connectors.base import Row
     from penstock.connectors.watermarks import PeriodicWatermarks, periodic, punctuated
     from penstock.errors import PenstockError, PipelineError
@@ -27,9 +27,12 @@ if TYPE_CHECKING:
         concat_str,
         count,
         count_if,
+        lag,
+        lead,
         lit,
         max_horizontal,
         min_horizontal,
+        row_number,
         struct,
         when,
     )
@@ -48,6 +51,8 @@ if TYPE_CHECKING:
         UnionListState,
         ValueState,
     )
+    from penstock.triggers import Trigger, TriggerContext, TriggerResult, at_watermark, every, every_rows, purging
+    from penstock.window_functions import TimeWindow, WindowFunction
 
 __version__ = "0.1.0"
 
@@ -59,13 +64,17 @@ _HOMES = {
     "penstock.api.parameters": ("param",),
     "penstock.pipeline": ("Pipeline",),
     "penstock.connectors.base": ("Row",),
-    "penstock.api.stream": ("KeyedStream", "Stream", "UpsertStream", "WindowedStream"),
-    "penstock.api.windows": ("cumulative", "session", "sliding", "tumbling"),
+    "penstock.api.stream": ("KeyedStream", "OverStream", "Stream", "UpsertStream", "WindowedStream"),
+    "penstock.api.windows": ("cumulative", "global_", "session", "sliding", "tumbling"),
     "penstock.connectors.watermarks": ("PeriodicWatermarks", "periodic", "punctuated"),
+    "penstock.triggers": (
+        "Trigger", "TriggerContext", "TriggerResult", "at_watermark", "every", "every_rows", "purging",
+    ),
+    "penstock.window_functions": ("TimeWindow", "WindowFunction"),
     "penstock.errors": ("PenstockError", "PipelineError"),
     "penstock.expressions": (
         "Accumulator", "Expr", "aggregate", "arctan2", "coalesce", "col", "concat_list", "concat_str", "count",
-        "count_if", "lit", "max_horizontal", "min_horizontal", "struct", "when",
+        "count_if", "lag", "lead", "lit", "max_horizontal", "min_horizontal", "row_number", "struct", "when",
     ),
 }  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -82,6 +91,7 @@ __all__ = [
     "OpenContext",
     "OperatorListState",
     "OutputTag",
+    "OverStream",
     "PenstockError",
     "PeriodicWatermarks",
     "Pipeline",
@@ -90,12 +100,18 @@ __all__ = [
     "ReducingState",
     "Row",
     "Stream",
+    "TimeWindow",
+    "Trigger",
+    "TriggerContext",
+    "TriggerResult",
     "UnionListState",
     "UpsertStream",
     "ValueState",
+    "WindowFunction",
     "WindowedStream",
     "aggregate",
     "arctan2",
+    "at_watermark",
     "coalesce",
     "col",
     "concat_list",
@@ -103,12 +119,19 @@ __all__ = [
     "count",
     "count_if",
     "cumulative",
+    "every",
+    "every_rows",
+    "global_",
+    "lag",
+    "lead",
     "lit",
     "max_horizontal",
     "min_horizontal",
     "param",
     "periodic",
     "punctuated",
+    "purging",
+    "row_number",
     "session",
     "sliding",
     "struct",

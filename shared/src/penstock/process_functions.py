@@ -44,6 +44,7 @@ __all__ = [
     "check_process",
     "describe_states",
     "process_types",
+    "type_arguments",
 ]
 
 In = TypeVar("In")
@@ -248,7 +249,7 @@ def process_types(process: object) -> tuple[type[Any], type[Any]]:
     """
     cls = process if isinstance(process, type) else type(process)
     base = KeyedProcess if issubclass(cls, KeyedProcess) else Process
-    found = _arguments(cls, base)
+    found = type_arguments(cls, base)
     if found is None or not all(isinstance(argument, type) for argument in found):
         raise PipelineError(
             f"process: class {cls.__name__} does not say what rows it takes and gives; write for example "
@@ -257,7 +258,7 @@ def process_types(process: object) -> tuple[type[Any], type[Any]]:
     return found[0], found[1]
 
 
-def _arguments(cls: type, base: type) -> tuple[Any, ...] | None:
+def type_arguments(cls: type, base: type) -> tuple[Any, ...] | None:
     """What `cls` gives for the type parameters of `base`, through any number of generic classes between."""
     for parent in _original_bases(cls):
         origin = typing.get_origin(parent)
@@ -266,7 +267,7 @@ def _arguments(cls: type, base: type) -> tuple[Any, ...] | None:
         between = origin or parent
         if not isinstance(between, type) or not issubclass(between, base) or between is base:
             continue
-        inherited = _arguments(between, base)
+        inherited = type_arguments(between, base)
         if inherited is not None:
             given = dict(zip(getattr(between, "__parameters__", ()), typing.get_args(parent), strict=False))
             return tuple(given.get(argument, argument) for argument in inherited)

@@ -13,11 +13,25 @@ from penstock.expressions import constructors, namespaces
 
 CONNECTORS = ("collecting", "console", "files", "generate", "iterables", "kafka", "nexmark", "sockets")
 WITH_VERBS = (
-    "Pipeline", "Expr", "Stream", "SourceStream", "KeyedStream", "WindowedStream", "LateWindowedStream", "UpsertStream",
-    "StringNamespace", "DateTimeNamespace", "ListNamespace", "StructNamespace", "When", "Then",
+    "Pipeline", "Expr", "Stream", "SourceStream", "KeyedStream", "OverStream", "WindowedStream", "LateWindowedStream",
+    "UpsertStream", "TriggeredStream", "PurgingStream", "CountWindowedStream", "StringNamespace", "DateTimeNamespace",
+    "ListNamespace", "StructNamespace", "When", "Then",
 )  # fmt: skip
 """Classes whose methods users call."""
-OF_THE_USER = ("Accumulator", "Context", "KeyedContext", "KeyedProcess", "Process", "PeriodicWatermarks", "OpenContext")
+OF_THE_USER = (
+    "Accumulator",
+    "Context",
+    "KeyedContext",
+    "KeyedProcess",
+    "Process",
+    "PeriodicWatermarks",
+    "OpenContext",
+    "Trigger",
+    "TriggerContext",
+    "TriggerResult",
+    "TimeWindow",
+    "WindowFunction",
+)
 """Classes that users derive from or are given: Penstock calls them."""
 INTERNAL = ("Pipeline.rows_of",)
 

@@ -86,6 +86,7 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "KeyedStream": lambda: read().key_by("auction"),
     "WindowedStream": lambda: read().key_by("auction").window(tumbling("1s")),
     "LateWindowedStream": lambda: read().key_by("auction").window(tumbling("1s")).allowed_lateness("1s"),
+    "OverStream": lambda: read().key_by("auction").over(),
     "UpsertStream": lambda: read().key_by("auction").agg(n=penstock.count()),
     "StringNamespace": lambda: col("a").str,
     "DateTimeNamespace": lambda: col("a").dt,
@@ -131,7 +132,7 @@ def sample(hint: Any) -> Any:
         "Expr": lambda: col("auction"), "Sink": collecting.Sink, "Source": lambda: iterables.Source([], schema=Bid),
         "OutputTag": lambda: OutputTag("late", Bid), "Process": Each, "KeyedProcess": PerAuction, "Stream": read,
         "Iterable": list, "Sequence": list, "Mapping": dict, "type": lambda: Bid, "Content": lambda: (lambda n: n),
-        "Accumulator": Sum, "KafkaSettings": KafkaSettings,
+        "Accumulator": Sum, "KafkaSettings": KafkaSettings, "WindowFunction": lambda: (lambda key, window, rows: rows),
         "TumblingWindow": lambda: tumbling("1s"), "Callable": lambda: (lambda *given: given[0]),
     }  # fmt: skip
     if origin is typing.Literal:

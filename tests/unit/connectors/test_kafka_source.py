@@ -88,6 +88,9 @@ class Message:
     def __init__(self, offset: int, value: bytes | None = b"{}") -> None:
         self._offset, self._value = offset, value
 
+    def error(self) -> None:
+        return None
+
     def offset(self) -> int:
         return self._offset
 
@@ -104,6 +107,20 @@ def test_offsets_of_records(offsets):
     assert records.offsets == offsets
     assert records.size_bytes == 2 * len(offsets)
     assert not records.messages
+
+
+@pytest.mark.parametrize("again", [[3, 4], [4], [2, 3, 4, 5, 6]])
+def test_what_the_client_gives_out_again_is_left_out(again, monkeypatch):
+    """librdkafka has done so when the leader of a partition changed; a row would count twice."""
+    monkeypatch.setattr("penstock.connectors.kafka.reading.Message", Message)
+    source = kafka.Source("t", schema=Row, security=BROKER)
+    reader = TopicPartitionReader(BROKER, "t", 3, {"offset": 3}, decoder_of(source), Attention())
+    records, behind, found = Records(keep_messages=False), 3, []
+    for offsets in ([3, 4], again, [5, 6, 7]):
+        behind = reader._sorted_out([Message(offset) for offset in offsets], records, behind)
+        found = records.offsets
+    assert found == [3, 4, 5, 6, 7]
+    assert behind == 8
 
 
 def test_nobody_waits_while_a_sibling_has_records():

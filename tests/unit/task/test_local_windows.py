@@ -16,10 +16,10 @@ from window_cases import GROUPS, LATE, comparable, emitted, frame_of, group_of, 
 
 from penstock.errors import IncompatibleStateError
 from penstock.graph.logical import CumulativeWindow, SlidingWindow, TumblingWindow
-from penstock.task.operators.window_clock import clock_of
 from penstock.task.operators.window_panes import PANE, panes_of_table, table_of_panes
 from penstock.testing.harness import OperatorHarness
 from penstock.times import from_micros, to_micros
+from penstock.window_clock import clock_of
 
 HOUR = 3_600_000_000
 DAY = 24 * HOUR

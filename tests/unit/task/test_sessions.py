@@ -42,7 +42,7 @@ def test_any_batching_watermarks_and_restores_give_what_row_by_row_gives(gap, st
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session_window, "_PENDING_ROWS", pending)
         harness = run(window_node(SessionWindow(gap), late=LATE), steps, model, parallelism)
-    assert comparable(emitted(harness)) == comparable(model.emitted)
+    assert comparable(emitted(harness, before_end=0)) == comparable(model.emitted)
     assert comparable(late_rows(harness)) == comparable(model.late)
 
 
@@ -73,7 +73,7 @@ def test_the_gap_may_be_each_rows_own(steps, parallelism, lateness, pending):
     if lateness:
         assert comparable(standing(harness)) == comparable([(*window, held) for window, held in model.standing.items()])
     else:
-        assert comparable(emitted(harness)) == comparable(model.emitted)
+        assert comparable(emitted(harness, before_end=0)) == comparable(model.emitted)
     assert comparable(late_rows(harness)) == comparable(model.late)
 
 
@@ -117,7 +117,7 @@ def test_rows_exactly_one_gap_apart_share_a_session():
     harness = OperatorHarness(window_node(SessionWindow(10)))
     harness.frame(frame_of([("a", 0, 1), ("a", 10, 2), ("a", 21, 3)]))
     harness.watermark(MAX_WATERMARK)
-    assert [row[:3] for row in emitted(harness)] == [("a", 0, 20), ("a", 21, 31)]
+    assert [row[:3] for row in emitted(harness, before_end=0)] == [("a", 0, 20), ("a", 21, 31)]
 
 
 def test_a_row_between_two_sessions_joins_them():
@@ -127,7 +127,7 @@ def test_a_row_between_two_sessions_joins_them():
         harness.frame(frame_of([row]))
         harness = harness.restored(harness.snapshot())
     harness.watermark(MAX_WATERMARK)
-    assert emitted(harness) == [("a", 0, 28, (1, 3, 2))]
+    assert emitted(harness, before_end=0) == [("a", 0, 28, (1, 3, 2))]
 
 
 def test_short_sessions_inside_a_long_one_belong_to_it():
@@ -137,7 +137,7 @@ def test_short_sessions_inside_a_long_one_belong_to_it():
     harness = harness.restored(harness.snapshot())
     harness.frame(frame_of([("a", 15, 1), ("a", 55, 2), ("b", 12, 3)]))
     harness.watermark(MAX_WATERMARK)
-    assert [row[:3] for row in emitted(harness)] == [("b", 12, 22), ("a", 0, 110)]
+    assert [row[:3] for row in emitted(harness, before_end=0)] == [("b", 12, 22), ("a", 0, 110)]
 
 
 def test_an_old_row_is_saved_by_an_open_session_it_touches_but_only_if_that_came_first():
@@ -155,7 +155,7 @@ def test_an_old_row_is_saved_by_an_open_session_it_touches_but_only_if_that_came
     harness.frame(frame_of(rows[::-1]))
     harness.watermark(MAX_WATERMARK)
     assert late_rows(harness) == []
-    assert emitted(harness) == [("a", 85, 102, (1, 2))]
+    assert emitted(harness, before_end=0) == [("a", 85, 102, (1, 2))]
 
 
 def test_a_snapshot_with_another_gap_is_refused():

@@ -160,12 +160,15 @@ def run(node: Node, steps: Sequence[Step], model: Any, parallelism: int = 1) -> 
     return harness
 
 
-def emitted(harness: OperatorHarness) -> list[tuple[Any, int, int, tuple[int, ...]]]:
-    """What the operator sent, as the models write it; checks event times and counts on the way."""
+def emitted(harness: OperatorHarness, *, before_end: int = 1) -> list[tuple[Any, int, int, tuple[int, ...]]]:
+    """What the operator sent, as the models write it; checks event times and counts on the way.
+
+    `before_end`: how long before its end the last moment of a window is.
+    """
     found: list[tuple[Any, int, int, tuple[int, ...]]] = []
     for frame in harness.collected.frames:
         bounds = [frame[name].to_physical().to_list() for name in ("window_start", "window_end")]
-        assert frame[EVENT_TIME].to_list() == [end - 1 for end in bounds[1]]
+        assert frame[EVENT_TIME].to_list() == [end - before_end for end in bounds[1]]
         assert frame["rows"].to_list() == frame["values"].list.len().to_list()
         assert frame["total"].to_list() == frame["values"].list.sum().to_list()
         for row in frame.to_dicts():

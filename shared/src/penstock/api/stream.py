@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, overload
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast, overload
 
+from penstock.api.over import over_schema, top_schema
+from penstock.api.row_windows import Applied, RowWindows, aggregate_node, apply_node, count_windows
+from penstock.api.updates import update_keys
 from penstock.api.verbs import ColumnVerbs, StreamBase, Verbs, process_node, returned_class
 from penstock.arguments import checked
 from penstock.connectors.base import EventTime, Row, WatermarkStrategy
@@ -17,29 +21,35 @@ from penstock.connectors.declaring import watermark_strategy, zone
 from penstock.connectors.event_times import TimeUnit, event_time_form
 from penstock.connectors.watermarks import for_rows
 from penstock.errors import PipelineError
-from penstock.expressions import Expr, Operand, col, contains_aggregate, output_field
+from penstock.expressions import Expr, Operand, col, contains_aggregate, output_field, output_name
 from penstock.expressions.nodes import Column
 from penstock.graph.logical import (
     As,
     AssignEventTime,
     AssignProcessingTime,
     DeadLetters,
+    Deduplicate,
     Explode,
     Filter,
+    GlobalWindow,
     KeyBy,
+    LastRows,
     MapBatches,
     MapRows,
     Node,
+    Over,
     Read,
+    RowWindow,
     RunningAggregate,
     RunningReduce,
     SessionWindow,
+    Top,
     Union,
-    Window,
     WindowAggregate,
 )
 from penstock.process_functions import KeyedProcess, OutputTag, Process
 from penstock.times import Duration, duration_us
+from penstock.triggers import PurgingTrigger, Trigger, at_watermark
 from penstock.types import (
     BINARY,
     BOOLEAN,
@@ -72,6 +82,8 @@ class Stream(ColumnVerbs, Generic[T]):
     def _instead(self, name: str) -> str:
         if hasattr(KeyedStream, name):
             return "the stream has no key; write .key_by(...) before it"
+        if hasattr(OverStream, name):
+            return "the stream has no key; write .key_by(...).over() before it"
         if hasattr(WindowedStream, name):
             return "the stream has no windows; write .key_by(...).window(...) before it"
         return super()._instead(name)
@@ -300,6 +312,19 @@ class Stream(ColumnVerbs, Generic[T]):
         node = self._derive(KeyBy(), self._node.schema, self._node.row_type, keys=tuple(names))
         return KeyedStream(self._pipeline, node)
 
+    def distinct(self, *columns: str, ttl: Duration | None = None) -> Stream[T]:
+        """Only the rows whose values of these columns were not there before; of all columns, if none is named.
+
+        Args:
+            columns: what makes rows the same.
+            ttl: how long values are remembered, as in `KeyedStream.deduplicate`; without it for ever.
+
+        Example:
+            >>> bids.distinct("auction").select("auction", "price").collect().rows()
+            [(1, 50.0), (2, 250.0)]
+        """
+        return self.key_by(*(columns or self._node.schema.names)).deduplicate(ttl=ttl)
+
     def with_event_time(
         self,
         event_time: str | Expr,
@@ -441,19 +466,21 @@ class KeyedStream(StreamBase, Generic[T]):
 
     def _instead(self, name: str) -> str:
         if hasattr(Stream, name):
-            return "do it before key_by; after key_by there are window, agg, reduce, process"
+            return "do it before key_by; after key_by there are window, over, top, deduplicate, agg, reduce, process"
         return super()._instead(name)
 
-    def window(self, window: Window) -> WindowedStream[T]:
+    def window(self, window: RowWindow) -> WindowedStream[T]:
         """Cut the stream of each key into windows: `tumbling("10s")`, `sliding("1h", every="5m")`,
         `cumulative("1d", every="1h")`, `session("30m")`.
+
+        `global_()` is one window per key without end.
 
         Example:
             >>> per_minute = bids.key_by("auction").window(tumbling("1m")).agg(bids=count(), highest=col("price").max())
             >>> sorted(per_minute.select("auction", "bids", "highest").collect().rows())
             [(1, 2, 120.0), (2, 1, 80.0), (2, 1, 250.0)]
         """
-        if not self._node.event_time:
+        if not self._node.event_time and not isinstance(window, GlobalWindow):
             raise PipelineError(
                 "window: the stream has no event time; say event_time='column' at the source "
                 "(a map or process keeps the event time of its input), or with_processing_time() before key_by"
@@ -461,6 +488,116 @@ class KeyedStream(StreamBase, Generic[T]):
         if isinstance(window, SessionWindow) and window.gap is not None:
             _check_gap(window.gap, self._node.schema)
         return WindowedStream(self, window, late=None)
+
+    def count_window(self, size: int, every: int | None = None) -> CountWindowedStream[T]:
+        """A result per `size` rows of a key, or after each `every` rows one of the newest `size`: Flink's countWindow.
+
+        The first results of `count_window(size, every)` are of fewer rows, as long as there are no more. Rows at the end
+        of the input that complete no window give no result. It needs no event time; the event time of a result is that
+        of the row that completed it.
+
+        Args:
+            size: rows of a window.
+            every: how many rows after a result the next one comes; `size` if not given.
+
+        Example:
+            >>> bids.key_by("auction").count_window(2).agg(revenue=col("price").sum()).collect().rows()
+            [(1, 170.0), (2, 330.0)]
+
+        Raises:
+            PipelineError: a number is less than one.
+        """
+        if size < 1 or (every is not None and every < 1):
+            raise PipelineError(f"count_window: size and every must be 1 or more, got {size} and {every}")
+        return CountWindowedStream(self, count_windows(size, every or size))
+
+    def over(self, within: Duration | None = None, rows: int | None = None) -> OverStream[T]:
+        """Every row beside the rows of its key before it, by event time: SQL's OVER.
+
+        A row is sent, in order of event time, when the watermark passes its event time; one that comes later than that
+        is late. An aggregate is of the rows of its frame, which ends at the row itself:
+
+        * all rows so far, if nothing is given, or with `within` those that are at most so much older. Rows of equal
+          event time have the same frame, and so the same result (Flink's RANGE);
+        * with `rows` so many rows, this one included; of equal event time in order of arrival (Flink's ROWS).
+
+        What is kept per key is what frames still need: a total, the last rows, or the rows within.
+
+        Raises:
+            PipelineError: the stream has no event time, or both are given.
+
+        Example:
+            >>> minute = bids.key_by("auction").over(within="1m").with_columns(total=col("price").sum())
+            >>> minute.select("auction", "total").collect().rows()
+            [(1, 50.0), (2, 250.0), (1, 170.0), (2, 330.0)]
+            >>> before = bids.key_by("auction").over(rows=2).with_columns(mean=col("price").mean())
+            >>> before.select("auction", "mean").collect().rows()
+            [(1, 50.0), (2, 250.0), (1, 85.0), (2, 165.0)]
+        """
+        if not self._node.event_time:
+            raise PipelineError(
+                "over: the stream has no event time, by which its rows are ordered; say event_time='column' at the "
+                "source, or with_event_time(...)"
+            )
+        if within is not None and rows is not None:
+            raise PipelineError("over: give within= or rows=, not both")
+        if rows is not None and rows < 1:
+            raise PipelineError(f"over: rows must be 1 or more, this one included; got {rows}")
+        within_us = None if within is None else duration_us(within, "over: within")
+        return OverStream(self, Over((), within_us, rows))
+
+    @overload
+    def deduplicate(self, keep: Literal["first"] = "first", *, ttl: Duration | None = None) -> Stream[T]: ...
+    @overload
+    def deduplicate(self, keep: Literal["last"], *, ttl: Duration | None = None) -> UpsertStream: ...
+    def deduplicate(
+        self, keep: Literal["first", "last"] = "first", *, ttl: Duration | None = None
+    ) -> Stream[T] | UpsertStream:
+        """One row per key.
+
+        Args:
+            keep: `"first"`: the row of a key that arrives first, at once. `"last"`: updates; every batch sends the newest
+                row of each key, by event time if there is one (of equal times by arrival), if none newer was sent.
+            ttl: how long a key is remembered after its row was sent, in processing time, as Flink's state that lives
+                from when it was written; after that its next row is new. Without it keys are remembered for ever.
+
+        Example:
+            >>> bids.key_by("auction").deduplicate().select("auction", "price").collect().rows()
+            [(1, 50.0), (2, 250.0)]
+            >>> newest = bids.key_by("auction").deduplicate("last", ttl="1d").select("auction", "price")
+            >>> sorted(newest.collect().rows())
+            [(1, 120.0), (2, 80.0)]
+        """
+        ttl_us = None if ttl is None else duration_us(ttl, "deduplicate: ttl", positive=True)
+        node, operation = self._node, Deduplicate(keep, ttl_us)
+        if keep == "first":
+            return Stream(self._pipeline, self._derive(operation, node.schema, node.row_type))
+        derived = self._derive(operation, node.schema, node.row_type, keys=node.keys, updates=True)
+        return UpsertStream(self._pipeline, derived)
+
+    def top(self, n: int, *, by: Expr | str, descending: bool = True) -> UpsertStream:
+        """The best `n` rows of every key so far, as updates: the keys, the rank from 1, then the other columns.
+
+        A row replaces the earlier one of its keys and rank; a batch sends the ranks that it changed. Of equal rows the
+        one that arrived first is the better one; null and NaN are behind everything.
+
+        Args:
+            n: how many rows per key.
+            by: the column or expression that orders them.
+            descending: whether the greatest is the best.
+
+        Raises:
+            PipelineError: such values have no order, or there is a column "rank".
+
+        Example:
+            >>> best = bids.key_by("auction").top(1, by="price").select("auction", "rank", "price")
+            >>> sorted(best.collect().rows())
+            [(1, 1, 120.0), (2, 1, 250.0)]
+        """
+        order = col(by) if isinstance(by, str) else by
+        schema = top_schema(n, order, self._node.schema, self._node.keys)
+        derived = self._derive(Top(n, order, descending), schema, keys=self._node.keys, updates=True)
+        return UpsertStream(self._pipeline, derived)
 
     def agg(self, **aggregates: Expr) -> UpsertStream:
         """The running result per key: every batch emits the new result of each key it touched.
@@ -508,6 +645,57 @@ class KeyedStream(StreamBase, Generic[T]):
 
 
 @checked
+class OverStream(Verbs, Generic[T]):
+    """A keyed stream whose rows are to be seen beside the rows before them."""
+
+    _what = "a stream over rows"
+
+    def _instead(self, name: str) -> str:
+        if hasattr(Stream, name):
+            return "do it before key_by, or behind with_columns(...)"
+        return super()._instead(name)
+
+    def __init__(self, keyed: KeyedStream[T], frame: Over) -> None:
+        self._keyed = keyed
+        self._frame = frame
+
+    def late_to(self, tag: OutputTag[Any]) -> Self:
+        """The same, but rows that come too late go to the side output `tag` instead of being counted and dropped.
+
+        Example:
+            >>> LATE = OutputTag("late")
+            >>> totals = bids.key_by("auction").over().late_to(LATE).with_columns(total=col("price").sum())
+            >>> totals.side(LATE).collect().height
+            0
+        """
+        other = copy.copy(self)
+        other._frame = replace(self._frame, late=tag)
+        return other
+
+    def with_columns(self, *exprs: Expr, **named: Expr) -> Stream[Row]:
+        """Every row with all its columns and these, which are computed from the rows of its frame.
+
+        Aggregates are of the frame, columns of the row itself, and both can be combined. `row_number()`, `lag(...)` and
+        `lead(...)` look at all rows of the key by event time, whatever the frame is.
+
+        Raises:
+            PipelineError: an expression does not fit the columns, or there is none.
+
+        Example:
+            >>> over = bids.key_by("auction").over()
+            >>> shares = over.with_columns(n=row_number(), share=col("price") / col("price").sum())
+            >>> shares.select("auction", "n", col("share").round(2)).collect().rows()
+            [(1, 1, 1.0), (2, 1, 1.0), (1, 2, 0.71), (2, 2, 0.24)]
+        """
+        keyed = self._keyed
+        columns = tuple([(output_name(expr, "over"), expr) for expr in exprs] + list(named.items()))
+        node = keyed._derive(replace(self._frame, columns=columns), over_schema(columns, keyed._node.schema))
+        if self._frame.late is not None:
+            node.sides = {self._frame.late.name: keyed._node.schema}
+        return Stream(keyed._pipeline, node)
+
+
+@checked
 class WindowedStream(Verbs, Generic[T]):
     """A keyed stream cut into windows, to be aggregated."""
 
@@ -518,9 +706,11 @@ class WindowedStream(Verbs, Generic[T]):
             return "do it before key_by, or behind agg(...), which makes a stream of the windows' results"
         return super()._instead(name)
 
-    def __init__(self, keyed: KeyedStream[T], window: Window, late: OutputTag[Any] | None) -> None:
+    _lateness_us = 0
+
+    def __init__(self, keyed: KeyedStream[T], window: RowWindow, late: OutputTag[Any] | None) -> None:
         self._keyed = keyed
-        self._window: Window = window
+        self._window: RowWindow = window
         self._late = late
 
     def late_to(self, tag: OutputTag[Any]) -> Self:
@@ -533,9 +723,51 @@ class WindowedStream(Verbs, Generic[T]):
             >>> per_minute.side(LATE).collect().height
             0
         """
+        self._has_an_end("late_to")
         other = copy.copy(self)
         other._late = tag
         return other
+
+    def _has_an_end(self, verb: str) -> None:
+        if isinstance(self._window, GlobalWindow):
+            raise PipelineError(f"{verb}: no row is late for a global window, which has no end; leave it out")
+
+    @overload
+    def trigger(self, trigger: PurgingTrigger) -> PurgingStream[T]: ...  # pyright: ignore[reportOverlappingOverload] # by design: what is forgotten replaces nothing
+    @overload
+    def trigger(self, trigger: Trigger) -> TriggeredStream[T]: ...
+    def trigger(self, trigger: Trigger) -> TriggeredStream[T] | PurgingStream[T]:
+        """The same windows, which give results when `trigger` says so: `every_rows(100)`, `every("5s")`, your own.
+
+        The rows of each window are kept until it ends. See `penstock.triggers`.
+
+        Example:
+            >>> early = bids.key_by("auction").window(tumbling("1h")).trigger(every("10m"))
+            >>> early.agg(bids=count()).select("auction", "bids").collect().height
+            4
+        """
+        kind = PurgingStream if isinstance(trigger, PurgingTrigger) else TriggeredStream
+        return kind(self._keyed, RowWindows(self._window, trigger, self._lateness_us, self._late))
+
+    def apply(self, function: Applied, *, returns: type[U] | None = None) -> Stream[U]:
+        """Call a function with all rows of each key and window when it fires, in order of arrival.
+
+        Args:
+            function: `function(key, window, rows)`, which returns or yields the rows of the result, or a
+                `WindowFunction`. The key is a value, or a tuple of several.
+            returns: class of the results of a plain function that is not annotated.
+
+        The rows of each window are kept until it ends. With `allowed_lateness`, each row that comes late within it
+        calls the function again. The event time of results is the last moment of the window.
+
+        Example:
+            >>> def dearest(key: int, window: TimeWindow, rows: list[Bid]) -> Iterator[Total]:
+            ...     yield Total(key, max(row.price for row in rows))
+            >>> bids.key_by("auction").window(tumbling("1m")).apply(dearest).collect().rows()
+            [(1, 120.0), (2, 250.0), (2, 80.0)]
+        """
+        said = RowWindows(self._window, at_watermark(), self._lateness_us, self._late)
+        return Stream(self._keyed._pipeline, apply_node(self._keyed, said, function, returns))
 
     def allowed_lateness(self, lateness: Duration) -> LateWindowedStream[T]:
         """Keep windows for so long after their end: rows that come late within it correct the result.
@@ -549,6 +781,7 @@ class WindowedStream(Verbs, Generic[T]):
             >>> windows.agg(bids=count()).collect().height
             3
         """
+        self._has_an_end("allowed_lateness")
         lateness_us = duration_us(lateness, "allowed_lateness")
         return LateWindowedStream(self._keyed, self._window, self._late, lateness_us)
 
@@ -566,6 +799,8 @@ class WindowedStream(Verbs, Generic[T]):
         from penstock.expressions import AggregatePlan  # loads Polars
 
         keyed = self._keyed
+        if isinstance(self._window, GlobalWindow):
+            return aggregate_node(keyed, RowWindows(self._window, at_watermark()), dict(aggregates))
         node = keyed._node
         keys = node.schema.select(node.keys)
         plan = AggregatePlan.build(tuple(aggregates.items()), node.schema, event_time=True)
@@ -581,7 +816,7 @@ class WindowedStream(Verbs, Generic[T]):
 class LateWindowedStream(WindowedStream[T]):
     """Windows that are corrected by late rows; their result is a stream of updates."""
 
-    def __init__(self, keyed: KeyedStream[T], window: Window, late: OutputTag[Any] | None, lateness_us: int) -> None:
+    def __init__(self, keyed: KeyedStream[T], window: RowWindow, late: OutputTag[Any] | None, lateness_us: int) -> None:
         super().__init__(keyed, window, late)
         self._lateness_us = lateness_us
 
@@ -605,6 +840,86 @@ class LateWindowedStream(WindowedStream[T]):
 
 
 @checked
+class _RowWindowed(Verbs, Generic[T]):
+    """Windows whose rows are kept."""
+
+    _what = "a stream in windows"
+
+    def __init__(self, keyed: KeyedStream[T], said: RowWindows) -> None:
+        self._keyed = keyed
+        self._said = said
+
+    def _instead(self, name: str) -> str:
+        if hasattr(Stream, name):
+            return "do it before key_by, or behind agg(...) or apply(...), which make a stream of the windows' results"
+        if hasattr(WindowedStream, name):
+            return "say it before .trigger(...)"
+        return super()._instead(name)
+
+    def apply(self, function: Applied, *, returns: type[U] | None = None) -> Stream[U]:
+        """As `WindowedStream.apply`: the function is called with the rows that a window holds whenever it fires.
+
+        Example:
+            >>> def dearest(key: int, window: TimeWindow, rows: list[Bid]) -> Iterator[Total]:
+            ...     yield Total(key, max(row.price for row in rows))
+            >>> bids.key_by("auction").window(global_()).trigger(every_rows(1)).apply(dearest).collect().rows()
+            [(1, 50.0), (2, 250.0), (1, 120.0), (2, 250.0)]
+        """
+        return Stream(self._keyed._pipeline, apply_node(self._keyed, self._said, function, returns))
+
+    def _aggregate(self, aggregates: Mapping[str, Expr]) -> Node:
+        return aggregate_node(self._keyed, self._said, dict(aggregates))
+
+
+@checked
+class TriggeredStream(_RowWindowed[T]):
+    """Windows that fire when their trigger says so."""
+
+    def agg(self, **aggregates: Expr) -> UpsertStream:
+        """Per firing a row with the keys, `window_start`, `window_end` and the aggregates of all rows of the window.
+
+        A row replaces the earlier ones of its key and window. Sessions have a column `retracted` beside, as with
+        `allowed_lateness`: a session that was sent and then grew is taken back under its old bounds. The aggregates are
+        computed from the kept rows each time.
+
+        Example:
+            >>> early = bids.key_by("auction").window(tumbling("1h")).trigger(every_rows(1)).agg(bids=count())
+            >>> early.select("auction", "bids").collect().rows()
+            [(1, 1), (2, 1), (1, 2), (2, 2)]
+        """
+        return UpsertStream(self._keyed._pipeline, self._aggregate(aggregates))
+
+
+@checked
+class PurgingStream(_RowWindowed[T]):
+    """Windows that forget their rows whenever they fire: `trigger(purging(...))`."""
+
+    def agg(self, **aggregates: Expr) -> Stream[Row]:
+        """Per firing a row with the keys, `window_start`, `window_end` and aggregates of what came since the last one.
+
+        Example:
+            >>> parts = bids.key_by("auction").window(tumbling("1h")).trigger(purging(every_rows(1))).agg(bids=count())
+            >>> parts.select("auction", "bids").collect().rows()
+            [(1, 1), (2, 1), (1, 1), (2, 1)]
+        """
+        return Stream(self._keyed._pipeline, self._aggregate(aggregates))
+
+
+@checked
+class CountWindowedStream(_RowWindowed[T]):
+    """Windows of so many rows per key."""
+
+    def agg(self, **aggregates: Expr) -> Stream[Row]:
+        """Per window a row with the keys and the aggregates.
+
+        Example:
+            >>> bids.key_by("auction").count_window(2, every=1).agg(bids=count()).collect().rows()
+            [(1, 1), (2, 1), (1, 2), (2, 2)]
+        """
+        return Stream(self._keyed._pipeline, self._aggregate(aggregates))
+
+
+@checked
 class UpsertStream(ColumnVerbs):
     """A stream of updates: a row replaces the earlier one of its key (and window). It can be shaped and written.
 
@@ -617,7 +932,8 @@ class UpsertStream(ColumnVerbs):
         if hasattr(Stream, name) or hasattr(KeyedStream, name):
             return (
                 f"this is a stream of updates (a row replaces an earlier one of its key), so {name} would count or keep "
-                "outdated rows; write it, or aggregate with a window without allowed_lateness"
+                "outdated rows; write it, take .final() of it if the input has an end, or aggregate with windows without "
+                "allowed_lateness"
             )
         return super()._instead(name)
 
@@ -660,6 +976,24 @@ class UpsertStream(ColumnVerbs):
             ('auction', 'bids', 'euros')
         """
         return UpsertStream(self._pipeline, self._rename_node(names))
+
+    def final(self) -> Stream[Row]:
+        """Only the last row of every key, sent at the end of the input: a stream of rows, to be aggregated or joined.
+
+        The key is that of the updates: with windows the window too, behind `top` the rank. Sessions that were retracted
+        are left out. Watermarks wait for the end as well, so that no row is late behind.
+
+        Raises:
+            PipelineError: a source has no end, or a column of the key is not there any more.
+
+        Example:
+            >>> totals = bids.key_by("auction").agg(revenue=col("price").sum()).final()
+            >>> sorted(totals.collect().rows())
+            [(1, 170.0), (2, 330.0)]
+        """
+        keys, retracted = update_keys(self._node)
+        by_key = KeyedStream[Any](self._pipeline, self._derive(KeyBy(), self._node.schema, keys=keys, updates=True))
+        return Stream(self._pipeline, by_key._derive(LastRows(retracted), self._node.schema))
 
     def side(self, tag: OutputTag[U]) -> Stream[U]:
         """A side output of the operator that made this stream, such as its late rows.

@@ -257,15 +257,18 @@ def process_node(stream: StreamBase, process: Process[Any, Any] | KeyedProcess[A
     check_process(process)
     check_methods(process, event_time=stream._node.event_time)
     taken, given = process_types(process)
-    wanted = schema_of(taken, f"process: {type(process).__name__}")
-    for field in wanted:
-        have = stream._node.schema.field(field.name, f"process: {type(process).__name__} takes {taken.__name__}, but")
+    check_taken(stream, taken, f"process: {type(process).__name__}")
+    return stream._derive(ProcessRows(process), schema_of(given, "process"), given)
+
+
+def check_taken(stream: StreamBase, taken: type[Any], what: str) -> None:
+    """The stream has the columns of the rows that the class `what` takes."""
+    for field in schema_of(taken, what):
+        have = stream._node.schema.field(field.name, f"{what} takes {taken.__name__}, but")
         if have.type != field.type:
             raise PipelineError(
-                f"process: {type(process).__name__} takes {taken.__name__}.{field.name} as {field.type}, "
-                f"the stream has {have.type}"
+                f"{what} takes {taken.__name__}.{field.name} as {field.type}, the stream has {have.type}"
             )
-    return stream._derive(ProcessRows(process), schema_of(given, "process"), given)
 
 
 def _as_expr(value: Expr | str | Any) -> Expr:

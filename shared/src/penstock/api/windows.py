@@ -8,7 +8,7 @@ from penstock.arguments import checked
 from penstock.connectors.declaring import zone
 from penstock.errors import PipelineError
 from penstock.expressions import Expr
-from penstock.graph.logical import CumulativeWindow, SessionWindow, SlidingWindow, TumblingWindow
+from penstock.graph.logical import CumulativeWindow, GlobalWindow, SessionWindow, SlidingWindow, TumblingWindow
 from penstock.times import Duration, duration_us, format_duration
 
 
@@ -121,6 +121,20 @@ def session(gap: Duration | Expr) -> SessionWindow:
     if isinstance(gap, Expr):
         return SessionWindow(0, gap)
     return SessionWindow(duration_us(gap, "session", positive=True))
+
+
+@checked
+def global_() -> GlobalWindow:
+    """One window per key, without end: it gives its result at the end of the input, or when a trigger says so.
+
+    It needs no event time. Its results have none, and no `window_start` and `window_end`. All its rows are kept until a
+    trigger purges them: where only aggregates are wanted, `key_by(...).agg(...)` keeps less.
+
+    Example:
+        >>> bids.key_by("auction").window(global_()).agg(bids=count()).collect().rows()
+        [(1, 2), (2, 2)]
+    """
+    return GlobalWindow()
 
 
 def _offset_us(offset: Duration, between_us: int, verb: str) -> int:

@@ -221,4 +221,21 @@ AGGREGATES: Final = (
 """`aggregate` takes its type from the accumulator (see `inference`), so its rule is never asked. The partials of `mean`
 are those of `sum` and `count`; sums of integers of 64 bits have beside them the sum of their high halves."""
 
-BY_NAME: Final = {row.name: row for row in AGGREGATES}
+
+def _beside(arguments: Arguments) -> tuple[DataType, bool]:
+    return arguments[0].type, True
+
+
+OVER_ROWS: Final = (
+    AggregateFunction("row_number", "row_number()", _count,
+                      "How many rows of the key there are up to this one, by event time, then arrival.", "row_number"),
+    AggregateFunction("lag", "lag(x, 1, default=...)", _beside,
+                      "The value of the row so many rows before this one, by event time, then arrival; where there is "
+                      "none the default, or null.", "lag"),
+    AggregateFunction("lead", "lead(x, 1, default=...)", _beside,
+                      "The value of the row so many rows after this one, by event time, then arrival; at the end of the "
+                      "input the default, or null.", "lead"),
+)  # fmt: skip
+"""What `keyed.over()` knows beside the aggregates."""
+
+BY_NAME: Final = {row.name: row for row in (*AGGREGATES, *OVER_ROWS)}

@@ -22,7 +22,7 @@ from penstock.expressions import (
     functions_text,
     functions_time,
 )
-from penstock.expressions.aggregate_rules import AGGREGATES
+from penstock.expressions.aggregate_rules import AGGREGATES, OVER_ROWS
 from penstock.expressions.functions import Function
 
 SECTIONS: Final[tuple[tuple[str, Sequence[Function]], ...]] = (
@@ -89,7 +89,7 @@ def spellings() -> dict[str, str]:
     for names, usage in (*((_names(row), row.usage) for row in rows), *_ELSEWHERE):
         for name in names:
             found.setdefault(name, usage)
-    for row in AGGREGATES:
+    for row in (*AGGREGATES, *OVER_ROWS):
         found.setdefault(row.sql, row.usage)
     return found
 
@@ -112,7 +112,7 @@ _ELSEWHERE: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
     (("len",), "count() or x.list.len()"),
     (("implode", "array_agg", "collect_list"), "x.collect()"),
     (("map_elements", "apply", "transform"), "stream.map(function)"),
-    (("over",), "stream.key_by(...).agg(...)"),
+    (("over",), "stream.key_by(...).over().with_columns(...)"),
 )
 """What has no row of its own."""
 
@@ -122,8 +122,9 @@ def markdown() -> str:
     parts = [_INTRODUCTION]
     for title, rows in SECTIONS:
         parts.append(_table(title, ((row.usage, _in_polars(row), _code(row.sql), row.doc) for row in rows)))
-    aggregates = ((row.usage, _code(row.polars), _code((row.sql,) if row.sql else ()), row.doc) for row in AGGREGATES)
-    parts.append(_table("Aggregates", aggregates))
+    for title, rows in (("Aggregates", AGGREGATES), ("Over rows, only in `keyed.over()`", OVER_ROWS)):
+        cells = ((row.usage, _code(row.polars), _code((row.sql,) if row.sql else ()), row.doc) for row in rows)
+        parts.append(_table(title, cells))
     return "\n".join(parts)
 
 

@@ -171,6 +171,66 @@ def count_if(holds: Expr) -> Expr:
 
 
 @checked
+def row_number() -> Expr:
+    """How many rows of the key there are up to this one, by event time, then arrival: only in `keyed.over()`.
+
+    Example:
+        >>> numbered = bids.key_by("auction").over().with_columns(n=row_number())
+        >>> numbered.select("auction", "n").collect().rows()
+        [(1, 1), (2, 1), (1, 2), (2, 2)]
+    """
+    return Expr(Aggregate("row_number"))
+
+
+@checked
+def lag(value: Expr | str, rows: int = 1, *, default: Value = None) -> Expr:
+    """The value of the key's row so many rows before this one, by event time, then arrival: only in `keyed.over()`.
+
+    Args:
+        value: a column or an expression of a row.
+        rows: how many rows before; 1 or more.
+        default: stands where there is no such row; null if not given.
+
+    Example:
+        >>> risen = bids.key_by("auction").over().with_columns(by=col("price") - lag("price"))
+        >>> risen.select("auction", "by").collect().rows()
+        [(1, None), (2, None), (1, 70.0), (2, -170.0)]
+    """
+    return _beside("lag", value, rows, default)
+
+
+@checked
+def lead(value: Expr | str, rows: int = 1, *, default: Value = None) -> Expr:
+    """The value of the key's row so many rows after this one, by event time, then arrival: only in `keyed.over()`.
+
+    A row is sent when the row that it waits for is there, with the event time of that row, so that it is not late for
+    what comes behind. At the end of the input the others are sent with the default.
+
+    Args:
+        value: a column or an expression of a row.
+        rows: how many rows after; 1 or more.
+        default: stands where there is no such row; null if not given.
+
+    Example:
+        >>> followed = bids.key_by("auction").over().with_columns(then=lead("price", default=0.0))
+        >>> sorted(followed.select("auction", "price", "then").collect().rows())
+        [(1, 50.0, 120.0), (1, 120.0, 0.0), (2, 80.0, 0.0), (2, 250.0, 80.0)]
+    """
+    return _beside("lead", value, rows, default)
+
+
+def _beside(function: str, value: Expr | str, rows: int, default: Value) -> Expr:
+    if rows < 1:
+        raise PipelineError(f"{function}: rows must be 1 or more, got {rows}")
+    node = Column(value) if isinstance(value, str) else value.node
+    found = Aggregate(function, (node,), (("rows", rows),))
+    if default is None:
+        return Expr(found)
+    present = Aggregate(function, (Literal(True),), (("rows", rows),))
+    return Expr(Case(((present, found),), literal(default, f"{function}: default")))
+
+
+@checked
 def aggregate(accumulator: Accumulator[Any, Any], *values: Expr | str, filter: Expr | None = None) -> Expr:
     """A user-defined aggregate over these columns, or with `filter` over the rows in which a condition holds.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from penstock.errors import PipelineError, nearest
 from penstock.expressions.accumulators import result_type
-from penstock.expressions.aggregate_rules import BY_NAME, check_filter
+from penstock.expressions.aggregate_rules import BY_NAME, OVER_ROWS, check_filter
 from penstock.expressions.casts import check_cast
 from penstock.expressions.nodes import (
     Aggregate,
@@ -28,6 +28,9 @@ from penstock.expressions.nodes import (
 from penstock.expressions.rendering import display_name, render
 from penstock.expressions.typing_rules import Arguments, Operand, TypeMismatchError, Typing, common_type
 from penstock.types import BOOLEAN, DataType, Field, Schema
+
+OVER = frozenset(row.name for row in OVER_ROWS)
+"""The names of what looks at single rows of a key."""
 
 
 class Scope:
@@ -177,6 +180,8 @@ def check_aggregation(node: Node, where: str) -> None:
         PipelineError: that is not so.
     """
     match node:
+        case Aggregate(function=function) if function in OVER:
+            raise PipelineError(f"{where}: {render(node)} looks at single rows; write .over().with_columns(...)")
         case Column(name=name):
             raise PipelineError(
                 f"{where}: column {name!r} stands outside an aggregate, where a group has many values of it; "
@@ -188,6 +193,19 @@ def check_aggregation(node: Node, where: str) -> None:
         case _:
             for child in children(node):
                 check_aggregation(child, where)
+
+
+def check_over(node: Node, where: str) -> None:
+    """What stands over rows: columns of the row beside aggregates, of which none is within another.
+
+    Raises:
+        PipelineError: that is not so.
+    """
+    for part in walk(node):
+        if isinstance(part, Aggregate):
+            for arg in part.args:
+                if part.function not in OVER or not isinstance(arg, Literal):
+                    check_row_level_argument(part, arg, where)
 
 
 def check_row_level_argument(node: Aggregate, arg: Node, where: str) -> None:

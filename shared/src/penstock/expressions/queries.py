@@ -39,6 +39,14 @@ def aggregate_field(expr: Expr, schema: Schema, where: str = "agg", name: str | 
     return output_field(expr, schema, where, name)
 
 
+def over_field(expr: Expr, schema: Schema, where: str = "over", name: str | None = None) -> Field:
+    """`output_field` of an expression that has a value for every row, made of its columns and of aggregates over rows."""
+    node = _checked(expr, where).node
+    inference.check_over(node, where)
+    operand = inference.Scope(node, schema, where).operand(node)
+    return Field(name or output_name(expr, where), operand.type, operand.nullable)
+
+
 def check_predicate(expr: Expr, schema: Schema, where: str = "filter") -> None:
     """Raise `PipelineError` unless the expression is a condition on a row."""
     inference.check_predicate(_checked(expr, where).node, schema, where)

@@ -131,6 +131,8 @@ def _render_aggregate(node: Aggregate) -> str:
         return f"aggregate({', '.join([type(node.accumulator).__name__ + '()', *args])})"
     if not args:
         return f"{node.function}()"
+    if node.function in ("lag", "lead"):
+        return f"{node.function}({args[0]}, {dict(node.options)['rows']})"
     settings = [_setting(name, value) for name, value in node.options if name != "filter"]
     return f"{_receiver(node.args[0])}.{node.function}({', '.join([*args[1:], *settings])})"
 

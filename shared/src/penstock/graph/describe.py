@@ -10,21 +10,27 @@ from penstock.graph.logical import (
     AssignEventTime,
     AssignProcessingTime,
     CumulativeWindow,
+    Deduplicate,
     Explode,
     Filter,
+    GlobalWindow,
+    LastRows,
     MapBatches,
     MapRows,
     Node,
+    Over,
     ProcessRows,
     Project,
     Read,
+    RowWindow,
     RunningAggregate,
     RunningReduce,
     SessionWindow,
     SlidingWindow,
+    Top,
     TumblingWindow,
-    Window,
     WindowAggregate,
+    WindowRows,
     Write,
 )
 from penstock.times import format_duration
@@ -70,8 +76,23 @@ def describe_node(node: Node) -> dict[str, Any]:
             return settings
         case RunningAggregate(aggregates=aggregates):
             return {"keys": list(node.keys), "aggregates": {name: str(expr) for name, expr in aggregates}}
+        case Over():
+            settings = {"keys": list(node.keys or node.inputs[0].keys), "frame": describe_frame(operation)}
+            settings["columns"] = {name: str(expr) for name, expr in operation.columns}
+            if operation.late is not None:
+                settings["late_to"] = operation.late.name
+            return settings
+        case Deduplicate(keep=keep, ttl_us=ttl_us):
+            settings = {"keys": list(node.inputs[0].keys), "keep": keep}
+            return settings if ttl_us is None else {**settings, "ttl": format_duration(ttl_us)}
+        case Top(n=n, by=by, descending=descending):
+            return {"keys": list(node.inputs[0].keys), "n": n, "by": str(by), "descending": descending}
+        case LastRows():
+            return {"keys": list(node.inputs[0].keys)}
         case RunningReduce(function=function):
             return {"keys": list(node.keys), "function": function_name(function)}
+        case WindowRows():
+            return _describe_rows(node.inputs[0].keys, operation)
         case ProcessRows(process=process):
             return {"keys": list(node.inputs[0].keys), "process": type(process).__qualname__}
         case Write(sink=sink):
@@ -80,12 +101,35 @@ def describe_node(node: Node) -> dict[str, Any]:
             return {}
 
 
+def _describe_rows(keys: tuple[str, ...], operation: WindowRows) -> dict[str, Any]:
+    settings: dict[str, Any] = {"keys": list(keys), "window": window_of_rows(operation)}
+    if operation.count is None:
+        settings["trigger"] = operation.trigger.describe()
+    if operation.aggregates:
+        settings["aggregates"] = {name: str(expr) for name, expr in operation.aggregates}
+    else:
+        settings["function"] = type(operation.process).__name__
+    if operation.allowed_lateness_us:
+        settings["allowed_lateness"] = format_duration(operation.allowed_lateness_us)
+    if operation.late is not None:
+        settings["late_to"] = operation.late.name
+    return settings
+
+
+def window_of_rows(operation: WindowRows) -> str:
+    """The window as the user wrote it."""
+    if operation.count is None:
+        return describe_window(operation.window)
+    size, every = operation.count
+    return f"count_window({size}{f', every={every}' if every != size else ''})"
+
+
 def function_name(function: Any) -> str:
     """A function as people know it."""
     return getattr(function, "__qualname__", None) or type(function).__qualname__
 
 
-def describe_window(window: Window) -> str:
+def describe_window(window: RowWindow) -> str:
     """The window as the user wrote it."""
     match window:
         case TumblingWindow():
@@ -100,11 +144,20 @@ def describe_window(window: Window) -> str:
             return f"session({format_duration(window.gap_us)!r})"
         case SessionWindow():
             return f"session({window.gap})"
+        case GlobalWindow():
+            return "global_()"
 
 
 def _placed(window: TumblingWindow | SlidingWindow | CumulativeWindow) -> str:
     offset = f", offset={format_duration(window.offset_us)!r}" if window.offset_us else ""
     return f"{offset}, timezone={window.timezone!r}" if window.timezone else offset
+
+
+def describe_frame(over: Over) -> str:
+    """Which rows an aggregate over rows sees."""
+    if over.rows is not None:
+        return f"rows={over.rows}"
+    return "all" if over.within_us is None else f"within={format_duration(over.within_us)!r}"
 
 
 def state_signature(node: Node) -> str:
@@ -125,8 +178,27 @@ def state_signature(node: Node) -> str:
         case RunningAggregate(aggregates=aggregates):
             described = {name: str(expr) for name, expr in aggregates}
             return _text({"verb": "agg", "keys": _keys(node), "aggregates": described})
+        case Over(columns=columns):
+            described = {name: str(expr) for name, expr in columns}
+            row = schema_to_json(node.inputs[0].schema)
+            frame = describe_frame(operation)
+            return _text({"verb": "over", "keys": _keys(node), "frame": frame, "columns": described, "row": row})
+        case Deduplicate(keep=keep):
+            return _text({"verb": "deduplicate", "keys": _keys(node), "keep": keep})
+        case Top(by=by, descending=descending):
+            row = schema_to_json(node.inputs[0].schema)
+            described = {"n": operation.n, "by": str(by), "descending": descending, "row": row}
+            return _text({"verb": "top", "keys": _keys(node), **described})
+        case LastRows():
+            return _text({"verb": "final", "keys": _keys(node), "row": schema_to_json(node.schema)})
         case RunningReduce():
             return _text({"verb": "reduce", "keys": _keys(node), "row": schema_to_json(node.schema)})
+        case WindowRows(process=process):
+            from penstock.process_functions import describe_states
+
+            window = window_of_rows(operation)
+            states = describe_states(process)
+            return _text({"verb": "window", "keys": _keys(node), "window": window, "states": states})
         case ProcessRows(process=process):
             from penstock.process_functions import describe_states
 
@@ -146,7 +218,7 @@ def check_signature(operator: str, stored: str, current: str) -> None:
     opened, so only what surrounds them is compared here.
     """
     old, new = json.loads(stored), json.loads(current)
-    if old.get("verb") == new.get("verb") == "process":
+    if "states" in old and "states" in new:
         old.pop("states", None)
         new.pop("states", None)
     for part in sorted(old.keys() | new.keys()):

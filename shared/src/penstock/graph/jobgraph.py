@@ -21,16 +21,19 @@ from penstock.graph.logical import (
     AssignEventTime,
     AssignProcessingTime,
     DeadLetters,
+    Deduplicate,
     KeyBy,
+    LastRows,
     LogicalPlan,
     Node,
+    Over,
     ProcessRows,
     Project,
     Read,
     RunningAggregate,
     RunningReduce,
-    SessionWindow,
     Side,
+    Top,
     Union,
     WindowAggregate,
     Write,
@@ -209,23 +212,13 @@ class _Builder:
             node.chainable
             and producer.chainable
             # Its watermarks are not those of the vertex, which a snapshot keeps for the state of all its operators.
-            and not isinstance(producer.operation, AssignEventTime | AssignProcessingTime)
-            and not (_keeps_state(node) and self._is_behind_sessions(producer))
+            and not isinstance(producer.operation, AssignEventTime | AssignProcessingTime | LastRows)
             and self._parallelism_of(producer) == self._parallelism_of(node)
             and self._slot_group(producer) == self._slot_group(node)
             and (not link.keys or (self._chain_state and self._parallelism_of(node) == 1))
             and (self._chain_state or not _keeps_state(node))
         )
         return self._vertex_of[producer] if chained else node
-
-    def _is_behind_sessions(self, node: Node) -> bool:
-        """Whether time is a moment behind here: sessions stand before it in its chain."""
-        while True:
-            if isinstance(node.operation, WindowAggregate) and isinstance(node.operation.window, SessionWindow):
-                return True
-            if self._vertex_of[node] is node:
-                return False
-            node = self._links[node][0][0]
 
     def _parallelism_of(self, node: Node) -> int:
         return node.parallelism or self._parallelism
@@ -355,7 +348,7 @@ def _is_structure(node: Node) -> bool:
 def _keeps_state(node: Node) -> bool:
     """Whether what becomes of a row depends on other rows. A `Process` that declares no state is taken to have none."""
     match node.operation:
-        case WindowAggregate() | RunningAggregate() | RunningReduce():
+        case WindowAggregate() | RunningAggregate() | RunningReduce() | Over() | Deduplicate() | Top() | LastRows():
             return True
         case ProcessRows(process=process):
             from penstock.process_functions import describe_states

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.connectors.base import EventTime, Sink, Source
     from penstock.expressions import Expr
     from penstock.process_functions import KeyedProcess, OutputTag, Process
+    from penstock.triggers import Trigger
 
 
 # -- windows ------------------------------------------------------------------------------------------------------------
@@ -64,7 +65,14 @@ class SessionWindow:
     gap: Expr | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class GlobalWindow:
+    """One window per key, without end."""
+
+
 Window = TumblingWindow | SlidingWindow | CumulativeWindow | SessionWindow
+RowWindow = Window | GlobalWindow
+"""Windows whose rows are kept."""
 
 RETRACTED: Final = "retracted"
 """Boolean column of sessions with lateness: the result that was sent for this key and window no longer stands."""
@@ -161,6 +169,43 @@ class RunningAggregate:
 
 
 @dataclass(frozen=True, eq=False)
+class Over:
+    """Every row with columns computed from its key's rows by event time: SQL's OVER.
+
+    A frame is the rows up to this one: all, the last `rows`, or those at most `within_us` older.
+    """
+
+    columns: tuple[tuple[str, Expr], ...]
+    within_us: int | None = None
+    rows: int | None = None
+    late: OutputTag[Any] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Deduplicate:
+    """The first row per key by arrival, or each newer one; a key counts as new `ttl_us` after it was written."""
+
+    keep: Literal["first", "last"]
+    ttl_us: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Top:
+    """The `n` rows per key in which `by` is greatest (or least), with their rank; emits the ranks that changed."""
+
+    n: int
+    by: Expr
+    descending: bool
+
+
+@dataclass(frozen=True, eq=False)
+class LastRows:
+    """The last row of every key of a stream of updates, at the end of the input; none where `retracted` is true."""
+
+    retracted: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class RunningReduce:
     """`function(accumulated, row)` per key; emits the new result of every key that a batch touched."""
 
@@ -172,6 +217,22 @@ class ProcessRows:
     """A `Process` (no key) or, on a keyed stream, a `KeyedProcess` with state and timers."""
 
     process: Process[Any, Any] | KeyedProcess[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class WindowRows(ProcessRows):
+    """A function over the rows of a key and window, or aggregates, when the trigger fires."""
+
+    window: RowWindow
+    trigger: Trigger
+    allowed_lateness_us: int = 0
+    late: OutputTag[Any] | None = None
+    aggregates: tuple[tuple[str, Expr], ...] = ()
+    """Empty if `process` calls a function."""
+    window_fields: tuple[Field, ...] = ()
+    """What a result of aggregates says of its window, behind the keys."""
+    count: tuple[int, int] | None = None
+    """Of count windows: how many rows, and after how many each."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,12 +271,13 @@ class Write:
 
 Operation = (
     Read | Project | Filter | Explode | MapRows | MapBatches | As | Union | KeyBy | WindowAggregate
-    | RunningAggregate | RunningReduce | ProcessRows | AssignEventTime | AssignProcessingTime | Side | DeadLetters | Write
+    | RunningAggregate | RunningReduce | Over | Deduplicate | Top | LastRows
+    | ProcessRows | AssignEventTime | AssignProcessingTime | Side | DeadLetters | Write
 )  # fmt: skip
 
 
-_OWN_TIMES: Final = (WindowAggregate, RunningAggregate, RunningReduce, AssignEventTime, AssignProcessingTime)
-"""What hands on rows with times of their own."""
+MAKING_ROWS: Final = WindowAggregate | RunningAggregate | RunningReduce | Over | Top | LastRows
+"""Verbs of a keyed stream whose rows have times of their own: what comes in need not say how far time has come."""
 
 
 # -- nodes --------------------------------------------------------------------------------------------------------------
@@ -259,6 +321,10 @@ class Node:
                 return "agg"
             case RunningReduce():
                 return "reduce"
+            case WindowRows():
+                return "window"
+            case LastRows():
+                return "final"
             case ProcessRows():
                 return "process"
             case AssignEventTime():
@@ -301,12 +367,13 @@ class LogicalPlan:
     def carries_watermarks(self, node: Node) -> bool:
         """Whether every row that this node hands on tells how far event time has come: a function behind it looks.
 
-        Windows and running aggregates have rows of their own, with their own times: what is before them need not know.
+        Windows, running aggregates and the like have rows of their own, with their own times: what is before them need
+        not know.
         """
         carrying: set[str] = set()
         for consumer in reversed(self.nodes):
             looks = isinstance(consumer.operation, ProcessRows)
-            makes = isinstance(consumer.operation, _OWN_TIMES)
+            makes = isinstance(consumer.operation, MAKING_ROWS | AssignEventTime | AssignProcessingTime)
             if looks or (consumer.id in carrying and not makes):
                 carrying.update(each.id for each in consumer.inputs if each.event_time)
         return node.id in carrying
@@ -318,7 +385,7 @@ class LogicalPlan:
                 return source.event_time.watermarks.lag_us if source.event_time is not None else 0
             case AssignEventTime(event_time=event_time):
                 return event_time.watermarks.lag_us
-            case WindowAggregate():
+            case WindowAggregate() | Over():
                 return 0
             case _:
                 return max((self.watermark_lag_us(each) for each in node.inputs), default=0)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from penstock.spark.native import NativeWindow
-    from penstock.task.operators.window_shape import WindowShape
+    from penstock.window_shape import WindowShape
 
 
 def merged_partials(partials: DataFrame, native: NativeWindow, partitions: int) -> DataFrame:

@@ -17,7 +17,6 @@ from penstock.expressions.aggregate_rules import BY_NAME
 from penstock.graph.jobgraph import JobGraph, JobVertex
 from penstock.graph.logical import CumulativeWindow, LogicalPlan, Node, SessionWindow, WindowAggregate
 from penstock.task.operators.partials import Partials
-from penstock.task.operators.window_shape import WindowShape
 from penstock.types import (
     BOOLEAN,
     DATE,
@@ -35,6 +34,7 @@ from penstock.types import (
     Field,
     Schema,
 )
+from penstock.window_shape import WindowShape
 
 KEYS: Final[frozenset[DataType]] = frozenset(
     {STRING, BOOLEAN, INT8, INT16, INT32, INT64, UINT8, UINT16, UINT32, TIMESTAMP, DATE}

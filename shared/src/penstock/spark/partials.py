@@ -84,7 +84,7 @@ class MergedWindows(Operator):
         self._partials = Partials(node)
         self._leading: Sequence[pl.Expr | str] = [
             *self._partials.keys.names,
-            *window_columns(pl.col(START), pl.col(START) + native.shape.size),
+            *window_columns(pl.col(START), pl.col(START) + native.shape.size, pl.col(START) + native.shape.size - 1),
         ]
         self._names = [*node.schema.names, EVENT_TIME]
         self._context: OperatorContext

@@ -8,7 +8,7 @@ from typing import Final
 
 from penstock.errors import PipelineError
 from penstock.graph.jobgraph import JobGraph
-from penstock.graph.logical import AssignProcessingTime, LogicalPlan, Node, ProcessRows, Read
+from penstock.graph.logical import AssignProcessingTime, LogicalPlan, Node, ProcessRows, Read, WindowRows
 
 _PROCESSING_TIMERS: Final = ("processing_timer", "delete_processing_timer")
 
@@ -41,6 +41,12 @@ def _reasons(node: Node, until_now: bool) -> Iterator[str]:
                 f"{node.operator_id}: the {source.kind} source cannot be read again, and Spark runs a task again when it "
                 "fails or is slow; read files or a topic instead"
             )
+        case WindowRows(trigger=trigger):
+            if trigger.timers == "processing" or _sets_processing_timers(type(trigger)):
+                yield (
+                    f"{node.operator_id}: {trigger.describe()} sets processing-time timers, and a batch run has no wall "
+                    "clock to follow; use event time"
+                )
         case ProcessRows(process=process) if _sets_processing_timers(type(process)):
             yield (
                 f"{node.operator_id}: {type(process).__name__} sets processing-time timers, and a batch run has no wall "

@@ -201,6 +201,10 @@ class TopicPartitionReader:
         if not messages:
             return behind
         self._away = None
+        if messages[0].offset() < behind:  # given out before: librdkafka has done so at a change of leader
+            messages = [message for message in messages if message.offset() >= behind]
+            if not messages:
+                return behind
         behind = max(behind, messages[-1].offset() + 1)
         if self._end is not None and behind > self._end:
             messages = [message for message in messages if message.offset() < self._end]

@@ -48,6 +48,10 @@ def build_operator(node: logical.Node) -> Operator:
             from penstock.task.operators.rowwise import MapBatchesOperator
 
             return MapBatchesOperator(node)
+        case logical.WindowRows():
+            from penstock.task.operators.window_rows import WindowRowsOperator
+
+            return WindowRowsOperator(node)
         case logical.ProcessRows(process=process):
             from penstock.task.operators.process import KeyedProcessOperator, ProcessOperator
 
@@ -64,6 +68,22 @@ def build_operator(node: logical.Node) -> Operator:
             from penstock.task.operators.running import RunningAggregateOperator
 
             return RunningAggregateOperator(node)
+        case logical.Over():
+            from penstock.task.operators.over import OverOperator
+
+            return OverOperator(node)
+        case logical.Deduplicate():
+            from penstock.task.operators.deduplicate import DeduplicateOperator
+
+            return DeduplicateOperator(node)
+        case logical.Top():
+            from penstock.task.operators.top import TopOperator
+
+            return TopOperator(node)
+        case logical.LastRows():
+            from penstock.task.operators.final import FinalOperator
+
+            return FinalOperator(node)
         case logical.RunningReduce():
             from penstock.task.operators.running import RunningReduceOperator
 

@@ -48,6 +48,8 @@ from penstock.times import MAX_WATERMARK, MIN_WATERMARK, from_micros, to_micros
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.protocol.messages import OperatorMetrics
+
 
 _log = structlog.get_logger("penstock.process")
 
@@ -99,7 +101,8 @@ class _Run(KeyCursor):
     """The context of a call: `Context`, and with timers `KeyedContext`. One object for all calls of an operator."""
 
     __slots__ = (
-        "at_end", "carries", "main", "mark", "now_us", "sides", "time", "time_domain", "timers", "watermark_us",
+        "at_end", "carries", "main", "mark", "metrics", "now_us", "sides", "time", "time_domain", "timers",
+        "watermark_us",
     )  # fmt: skip
 
     def __init__(self, tags: frozenset[str]) -> None:
@@ -115,6 +118,7 @@ class _Run(KeyCursor):
         self.at_end: _EndOfTime | None = None
         self.watermark_us = MIN_WATERMARK
         self.now_us: Callable[[], int]
+        self.metrics: OperatorMetrics
         self.timers: KeyedObjectBackend
 
     def emit(self, row: Any) -> None:
@@ -138,6 +142,12 @@ class _Run(KeyCursor):
             self.carries = True
             for emitted in (self.main, *self.sides.values()):
                 emitted.marks = [MIN_WATERMARK] * len(emitted.rows)
+
+    def move_to(self, time: int) -> None:
+        """What is emitted from here on has this event time."""
+        self.time = time
+        if time <= self.mark:
+            self.carry()
 
     @property
     def timestamp(self) -> datetime | None:
@@ -178,7 +188,7 @@ class _ProcessBase(Operator):
         source = node.inputs[0]
         self._declared = process
         self._name = type(process).__name__
-        self._where = f"process ({node.operator_id}): {self._name}"
+        self._where = f"{node.verb} ({node.operator_id}): {self._name}"
         self._event_time = node.event_time
         self._reader = RowReader(source.schema, source.row_type)
         self._writer = RowWriter(node.schema, node.row_type, f"{self._where}, emit")
@@ -203,6 +213,7 @@ class _ProcessBase(Operator):
     def _open_process(self, context: OperatorContext) -> None:
         self._carries = self._run.carries = context.carries_watermarks
         self._run.now_us = context.now_us
+        self._run.metrics = context.metrics
         self._opened = True
         try:
             self._process.open(_Place(context.subtask, context.parallelism))
@@ -483,7 +494,7 @@ class KeyedProcessOperator(_ProcessBase):
             run.time = self._time_of_processing_timer(at)
             self._on_timer(at)
         run.time_domain = None
-        self._flush(output)
+        self._flush_last(output)
 
     def _time_of_processing_timer(self, at: int) -> int | None:
         if not self._event_time:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from penstock.graph.logical import Node, WindowAggregate
+    from penstock.graph.logical import Node, Over, WindowAggregate
     from penstock.protocol.messages import OperatorMetrics
     from penstock.task.operator import OperatorContext, Output, RestoredState
 
@@ -111,7 +111,7 @@ class LateRows:
     """Where late rows go: to the side output that the pipeline names, else nowhere, but counted."""
 
     def __init__(self, node: Node) -> None:
-        operation = cast("WindowAggregate", node.operation)
+        operation = cast("WindowAggregate | Over", node.operation)
         self._tag = operation.late.name if operation.late else None
         self._names = [*node.inputs[0].schema.names, EVENT_TIME]
 

@@ -4,15 +4,12 @@ Every key that a batch touches sends its new result once, in the order in which 
 a result is that of the key's newest row by arrival. How many intermediate results are sent depends on batches, the last
 one of each key does not.
 
-Aggregates are vectorised but for the look-up: partials live in a `Table` by key, so a batch costs what the keys it
+Aggregates are vectorised but for the look-up: partials live in a `KeyedTable`, so a batch costs what the keys it
 touches cost, however many there are, and a snapshot freezes in constant time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
-from operator import itemgetter
 from typing import Any, Final, cast
 
 import polars as pl
@@ -21,64 +18,19 @@ from penstock.batches import EVENT_TIME
 from penstock.errors import PenstockError
 from penstock.graph.logical import Node, RunningReduce
 from penstock.process_functions import ValueState
-from penstock.state.backend import ABSENT, FrozenTable, Table
-from penstock.state.columns import key_frame, key_values
+from penstock.state.backend import ABSENT
+from penstock.state.columns import key_values
 from penstock.state.keyed_backend import KeyedObjectBackend
 from penstock.state.keyed_state import KeyCursor
-from penstock.state.segments import decode_segments, encode_segments
+from penstock.state.segments import decode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
+from penstock.task.operators.keyed_table import INDEX, KeyedTable
 from penstock.task.operators.partials import Partials
 from penstock.task.operators.rowwise import chunks_of, function_name, raised
 from penstock.task.rows import RowReader, RowWriter
-from penstock.types import Schema, polars_type
+from penstock.types import polars_type
 
 _KIND: Final = "running"
-_INDEX: Final = "__index"
-_ROWS_PER_FRAME: Final = 65_536
-_LEAST_UPKEEP: Final = 4_096
-
-
-class FrozenPartials:
-    """The partials of a snapshot: a `KeyedPart`."""
-
-    def __init__(
-        self,
-        frozen: FrozenTable,
-        keys: Schema,
-        types: Mapping[str, pl.DataType],
-        header: Mapping[str, Any],
-        max_parallelism: int,
-    ) -> None:
-        self._frozen = frozen
-        self._keys = keys
-        self._types = types
-        self._header = header
-        self._max_parallelism = max_parallelism
-
-    def segments(self) -> Iterable[tuple[int, bytes]]:
-        """One segment per key group that has partials."""
-        try:
-            frames = list(self._frames())
-        finally:
-            self._frozen.release()
-        return encode_segments(self._header, frames, self._keys, self._max_parallelism)
-
-    def _frames(self) -> Iterator[pl.DataFrame]:
-        entries = iter(self._frozen)
-        while chunk := list(islice(entries, _ROWS_PER_FRAME)):
-            keys = key_frame([key for key, _ in chunk], self._keys)
-            yield keys.hstack(_partial_frame([partial for _, partial in chunk], self._types))
-
-
-def _partial_frame(rows: list[tuple[Any, ...]], types: Mapping[str, pl.DataType]) -> pl.DataFrame:
-    return pl.DataFrame(
-        [pl.Series(name, list(map(itemgetter(index), rows)), kind) for index, (name, kind) in enumerate(types.items())]
-    )
-
-
-def _tuples(frame: pl.DataFrame) -> Iterator[tuple[Any, ...]]:
-    """The rows; several times as fast as `frame.rows()`, which makes them one by one."""
-    return zip(*(column.to_list() for column in frame.get_columns()), strict=True)
 
 
 class RunningAggregateOperator(Operator):
@@ -90,8 +42,8 @@ class RunningAggregateOperator(Operator):
         self._by = list(self._partials.keys.names)
         self._event_time = node.event_time
         self._names = [*node.schema.names, EVENT_TIME] if node.event_time else list(node.schema.names)
-        self._types = {field.name: polars_type(field.type) for field in self._partials.plan.partial_fields}
-        self._table = Table()
+        types = {field.name: polars_type(field.type) for field in self._partials.plan.partial_fields}
+        self._table = KeyedTable(self._partials.keys, types)
         self._context: OperatorContext
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
@@ -106,35 +58,24 @@ class RunningAggregateOperator(Operator):
         fresh = self._partials.group([frame], self._by, ordered=True, beside=beside)
         keys = key_values(fresh, self._partials.keys)
         merged = self._merged(fresh, keys)
-        self._table.live.update(zip(keys, _tuples(merged), strict=True))
+        self._table.put(keys, merged)
         leading: list[pl.Expr | str] = [*self._by, EVENT_TIME] if self._event_time else [*self._by]
         rows = fresh.drop(self._partials.names).hstack(merged)
         output.rows(self._partials.results(rows, leading, self._names))
-        self._table.maintain(max(_LEAST_UPKEEP, 4 * len(keys)))
+        self._table.maintain(len(keys))
 
     def _merged(self, fresh: pl.DataFrame, keys: list[Any]) -> pl.DataFrame:
         """The partials of the touched keys with what was there before, in the same order."""
-        table = self._table
-        live = table.live
-        before = [live.get(key, ABSENT) for key in keys]
-        if table.layers:
-            before = [table.get(key) if old is ABSENT else old for key, old in zip(keys, before, strict=True)]
-        known = [index for index, partial in enumerate(before) if partial is not ABSENT]
+        old = self._table.find(keys)
         new = fresh.select(self._partials.names)
-        if not known:
+        if not old.height:
             return new
-        old = _partial_frame([before[index] for index in known], self._types)
-        old = old.with_columns(pl.Series(_INDEX, known, pl.Int64))
-        both = [old, new.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias(_INDEX))]
-        return self._partials.merge(both, [_INDEX]).sort(_INDEX).select(self._partials.names)
+        both = [old, new.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias(INDEX))]
+        return self._partials.merge(both, [INDEX]).sort(INDEX).select(self._partials.names)
 
     def snapshot(self) -> OperatorSnapshot | None:
         header = {"kind": _KIND, "partials": self._partials.describe()}
-        return OperatorSnapshot(
-            keyed=FrozenPartials(
-                self._table.freeze(), self._partials.keys, self._types, header, self._context.max_parallelism
-            )
-        )
+        return OperatorSnapshot(keyed=self._table.freeze(header, self._context.max_parallelism))
 
     def _restore(self, restored: RestoredState) -> None:
         frames: list[pl.DataFrame] = []
@@ -145,8 +86,7 @@ class RunningAggregateOperator(Operator):
         if len(frames) > len(groups):  # several parts of one key group may hold the same key
             frames = [self._partials.merge(frames, self._by)]
         for rows in frames:
-            partials = _tuples(rows.select(self._partials.names))
-            self._table.live.update(zip(key_values(rows, self._partials.keys), partials, strict=True))
+            self._table.load(rows)
 
 
 class RunningReduceOperator(Operator):

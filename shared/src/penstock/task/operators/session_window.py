@@ -3,9 +3,9 @@
 As in Flink (EventTimeSessionWindows), a row opens the window `[time, time + gap)`, and windows of a key that intersect or
 touch are one: rows up to and including `gap` apart share a session, which ends `gap` after its last row. (The gap may be
 each row's own; the session then ends where the furthest of its windows does.) It is over, and sent, when the watermark
-has reached that end: a row exactly there would still belong to it. (Flink sends it one moment before, so that such a row
-belongs to it or not, depending on when the watermark came.) A row is late if the session it would belong to, merged with
-those it touches, is over by more than the lateness.
+has reached that end, which is its last moment: a row exactly there would still belong to it. (Flink sends it one moment
+before, so that such a row belongs to it or not, depending on when the watermark came.) A row is late if the session it
+would belong to, merged with those it touches, is over by more than the lateness.
 
 With lateness a session that was sent may get other bounds, or become one with another. Its result is then sent once
 more, marked as retracted, because nothing else would ever replace it: the merged session is another window.
@@ -170,12 +170,6 @@ class SessionWindowOperator(Operator):
             self._settle(output)
         return False
 
-    def advance(self, watermark: int, output: Output) -> None:
-        """Pass on that time is a moment behind: the results that come next may have the watermark as their event time."""
-        while self.fire_due(watermark, output):
-            pass
-        output.watermark(watermark if watermark == MAX_WATERMARK else watermark - 1)
-
     def _merge_pending(self, output: Output) -> None:
         if not self._pending:
             return
@@ -208,7 +202,7 @@ class SessionWindowOperator(Operator):
     def _send(self, over: pl.DataFrame, output: Output, *, retracted: bool = False) -> None:
         if over.height == 0:
             return
-        leading: list[pl.Expr | str] = [*self._by, *window_columns(pl.col(FIRST), pl.col(END))]
+        leading: list[pl.Expr | str] = [*self._by, *window_columns(pl.col(FIRST), pl.col(END), pl.col(END))]
         if self._retracts:
             leading.append(pl.lit(retracted).alias(RETRACTED))
         output.rows(self._partials.results(over.sort(END, maintain_order=True), leading, self._names))

@@ -23,10 +23,10 @@ from penstock.state.segments import decode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.partials import Partials
 from penstock.task.operators.progress import GroupWatermarks, LateRows
-from penstock.task.operators.window_clock import clock_of
 from penstock.task.operators.window_panes import PANE, FrozenPanes, PaneStore, split_runs
-from penstock.task.operators.window_shape import WindowShape
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK, format_duration
+from penstock.window_clock import clock_of
+from penstock.window_shape import WindowShape
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -230,7 +230,7 @@ class WindowAggregateOperator(Operator):
         start, end = (pl.lit(pl.Series(self._clock.first_shown(each))) for each in (starts, ends))
         if len(ends) == 1:
             start, end = start.first(), end.first()
-        output.rows(self._partials.results(partials, [*self._by, *window_columns(start, end)], self._names))
+        output.rows(self._partials.results(partials, [*self._by, *window_columns(start, end, end - 1)], self._names))
 
     # -- snapshots ------------------------------------------------------------------------------------------------------
 
@@ -267,7 +267,7 @@ class WindowAggregateOperator(Operator):
                 self._store.add_partials(start, part)
 
 
-def window_columns(start: pl.Expr, end: pl.Expr) -> list[pl.Expr]:
+def window_columns(start: pl.Expr, end: pl.Expr, last: pl.Expr) -> list[pl.Expr]:
     """What a result says of its window, whose bounds are microseconds: the bounds, and when its turn is in event time.
 
     Its time is the window's last moment. Results go out in order of that, so when its turn comes no earlier one is left.
@@ -275,8 +275,8 @@ def window_columns(start: pl.Expr, end: pl.Expr) -> list[pl.Expr]:
     return [
         start.cast(_UTC_MICROS).alias("window_start"),
         end.cast(_UTC_MICROS).alias("window_end"),
-        (end - 1).alias(EVENT_TIME),
-        (end - 2).alias(WATERMARK),
+        last.alias(EVENT_TIME),
+        (last - 1).alias(WATERMARK),
     ]
 
 

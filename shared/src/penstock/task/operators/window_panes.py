@@ -18,7 +18,7 @@ import polars as pl
 
 from penstock.state.segments import encode_segments
 from penstock.task.operators.partials import Partials
-from penstock.task.operators.window_clock import clock_of
+from penstock.window_clock import clock_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -48,6 +48,10 @@ class WindowClock:
         """`first_shown` of one time."""
         return time
 
+    def shown_at(self, moment: int) -> int:
+        """`shown` of one moment."""
+        return moment
+
 
 class ZoneClock(WindowClock):
     """The clock on the wall of a time zone."""
@@ -80,6 +84,9 @@ class ZoneClock(WindowClock):
 
     def moment(self, time: int) -> int:
         return int(self.first_shown(np.array([time], np.int64))[0])
+
+    def shown_at(self, moment: int) -> int:
+        return int(self.shown(np.array([moment], np.int64))[0])
 
     def _offsets(self, moments: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Around these moments: since when an offset holds, the offsets, and up to when the clock has shown by then."""

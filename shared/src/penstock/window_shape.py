@@ -68,15 +68,19 @@ class WindowShape:
         """
         return self.end_after(mark + 1)
 
-    def ends_of(self, pane: int, first: int, last: int) -> range:
-        """The ends in `[first, last]` of the windows that contain a pane, rising."""
+    def ends_of(self, pane: int) -> range:
+        """The ends of the windows that contain a pane, rising."""
         every = self.size if self.cumulative else self.slide
-        newest = pane - (pane - self.offset) % every + self.size
-        return range(max(self.end_after(pane), self.end_after(first - 1)), min(newest, last) + 1, self.slide)
+        return range(self.end_after(pane), pane - (pane - self.offset) % every + self.size + 1, self.slide)
 
     def ends_over(self, panes: Iterable[int], first: int, last: int) -> list[int]:
         """The ends in `[first, last]` of the windows that contain any of these panes, rising."""
-        return sorted({end for pane in panes for end in self.ends_of(pane, first, last)})
+        found: set[int] = set()
+        for pane in panes:
+            ends = self.ends_of(pane)
+            low, high = max(ends.start, self.end_after(first - 1)), min(ends.stop, last + 1)
+            found.update(range(low, high, self.slide))
+        return sorted(found)
 
     def panes_in(self, end: int) -> range:
         """The panes of the window with this end."""

@@ -1,0 +1,46 @@
+"""The checks of what is computed over the rows of a key, and of their ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.errors import PipelineError
+from penstock.expressions import Expr, contains_aggregate, over_field, row_field
+from penstock.expressions.typing_rules import ORDERED
+from penstock.types import INT64, Field, Schema
+
+RANK = "rank"
+"""Int64: the place of a row among those of its key, from 1."""
+
+
+def over_schema(columns: Sequence[tuple[str, Expr]], schema: Schema) -> Schema:
+    """The columns of the rows and these, of which one that exists stands in its place.
+
+    Raises:
+        PipelineError: there is none, one of them looks at no other row, or it does not fit.
+    """
+    if not columns:
+        raise PipelineError("over: name at least one column, such as total=col('price').sum() or n=row_number()")
+    fields: dict[str, Field] = {field.name: field for field in schema}
+    for name, expr in columns:
+        fields[name] = over_field(expr, schema, "over", name)
+        if not contains_aggregate(expr):
+            raise PipelineError(f"over: {name}={expr} looks at no other row; write .with_columns(...) before key_by")
+    return Schema(tuple(fields.values()))
+
+
+def top_schema(n: int, by: Expr, schema: Schema, keys: Sequence[str]) -> Schema:
+    """The keys, the rank, and the other columns.
+
+    Raises:
+        PipelineError: there are to be none, such rows have no order, or `rank` is a column already.
+    """
+    if n < 1:
+        raise PipelineError(f"top: n must be 1 or more, got {n}")
+    if RANK in schema:
+        raise PipelineError(f"top: there is a column {RANK!r} already; rename it before")
+    kind = row_field(by, schema, "top", "by").type
+    if kind not in ORDERED:
+        raise PipelineError(f"top: {by} is {kind}, which has no order; order by a number, a text or a time")
+    others = [field for field in schema if field.name not in keys]
+    return Schema((*schema.select(keys), Field(RANK, INT64), *others))

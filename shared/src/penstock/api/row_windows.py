@@ -1,0 +1,148 @@
+"""Plan nodes of windows whose rows are kept: functions over them, and aggregates when a trigger fires."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.api.verbs import StreamBase, check_taken, returned_class
+from penstock.errors import PipelineError
+from penstock.expressions import Expr
+from penstock.graph.logical import (
+    RETRACTED,
+    GlobalWindow,
+    Node,
+    RowWindow,
+    SessionWindow,
+    WindowRows,
+)
+from penstock.process_functions import type_arguments
+from penstock.triggers import PurgingTrigger, Trigger, at_watermark, every_rows, purging
+from penstock.types import BOOLEAN, TIMESTAMP, Field, Schema, is_row_class, row_class, schema_of
+from penstock.window_functions import TimeWindow, WindowFunction
+from penstock.window_process import AggregateProcess, Fired, FunctionProcess, PlainFunction, WindowProcess, typed
+
+if TYPE_CHECKING:
+    from penstock.process_functions import OutputTag
+
+Applied = WindowFunction[Any, Any] | Callable[[Any, TimeWindow, list[Any]], Iterable[Any]]
+
+
+@dataclass(frozen=True)
+class RowWindows:
+    """What was said of windows whose rows are kept."""
+
+    window: RowWindow
+    trigger: Trigger
+    lateness_us: int = 0
+    late: OutputTag[Any] | None = None
+    count: tuple[int, int] | None = None
+
+    @property
+    def purges(self) -> bool:
+        """Whether every result is of what came since the last one."""
+        return isinstance(self.trigger, PurgingTrigger)
+
+    @property
+    def updates(self) -> bool:
+        """Whether a result may replace an earlier one."""
+        fires_once = type(self.trigger) is type(at_watermark()) and not self.lateness_us
+        return not self.purges and not fires_once
+
+    @property
+    def window_fields(self) -> tuple[Field, ...]:
+        """What a result of aggregates says of its window."""
+        if isinstance(self.window, GlobalWindow):
+            return ()
+        bounds = (Field("window_start", TIMESTAMP), Field("window_end", TIMESTAMP))
+        return (*bounds, Field(RETRACTED, BOOLEAN)) if self.retracts else bounds
+
+    @property
+    def retracts(self) -> bool:
+        """Whether a window that was sent may be no more."""
+        return isinstance(self.window, SessionWindow) and self.updates
+
+    def arguments(self) -> dict[str, Any]:
+        """What the process is made with."""
+        last = None if self.count is None or self.count[0] == self.count[1] else self.count[0]
+        said = {"window": self.window, "trigger": self.trigger, "lateness_us": self.lateness_us, "late": self.late}
+        return {**said, "last": last}
+
+
+def count_windows(size: int, every: int) -> RowWindows:
+    """Flink's countWindow: a global window that fires by count and then forgets what no later result needs."""
+    trigger = purging(every_rows(size)) if size == every else every_rows(every)
+    return RowWindows(GlobalWindow(), trigger, count=(size, every))
+
+
+def apply_node(keyed: StreamBase, said: RowWindows, function: Applied, returns: type[Any] | None) -> Node:
+    """A function over the rows of windows."""
+    _check(keyed, said, "apply")
+    given = _returned(keyed, function, returns)
+    name = getattr(function, "__qualname__", type(function).__name__)
+    wrapped = function if isinstance(function, WindowFunction) else PlainFunction(function)
+    made = typed(FunctionProcess, name, keyed._node.row_type, given)
+    return _node(keyed, said, made(wrapped, **said.arguments()), schema_of(given, "apply"), given)
+
+
+def aggregate_node(keyed: StreamBase, said: RowWindows, aggregates: dict[str, Expr]) -> Node:
+    """Aggregates of the rows of windows."""
+    from penstock.expressions import AggregatePlan  # loads Polars
+
+    _check(keyed, said, "agg")
+    source = keyed._node
+    plan = AggregatePlan.build(tuple(aggregates.items()), source.schema, event_time=source.event_time)
+    schema = Schema((*source.schema.select(source.keys), *said.window_fields, *plan.output_fields))
+    made = typed(AggregateProcess, "agg", source.row_type, Fired)
+    process = made(retracts=said.retracts, **said.arguments())
+    return _node(keyed, said, process, schema, row_class(schema), tuple(aggregates.items()))
+
+
+def _node(
+    keyed: StreamBase,
+    said: RowWindows,
+    process: WindowProcess,
+    schema: Schema,
+    row_type: type[Any],
+    aggregates: tuple[tuple[str, Expr], ...] = (),
+) -> Node:
+    operation = WindowRows(
+        process, said.window, said.trigger, said.lateness_us, said.late, aggregates, said.window_fields, said.count
+    )
+    source = keyed._node
+    timed = source.event_time and (said.count is not None or not isinstance(said.window, GlobalWindow))
+    keys, updates = (source.keys, said.updates) if aggregates else ((), False)
+    node = keyed._derive(operation, schema, row_type, event_time=timed, keys=keys, updates=updates)
+    if said.late is not None:
+        node.sides = {said.late.name: source.schema}
+    return node
+
+
+def _check(keyed: StreamBase, said: RowWindows, verb: str) -> None:
+    if isinstance(said.window, SessionWindow) and said.window.gap is not None:
+        raise PipelineError(
+            f"{verb}: sessions whose gap each row says are only aggregated, with .agg(...) and without a trigger; give "
+            "session() one gap for all, or say where sessions end in a KeyedProcess"
+        )
+    if said.trigger.timers == "event" and not keyed._node.event_time:
+        raise PipelineError(
+            f"{verb}: {said.trigger.describe()} goes by event time, and the stream has none; say event_time='column' at "
+            "the source, or every(..., time='processing')"
+        )
+
+
+def _returned(keyed: StreamBase, function: Applied, returns: type[Any] | None) -> type[Any]:
+    if isinstance(function, type):
+        raise PipelineError(f"apply: give an object, not the class: .apply({function.__name__}())")
+    if not isinstance(function, WindowFunction):
+        return returned_class(function, returns, "apply", many=True)
+    name = type(function).__name__
+    found = type_arguments(type(function), WindowFunction)
+    if found is None or not all(isinstance(each, type) and is_row_class(each) for each in found):
+        raise PipelineError(
+            f"apply: class {name} does not say what rows it takes and gives; write for example "
+            f"'class {name}(WindowFunction[Payment, Total])'"
+        )
+    check_taken(keyed, found[0], f"apply: {name}")
+    return found[1]

@@ -1,0 +1,48 @@
+"""What a row of a stream of updates replaces: the row with the same key, and where that stands."""
+
+from __future__ import annotations
+
+from penstock.api.over import RANK
+from penstock.errors import PipelineError
+from penstock.expressions.nodes import Column, without_alias
+from penstock.graph.jobgraph import ancestors
+from penstock.graph.logical import RETRACTED, Node, Project, Read, Top, WindowAggregate
+
+
+def update_keys(node: Node) -> tuple[tuple[str, ...], str | None]:
+    """The columns that tell which row is replaced, and the one that tells that it is replaced by none.
+
+    Raises:
+        PipelineError: a source has no end, or such a column is not there any more.
+    """
+    for above in ancestors(node):
+        if isinstance(above.operation, Read) and not above.operation.source.bounded:
+            raise PipelineError(
+                f"final: the {above.operation.source.kind} source {above.operator_id} has no end, so no row is the last "
+                "one; write the updates, or aggregate in windows, whose results are final"
+            )
+    return _columns(node)
+
+
+def _columns(node: Node) -> tuple[tuple[str, ...], str | None]:
+    match node.operation:
+        case Project(columns=columns):
+            keys, retracted = _columns(node.inputs[0])
+            names: dict[str, str] = {}
+            for name, expr in columns:
+                inner = without_alias(expr.node)
+                if isinstance(inner, Column):
+                    names.setdefault(inner.name, name)
+            for key in (*keys, *([] if retracted is None else [retracted])):
+                if key not in names:
+                    raise PipelineError(
+                        f"final: {key}, which says which row a row replaces, is not there any more behind {node.verb}; "
+                        f"keep it, or write .final() before .{node.verb}(...)"
+                    )
+            return tuple(names[key] for key in keys), None if retracted is None else names[retracted]
+        case WindowAggregate() as window:
+            return (*node.keys, "window_start", "window_end"), RETRACTED if window.retracts else None
+        case Top():
+            return (*node.keys, RANK), None
+        case _:
+            return node.keys, None

@@ -1,0 +1,69 @@
+"""`final` on a stream of updates: the last row of every key, at the end of the input.
+
+Nothing is sent before, and no watermark either: the rows, of which some are old by then, are not late behind.
+"""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+import polars as pl
+
+from penstock.batches import EVENT_TIME
+from penstock.graph.logical import LastRows, Node
+from penstock.state.columns import canonical_keys, key_frame, key_values
+from penstock.state.segments import decode_segments
+from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
+from penstock.task.operators.keyed_table import KeyedTable
+from penstock.times import MAX_WATERMARK
+from penstock.types import polars_type
+
+_KIND: Final = "final"
+_ROWS_PER_FRAME: Final = 65_536
+
+
+class FinalOperator(Operator):
+    """`final` on a stream of updates."""
+
+    def __init__(self, node: Node) -> None:
+        source = node.inputs[0]
+        self._operator = node.operator_id
+        self._retracted = cast("LastRows", node.operation).retracted
+        self._keys = source.schema.select(source.keys)
+        others = {field.name: polars_type(field.type) for field in source.schema if field.name not in self._keys}
+        self._types = others | {EVENT_TIME: pl.Int64()} if node.event_time else others
+        self._names = [*node.schema.names, EVENT_TIME] if node.event_time else list(node.schema.names)
+        self._table = KeyedTable(self._keys, self._types)
+        self._context: OperatorContext
+
+    def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
+        self._context = context
+        if restored is not None:
+            for _, _, rows in decode_segments(restored.keyed, self._operator, _KIND, self._keys):
+                self._table.load(canonical_keys(rows, self._keys))
+
+    def process(self, frame: pl.DataFrame, output: Output) -> None:
+        rows = canonical_keys(frame.select(self._names), self._keys)
+        rows = rows.unique(self._keys.names, keep="last", maintain_order=True)
+        keys = key_values(rows, self._keys)
+        self._table.put(keys, rows)
+        if self._retracted is not None:
+            for key in key_values(rows.filter(pl.col(self._retracted)), self._keys):
+                self._table.remove(key)
+        self._table.maintain(len(keys))
+
+    def advance(self, watermark: int, output: Output) -> None:
+        if watermark != MAX_WATERMARK:
+            return
+        keys = self._table.all_keys()
+        rows = key_frame(keys, self._keys).hstack(self._table.find(keys).select(self._types.keys()))
+        if EVENT_TIME in self._types:
+            rows = rows.sort(EVENT_TIME, maintain_order=True)
+        # A checkpoint from here on must not send them again.
+        self._table = KeyedTable(self._keys, self._types)
+        for begin in range(0, rows.height, _ROWS_PER_FRAME):
+            output.rows(rows.slice(begin, _ROWS_PER_FRAME).select(self._names))
+        output.watermark(watermark)
+
+    def snapshot(self) -> OperatorSnapshot | None:
+        return OperatorSnapshot(keyed=self._table.freeze({"kind": _KIND}, self._context.max_parallelism))

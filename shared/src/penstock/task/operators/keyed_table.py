@@ -1,0 +1,158 @@
+"""State of columns by key: one row of plain columns per key, looked up and written as frames.
+
+The rows live in a `Table`, so a batch costs what the keys it touches cost, however many there are, and a snapshot freezes
+in constant time. `Expiry` finds the rows that nobody has touched for long without looking at the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from operator import itemgetter
+from typing import Any, Final
+
+import polars as pl
+
+from penstock.state.backend import ABSENT, FrozenTable, Table
+from penstock.state.columns import key_frame, key_values
+from penstock.state.segments import encode_segments
+from penstock.types import Schema
+
+INDEX: Final = "__index"
+"""Int64: which of the keys that were asked for a row belongs to."""
+_ROWS_PER_FRAME: Final = 65_536
+_LEAST_UPKEEP: Final = 4_096
+_BUCKETS: Final = 8
+
+
+class KeyedTable:
+    """Rows of the columns `types` by key."""
+
+    def __init__(self, keys: Schema, types: Mapping[str, pl.DataType]) -> None:
+        self.keys = keys
+        self.types = types
+        self._table = Table()
+
+    def find(self, keys: Sequence[Any]) -> pl.DataFrame:
+        """The rows of those of these keys that have one, with `INDEX`: the place of the key among them."""
+        table = self._table
+        live = table.live
+        found = [live.get(key, ABSENT) for key in keys]
+        if table.layers:
+            found = [table.get(key) if row is ABSENT else row for key, row in zip(keys, found, strict=True)]
+        known = [index for index, row in enumerate(found) if row is not ABSENT]
+        rows = _frame([found[index] for index in known], self.types)
+        return rows.with_columns(pl.Series(INDEX, known, pl.Int64))
+
+    def get(self, key: Any) -> tuple[Any, ...] | None:
+        """The row of one key."""
+        row = self._table.get(key)
+        return None if row is ABSENT else row
+
+    def put(self, keys: Iterable[Any], rows: pl.DataFrame) -> None:
+        """Replace the rows of these keys, which are as many."""
+        self._table.live.update(zip(keys, _tuples(rows.select(self.types.keys()), rows.height), strict=True))
+
+    def put_one(self, key: Any, row: tuple[Any, ...]) -> None:
+        """Replace the row of one key."""
+        self._table.put(key, row)
+
+    def remove(self, key: Any) -> None:
+        """Forget a key."""
+        self._table.remove(key)
+
+    def all_keys(self) -> list[Any]:
+        """The keys that have a row."""
+        frozen = self._table.freeze()
+        try:
+            return [key for key, _ in frozen]
+        finally:
+            frozen.release()
+
+    def maintain(self, touched: int) -> None:
+        """Do a share of the work that snapshots left, after a batch that touched so many keys."""
+        self._table.maintain(max(_LEAST_UPKEEP, 4 * touched))
+
+    def freeze(
+        self, header: Mapping[str, Any], max_parallelism: int, beside: Sequence[pl.DataFrame] = ()
+    ) -> FrozenRows:
+        """The rows as they are now, and frames with other columns `beside` them, which have the keys too."""
+        return FrozenRows(self._table.freeze(), self.keys, self.types, header, max_parallelism, beside)
+
+    def load(self, rows: pl.DataFrame) -> list[Any]:
+        """Add the rows of a segment; returns their keys."""
+        keys = key_values(rows, self.keys)
+        self.put(keys, rows)
+        return keys
+
+
+class FrozenRows:
+    """The rows of a snapshot: a `KeyedPart`."""
+
+    def __init__(
+        self,
+        frozen: FrozenTable,
+        keys: Schema,
+        types: Mapping[str, pl.DataType],
+        header: Mapping[str, Any],
+        max_parallelism: int,
+        beside: Sequence[pl.DataFrame],
+    ) -> None:
+        self._frozen = frozen
+        self._keys = keys
+        self._types = types
+        self._header = header
+        self._max_parallelism = max_parallelism
+        self._beside = beside
+
+    def segments(self) -> Iterable[tuple[int, bytes]]:
+        """One segment per key group that has rows."""
+        try:
+            frames = [*self._frames(), *self._beside]
+        finally:
+            self._frozen.release()
+        if self._beside:
+            frames = pl.collect_all([pl.concat([frame.lazy() for frame in frames], how="diagonal")])
+        return encode_segments(self._header, frames, self._keys, self._max_parallelism)
+
+    def _frames(self) -> Iterator[pl.DataFrame]:
+        entries = iter(self._frozen)
+        while chunk := list(islice(entries, _ROWS_PER_FRAME)):
+            keys = key_frame([key for key, _ in chunk], self._keys)
+            yield keys.hstack(_frame([row for _, row in chunk], self._types))
+
+
+class Expiry:
+    """Which keys may have been untouched for a time to live.
+
+    Keys are kept in steps of an eighth of it: a key is given out at most so much later than it is due, and may have been
+    touched again since.
+    """
+
+    def __init__(self, ttl_us: int) -> None:
+        self._ttl = ttl_us
+        self._step = max(1, ttl_us // _BUCKETS)
+        self._touched: dict[int, set[Any]] = {}
+
+    def touch(self, keys: Iterable[Any], times: Iterable[int]) -> None:
+        """Keys were touched at these times, in microseconds."""
+        for key, time in zip(keys, times, strict=True):
+            self._touched.setdefault(time // self._step, set()).add(key)
+
+    def due(self, now_us: int) -> list[Any]:
+        """Take out the keys whose time to live was over before `now_us`, if they were not touched again."""
+        over = [step for step in self._touched if (step + 1) * self._step + self._ttl < now_us]
+        return [key for step in sorted(over) for key in self._touched.pop(step)]
+
+
+def _frame(rows: list[tuple[Any, ...]], types: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    return pl.DataFrame(
+        [pl.Series(name, list(map(itemgetter(index), rows)), kind) for index, (name, kind) in enumerate(types.items())]
+    )
+
+
+def _tuples(frame: pl.DataFrame, height: int) -> Iterable[tuple[Any, ...]]:
+    """The rows; several times as fast as `frame.rows()`, which makes them one by one."""
+    if not frame.width:
+        return [()] * height
+    return zip(*(column.to_list() for column in frame.get_columns()), strict=True)

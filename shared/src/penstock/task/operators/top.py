@@ -1,0 +1,106 @@
+"""`top` on a keyed stream: the best rows of every key so far, with their rank: Flink's AppendOnlyTopNFunction.
+
+A key keeps its best rows as one row of lists, best first. A batch is ranked together with those of the keys that it
+touches, and the ranks where another row stands now are sent.
+"""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+import polars as pl
+
+from penstock.batches import EVENT_TIME
+from penstock.errors import UserCodeError
+from penstock.expressions import to_polars
+from penstock.graph.logical import Node, Top
+from penstock.state.columns import canonical_keys, key_values
+from penstock.state.segments import decode_segments
+from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
+from penstock.task.operators.keyed_table import INDEX, KeyedTable
+from penstock.types import polars_type
+
+_KIND: Final = "top"
+_RANK: Final = "rank"
+_BY: Final = "__by"
+_BEFORE: Final = "__before"
+"""Int64: the rank that a row had; null for those of the batch."""
+_PLACE: Final = "__place"
+_STORED: Final = "__top_"
+
+
+class TopOperator(Operator):
+    """`top` on a keyed stream."""
+
+    def __init__(self, node: Node) -> None:
+        operation = cast("Top", node.operation)
+        source = node.inputs[0]
+        self._operator = node.operator_id
+        self._where = f"{node.verb} ({node.operator_id})"
+        self._n, self._descending = operation.n, operation.descending
+        by = to_polars(operation.by, source.schema, self._where)
+        self._keys = source.schema.select(source.keys)
+        self._others = [field.name for field in source.schema if field.name not in self._keys]
+        self._names = list(node.schema.names)
+        types = {f"{_STORED}{name}": pl.List(polars_type(source.schema.field(name).type)) for name in self._others}
+        frame = pl.DataFrame(schema={field.name: polars_type(field.type) for field in source.schema})
+        kind = frame.select(by.alias(_BY)).schema[_BY]
+        self._by = (by.fill_nan(None) if kind.is_float() else by).alias(_BY)
+        self._table = KeyedTable(self._keys, {_BY: pl.List(kind), **types})
+        self._event_time = node.event_time
+        self._context: OperatorContext
+
+    def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
+        self._context = context
+        if restored is not None:
+            for _, _, rows in decode_segments(restored.keyed, self._operator, _KIND, self._keys):
+                self._table.load(canonical_keys(rows, self._keys))
+
+    def process(self, frame: pl.DataFrame, output: Output) -> None:
+        if frame.height == 0:
+            return
+        try:
+            self._rank(canonical_keys(frame, self._keys), output)
+        except pl.exceptions.PolarsError as error:
+            raise UserCodeError(f"{self._where}: the rows of a batch could not be ordered: {error}") from error
+
+    def _rank(self, rows: pl.DataFrame, output: Output) -> None:
+        by = list(self._keys.names)
+        rows = rows.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias(_PLACE), self._by)
+        rows = rows.with_columns(pl.col(_PLACE).first().over(by).alias(INDEX))
+        touched = rows.filter(pl.col(_PLACE) == pl.col(INDEX))
+        keys = key_values(touched, self._keys)
+        fresh = rows.select(INDEX, pl.lit(None, pl.Int64).alias(_BEFORE), _BY, *self._others)
+        ranked = self._best(pl.concat([self._kept(keys, touched[INDEX]), fresh]))
+        stored = [pl.col(_BY), *(pl.col(name).alias(f"{_STORED}{name}") for name in self._others)]
+        self._table.put(keys, ranked.group_by(INDEX, maintain_order=True).agg(stored))
+        self._send(ranked, rows, touched, output)
+        self._table.maintain(len(keys))
+
+    def _kept(self, keys: list[object], indices: pl.Series) -> pl.DataFrame:
+        """The best rows so far of these keys, best first."""
+        found = self._table.find(keys)
+        lists = list(self._table.types)
+        kept = found.with_columns(indices.gather(found[INDEX]).alias(INDEX)).explode(lists)
+        ranks = pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(INDEX).alias(_BEFORE)
+        return kept.select(INDEX, ranks, _BY, *(pl.col(f"{_STORED}{name}").alias(name) for name in self._others))
+
+    def _best(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The best rows of each key with their rank, keys in order of their first row; rows come in order of arrival."""
+        ordered = rows.sort(INDEX, _BY, descending=[False, self._descending], nulls_last=True, maintain_order=True)
+        ranks = pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(INDEX).alias(_RANK)
+        return ordered.with_columns(ranks).filter(pl.col(_RANK) <= self._n)
+
+    def _send(self, ranked: pl.DataFrame, rows: pl.DataFrame, touched: pl.DataFrame, output: Output) -> None:
+        changed = ranked.filter(pl.col(_BEFORE).is_null() | (pl.col(_BEFORE) != pl.col(_RANK)))
+        beside = touched.select(INDEX, *self._keys.names)
+        changed = changed.join(beside, on=INDEX, how="left", maintain_order="left")
+        names = self._names
+        if self._event_time:
+            newest = rows.group_by(INDEX).agg(pl.col(EVENT_TIME).last())
+            changed = changed.join(newest, on=INDEX, how="left", maintain_order="left")
+            names = [*names, EVENT_TIME]
+        output.rows(changed.select(names))
+
+    def snapshot(self) -> OperatorSnapshot | None:
+        return OperatorSnapshot(keyed=self._table.freeze({"kind": _KIND}, self._context.max_parallelism))

@@ -1,0 +1,76 @@
+"""Windows over the raw rows: `penstock.window_process` run as a keyed process, and the aggregates of what it fires.
+
+Firings are gathered as the rows of functions are, and those of a batch are aggregated together: their rows become one
+frame, grouped by firing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast
+
+import polars as pl
+
+from penstock.batches import EVENT_TIME
+from penstock.graph.logical import RETRACTED, Node, WindowRows
+from penstock.state.columns import key_frame
+from penstock.task.operators.partials import Partials
+from penstock.task.operators.process import KeyedProcessOperator
+from penstock.task.rows import RowWriter
+from penstock.window_process import Fired
+
+_FIRING: Final = "__firing"
+_ROWS_AT_ONCE: Final = 65_536
+
+
+class WindowRowsOperator(KeyedProcessOperator):
+    """`apply` of windows, and `agg` under a trigger."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node)
+        operation = cast("WindowRows", node.operation)
+        if operation.aggregates:
+            self._writer = cast("RowWriter", FiringWriter(node))
+
+
+class FiringWriter:
+    """Makes a frame of results from firings, as `RowWriter` makes one from rows."""
+
+    def __init__(self, node: Node) -> None:
+        source = node.inputs[0]
+        self._partials = Partials(node)
+        self._keys = source.schema.select(source.keys, node.verb)
+        self._rows = RowWriter(source.schema, None, f"{node.verb} ({node.operator_id})")
+        self._timed = source.event_time
+        self._names = list(node.schema.names)
+
+    def frame(self, firings: list[Fired], event_times: list[int] | None = None) -> pl.DataFrame:
+        """One row per firing, in order."""
+        results: list[pl.DataFrame] = []
+        start = rows = 0
+        for end, firing in enumerate(firings, 1):
+            rows += len(firing.rows)
+            if rows >= _ROWS_AT_ONCE or end == len(firings):
+                results.append(self._aggregated(firings[start:end]))
+                start, rows = end, 0
+        frame = pl.concat(results)
+        return frame if event_times is None else frame.with_columns(pl.Series(EVENT_TIME, event_times, pl.Int64))
+
+    def _aggregated(self, firings: list[Fired]) -> pl.DataFrame:
+        kept = [each for firing in firings for each in firing.rows]
+        times: Any = [time for _, time, _ in kept] if self._timed else None
+        rows = self._rows.frame([row for _, _, row in kept], times)
+        lengths = pl.Series([len(firing.rows) for firing in firings], dtype=pl.Int64)
+        numbers = pl.select(pl.int_range(len(firings)).repeat_by(lengths).explode().alias(_FIRING)).to_series()
+        partials = self._partials.group([rows.with_columns(numbers)], [_FIRING], ordered=True)
+        beside = key_frame([firing.key for firing in firings], self._keys).hstack(_of_windows(firings))
+        made = beside.hstack(partials.drop(_FIRING))
+        return self._partials.results(made, beside.columns, self._names)
+
+
+def _of_windows(firings: list[Fired]) -> pl.DataFrame:
+    """What may be said of the windows of firings; the schema tells what is."""
+    moment = pl.Datetime("us", "UTC")
+    bounds = zip(*(firing.bounds for firing in firings), strict=True)
+    starts, ends = (pl.Series(list(each), dtype=pl.Int64).cast(moment) for each in bounds)
+    retracted = pl.Series([firing.retracted for firing in firings], dtype=pl.Boolean)
+    return pl.DataFrame({"window_start": starts, "window_end": ends, RETRACTED: retracted})

@@ -1,0 +1,457 @@
+"""Windows over the raw rows, as a keyed process of the library's own: Flink's WindowOperator on keyed state and timers.
+
+Because it is a `KeyedProcess`, what a row is late for, timers between the rows of a batch, snapshots and rescaling are
+those of process functions. Here stands what Flink's WindowOperator, MergingWindowSet and CountEvictor do.
+
+The rows of a window are kept in order of arrival, in chunks: a further row makes one chunk anew. Those of a session stay
+in the slot of its first window, so that a session that grows moves no rows; only where two become one, rows are sorted
+by their arrival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, cast
+
+from penstock.errors import PenstockError, UserCodeError
+from penstock.graph.logical import GlobalWindow, RowWindow, SessionWindow
+from penstock.process_functions import KeyedContext, KeyedProcess, OpenContext, OutputTag
+from penstock.state.declarations import MapState
+from penstock.times import from_micros, to_micros
+from penstock.triggers import Scalar, Trigger, TriggerResult
+from penstock.window_functions import SessionTimeWindow, TimeWindow, WindowFunction
+from penstock.window_shape import WindowShape
+
+if TYPE_CHECKING:
+    from penstock.protocol.messages import OperatorMetrics
+    from penstock.window_clock import WindowClock
+
+Bounds = tuple[int, int]
+"""Start and end of a window in microseconds since the epoch."""
+Kept = tuple[int, int | None, Any]
+"""Number by arrival, event time and row."""
+
+GLOBAL: Final[Bounds] = (
+    to_micros(datetime.min.replace(tzinfo=UTC)),
+    to_micros(datetime.max.replace(tzinfo=UTC)),
+)
+_CHUNK: Final = 128
+_KNOWN: Final = 4_096
+
+
+class Fired(NamedTuple):
+    """What a window with aggregates gives when it fires: the operator evaluates it."""
+
+    key: Any
+    bounds: Bounds
+    rows: list[Kept]
+    retracted: bool
+
+
+class WindowContext(KeyedContext[Any], Protocol):
+    """What operators give this process beyond `KeyedContext`."""
+
+    time: int | None
+    """Event time of the row or timer, in microseconds."""
+    watermark_us: int
+    metrics: OperatorMetrics
+
+    def move_to(self, time: int) -> None:
+        """What is emitted from here on has this event time."""
+        ...
+
+
+class _Meta(NamedTuple):
+    """What is known of a window: where its rows are, how many chunks, the next number, how many of them were sent."""
+
+    slot: Bounds
+    chunks: int = 0
+    arrivals: int = 0
+    sent: int = 0
+
+
+class WindowProcess(KeyedProcess[Any, Any]):
+    """Assigns rows to windows, keeps them, asks the trigger, and calls `deliver` of a subclass when a window fires."""
+
+    rows: MapState[tuple[int, int, int], tuple[Kept, ...]]
+    windows = MapState(tuple[int, int], tuple[tuple[int, int], int, int, int])
+    memory = MapState(tuple[int, int], dict[str, bool | int | float | str | None])
+    """What the trigger remembers per window."""
+    timers = MapState(tuple[int, bool], tuple[tuple[int, int], ...])
+    """By time, and whether it is event time: the windows that have a timer there."""
+
+    def __init__(
+        self,
+        window: RowWindow,
+        trigger: Trigger,
+        lateness_us: int = 0,
+        late: OutputTag[Any] | None = None,
+        last: int | None = None,
+    ) -> None:
+        """Args:
+        window: how rows are assigned.
+        trigger: when a window fires.
+        lateness_us: how long a window is kept behind its end.
+        late: where late rows go; they are counted if None.
+        last: a firing takes only so many rows, the newest, and forgets the others.
+        """
+        self._window = window
+        self._merging = isinstance(window, SessionWindow)
+        self._window_class = SessionTimeWindow if self._merging else TimeWindow
+        self._before_end = 0 if self._merging else 1
+        """How long before its end the last moment of a window is."""
+        self._global = isinstance(window, GlobalWindow)
+        self._assigned = assigner(window)
+        self._trigger = trigger
+        self._lateness_us = lateness_us
+        self._late = late
+        self._last = last
+        self._retracts = False
+        self._known: dict[Bounds, TimeWindow] = {}
+
+    def deliver(self, bounds: Bounds, rows: list[Kept], ctx: WindowContext, *, retracted: bool = False) -> None:
+        """A window fires; with `retracted`, what it gave no longer stands."""
+        raise NotImplementedError
+
+    # -- rows -----------------------------------------------------------------------------------------------------------
+
+    def on_row(self, row: Any, ctx: Any) -> None:
+        time, is_late = ctx.time, True
+        for bounds in self._assigned(time):
+            if self._merging:
+                bounds = self._merged(bounds, ctx)
+            if self._global or self._cleanup_us(bounds) > ctx.watermark_us:
+                is_late = False
+                self._take(row, time, bounds, ctx)
+        if is_late:
+            self._refuse(row, ctx)
+
+    def _take(self, row: Any, time: int | None, bounds: Bounds, ctx: WindowContext) -> None:
+        self._append(bounds, time, row)
+        result = self._trigger.on_row(row, self._time_window(bounds), _TriggerRun(self, bounds, ctx))
+        self._act(result, bounds, ctx)
+        if not self._global:
+            self.set_timer(self._cleanup_us(bounds), "event", bounds, ctx)
+
+    def _refuse(self, row: Any, ctx: WindowContext) -> None:
+        if self._late is None:
+            ctx.metrics.late_rows += 1
+        else:
+            ctx.emit_to(self._late, row)
+
+    def _cleanup_us(self, bounds: Bounds) -> int:
+        """At this time the window is forgotten."""
+        return min(bounds[1] - self._before_end + self._lateness_us, GLOBAL[1])
+
+    def _time_window(self, bounds: Bounds) -> TimeWindow:
+        found = self._known.get(bounds)
+        if found is None:
+            if len(self._known) >= _KNOWN:
+                self._known.clear()
+            found = self._known[bounds] = self._window_class(from_micros(bounds[0]), from_micros(bounds[1]))
+        return found
+
+    # -- timers ---------------------------------------------------------------------------------------------------------
+
+    def on_timer(self, at: datetime, ctx: Any) -> None:
+        at_us, is_event = to_micros(at), ctx.time_domain == "event"
+        fired = self.timers.get((at_us, is_event), ())
+        self.timers.remove((at_us, is_event))
+        for bounds in fired:
+            if self._merging and not self.windows.contains(bounds):
+                continue  # it was merged into another
+            asked = self._trigger.on_event_time if is_event else self._trigger.on_processing_time
+            result = asked(at, self._time_window(bounds), _TriggerRun(self, bounds, ctx))
+            self._act(result, bounds, ctx)
+            if is_event and not self._global and at_us == self._cleanup_us(bounds):
+                self._forget(bounds, ctx)
+
+    def set_timer(self, at_us: int, domain: Literal["event", "processing"], bounds: Bounds, ctx: WindowContext) -> None:
+        """Ask the trigger of this window at that time."""
+        entry = (at_us, domain == "event")
+        set_before = self.timers.get(entry, ())
+        if bounds in set_before:
+            return
+        self.timers.set(entry, (*set_before, bounds))
+        if not set_before:
+            (ctx.event_timer if domain == "event" else ctx.processing_timer)(from_micros(at_us))
+
+    def delete_timer(
+        self, at_us: int, domain: Literal["event", "processing"], bounds: Bounds, ctx: WindowContext
+    ) -> None:
+        """Take such a timer back."""
+        entry = (at_us, domain == "event")
+        left = tuple(other for other in self.timers.get(entry, ()) if other != bounds)
+        if left:
+            self.timers.set(entry, left)
+        elif self.timers.contains(entry):
+            self.timers.remove(entry)
+            (ctx.delete_event_timer if domain == "event" else ctx.delete_processing_timer)(from_micros(at_us))
+
+    # -- firing ---------------------------------------------------------------------------------------------------------
+
+    def _act(self, result: TriggerResult, bounds: Bounds, ctx: WindowContext) -> None:
+        if TriggerResult.FIRE in result:
+            self._fire(bounds, ctx)
+        if TriggerResult.PURGE in result:
+            self._purge(bounds)
+
+    def _fire(self, bounds: Bounds, ctx: WindowContext) -> None:
+        meta = self._meta(bounds)
+        rows = self._contents(meta)
+        if self._last is not None and len(rows) > self._last:
+            rows = rows[-self._last :]
+            meta = self._stored(meta, rows)
+        if rows:
+            self._remember(bounds, meta._replace(sent=meta.arrivals))
+            self._deliver_at(bounds, rows, ctx)
+
+    def _deliver_at(self, bounds: Bounds, rows: list[Kept], ctx: WindowContext, *, retracted: bool = False) -> None:
+        time = ctx.time
+        if not self._global:
+            ctx.move_to(bounds[1] - self._before_end)
+        try:
+            self.deliver(bounds, rows, ctx, retracted=retracted)
+        finally:
+            ctx.time = time
+
+    def _forget(self, bounds: Bounds, ctx: WindowContext) -> None:
+        self._purge(bounds)
+        self._trigger.clear(self._time_window(bounds), _TriggerRun(self, bounds, ctx))
+        self.memory.remove(bounds)
+        self.windows.remove(bounds)
+
+    # -- sessions -------------------------------------------------------------------------------------------------------
+
+    def _merged(self, new: Bounds, ctx: WindowContext) -> Bounds:
+        """The session that a row belongs to, after those that it brings together have become one."""
+        touched = [bounds for bounds, _ in self.windows.items() if bounds[0] <= new[1] and bounds[1] >= new[0]]
+        merged = (min(new[0], *(b[0] for b in touched)), max(new[1], *(b[1] for b in touched))) if touched else new
+        if touched and touched != [merged]:
+            self._merge(touched, merged, ctx)
+        return merged
+
+    def _merge(self, touched: list[Bounds], merged: Bounds, ctx: WindowContext) -> None:
+        self._trigger.on_merge(self._time_window(merged), _TriggerRun(self, merged, ctx, touched))
+        metas = [self._meta(bounds) for bounds in touched]
+        for bounds, meta in zip(touched, metas, strict=True):
+            self._trigger.clear(self._time_window(bounds), _TriggerRun(self, bounds, ctx))
+            self.delete_timer(self._cleanup_us(bounds), "event", bounds, ctx)
+            self.memory.remove(bounds)
+            self.windows.remove(bounds)
+            if self._retracts and meta.sent:
+                sent = [kept for kept in self._contents(meta) if kept[0] < meta.sent]
+                self._deliver_at(bounds, sent, ctx, retracted=True)
+        self._remember(merged, self._together(metas))
+
+    def _together(self, metas: list[_Meta]) -> _Meta:
+        largest = max(metas, key=lambda meta: meta.chunks)
+        arrivals = max(meta.arrivals for meta in metas)
+        if len(metas) > 1:
+            rows = sorted(chain.from_iterable(map(self._contents, metas)), key=lambda kept: kept[0])
+            for meta in metas:
+                self._remove_chunks(meta)
+            largest = self._stored(_Meta(largest.slot), rows)
+        return largest._replace(arrivals=arrivals, sent=0)
+
+    # -- kept rows ------------------------------------------------------------------------------------------------------
+
+    def _meta(self, bounds: Bounds) -> _Meta:
+        found = self.windows.get(bounds)
+        return _Meta(bounds) if found is None else _Meta(*found)
+
+    def _remember(self, bounds: Bounds, meta: _Meta) -> None:
+        self.windows.set(bounds, (meta.slot, meta.chunks, meta.arrivals, meta.sent))
+
+    def _append(self, bounds: Bounds, time: int | None, row: Any) -> None:
+        meta = self._meta(bounds)
+        number = max((known[2] for known in self.windows.values()), default=0) if self._merging else meta.arrivals
+        last = self.rows.get((*meta.slot, meta.chunks - 1), ()) if meta.chunks else ()
+        chunks = meta.chunks if last and len(last) < _CHUNK else meta.chunks + 1
+        before = last if chunks == meta.chunks else ()
+        self.rows.set((*meta.slot, chunks - 1), (*before, (number, time, row)))
+        self._remember(bounds, meta._replace(chunks=chunks, arrivals=number + 1))
+
+    def _contents(self, meta: _Meta) -> list[Kept]:
+        return list(chain.from_iterable(self.rows.get((*meta.slot, chunk), ()) for chunk in range(meta.chunks)))
+
+    def _stored(self, meta: _Meta, rows: list[Kept]) -> _Meta:
+        """The rows instead of what the window holds."""
+        self._remove_chunks(meta)
+        starts = range(0, len(rows), _CHUNK)
+        for chunk, start in enumerate(starts):
+            self.rows.set((*meta.slot, chunk), tuple(rows[start : start + _CHUNK]))
+        return meta._replace(chunks=len(starts))
+
+    def _remove_chunks(self, meta: _Meta) -> None:
+        for chunk in range(meta.chunks):
+            self.rows.remove((*meta.slot, chunk))
+
+    def _purge(self, bounds: Bounds) -> None:
+        meta = self._meta(bounds)
+        self._remove_chunks(meta)
+        if self._merging:  # the session goes on: rows that come still belong to it
+            self._remember(bounds, meta._replace(chunks=0, sent=0))
+        else:
+            self.windows.remove(bounds)
+
+
+class _TriggerRun:
+    """`TriggerContext` of one window."""
+
+    __slots__ = ("_bounds", "_ctx", "_merged", "_process")
+
+    def __init__(
+        self, process: WindowProcess, bounds: Bounds, ctx: WindowContext, merged: Iterable[Bounds] = ()
+    ) -> None:
+        self._process = process
+        self._bounds = bounds
+        self._ctx = ctx
+        self._merged = merged
+
+    @property
+    def timestamp(self) -> datetime | None:
+        return self._ctx.timestamp
+
+    @property
+    def watermark(self) -> datetime | None:
+        return self._ctx.watermark
+
+    @property
+    def processing_time(self) -> datetime:
+        return self._ctx.processing_time
+
+    def event_timer(self, at: datetime) -> None:
+        self._process.set_timer(to_micros(at), "event", self._bounds, self._ctx)
+
+    def processing_timer(self, at: datetime) -> None:
+        self._process.set_timer(to_micros(at), "processing", self._bounds, self._ctx)
+
+    def delete_event_timer(self, at: datetime) -> None:
+        self._process.delete_timer(to_micros(at), "event", self._bounds, self._ctx)
+
+    def delete_processing_timer(self, at: datetime) -> None:
+        self._process.delete_timer(to_micros(at), "processing", self._bounds, self._ctx)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self._process.memory.get(self._bounds, {}).get(name, default)
+
+    def set(self, name: str, value: Scalar) -> None:
+        memory = self._process.memory
+        memory.set(self._bounds, {**memory.get(self._bounds, {}), name: value})
+
+    def remove(self, name: str) -> None:
+        memory = self._process.memory
+        left = {other: value for other, value in memory.get(self._bounds, {}).items() if other != name}
+        if left:
+            memory.set(self._bounds, left)
+        else:
+            memory.remove(self._bounds)
+
+    def merge(self, name: str, function: Callable[[Any, Any], Scalar]) -> Any:
+        memories = [self._process.memory.get(bounds, {}) for bounds in self._merged]
+        values = [memory[name] for memory in memories if name in memory]
+        if not values:
+            return None
+        folded = values[0]
+        for value in values[1:]:
+            folded = function(folded, value)
+        self.set(name, folded)
+        return folded
+
+
+# -- the two kinds ------------------------------------------------------------------------------------------------------
+
+
+class FunctionProcess(WindowProcess):
+    """Calls a function of the user's with the rows of a window."""
+
+    def __init__(self, function: WindowFunction[Any, Any], *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._function = function
+
+    def open(self, context: OpenContext) -> None:
+        self._function.open(context)
+
+    def close(self) -> None:
+        self._function.close()
+
+    def deliver(self, bounds: Bounds, rows: list[Kept], ctx: WindowContext, *, retracted: bool = False) -> None:
+        window = self._time_window(bounds)
+        try:
+            self._function.apply(ctx.key, window, [row for _, _, row in rows], ctx)
+        except PenstockError:
+            raise
+        except Exception as error:  # whatever the user's function raises
+            raise UserCodeError(
+                f"apply: {type(self).__name__} raised {type(error).__name__}: {error}; key {ctx.key!r}, "
+                f"window {window.start} to {window.end}, {len(rows)} rows"
+            ) from error
+
+
+class PlainFunction(WindowFunction[Any, Any]):
+    """A window function that is a plain function, which gives its rows back."""
+
+    def __init__(self, function: Callable[[Any, TimeWindow, list[Any]], Iterable[Any]]) -> None:
+        self._function = function
+
+    def apply(self, key: Any, window: TimeWindow, rows: Any, ctx: Any) -> None:
+        for row in self._function(key, window, rows):
+            ctx.emit(row)
+
+
+class AggregateProcess(WindowProcess):
+    """Hands the rows of a window on to the operator, which aggregates those of many firings at once."""
+
+    def __init__(self, *args: Any, retracts: bool, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._retracts = retracts
+
+    def deliver(self, bounds: Bounds, rows: list[Kept], ctx: WindowContext, *, retracted: bool = False) -> None:
+        ctx.emit(Fired(ctx.key, bounds, rows, retracted))
+
+
+def typed(kind: type[WindowProcess], name: str, taken: type[Any], given: type[Any]) -> type[Any]:
+    """A class of this kind for rows `taken` that gives rows `given`: states are declared by class."""
+    rows = MapState(tuple[int, int, int], cast("Any", tuple[tuple[int, int | None, taken], ...]))
+    rows.name = "rows"
+    of = cast("Any", KeyedProcess)[taken, given]
+    made = type(name, (kind,), {"rows": rows, "__orig_bases__": (of,)})
+    made.__module__ = __name__
+    return made
+
+
+def assigner(window: RowWindow) -> Callable[[int], Iterable[Bounds]]:
+    """The windows that a moment belongs to, in order of their ends."""
+    match window:
+        case GlobalWindow():
+            return lambda _: (GLOBAL,)
+        case SessionWindow(gap_us=gap):
+            return lambda time: ((time, time + gap),)
+        case _:
+            from penstock.window_clock import clock_of  # loads numpy
+
+            return _Assigned(WindowShape.of(window), clock_of(window.timezone))
+
+
+class _Assigned:
+    """Windows by a clock. Rows of a pane belong to the same ones, which are remembered."""
+
+    def __init__(self, shape: WindowShape, clock: WindowClock) -> None:
+        self._shape = shape
+        self._clock = clock
+        self._known: dict[int, tuple[Bounds, ...]] = {}
+
+    def __call__(self, time: int) -> tuple[Bounds, ...]:
+        pane = self._shape.pane_of(self._clock.shown_at(time))
+        found = self._known.get(pane)
+        if found is None:
+            if len(self._known) >= _KNOWN:
+                self._known.clear()
+            found = self._known[pane] = tuple(dict.fromkeys(self._bounds(end) for end in self._shape.ends_of(pane)))
+        return found
+
+    def _bounds(self, end: int) -> Bounds:
+        return self._clock.moment(self._shape.start_of(end)), self._clock.moment(end)

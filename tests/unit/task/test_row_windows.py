@@ -1,0 +1,380 @@
+"""Windows over the raw rows: any batching, watermarks, restores and rescales give what a model gives row by row."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from window_cases import SCHEMA, Batch, frame_of, group_of, histories, late_rows, run
+
+from penstock import Pipeline, TimeWindow, WindowFunction, at_watermark, col, every, every_rows, global_, purging
+from penstock.api.stream import KeyedStream
+from penstock.api.windows import cumulative, session, sliding, tumbling
+from penstock.errors import PipelineError, UserCodeError
+from penstock.graph.logical import CumulativeWindow, Node, RowWindow, SessionWindow, SlidingWindow, TumblingWindow
+from penstock.process_functions import OutputTag
+from penstock.testing.harness import OperatorHarness, input_node
+from penstock.times import MAX_WATERMARK, MIN_WATERMARK, to_micros
+from penstock.triggers import EveryEventTime, EveryRows, PurgingTrigger, Trigger
+from penstock.types import row_class
+
+LATE: OutputTag[Any] = OutputTag("late")
+HOUR_US = 3_600_000_000
+
+
+@dataclasses.dataclass
+class Rows:
+    key: str | None
+    start: int
+    end: int
+    values: list[int]
+
+
+def listed(key: Any, window: TimeWindow, rows: list[Any]) -> Iterator[Rows]:
+    yield Rows(key, to_micros(window.start), to_micros(window.end), [row.value for row in rows])
+
+
+def keyed(*, event_time: bool = True) -> KeyedStream[Any]:
+    source = input_node(SCHEMA, row_class(SCHEMA), ["key"], event_time=event_time)
+    return KeyedStream(Pipeline("test"), source)
+
+
+def windowed(window: RowWindow, trigger: Trigger, lateness: int) -> Any:
+    said: Any = keyed().window(window).late_to(LATE)
+    said = said.allowed_lateness(f"{lateness}us") if lateness else said
+    return said.trigger(trigger)
+
+
+@dataclasses.dataclass(eq=False)
+class Open:
+    """A window of a key in the model."""
+
+    key: Any
+    start: int
+    end: int
+    rows: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+    """Number by arrival, value."""
+    count: int = 0
+    sent: int = 0
+    fire_at: int | None = None
+    timers: set[int] = dataclasses.field(default_factory=set)
+
+
+class Model:
+    """Flink's WindowOperator in plain Python, with one watermark per key group."""
+
+    def __init__(self, window: RowWindow, trigger: Trigger, lateness: int, *, retracts: bool) -> None:
+        self.window, self.lateness, self.retracts = window, lateness, retracts
+        self.purges = isinstance(trigger, PurgingTrigger)
+        self.trigger = trigger._trigger if isinstance(trigger, PurgingTrigger) else trigger
+        self.open: list[Open] = []
+        self.marks: dict[int, int] = {}
+        self.emitted: list[Any] = []
+        self.late: list[Any] = []
+        self.number = 0
+
+    def row(self, key: Any, time: int, value: int) -> None:
+        mark = self.marks.get(group_of(key), MIN_WATERMARK)
+        bounds = [each for each in self.assigned(key, time) if self.last(each[1]) + self.lateness > mark]
+        if not bounds:
+            self.late.append((key, time, value))
+        self.number += 1
+        for start, end in bounds:
+            window = self.found(key, start, end, mark)
+            window.rows.append((self.number, value))
+            if self.fires(window, time, mark):
+                self.fire(window)
+
+    def last(self, end: int) -> int:
+        """The last moment of a window."""
+        return end if isinstance(self.window, SessionWindow) else end - 1
+
+    def assigned(self, key: Any, time: int) -> list[tuple[int, int]]:
+        match self.window:
+            case SessionWindow(gap_us=gap):
+                touched = [w for w in self.open if w.key == key and w.start <= time + gap and w.end >= time]
+                ends = [(time, time + gap), *((w.start, w.end) for w in touched)]
+                return [(min(start for start, _ in ends), max(end for _, end in ends))]
+            case CumulativeWindow(size_us=size, step_us=step, offset_us=offset):
+                start = time - (time - offset) % size
+                return [(start, end) for end in range(start + step, start + size + 1, step) if end > time]
+            case TumblingWindow(size_us=size, offset_us=offset):
+                start = time - (time - offset) % size
+                return [(start, start + size)]
+            case SlidingWindow(size_us=size, slide_us=slide, offset_us=offset):
+                starts = range(time - (time - offset) % slide - size // slide * slide, time + 1, slide)
+                return [(start, start + size) for start in starts if start <= time < start + size]
+            case _:
+                raise AssertionError
+
+    def found(self, key: Any, start: int, end: int, mark: int) -> Open:
+        """The window; sessions in it become one."""
+        inside = [w for w in self.open if w.key == key and start <= w.start and w.end <= end]
+        if not isinstance(self.window, SessionWindow):
+            inside = [w for w in inside if (w.start, w.end) == (start, end)]
+        if len(inside) == 1 and (inside[0].start, inside[0].end) == (start, end):
+            return inside[0]
+        window = Open(key, start, end)
+        for each in inside:
+            self.open.remove(each)
+            if self.retracts and each.sent:
+                self.send(each, [kept for kept in each.rows if kept[0] <= each.sent], retracted=True)
+            window.rows = sorted([*window.rows, *each.rows])
+            window.count += each.count
+            if each.fire_at is not None:
+                window.fire_at = min(each.fire_at, window.fire_at or each.fire_at)
+        if window.fire_at is not None:
+            window.timers.add(window.fire_at)
+        self.open.append(window)
+        return window
+
+    def fires(self, window: Open, time: int, mark: int) -> bool:
+        if isinstance(self.trigger, EveryRows):
+            window.count = (window.count + 1) % self.trigger._rows
+            return window.count == 0
+        if self.last(window.end) <= mark:
+            return True
+        window.timers.add(self.last(window.end))
+        if isinstance(self.trigger, EveryEventTime) and window.fire_at is None:
+            window.fire_at = time - time % self.trigger._every_us + self.trigger._every_us
+            window.timers.add(window.fire_at)
+        return False
+
+    def fire(self, window: Open) -> None:
+        if window.rows:
+            self.send(window, window.rows)
+            window.sent = self.number
+        if self.purges:
+            window.rows, window.sent = [], 0
+
+    def send(self, window: Open, rows: list[tuple[int, int]], *, retracted: bool = False) -> None:
+        values = tuple(value for _, value in rows)
+        self.emitted.append((window.key, window.start, window.end, values, retracted))
+
+    def watermark(self, groups: Any, watermark: int) -> None:
+        for group in groups:
+            if watermark > self.marks.get(group, MIN_WATERMARK):
+                self.marks[group] = watermark
+                self.come_to(group, watermark)
+
+    def come_to(self, group: int, watermark: int) -> None:
+        while True:
+            due = [
+                (at, window)
+                for window in self.open
+                if group_of(window.key) == group
+                for at in {*window.timers, self.last(window.end) + self.lateness}
+                if at <= watermark
+            ]
+            if not due:
+                return
+            at, window = min(due, key=lambda timer: timer[0])
+            window.timers.discard(at)
+            if at == self.last(window.end) and not isinstance(self.trigger, EveryRows):
+                self.fire(window)
+            elif at == window.fire_at:
+                assert isinstance(self.trigger, EveryEventTime)
+                window.fire_at = None
+                if watermark != MAX_WATERMARK:
+                    window.fire_at = at + self.trigger._every_us
+                    window.timers.add(window.fire_at)
+                self.fire(window)
+            if at == self.last(window.end) + self.lateness:
+                self.open.remove(window)
+
+
+WINDOWS = [
+    tumbling("20us"),
+    tumbling("7us", offset="3us"),
+    sliding("20us", "5us"),
+    sliding("9us", "4us"),
+    session("10us"),
+    cumulative("20us", every="5us", offset="3us"),
+]
+TRIGGERS = [at_watermark(), every_rows(3), every("4us")]
+TRIGGERS += [purging(trigger) for trigger in TRIGGERS]
+
+
+def carried(steps: list[Any]) -> list[Any]:
+    """As in a job: rows in front of functions say how far time has come."""
+    return [dataclasses.replace(step, every_row=True) if isinstance(step, Batch) else step for step in steps]
+
+
+def played(node: Node, steps: list[Any], model: Model, parallelism: int) -> OperatorHarness:
+    harness = run(node, carried(steps), model, parallelism)
+    assert sorted(late_rows(harness), key=repr) == sorted(model.late, key=repr)
+    return harness
+
+
+def in_order(rows: list[Any]) -> list[Any]:
+    return sorted(rows, key=repr)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    steps=histories(st.integers(-50, 100)),
+    window=st.sampled_from(WINDOWS),
+    trigger=st.sampled_from(TRIGGERS),
+    lateness=st.sampled_from([0, 0, 1, 15]),
+    parallelism=st.integers(1, 4),
+)
+def test_functions_get_what_the_model_says(steps, window, trigger, lateness, parallelism):
+    """With their rows in order of arrival."""
+    node = windowed(window, trigger, lateness).apply(listed)._node
+    model = Model(window, trigger, lateness, retracts=False)
+    harness = played(node, steps, model, parallelism)
+    found = [(row["key"], row["start"], row["end"], tuple(row["values"]), False) for row in harness.output()]
+    assert in_order(found) == in_order(model.emitted)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    steps=histories(st.integers(-50, 100)),
+    window=st.sampled_from(WINDOWS),
+    trigger=st.sampled_from(TRIGGERS),
+    lateness=st.sampled_from([0, 0, 1, 15]),
+    parallelism=st.integers(1, 4),
+)
+def test_aggregates_under_a_trigger_are_of_the_same_rows(steps, window, trigger, lateness, parallelism):
+    """What was sent of a session that grew is taken back; what was purged is not."""
+    stream = windowed(window, trigger, lateness).agg(values=col("value").collect(), total=col("value").sum())
+    retracts = "retracted" in stream.schema
+    assert retracts == (isinstance(window, SessionWindow) and stream._node.updates)
+    model = Model(window, trigger, lateness, retracts=retracts)
+    harness = played(stream._node, steps, model, parallelism)
+    found: list[Any] = []
+    for row in harness.output():
+        bounds = (to_micros(row["window_start"]), to_micros(row["window_end"]))
+        found.append((row["key"], *bounds, tuple(sorted(row["values"])), row.get("retracted", False)))
+        assert row["total"] == sum(row["values"])
+    assert in_order(found) == in_order([(*row[:3], tuple(sorted(row[3])), row[4]) for row in model.emitted])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    steps=histories(st.integers(-50, 100)),
+    size=st.integers(1, 7),
+    every_n=st.one_of(st.none(), st.integers(1, 9)),
+    parallelism=st.integers(1, 4),
+    timed=st.booleans(),
+)
+def test_count_windows_take_the_newest_rows(steps, size, every_n, parallelism, timed):
+    """Nothing of what is incomplete is sent; with event time a result has that of the row that completed it."""
+
+    class Counted:
+        def __init__(self):
+            self.rows, self.results = {}, []
+
+        def row(self, key, time, value):
+            rows = self.rows.setdefault(key, [])
+            rows.append(value)
+            if len(rows) % (every_n or size) == 0:
+                self.results.append((key, tuple(rows[-size:])))
+
+        def watermark(self, groups, watermark):
+            pass
+
+    windows = keyed(event_time=timed).count_window(size, every_n)
+    in_arrival, in_time = windows.apply(listed)._node, windows.agg(values=col("value").collect())._node
+    for node, ordered in ((in_arrival, list), (in_time, sorted)):
+        model = Counted()
+        harness = run(node, carried(steps), model, parallelism)
+        for key in model.rows:
+            found = [ordered(row["values"]) for row in harness.output() if row["key"] == key]
+            assert found == [ordered(values) for owner, values in model.results if owner == key]
+
+
+def test_a_global_window_fires_at_the_end_and_needs_no_event_time():
+    harness = OperatorHarness(keyed(event_time=False).window(global_()).apply(listed)._node)
+    harness.frame(frame_of([("a", 0, 1), ("b", 0, 2), ("a", 0, 3)]).drop("__event_time"))
+    restored = harness.restored(harness.snapshot())
+    restored.frame(frame_of([("a", 0, 4)]).drop("__event_time"))
+    assert restored.output() == []
+    restored.watermark(MAX_WATERMARK)
+    assert sorted((row["key"], row["values"]) for row in restored.output()) == [("a", [1, 3, 4]), ("b", [2])]
+
+
+def test_by_the_wall_clock_windows_fire_at_whole_intervals_and_at_their_end():
+    node = windowed(tumbling("1h"), every("10s", time="processing"), 0).apply(listed)._node
+    harness = OperatorHarness(node, now_us=3_000_000)
+    harness.frame(frame_of([("a", 5, 1)]))
+    harness.processing_time(9_999_999)
+    assert harness.output() == []
+    harness.processing_time(10_000_000)
+    harness = harness.restored(harness.snapshot())
+    harness.frame(frame_of([("a", 6, 2)]))
+    harness.processing_time(20_000_000)
+    harness.watermark(HOUR_US)
+    assert [row["values"] for row in harness.output()] == [[1], [1, 2], [1, 2]]
+    harness.processing_time(40_000_000)
+    assert len(harness.output()) == 3, "a window that is over fires no more"
+
+
+def test_nothing_of_a_window_stays_when_it_is_over():
+    """States and timers of all kinds are empty, and the next snapshot is that of an operator that saw nothing."""
+    for trigger in TRIGGERS:
+        for window in WINDOWS:
+            harness = OperatorHarness(windowed(window, trigger, 3).apply(listed)._node)
+            harness.frame(frame_of([("a", time, time) for time in (0, 5, 12, 40, 3)]))
+            harness.watermark(1_000_000)
+            assert list(harness.snapshot().keyed) == []
+
+
+def test_a_long_window_keeps_its_rows_in_chunks():
+    node = windowed(tumbling("1h"), at_watermark(), 0).apply(listed)._node
+    harness = OperatorHarness(node)
+    for start in range(0, 1_000, 100):
+        harness.frame(frame_of([("a", time, time) for time in range(start, start + 100)]))
+        harness = harness.restored(harness.snapshot())
+    harness.watermark(HOUR_US)
+    assert [row["values"] for row in harness.output()] == [list(range(1_000))]
+
+
+def test_lateness_ends_with_time():
+    """Flink: testCleanupTimeOverflow."""
+    end = pl.datetime(9999, 12, 31, 23, 59, 59, time_unit="us", time_zone="UTC")
+    last = pl.select(end.to_physical()).item()
+    harness = OperatorHarness(windowed(tumbling("1s"), at_watermark(), 10 * HOUR_US).apply(listed)._node)
+    harness.frame(frame_of([("a", last - 1_500_000, 1)]))
+    harness.watermark(last)
+    assert len(harness.output()) == 1
+
+
+def test_what_a_function_raises_names_the_window():
+    class Broken(WindowFunction[row_class(SCHEMA), Rows]):
+        def apply(self, key, window, rows, ctx):
+            raise ValueError("no")
+
+    harness = OperatorHarness(keyed().window(tumbling("10us")).apply(Broken())._node)
+    harness.frame(frame_of([("a", 5, 1)]))
+    with pytest.raises(UserCodeError, match=r"Broken raised ValueError: no; key 'a', window 1970.* 1 rows"):
+        harness.watermark(100)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: keyed().window(tumbling("1s")).apply(lambda key, window, rows: []), "annotate it"),
+        (lambda: keyed().window(tumbling("1s")).apply(WindowFunction), "give an object, not the class"),
+        (lambda: keyed().window(tumbling("1s")).apply(WindowFunction()), "does not say what rows"),
+        (lambda: keyed().window(global_()).late_to(LATE), "no row is late for a global window"),
+        (lambda: keyed().window(global_()).allowed_lateness("1s"), "no row is late for a global window"),
+        (lambda: keyed(event_time=False).window(tumbling("1s")), "the stream has no event time"),
+        (
+            lambda: keyed(event_time=False).window(global_()).trigger(every("1s")).apply(listed),
+            "goes by event time, and the stream has none",
+        ),
+        (lambda: keyed().count_window(0), "must be 1 or more"),
+        (lambda: keyed().count_window(3, every=0), "must be 1 or more"),
+        (lambda: every_rows(0), "must be 1 or more"),
+        (lambda: every("0s"), "must be positive"),
+    ],
+)
+def test_a_wrong_program_is_refused(build, message):
+    with pytest.raises(PipelineError, match=message):
+        build()

@@ -1,0 +1,155 @@
+"""The best rows of a key, and its first or newest: what a loop over all rows comes to, however they came."""
+
+from __future__ import annotations
+
+import math
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from window_cases import GROUPS, SCHEMA, Batch, Restore, frame_of, histories
+
+from penstock.api.over import top_schema
+from penstock.batches import EVENT_TIME
+from penstock.expressions import col
+from penstock.graph.logical import Deduplicate, Node, Top
+from penstock.testing.harness import OperatorHarness, input_node
+from penstock.types import FLOAT64, STRING, Field, Schema, row_class
+
+HOUR = 3_600_000_000
+
+
+def top_node(n, by, descending=True, schema=SCHEMA):
+    source = input_node(schema, row_class(schema), ("key",), event_time=True)
+    out = top_schema(n, by, schema, ("key",))
+    return Node("n1", Top(n, by, descending), (source,), out, row_class(out), True, keys=("key",), updates=True)
+
+
+def deduplicate_node(keep, ttl=None, *, event_time=True):
+    source = input_node(SCHEMA, row_class(SCHEMA), ("key",), event_time=event_time)
+    operation = Deduplicate(keep, ttl)
+    return Node("n1", operation, (source,), SCHEMA, row_class(SCHEMA), event_time, keys=("key",))
+
+
+def play(node, steps):
+    """The rows that were sent, and those that were fed."""
+    harness = OperatorHarness(node, max_parallelism=GROUPS)
+    fed = []
+    for step in steps:
+        if isinstance(step, Batch):
+            harness.frame(frame_of(step.rows))
+            fed += step.rows
+        elif isinstance(step, Restore):
+            write, seen = harness.freeze(), len(harness.collected.frames)
+            if step.extra:
+                harness.frame(frame_of(step.extra))
+            snapshot = write()
+            del harness.collected.frames[seen:]
+            harness = harness.restored(snapshot, step.parallelism)
+    return [row for frame in harness.collected.frames for row in frame.to_dicts()], fed
+
+
+@settings(max_examples=8, deadline=None)
+@given(steps=histories(st.integers(0, 100)), n=st.integers(1, 4), descending=st.booleans())
+def test_the_ranks_come_to_those_of_all_rows(steps, n, descending):
+    """Many rows are equal in what orders them: the earlier one is the better one."""
+    sent, fed = play(top_node(n, col("value") % 7, descending), steps)
+    standing = {(row["key"], row["rank"]): row["value"] for row in sent}
+    expected = {}
+    for key in {row[0] for row in fed}:
+        mine = [value for other, _, value in fed if other == key]
+        best = sorted(mine, key=lambda value: -(value % 7) if descending else value % 7)[:n]
+        expected |= {(key, rank): value for rank, value in enumerate(best, 1)}
+    assert standing == expected
+
+
+def test_only_ranks_that_changed_are_sent():
+    """With the event time of the newest row of the key."""
+    harness = OperatorHarness(top_node(3, col("value")))
+    harness.frame(frame_of([("a", 1, 10), ("a", 2, 30), ("b", 3, 1)]))
+    harness.collected.frames.clear()
+    harness.frame(frame_of([("a", 5, 20), ("b", 6, 0), ("a", 4, 5)]))
+    assert pl.concat(harness.collected.frames).select("key", "rank", "value", EVENT_TIME).rows() == [
+        ("a", 2, 20, 4), ("a", 3, 10, 4), ("b", 2, 0, 6),
+    ]  # fmt: skip
+
+
+def test_null_and_nan_are_behind_everything():
+    """Whichever end is the best."""
+    schema = Schema((Field("key", STRING, nullable=True), Field("x", FLOAT64, nullable=True)))
+    for descending, expected in ((True, [2.0, 1.0]), (False, [1.0, 2.0])):
+        harness = OperatorHarness(top_node(3, col("x"), descending, schema))
+        values = [None, math.nan, 1.0, 2.0]
+        harness.frame(
+            frame_of([("a", 1, 1)] * 4).drop("value").with_columns(x=pl.Series(values)).select("key", "x", EVENT_TIME)
+        )
+        assert [row["x"] for row in harness.output()][:2] == expected
+        assert harness.output()[2]["x"] is None
+
+
+@settings(max_examples=8, deadline=None)
+@given(steps=histories(st.integers(0, 100)))
+def test_the_first_row_of_every_key_is_sent_once(steps):
+    """By arrival."""
+    sent, fed = play(deduplicate_node("first"), steps)
+    first = {}
+    for key, time, value in fed:
+        first.setdefault(key, (time, value))
+    assert len(sent) == len(first)
+    assert {row["key"]: (row[EVENT_TIME], row["value"]) for row in sent} == first
+
+
+@settings(max_examples=8, deadline=None)
+@given(steps=histories(st.integers(0, 100)))
+def test_the_last_row_that_is_sent_of_a_key_is_its_newest(steps):
+    """By event time, then by arrival: a row that is older than one that was sent is not."""
+    sent, fed = play(deduplicate_node("last"), steps)
+    newest = {}
+    for key, time, value in fed:
+        if key not in newest or time >= newest[key][0]:
+            newest[key] = (time, value)
+    assert {row["key"]: (row[EVENT_TIME], row["value"]) for row in sent} == newest
+    for key in newest:
+        times = [row[EVENT_TIME] for row in sent if row["key"] == key]
+        assert times == sorted(times)
+
+
+def test_without_event_time_the_row_that_came_last_is_the_newest():
+    """One per key and batch."""
+    harness = OperatorHarness(deduplicate_node("last", event_time=False))
+    harness.frame(frame_of([("a", 9, 1), ("b", 8, 2), ("a", 7, 3)]).drop(EVENT_TIME))
+    harness.frame(frame_of([("a", 1, 4)]).drop(EVENT_TIME))
+    assert [(row["key"], row["value"]) for row in harness.output()] == [("b", 2), ("a", 3), ("a", 4)]
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_a_key_is_new_when_its_time_to_live_is_over(restored):
+    """It counts from the row that was sent, as in Flink; what is over is dropped, also behind a restore."""
+    harness = OperatorHarness(deduplicate_node("first", HOUR))
+    harness.frame(frame_of([("a", 1, 1), ("b", 1, 2)]))
+    harness.processing_time(HOUR // 2)
+    harness.frame(frame_of([("a", 2, 3), ("c", 2, 4)]))
+    if restored:
+        harness = harness.restored(harness.snapshot())
+    harness.processing_time(HOUR - 1)
+    harness.frame(frame_of([("a", 3, 5)]))
+    harness.processing_time(HOUR)
+    harness.frame(frame_of([("a", 4, 6)]))
+    assert [row["value"] for row in harness.output()] == [1, 2, 4, 6]
+    harness.processing_time(3 * HOUR)
+    harness.frame(frame_of([("d", 5, 7)]))
+    assert harness.operators[0]._table.all_keys() == ["d"]
+
+
+def test_a_newer_row_makes_a_key_live_on():
+    """And after its time an older one counts as new."""
+    harness = OperatorHarness(deduplicate_node("last", HOUR))
+    harness.frame(frame_of([("a", 10, 1)]))
+    harness.processing_time(HOUR // 2)
+    harness.frame(frame_of([("a", 11, 2)]))
+    harness.processing_time(HOUR + 1)
+    harness.frame(frame_of([("a", 5, 3)]))
+    harness.processing_time(2 * HOUR)
+    harness.frame(frame_of([("a", 5, 4)]))
+    assert [row["value"] for row in harness.output()] == [1, 2, 4]
