@@ -28,6 +28,7 @@ from penstock.state.hashing import key_groups
 from penstock.task.combining import Combiner
 from penstock.task.exchange import Coalescer, ExchangeWriter, decode_payload, encode_payload, frame_schema
 from penstock.task.exchange_io import FrameSender
+from penstock.times import MAX_WATERMARK
 from penstock.types import (
     BINARY,
     BOOLEAN,
@@ -170,6 +171,25 @@ def test_a_watermark_never_overtakes_rows():
     assert [frame.kind for _, frame, _ in sent.frames] == [FrameKind.DATA, FrameKind.WATERMARK]
     assert sent.frames[1][1].watermark == 7
     assert not sent.writer.waiting
+
+
+def test_a_watermark_may_be_left_to_a_later_flush_but_for_the_last_one_of_all():
+    """Then only the newest is sent; rows are not held up by it."""
+    sent = Sent(2)
+    sent.writer.rows(frame_of([1, 2, 3, 4]))
+    sent.writer.watermark(5)
+    assert not sent.writer.flush(watermark=False)
+    assert {frame.kind for _, frame, _ in sent.frames} == {FrameKind.DATA}
+    assert sent.writer.waiting
+    sent.writer.watermark(7)
+    assert sent.writer.flush()
+    assert [frame.watermark for _, frame, _ in sent.frames if frame.kind is FrameKind.WATERMARK] == [7, 7]
+    assert not sent.writer.flush()
+    sent.writer.watermark(MAX_WATERMARK)
+    assert sent.writer.flush(watermark=False)
+    sent.writer.watermark(MAX_WATERMARK)
+    sent.writer.idle()
+    assert [frame.kind for _, frame, _ in sent.frames][-2:] == [FrameKind.IDLE] * 2
 
 
 def test_full_buffers_are_cut_into_bounded_frames():

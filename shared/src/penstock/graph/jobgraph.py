@@ -19,6 +19,7 @@ from penstock.graph.describe import describe_node, state_signature
 from penstock.graph.logical import (
     As,
     AssignEventTime,
+    AssignProcessingTime,
     DeadLetters,
     Deduplicate,
     KeyBy,
@@ -223,7 +224,7 @@ class _Builder:
             node.chainable
             and producer.chainable
             # Its watermarks are not those of the vertex, which a snapshot keeps for the state of all its operators.
-            and not isinstance(producer.operation, AssignEventTime | LastRows)
+            and not isinstance(producer.operation, AssignEventTime | AssignProcessingTime | LastRows)
             and self._parallelism_of(producer) == self._parallelism_of(node)
             and self._slot_group(producer) == self._slot_group(node)
             and (not link.keys or (self._chain_state and self._parallelism_of(node) == 1))

@@ -16,6 +16,7 @@ from penstock.protocol.keygroups import key_group_range
 from penstock.protocol.outputs import OutputId, OutputLedger
 from penstock.state.hashing import key_groups
 from penstock.task.combining import COMBINED_ROWS, Combiner
+from penstock.times import MAX_WATERMARK
 from penstock.types import schema_from_json
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def key_group_owners(partitions: int, max_parallelism: int) -> NDArray[np.uint16
 class ExchangeWriter:
     """One edge out of a subtask: a `Receiver` at the end of a chain.
 
-    Watermarks never overtake rows and are sent when rows are flushed; between two flushes only the newest counts.
+    Watermarks never overtake rows and are sent when rows are flushed, or at a later flush; only the newest counts then.
     """
 
     def __init__(
@@ -145,14 +146,19 @@ class ExchangeWriter:
         self._idle = False
         self._watermark = watermark
 
-    def flush(self) -> None:
-        """Cut everything buffered, then send the newest watermark."""
+    def flush(self, *, watermark: bool = True) -> bool:
+        """Cut everything buffered, then send the newest watermark, if there is one; whether one was sent.
+
+        Without `watermark` it is left to a later flush, unless it is the last one of all.
+        """
         self._combine()
         self._cut_all()
-        if self._watermark is not None:
-            for output in self._outputs:
-                self._send(output, self._ledger.watermark(output, self._watermark), b"")
-            self._watermark = None
+        if self._watermark is None or not (watermark or self._watermark == MAX_WATERMARK):
+            return False
+        for output in self._outputs:
+            self._send(output, self._ledger.watermark(output, self._watermark), b"")
+        self._watermark = None
+        return True
 
     def idle(self) -> None:
         """Tell the consumers that nothing is to be waited for here."""

@@ -19,7 +19,7 @@ from msgspec import UNSET
 from penstock.batches import WATERMARK, with_watermarks
 from penstock.graph.jobgraph import DEAD_LETTERS_TAG, JobVertex
 from penstock.protocol.channels import AdvanceWatermark, BecomeIdle, Deliver
-from penstock.protocol.messages import Acknowledged, Declined, OperatorMetrics, TaskProgress
+from penstock.protocol.messages import Acknowledged, Declined, OperatorMetrics, SubtaskId, TaskProgress
 from penstock.protocol.outputs import OutputId, OutputLedger
 from penstock.protocol.subtask import (
     BarrierSent,
@@ -39,6 +39,7 @@ from penstock.protocol.subtask import (
     SubtaskEvent,
     Upload,
 )
+from penstock.task.alignment import alignment_of
 from penstock.task.chain import Chain
 from penstock.task.combining import Combiner
 from penstock.task.environment import TaskEnvironment
@@ -86,11 +87,14 @@ class SubtaskRunner(CheckpointedLoop):
         self._checkpoints: SubtaskCheckpoints | None = None
         self._coalescer: Coalescer | None = None
         self._source: SourceDriver | None = None
+        self._alignment = alignment_of(environment.plan, environment.execution, deploy.subtask)
         self._source_bytes = 0
         self._paused = False
         self._exhausted = False
         self._watermark = MIN_WATERMARK
         self._unflushed_since_ms: int | None = None
+        self._watermark_interval_ms = environment.plan.watermark_interval_us // 1_000
+        self._next_watermark_ms = 0
 
     def _combiner(self, vertex: JobVertex) -> Combiner:
         """Of the aggregate that a vertex begins with."""
@@ -106,7 +110,7 @@ class SubtaskRunner(CheckpointedLoop):
         opened = await open_operators(environment, exchanges)
         committer = environment.committer(opened.writers, opened.staged, self._changed)
         if self._vertex.is_source:
-            self._source = await open_source(environment, opened)
+            self._source = await open_source(environment, opened, self._alignment)
         ahead = ahead_of(environment, opened.restored)
         self._checkpoints = SubtaskCheckpoints(environment, opened.chain, committer, self._source, ahead)
         self._chain, self._committer = opened.chain, committer
@@ -115,7 +119,10 @@ class SubtaskRunner(CheckpointedLoop):
 
     def _works_beside(self) -> list[Work]:
         assert self._committer is not None
-        return [self._committer.run(), self._sender.run(), *super()._works_beside()]
+        works = [self._committer.run(), self._sender.run(), *super()._works_beside()]
+        if self._alignment is not None:
+            works.append(self._alignment.report(self.deploy, self._log, self._services.clock))
+        return works
 
     async def _close(self) -> None:
         if self._source is not None:
@@ -142,10 +149,13 @@ class SubtaskRunner(CheckpointedLoop):
         )
 
     def credit(self, report: CreditReport) -> None:
-        """A consumer's report, read from the credits topic."""
+        """A consumer's report, or one of a source to wait for, read from the credits topic."""
         own = self.deploy.subtask.index
         if report.attempt != self.deploy.attempt:
             return
+        if report.reached is not None and self._alignment is not None:
+            self._alignment.heard(SubtaskId(report.vertex, report.partition), report.reached)
+            self.inbox.wake()
         for index, producer, size in report.processed:
             output = OutputId(report.vertex, index, report.partition)
             if producer == own and output in self._ledger.outputs:
@@ -187,13 +197,17 @@ class SubtaskRunner(CheckpointedLoop):
         elif self.inbox.ready(frames=credit):
             await asyncio.sleep(0)
         else:
-            started = self._micros()
-            await self.inbox.wait(self._timeout_s(chain))
-            waited = self._micros() - started
+            waited = await self._wait(chain)
             if credit:
                 self.time_use.idle_us += waited
             else:
                 self.time_use.blocked_us += waited
+
+    async def _wait(self, chain: Chain) -> int:
+        """Until there is something to do; for how many microseconds."""
+        started = self._micros()
+        await self.inbox.wait(self._timeout_s(chain))
+        return self._micros() - started
 
     def _timeout_s(self, chain: Chain) -> float:
         """Until the next flush or timer, at most `longest_wait_ms`."""
@@ -201,6 +215,8 @@ class SubtaskRunner(CheckpointedLoop):
         if self._unflushed_since_ms is not None:
             due = self._unflushed_since_ms + self._services.settings.flush_ms
             timeout = min(timeout, (due - self._services.clock.monotonic_ms()) / 1_000)
+        elif any(writer.waiting for writer in self._writers):  # for a watermark whose time has not come
+            timeout = min(timeout, (self._next_watermark_ms - self._services.clock.monotonic_ms()) / 1_000)
         timer = chain.next_timer_us()
         if timer is not None:
             timeout = min(timeout, (timer - self._services.clock.now_us()) / 1_000_000)
@@ -228,6 +244,8 @@ class SubtaskRunner(CheckpointedLoop):
         if batch.became_idle:
             for writer in self._writers:
                 writer.idle()
+        if batch.paused:
+            self.time_use.idle_us += await self._wait(chain)
         if batch.exhausted:
             self._exhausted = True
             await self._feed(SourceExhausted())
@@ -243,9 +261,13 @@ class SubtaskRunner(CheckpointedLoop):
         if idle_input or now_ms - self._unflushed_since_ms >= self._services.settings.flush_ms:
             self._flush()
 
-    def _flush(self) -> None:
-        for writer in self._writers:
-            writer.flush()
+    def _flush(self, *, watermarks: bool = False) -> None:
+        """Send what waits; `watermarks`: those too for which it is not time yet."""
+        now_ms = self._services.clock.monotonic_ms()
+        due = watermarks or now_ms >= self._next_watermark_ms
+        sent = [writer.flush(watermark=due) for writer in self._writers]
+        if any(sent):
+            self._next_watermark_ms = now_ms + self._watermark_interval_ms
         self._unflushed_since_ms = None
 
     async def _coalesced(self, chain: Chain) -> None:
@@ -296,7 +318,7 @@ class SubtaskRunner(CheckpointedLoop):
                 self._reader.frozen(command.checkpoint)
                 await self._feed(Frozen(command.checkpoint))
             case FlushRows():
-                self._flush()
+                self._flush(watermarks=True)
             case SendBarrier():
                 for writer in self._writers:
                     writer.barrier(command.checkpoint, command.nonce, command.flavour)
