@@ -135,18 +135,23 @@ def test_rows_of_few_keys_cross_combined():
 
 def test_rows_that_are_hardly_fewer_combined_cross_as_they_are():
     """And what comes next is not even tried, for a while."""
-    sent, combiner = combining(keys=1_000, rows=1_000)
+    sent, _ = combining(keys=1_000, rows=1_000)
     assert not any(frame.combined for _, frame, _ in sent.frames)
     assert sum(frame.rows for _, frame, _ in sent.frames) == 1_000
     same = frame_of([1] * 1_000)
-    tried = [combiner.combine(same) is not None for _ in range(70)]
-    assert tried == [False] * 63 + [True] * 7
+    for _ in range(4 * 1024 * 1024 // 1_000 + 1):
+        sent.writer.rows(same)
+    sent.writer.flush()
+    assert not any(frame.combined for _, frame, _ in sent.frames)
+    sent.writer.rows(same)
+    sent.writer.flush()
+    assert sent.frames[-1][1].combined
 
 
 def test_combined_rows_follow_plain_ones_in_order():
     """A buffer holds one sort only."""
     sent, combiner = combining(keys=1_000, rows=1_000)
-    combiner._skipped = 0
+    combiner._resting_rows = 0
     sent.writer.rows(frame_of([1] * 500))
     sent.writer.flush()
     assert [frame.combined for _, frame, _ in sent.frames] == [False, False, True]

@@ -28,8 +28,9 @@ COMBINED_ROWS: Final = 131_072
 """Rows that are combined at once, if so many come before the next flush."""
 _FEWEST_ROWS: Final = 64
 _LEAST_GAIN: Final = 4
-"""Measured: combining costs more than it saves where rows become half as many, and saves a sixth where a tenth is left."""
-_TRIED_AGAIN: Final = 64
+"""Measured: combining costs more than it saves where half of the rows are left, and saves a sixth where a tenth is."""
+_REST_ROWS: Final = 4 * 1024 * 1024
+"""After how many rows it is tried again."""
 _ALONE: Final = "__alone"
 
 
@@ -40,7 +41,7 @@ class Combiner:
         self._partials = Partials(node)
         self._by = list(self._partials.keys.names)
         self._event_time = node.inputs[0].event_time
-        self._skipped = 0
+        self._resting_rows = 0
         self._shape: WindowShape | None = None
         operation = node.operation
         if isinstance(operation, WindowAggregate):
@@ -57,18 +58,21 @@ class Combiner:
         known = [pa.field(field.name, arrow_type(field.type)) for field in fields]
         return pa.schema([*known, *(pa.field(name, pa.int64()) for name in hidden)])
 
-    def combine(self, rows: pl.DataFrame) -> pl.DataFrame | None:
-        """The partials of rows in order of arrival, as `arrow_schema` says; None if that brings little.
+    def rests(self, rows: int) -> bool:
+        """Whether the next rows cross as they are: most keys were there only once, and not long ago."""
+        resting = self._resting_rows > 0
+        self._resting_rows -= min(rows, self._resting_rows)
+        return resting
 
-        Where most keys are there once, it is tried again after a while.
-        """
-        if rows.height < _FEWEST_ROWS or 0 < self._skipped < _TRIED_AGAIN:
-            self._skipped += bool(self._skipped)
+    def combine(self, rows: pl.DataFrame) -> pl.DataFrame | None:
+        """The partials of rows in order of arrival, as `arrow_schema` says; None if that brings little."""
+        if rows.height < _FEWEST_ROWS:
             return None
         combined = self.combined(rows)
-        pays = combined.height * _LEAST_GAIN <= rows.height
-        self._skipped = 0 if pays else 1
-        return combined if pays else None
+        if combined.height * _LEAST_GAIN <= rows.height:
+            return combined
+        self._resting_rows = _REST_ROWS
+        return None
 
     def combined(self, rows: pl.DataFrame) -> pl.DataFrame:
         """As `combine`, whatever it brings."""

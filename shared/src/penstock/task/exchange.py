@@ -109,7 +109,7 @@ class ExchangeWriter:
         self._idle = False
         timed = self._event_time and WATERMARK in frame.columns
         rows = frame.select(self._timed_columns if timed else self._columns)
-        if self._combiner is None:
+        if self._combiner is None or (not self._uncombined and self._combiner.rests(rows.height)):
             self._buffer(rows)
             return
         self._uncombined.append(rows)
@@ -121,19 +121,20 @@ class ExchangeWriter:
         """Buffer what was gathered to be combined, as it is if that brings little."""
         if not self._uncombined or self._combiner is None:
             return
-        rows = joined(self._uncombined)
-        self._uncombined, self._uncombined_rows = [], 0
-        combined = self._combiner.combine(rows)
-        if (combined is not None) != self._buffers_combined:
-            self._cut_all()
-            self._buffers_combined = combined is not None
+        gathered, self._uncombined, self._uncombined_rows = self._uncombined, [], 0
+        combined = self._combiner.combine(joined(gathered))
         if combined is None:
-            self._buffer(rows)
-            return
-        timed = WATERMARK in combined.columns
-        self._buffer(combined.select(*self._combined_columns, *([WATERMARK] if timed else [])))
+            for rows in gathered:
+                self._buffer(rows)
+        else:
+            timed = WATERMARK in combined.columns
+            self._buffer(combined.select(*self._combined_columns, *([WATERMARK] if timed else [])), combined=True)
 
-    def _buffer(self, rows: pl.DataFrame) -> None:
+    def _buffer(self, rows: pl.DataFrame, *, combined: bool = False) -> None:
+        """Keep rows until they are cut, none of another sort beside them."""
+        if combined != self._buffers_combined:
+            self._cut_all()
+            self._buffers_combined = combined
         for partition, part in self._split(rows):
             if part.height:
                 self._buffers[partition].append(part)
