@@ -14,8 +14,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from running_examples import EXAMPLES, rows_of
+from running_examples import EXAMPLES, example, rows_of
 
 Row = dict[str, Any]
 Run = Callable[..., list[Row]]
@@ -109,3 +110,50 @@ def test_moving_average(run: Run) -> None:
     for row in run("moving_average.py"):
         found[row["origin"]].append((row["of_ten"], row["of_hour"], row["in_hour"]))
     assert found == expected
+
+
+# -- of made-up rows ----------------------------------------------------------------------------------------------------
+
+
+def test_deduplication(run: Run) -> None:
+    made = example(EXAMPLES / "deduplication.py").deliveries(np.arange(10_000))
+    expected: dict[int, int] = {}
+    for order, delivery in zip(made["order"].tolist(), made["delivery"].tolist(), strict=True):
+        expected.setdefault(order, delivery)
+    assert 7_000 < len(expected) < 9_500
+    same(run("deduplication.py"), [{"order": order, "delivery": number} for order, number in expected.items()])
+
+
+def test_fraud(run: Run) -> None:
+    last: dict[int, Row] = {}
+    expected: list[Row] = []
+    for payment in example(EXAMPLES / "fraud.py").payments(np.arange(20_000)).iter_rows(named=True):
+        before = last.get(payment["account"])
+        small_then_large = before and before["euros"] < 1 and payment["euros"] > 500
+        if before and small_then_large and payment["at"] - before["at"] <= timedelta(minutes=1):
+            expected.append({**payment, "tried": before["at"]})
+        last[payment["account"]] = payment
+    assert len(expected) > 50
+    same(run("fraud.py"), expected)
+
+
+def test_funnel(run: Run) -> None:
+    visits: dict[int, list[Row]] = defaultdict(list)
+    for click in example(EXAMPLES / "funnel.py").clicks(np.arange(20_000)).iter_rows(named=True):
+        visits[click["visitor"]].append(click)
+    reached = Counter(steps for clicks in visits.values() for steps in _attempts(clicks))
+    assert set(reached) == {1, 2, 3}
+    same(run("funnel.py"), [{"steps": steps, "attempts": attempts} for steps, attempts in reached.items()])
+
+
+def _attempts(clicks: list[Row]) -> Iterator[int]:
+    while clicks:
+        begin = next((index for index, click in enumerate(clicks) if click["step"] == "look"), None)
+        if begin is None:
+            return
+        end = clicks[begin]["at"] + timedelta(minutes=10)
+        clicks, steps = clicks[begin + 1 :], 1
+        while clicks and clicks[0]["at"] <= end and steps < 3:
+            steps += clicks[0]["step"] == ("look", "basket", "buy")[steps]
+            clicks = clicks[1:]
+        yield steps
