@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
+from datetime import datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,6 +25,25 @@ def rows_of(path: Path, folder: Path, parallelism: int = 1, **parameters: object
     assert result.state == "FINISHED", result
     parts = sorted((folder / "out").glob("part-*"))
     return [json.loads(line) for part in parts for line in part.read_text().splitlines()]
+
+
+def same(found: Iterable[dict[str, Any]], expected: Iterable[dict[str, Any]]) -> None:
+    """The same rows in any order, and there are some; a moment may be a datetime or text."""
+    wanted = sorted(map(_text, expected))
+    assert wanted
+    assert sorted(map(_text, found)) == wanted
+
+
+def _text(row: dict[str, Any]) -> str:
+    return json.dumps({name: _moment(value) for name, value in sorted(row.items())})
+
+
+def _moment(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, str) and value.endswith("Z") and value[:4].isdigit():
+        return datetime.fromisoformat(value).isoformat()
+    return value
 
 
 def example(path: Path) -> ModuleType:

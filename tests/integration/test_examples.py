@@ -9,14 +9,14 @@ import csv
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from running_examples import EXAMPLES, example, rows_of
+from running_examples import EXAMPLES, example, rows_of, same
 
 Row = dict[str, Any]
 Run = Callable[..., list[Row]]
@@ -38,19 +38,6 @@ def by_origin() -> dict[str, list[Row]]:
     for flight in flights():
         found[flight["origin"]].append({**flight, "departed": datetime.fromisoformat(flight["departed"])})
     return found
-
-
-def same(found: Iterable[Row], expected: Iterable[Row]) -> None:
-    """The same rows in any order, moments as moments."""
-
-    def texts(rows: Iterable[Row]) -> list[str]:
-        return sorted(json.dumps(row, sort_keys=True, default=_rfc3339) for row in rows)
-
-    assert texts(found) == texts(expected)
-
-
-def _rfc3339(moment: datetime) -> str:
-    return moment.isoformat().replace("+00:00", "Z")
 
 
 # -- of files -----------------------------------------------------------------------------------------------------------
