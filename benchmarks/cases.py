@@ -75,13 +75,15 @@ class Case:
 # -- inputs -------------------------------------------------------------------------------------------------------------
 
 
-def _write_bids(folder: Path, rows: int, keys: int, kind: str) -> None:
-    """Bids as an Arrow file or as JSON lines, in batches as a source reads them."""
+def _write_bids(folder: Path, rows: int, keys: int, kind: str, *, skewed: bool) -> None:
+    """Bids as Arrow or JSON lines, in batches as a source reads them; `skewed`: every other one is of auction 0."""
     import numpy as np
+    import polars as pl
 
     content = nexmark.bids(columns=COLUMNS, keys=keys, interval=INTERVAL)
     numbers = (np.arange(start, min(rows, start + 65_536), dtype=np.int64) for start in range(0, rows, 65_536))
-    frames = (content.frame(some, 42).select(COLUMNS) for some in numbers)
+    auction = pl.when(pl.int_range(pl.len()) % 2 == 0).then(0).otherwise("auction") if skewed else pl.col("auction")
+    frames = (content.frame(some, 42).with_columns(auction.alias("auction")).select(COLUMNS) for some in numbers)
     if kind == "arrow":
         _write_arrow(folder / "bids.arrow", frames, content.schema)
     else:
@@ -302,20 +304,23 @@ def _polars_distinct(folder: Path, out: Path, rows: int) -> None:
 # -- the list -----------------------------------------------------------------------------------------------------------
 
 
-def _window_case(name: str, kind: str, keys: int, parallelism: int, rows: int, target: int | None) -> Case:
+def _window_case(
+    name: str, kind: str, keys: int, parallelism: int, rows: int, target: int | None, *, skewed: bool = False
+) -> Case:
     scan = _scan_arrow if kind == "arrow" else _scan_json
     words = f"{keys // 1_000_000} M" if keys >= 1_000_000 else f"{keys:,}"
+    skew = ", half of the rows of one" if skewed else ""
     return Case(
         name=name,
-        title=f"window of 10 s, {words} keys, {kind} in, arrow out, parallelism {parallelism}",
+        title=f"window of 10 s, {words} keys{skew}, {kind} in, arrow out, parallelism {parallelism}",
         rows=rows,
         source=_bids_in("bids.arrow" if kind == "arrow" else "bids.jsonl"),
         build=_window,
         result=_windows_of,
         counted=lambda windows: windows["bids"].sum(),
         peers={"polars": _polars_window(scan), "duckdb": _duckdb_window(kind)},
-        prepare=lambda folder, rows: _write_bids(folder, rows, keys, kind),
-        input=f"{kind}-{keys}-{{rows}}",
+        prepare=lambda folder, rows: _write_bids(folder, rows, keys, kind, skewed=skewed),
+        input=f"{kind}-{keys}-{skewed}-{{rows}}",
         parallelism=parallelism,
         target=target,
     )
@@ -328,6 +333,7 @@ CASES = (
     _window_case("window-json-exchange", "json", 1_000_000, 2, 10_000_000, 800_000),
     _window_case("window-arrow-few-keys", "arrow", 10_000, 1, 20_000_000, 3_000_000),
     _window_case("window-arrow-few-keys-exchange", "arrow", 10_000, 2, 20_000_000, 3_000_000),
+    _window_case("window-arrow-skewed-exchange", "arrow", 10_000, 2, 20_000_000, None, skewed=True),
     Case(
         name="map",
         title="map in Python, two fields out",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,7 +12,7 @@ from penstock.api.parameters import given_parameters
 from penstock.api.pipeline import DeclaredPipeline, importing
 from penstock.arguments import checked
 from penstock.errors import PipelineError, UsageError
-from penstock.graph.logical import LogicalPlan, Node, Read, Write
+from penstock.graph.logical import Node, Read, Write
 from penstock.protocol.checkpoints import TOLERABLE_FAILED
 from penstock.times import Duration, duration_us
 
@@ -31,6 +32,9 @@ class Pipeline(DeclaredPipeline):
         name: shown everywhere, and part of what identifies the job's state.
         max_parallelism: the number of key groups, and so the largest parallelism that state can ever be spread over; it
             cannot be changed for state that there is.
+        watermark_interval: how much time a subtask leaves at least between two watermarks that it sends to its consumers
+            while rows flow; by default it sends one whenever it sends rows. With hundreds of subtasks fewer are less
+            work, and windows that wait for rows of nobody are sent so much later. What comes out stays the same.
 
     Example:
         >>> p = Pipeline("hot-auctions")
@@ -187,7 +191,7 @@ class Pipeline(DeclaredPipeline):
             event_time=node.event_time, keys=node.keys, updates=node.updates,
         )  # fmt: skip
         made = [n for n in self.plan if n in above]
-        part.plan = LogicalPlan(self.name, [*made, last], self.plan.max_parallelism)
+        part.plan = replace(self.plan, nodes=[*made, last])
         run_pipeline(part, EmbeddedSettings(durable=False), directory=None, resume=False)
         return pl.DataFrame(sink.rows, schema=node.schema.polars(), orient="row")
 

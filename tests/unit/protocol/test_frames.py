@@ -33,6 +33,15 @@ def test_a_frame_whose_rows_carry_watermarks_is_refused_by_older_programs():
     assert decode_frame(encoded)[0] == frame
 
 
+@pytest.mark.parametrize("timed", [False, True])
+def test_a_frame_of_combined_rows_is_refused_by_older_programs(timed: bool):
+    """They read versions 1 and 2; whether rows carry watermarks stands in a byte that was zero."""
+    frame = Frame(FrameKind.DATA, ATTEMPT, Channel(2, 3), seq=7, ordinal=9, rows=5, timed=timed, combined=True)
+    encoded = frame.encode(b"payload")
+    assert encoded[2] == 3
+    assert decode_frame(encoded)[0] == frame
+
+
 def test_a_barrier_carries_checkpoint_nonce_and_flavour():
     """The field of the watermark is the checkpoint's number there."""
     frame = Frame(

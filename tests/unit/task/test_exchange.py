@@ -6,23 +6,29 @@ import asyncio
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 
+import msgspec
 import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from window_cases import window_node
 
 from penstock.adapters.memory import MemoryLog
-from penstock.batches import EVENT_TIME
+from penstock.batches import EVENT_TIME, ROWS
+from penstock.expressions import col, count
 from penstock.graph.executiongraph import exchange_topic
 from penstock.graph.jobgraph import JobEdge, Link
+from penstock.graph.logical import TumblingWindow
 from penstock.ports import NewRecord
 from penstock.protocol.frames import MAX_ROWS, Channel, Frame, FrameKind
 from penstock.protocol.keygroups import subtask_of
 from penstock.protocol.messages import Deploy, SubtaskId
 from penstock.protocol.outputs import OutputId, OutputLedger
 from penstock.state.hashing import key_groups
+from penstock.task.combining import Combiner
 from penstock.task.exchange import Coalescer, ExchangeWriter, decode_payload, encode_payload, frame_schema
 from penstock.task.exchange_io import FrameSender
+from penstock.times import MAX_WATERMARK
 from penstock.types import (
     BINARY,
     BOOLEAN,
@@ -52,12 +58,12 @@ def edge(schema: Schema = SCHEMA, keys: tuple[str, ...] = ("key",), event_time: 
 class Sent:
     """A writer whose frames are kept."""
 
-    def __init__(self, partitions: int, the_edge: JobEdge | None = None) -> None:
+    def __init__(self, partitions: int, the_edge: JobEdge | None = None, combiner: Combiner | None = None) -> None:
         self.edge = the_edge or edge()
         self.frames: list[tuple[OutputId, Frame, bytes]] = []
         outputs = [OutputId("v1", 0, partition) for partition in range(partitions)]
         self.ledger = OutputLedger("a" * 32, 0, outputs, 1 << 20)
-        self.writer = ExchangeWriter(outputs, self.edge, MAX_PARALLELISM, self.ledger, self.keep)
+        self.writer = ExchangeWriter(outputs, self.edge, MAX_PARALLELISM, self.ledger, self.keep, combiner)
 
     def keep(self, output: OutputId, frame: Frame, payload: bytes) -> None:
         self.frames.append((output, frame, payload))
@@ -101,6 +107,59 @@ def test_every_row_arrives_once_in_the_partition_of_its_key_group(batches, parti
         assert {subtask_of(group, partitions, MAX_PARALLELISM) for group in groups} <= {partition}
 
 
+def combining(keys: int, rows: int, batches: int = 1) -> tuple[Sent, Combiner]:
+    """Rows of so many keys, in front of a window aggregate."""
+    node = window_node(TumblingWindow(1_000_000), aggregates=[("n", count()), ("total", col("n").sum())], schema=SCHEMA)
+    combiner = Combiner(node)
+    sent = Sent(2, msgspec.structs.replace(edge(), combined=True), combiner)
+    for batch in range(batches):
+        sent.writer.rows(frame_of([number % keys for number in range(rows)], batch * rows))
+    assert sent.frames == []
+    sent.writer.flush()
+    return sent, combiner
+
+
+def test_rows_of_few_keys_cross_combined():
+    """A row per key and pane, in the partition of the key, that says how many rows it is made of."""
+    sent, combiner = combining(keys=10, rows=1_000, batches=3)
+    assert all(frame.combined for _, frame, _ in sent.frames)
+    parts = [decode_payload(memoryview(payload), combiner.arrow_schema) for _, _, payload in sent.frames]
+    rows = pl.concat(parts)
+    assert rows.height == 10
+    assert rows[ROWS].to_list() == [300] * 10
+    for (output, frame, _), part in zip(sent.frames, parts, strict=True):
+        assert frame.rows == part.height
+        groups = key_groups(part, ["key"], MAX_PARALLELISM).to_list()
+        assert {subtask_of(group, 2, MAX_PARALLELISM) for group in groups} == {output.partition}
+
+
+def test_rows_that_are_hardly_fewer_combined_cross_as_they_are():
+    """And what comes next is not even tried, for a while."""
+    sent, combiner = combining(keys=1_000, rows=1_000)
+    assert not any(frame.combined for _, frame, _ in sent.frames)
+    assert sum(frame.rows for _, frame, _ in sent.frames) == 1_000
+    same = frame_of([1] * 1_000)
+    tried = [combiner.combine(same) is not None for _ in range(70)]
+    assert tried == [False] * 63 + [True] * 7
+
+
+def test_combined_rows_follow_plain_ones_in_order():
+    """A buffer holds one sort only."""
+    sent, combiner = combining(keys=1_000, rows=1_000)
+    combiner._skipped = 0
+    sent.writer.rows(frame_of([1] * 500))
+    sent.writer.flush()
+    assert [frame.combined for _, frame, _ in sent.frames] == [False, False, True]
+    found: list[int] = []
+    coalescer = Coalescer(lambda frame: found.append(frame.height))
+    for _, frame, payload in sent.frames:
+        coalescer.add(
+            decode_payload(memoryview(payload), combiner.arrow_schema if frame.combined else frame_schema(sent.edge))
+        )
+    coalescer.flush()
+    assert found == [1_000, 1]
+
+
 def test_a_watermark_never_overtakes_rows():
     """Rows that wait are cut before the watermark; of several watermarks only the newest is sent."""
     sent = Sent(1)
@@ -112,6 +171,25 @@ def test_a_watermark_never_overtakes_rows():
     assert [frame.kind for _, frame, _ in sent.frames] == [FrameKind.DATA, FrameKind.WATERMARK]
     assert sent.frames[1][1].watermark == 7
     assert not sent.writer.waiting
+
+
+def test_a_watermark_may_be_left_to_a_later_flush_but_for_the_last_one_of_all():
+    """Then only the newest is sent; rows are not held up by it."""
+    sent = Sent(2)
+    sent.writer.rows(frame_of([1, 2, 3, 4]))
+    sent.writer.watermark(5)
+    assert not sent.writer.flush(watermark=False)
+    assert {frame.kind for _, frame, _ in sent.frames} == {FrameKind.DATA}
+    assert sent.writer.waiting
+    sent.writer.watermark(7)
+    assert sent.writer.flush()
+    assert [frame.watermark for _, frame, _ in sent.frames if frame.kind is FrameKind.WATERMARK] == [7, 7]
+    assert not sent.writer.flush()
+    sent.writer.watermark(MAX_WATERMARK)
+    assert sent.writer.flush(watermark=False)
+    sent.writer.watermark(MAX_WATERMARK)
+    sent.writer.idle()
+    assert [frame.kind for _, frame, _ in sent.frames][-2:] == [FrameKind.IDLE] * 2
 
 
 def test_full_buffers_are_cut_into_bounded_frames():

@@ -27,6 +27,7 @@ from penstock.batches import EVENT_TIME
 from penstock.errors import IncompatibleStateError, UserCodeError
 from penstock.expressions import AggregatePlan, col, count
 from penstock.graph.logical import Node, RunningAggregate, RunningReduce, SessionWindow, SlidingWindow, TumblingWindow
+from penstock.task.combining import Combiner
 from penstock.testing.harness import OperatorHarness, input_node
 from penstock.times import MAX_WATERMARK
 from penstock.types import FLOAT64, INT64, Field, Schema, row_class, schema_of
@@ -59,13 +60,14 @@ def add_in_place(total, row):
     return total
 
 
-def play(node, steps):
-    """The final row per key with its event time, and the rows that were fed."""
+def play(node, steps, *, combiner=None):
+    """The final row per key with its event time, and the rows that were fed, combined if there is a combiner."""
     harness = OperatorHarness(node, max_parallelism=GROUPS)
     fed = []
     for step in steps:
         if isinstance(step, Batch):
-            harness.frame(frame_of(step.rows))
+            frame = frame_of(step.rows)
+            harness.frame(frame if combiner is None else combiner.combined(frame))
             fed += step.rows
         elif isinstance(step, Restore):
             write, seen = harness.freeze(), len(harness.collected.frames)
@@ -90,6 +92,20 @@ def test_the_last_aggregate_of_every_key_is_that_of_all_its_rows(steps):
         assert sorted(row["values"]) == sorted(value for _, value in mine)
         assert row[EVENT_TIME] == mine[-1][0]
         check_result(row)
+
+
+@settings(max_examples=35, deadline=None)
+@given(steps=histories(st.integers(0, 100)))
+def test_rows_that_were_combined_before_come_to_the_same(steps):
+    """With the event time of the newest row by arrival."""
+    node = aggregate_node([("rows", count()), ("total", col("value").sum()), ("cents", (col("value") / 100).sum())])
+    final, fed = play(node, steps, combiner=Combiner(node))
+    assert final.keys() == {key for key, _, _ in fed}
+    for key, row in final.items():
+        mine = [(time, value) for other, time, value in fed if other == key]
+        cents = math.fsum(value / 100 for _, value in mine)
+        assert (row["rows"], row["total"], row["cents"]) == (len(mine), sum(value for _, value in mine), cents)
+        assert row[EVENT_TIME] == mine[-1][0]
 
 
 @settings(max_examples=35, deadline=None)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock import Process
 from penstock.adapters.memory import MemoryBlobs
 from penstock.adapters.system_clock import SystemClock
 from penstock.client.exporting import export_savepoint
@@ -21,9 +24,33 @@ from penstock.protocol.messages import Restore, SubtaskSnapshot
 from penstock.savepoint.folder import read_folder
 from penstock.task import snapshots
 from penstock.task.operator import OperatorSnapshot, RestoredState
+from penstock.task.operators import build_operator
 from penstock.task.snapshots import FrozenSubtask, restore_operator, upload
+from penstock.testing.harness import HarnessSnapshot, OperatorHarness, process_node
+from penstock.times import to_micros
 
 GROUPS = 12
+
+
+@dataclass
+class Said:
+    at: datetime
+
+
+@dataclass
+class Seen:
+    at: datetime
+    watermark: datetime | None
+
+
+@dataclass
+class Number:
+    n: int
+
+
+class Untimed(Process[Number, Number]):
+    def on_row(self, row, ctx):
+        ctx.emit(row)
 
 
 class Part:
@@ -120,6 +147,31 @@ async def test_large_state_beside_keys_stands_in_objects(monkeypatch, tmp_path):
     await blobs.delete(beside.key)
     with pytest.raises(CorruptDataError, match=r"c/1-op\.lists is missing"):
         await store.manifest(restore)
+
+
+class Watching(Process[Said, Seen]):
+    """Has no state; shows the watermark."""
+
+    def on_row(self, row, ctx):
+        ctx.emit(Seen(row.at, ctx.watermark))
+
+
+async def test_a_function_without_state_goes_on_at_the_watermark_that_was_reached():
+    """It stands in the checkpoint for that: behind with_event_time it began anew otherwise."""
+    blobs, at = MemoryBlobs(), datetime(2026, 1, 1, tzinfo=UTC)
+    reached = to_micros(at)
+    node = process_node(Watching(), Said)
+    frozen = build_operator(node).snapshot()
+    assert frozen is not None
+    snapshot = await upload(FrozenSubtask({"op": frozen}, reached, 1), "c/0-", blobs, "fs", lambda: 0)
+    manifest = Manifest("job", 1, "a", 1, GROUPS, {"v0": {0: snapshot}}, {})
+    (state,) = await restored(blobs, manifest, 1)
+    held = HarnessSnapshot((), dict(state.watermarks), {}, {})
+    harness = OperatorHarness(node, max_parallelism=GROUPS, restored=held)
+    harness._event_time_column = "at"
+    harness.rows(Said(at))
+    assert harness.output() == [{"at": at, "watermark": at}]
+    assert build_operator(process_node(Untimed(), Number)).snapshot() is None
 
 
 async def test_damage_is_named_and_never_passed_over():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from functools import partial
 
@@ -15,6 +16,7 @@ from window_cases import (
     GROUPS,
     KEYS,
     LATE,
+    Restore,
     comparable,
     emitted,
     frame_of,
@@ -31,7 +33,7 @@ from penstock.expressions import col, count
 from penstock.graph.logical import CumulativeWindow, SlidingWindow, TumblingWindow
 from penstock.task.operators import window_aggregate, window_panes
 from penstock.testing.harness import OperatorHarness
-from penstock.times import MAX_WATERMARK
+from penstock.times import MAX_WATERMARK, to_micros
 from penstock.types import FLOAT64, INT64, Field, Schema
 
 TIMES = st.integers(-50, 120)
@@ -90,6 +92,44 @@ def test_with_lateness_the_last_result_of_every_window_is_the_models(window, ste
     expected = {row[:3]: row for row in model.emitted}
     assert comparable(list(final.values())) == comparable(list(expected.values()))
     assert comparable(late_rows(harness)) == comparable(model.late)
+
+
+MERGEABLE = [
+    ("rows", count()), ("total", col("value").sum()), ("cents", (col("value") / 100).sum()),
+    ("mean", col("value").mean()), ("least", col("value").min()), ("even", count(filter=col("value") % 2 == 0)),
+]  # fmt: skip
+
+
+def of_values(row):
+    key, start, end, values = row
+    cents, even = math.fsum(value / 100 for value in values), sum(value % 2 == 0 for value in values)
+    return (key, start, end, len(values), sum(values), cents, sum(values) / len(values), min(values), even)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    window=SHAPES, steps=histories(TIMES), parallelism=st.integers(1, 4), lateness=st.sampled_from([0, 0, 5, 40]),
+    raw=st.sampled_from([3, 10_000]),
+)  # fmt: skip
+def test_rows_that_were_combined_before_come_to_the_same(window, steps, parallelism, lateness, raw):
+    """Every result, and how many rows were late, however partials and watermarks stand in batches."""
+    model = model_of(window, lateness)
+    node = window_node(window, aggregates=MERGEABLE, lateness=lateness)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(window_panes, "_RAW_ROWS", raw)
+        patch.setattr(window_panes, "_MOST_RAW_ROWS", 2 * raw)
+        harness = run(node, steps, model, parallelism, combined=True)
+    found = {}
+    for frame in harness.collected.frames:
+        for row in frame.to_dicts():
+            bounds = [to_micros(row[name]) for name in ("window_start", "window_end")]
+            result = (row["key"], *bounds, *(row[name] for name, _ in MERGEABLE))
+            assert lateness or result[:3] not in found
+            found[result[:3]] = result
+    expected = {row[:3]: of_values(row) for row in model.emitted}
+    assert found == expected
+    if not any(isinstance(step, Restore) for step in steps):  # metrics are those of the last attempt
+        assert sum(metrics.late_rows for metrics in harness.metrics) == len(model.late)
 
 
 @settings(max_examples=25, deadline=None)

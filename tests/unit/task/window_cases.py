@@ -17,6 +17,7 @@ from penstock.graph.logical import Node, Window, WindowAggregate
 from penstock.process_functions import OutputTag
 from penstock.protocol.keygroups import key_group_range, subtask_of
 from penstock.state.hashing import key_group_of
+from penstock.task.combining import Combiner
 from penstock.testing.harness import OperatorHarness, input_node
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 from penstock.types import INT64, STRING, Field, Schema, row_class
@@ -111,8 +112,14 @@ def histories(times: st.SearchStrategy[int], *, restores: bool = True) -> st.Sea
     return st.lists(st.one_of(steps), max_size=14)
 
 
-def run(node: Node, steps: Sequence[Step], model: Any, parallelism: int = 1) -> OperatorHarness:
-    """Play a history to the operator and to the model of it, and bring both to the end of input."""
+def run(
+    node: Node, steps: Sequence[Step], model: Any, parallelism: int = 1, *, combined: bool = False
+) -> OperatorHarness:
+    """Play a history to the operator and to the model of it, and bring both to the end of input.
+
+    With `combined`, rows are combined before the operator, as they are before an exchange.
+    """
+    combiner = Combiner(node) if combined else None
     harness = OperatorHarness(node, parallelism=parallelism, max_parallelism=GROUPS)
     reached = [MIN_WATERMARK] * parallelism
     for step in steps:
@@ -130,9 +137,11 @@ def run(node: Node, steps: Sequence[Step], model: Any, parallelism: int = 1) -> 
                     said = reached[owner] if every_row or row[1] <= reached[owner] else MIN_WATERMARK
                     carried.append(None if said == MIN_WATERMARK else said)
                 marks = pl.Series(WATERMARK, carried, pl.Int64)
-                harness.frame(
-                    frame_of(rows) if marks.null_count() == len(marks) else frame_of(rows).with_columns(marks)
-                )
+                frame = frame_of(rows) if marks.null_count() == len(marks) else frame_of(rows).with_columns(marks)
+                if combiner is not None:  # as from several subtasks, joined before they come to the operator
+                    parts = [combiner.combined(part) for part in frame.iter_slices(2)]
+                    frame = pl.concat(parts, how="diagonal")
+                harness.frame(frame)
             case Mark(watermark, subtask):
                 subtasks = range(parallelism) if subtask is None else [subtask % parallelism]
                 for each in subtasks:

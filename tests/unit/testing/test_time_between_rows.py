@@ -289,3 +289,25 @@ def test_late_rows_carry_to_windows_behind_them_how_late_they_are() -> None:
     results.side(LATE).key_by("sensor").window(tumbling("20s")).agg(rows=count()).write(collecting.Sink([]))
     rows = [Reading("a", START + timedelta(seconds=s), 0) for s in (0, 100, 5, 6)]
     assert in_any_batches(p, rows) == []
+
+
+@pytest.mark.parametrize("on_the_way", [False, True])
+def test_a_periodic_strategy_is_asked_when_its_interval_has_passed_not_behind_the_first_batch(on_the_way: bool) -> None:
+    """So rows are late, or not, whatever the batches, and a short run comes to what `run_pipeline` does."""
+
+    def seen(p: Pipeline, data: list[Reading]) -> Any:
+        marks = periodic(lambda newest: newest, every="1h")
+        options: dict[str, Any] = {} if on_the_way else {"event_time": "at", "watermarks": marks}
+        read = p.read(iterables.Source(data, schema=Reading, **options)).parallelism(1)
+        if on_the_way:
+            read = read.with_event_time("at", watermarks=marks)
+        return read.key_by("sensor").window(tumbling("10s")).agg(rows=count())
+
+    rows = [Reading("a", START + timedelta(seconds=s), 0) for s in (100, 1, 2, 101)]
+    p = Pipeline("asked")
+    seen(p, []).write(collecting.Sink([]))
+    found = in_any_batches(p, rows)
+    assert [row["rows"] for row in found] == [2, 2]
+    assert seen(Pipeline("run"), rows).collect()["rows"].to_list() == [2, 2]
+    later = in_any_batches(p, [rows[0], elapse("2h"), *rows[1:]])
+    assert [row["rows"] for row in later] == [2], "two are late now"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -115,6 +117,21 @@ def test_processing_time_begins_where_the_test_says() -> None:
     found = run_pipeline(clicks(Moments), [click()] * 50 + [elapse("1ms"), click()], now=now)
     assert {row["end"] for row in found[:50]} == {now}
     assert found[50]["end"] == now + timedelta(milliseconds=1)
+
+
+def test_pauses_of_any_length_end() -> None:
+    """Seconds are floats: a pause whose end is the least bit behind a microsecond was never over."""
+
+    class Moments(KeyedProcess[Click, Clicked]):
+        def on_row(self, row: Click, ctx: KeyedContext) -> None:
+            ctx.emit(Clicked(row.user, 0, ctx.processing_time))
+
+    chance = random.Random(5)
+    pauses = [chance.randrange(1, 20_000_000) for _ in range(200)]
+    rows = [item for pause in pauses for item in (click(), elapse(timedelta(microseconds=pause)))]
+    found = run_pipeline(clicks(Moments), rows)
+    passed = [round((row["end"] - NOW) / timedelta(microseconds=1)) for row in found]
+    assert passed == [0, *itertools.accumulate(pauses[:-1])]
 
 
 def counts(**source: object) -> Pipeline:

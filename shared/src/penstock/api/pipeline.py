@@ -9,6 +9,7 @@ from penstock.arguments import checked
 from penstock.errors import PipelineError
 from penstock.graph.logical import LogicalPlan, Node, Operation, Read
 from penstock.protocol.keygroups import DEFAULT_MAX_PARALLELISM, LARGEST_MAX_PARALLELISM
+from penstock.times import Duration, duration_us
 from penstock.types import Schema, row_class
 
 if TYPE_CHECKING:
@@ -25,7 +26,9 @@ class DeclaredPipeline:
     """A named plan, built and checked verb by verb. Users make a `penstock.Pipeline`, which adds the ways to run it."""
 
     @checked
-    def __init__(self, name: str, *, max_parallelism: int = DEFAULT_MAX_PARALLELISM) -> None:
+    def __init__(
+        self, name: str, *, max_parallelism: int = DEFAULT_MAX_PARALLELISM, watermark_interval: Duration = "0s"
+    ) -> None:
         if not name or not all(character.isalnum() or character in "-_." for character in name):
             raise PipelineError(f"Pipeline: {name!r} is no name; use letters, digits, '-', '_' and '.'")
         self.name = name
@@ -33,7 +36,8 @@ class DeclaredPipeline:
             raise PipelineError(
                 f"Pipeline: max_parallelism must be between 1 and {LARGEST_MAX_PARALLELISM}, got {max_parallelism}"
             )
-        self.plan = LogicalPlan(name, max_parallelism=max_parallelism)
+        interval_us = duration_us(watermark_interval, "Pipeline: watermark_interval")
+        self.plan = LogicalPlan(name, max_parallelism=max_parallelism, watermark_interval_us=interval_us)
 
     @checked
     def read(self, source: Source[T]) -> SourceStream[T]:

@@ -26,6 +26,7 @@ from penstock.expressions.nodes import Column
 from penstock.graph.logical import (
     As,
     AssignEventTime,
+    AssignProcessingTime,
     DeadLetters,
     Deduplicate,
     Explode,
@@ -369,6 +370,27 @@ class Stream(ColumnVerbs, Generic[T]):
         operation = AssignEventTime(EventTime(form, strategy))
         return Stream(self._pipeline, self._derive(operation, node.schema, node.row_type, event_time=True))
 
+    def with_processing_time(self, *, every: Duration = "200ms") -> Stream[T]:
+        """The same rows with the wall clock's time when they pass here as event time: windows behind go by the clock.
+
+        Time comes on with the clock, also when no row comes, and never goes back: a clock that does is waited for. No row
+        is late. At the end of bounded input every window is sent, open as it may be. What comes out depends on when rows
+        come and differs from run to run; `penstock.testing.run_pipeline` runs it by a clock of its own. Not on Spark.
+
+        Args:
+            every: how often time comes on while no row does, at multiples of it: windows whose ends are multiples too
+                are sent when they end, others by so much later. Every time costs a message to each subtask behind.
+
+        Example:
+            >>> per_minute = bids.with_processing_time().key_by("auction").window(tumbling("1m")).agg(bids=count())
+            >>> written = per_minute.select("auction", "bids").write(files.Sink("out"))
+            >>> bid = Bid(1, 99.0, datetime(2026, 1, 1, tzinfo=UTC), [])
+            >>> run_pipeline(p, [bid, elapse("59s"), bid, elapse("1s"), bid])
+            [{'auction': 1, 'bids': 2}, {'auction': 1, 'bids': 1}]
+        """
+        operation = AssignProcessingTime(duration_us(every, "with_processing_time: every", positive=True))
+        return Stream(self._pipeline, self._derive(operation, self._node.schema, self._node.row_type, event_time=True))
+
     def process(self, process: Process[T, U]) -> Stream[U]:
         """Run a `Process`: rows in, any rows out, side outputs, operator state.
 
@@ -461,7 +483,7 @@ class KeyedStream(StreamBase, Generic[T]):
         if not self._node.event_time and not isinstance(window, GlobalWindow):
             raise PipelineError(
                 "window: the stream has no event time; say event_time='column' at the source "
-                "(a map or process keeps the event time of its input)"
+                "(a map or process keeps the event time of its input), or with_processing_time() before key_by"
             )
         if isinstance(window, SessionWindow) and window.gap is not None:
             _check_gap(window.gap, self._node.schema)

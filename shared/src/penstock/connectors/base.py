@@ -105,12 +105,21 @@ class WatermarkGenerator(Protocol):
 
 
 @dataclass(frozen=True)
+class WatermarkAlignment:
+    """How far a split may be ahead of the slowest split of all sources of the group in a job."""
+
+    max_drift_us: int
+    group: str = ""
+
+
+@dataclass(frozen=True)
 class EventTime:
     """What of a row is its event time, how watermarks follow from it, and when a silent split stops holding them back."""
 
     form: EventTimeForm
     watermarks: WatermarkStrategy
     idle_after_us: int | None = None
+    alignment: WatermarkAlignment | None = None
 
 
 # -- sources ------------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import zoneinfo
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
-from penstock.connectors.base import EventTime, Policy, WatermarkStrategy
+from penstock.connectors.base import EventTime, Policy, WatermarkAlignment, WatermarkStrategy
 from penstock.connectors.event_times import EventTimeForm, TimeUnit, event_time_form
 from penstock.connectors.watermarks import bounded_out_of_orderness, for_rows
 from penstock.errors import PipelineError, nearest
@@ -21,7 +21,15 @@ from penstock.types import TIMESTAMP, Schema, is_row_class, row_class, schema_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_OF_EVENT_TIME: Final = ("time_unit", "time_format", "max_out_of_orderness", "watermarks", "idle_after")
+_OF_EVENT_TIME: Final = (
+    "time_unit",
+    "time_format",
+    "max_out_of_orderness",
+    "watermarks",
+    "idle_after",
+    "max_drift",
+    "drift_group",
+)
 
 
 class SourceOptions(TypedDict, total=False):
@@ -40,6 +48,11 @@ class SourceOptions(TypedDict, total=False):
     """Another strategy instead: `periodic(...)` or `punctuated(...)`."""
     idle_after: Duration | None
     """How long a silent split holds the watermark back; None: for ever."""
+    max_drift: Duration | None
+    """How far the watermark of a split may be ahead of the slowest split before it is not read until that has caught up:
+    of this source and of all others in the pipeline that say `max_drift`. None: it does not wait."""
+    drift_group: str | None
+    """Only sources that give the same name wait for each other."""
     bad_rows: Policy
     """What becomes of records that are no rows: `"fail"` (if not given), `"skip"` (counted) or `"dead_letter"`."""
     timezone: str | None
@@ -75,8 +88,8 @@ def declare(what: str, schema: object, hidden: str | None = None, **options: Unp
     if policy not in typing.get_args(Policy):
         raise PipelineError(f"{what}: there is no bad_rows={policy!r}; {nearest(policy, typing.get_args(Policy))}")
     row_type = schema if isinstance(schema, type) and is_row_class(schema) else None
-    event_time = options.get("event_time")
-    if event_time is None:
+    named = options.get("event_time")
+    if named is None:
         for name in _OF_EVENT_TIME:
             if options.get(name) is not None:
                 raise PipelineError(f"{what}: {name}= needs event_time=, the column that it is about")
@@ -84,12 +97,22 @@ def declare(what: str, schema: object, hidden: str | None = None, **options: Unp
     if hidden is not None:
         form = EventTimeForm(col(hidden), columns, TIMESTAMP, hidden=True)
     else:
-        columns, form = _with_event_time(what, columns, event_time, options)
+        columns, form = _with_event_time(what, columns, named, options)
     strategy = watermark_strategy(what, options.get("max_out_of_orderness"), options.get("watermarks"))
     strategy = for_rows(strategy, row_type or row_class(columns))
     idle_after = options.get("idle_after")
     idle_after_us = None if idle_after is None else duration_us(idle_after, f"{what}: idle_after", positive=True)
-    return Declared(columns, row_type, EventTime(form, strategy, idle_after_us), policy, timezone)
+    event_time = EventTime(form, strategy, idle_after_us, _alignment(what, options))
+    return Declared(columns, row_type, event_time, policy, timezone)
+
+
+def _alignment(what: str, options: SourceOptions) -> WatermarkAlignment | None:
+    max_drift, group = options.get("max_drift"), options.get("drift_group")
+    if max_drift is None:
+        if group is not None:
+            raise PipelineError(f"{what}: drift_group= needs max_drift=, how far ahead its splits may be")
+        return None
+    return WatermarkAlignment(duration_us(max_drift, f"{what}: max_drift", positive=True), group or "")
 
 
 def zone(timezone: str | None, what: str) -> zoneinfo.ZoneInfo | None:

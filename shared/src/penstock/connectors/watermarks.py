@@ -148,7 +148,7 @@ def periodic(
     Args:
         function: gets the newest event time of the split so far and returns the watermark (no later row has an event
             time at or before it), or None; or a subclass of `PeriodicWatermarks`, which sees every row.
-        every: how often it is asked.
+        every: how often it is asked, first when so much time has passed since the start.
 
     Example:
         >>> def behind(newest: datetime) -> datetime:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import PipelineError
 from penstock.expressions import inference
@@ -13,6 +13,9 @@ from penstock.types import Field, Schema
 
 if TYPE_CHECKING:
     import polars as pl
+
+_ORDERLESS: Final = frozenset({"count", "len", "sum", "mean", "var", "std", "min", "max", "any", "all"})
+"""Aggregates whose result does not depend on the order of rows."""
 
 
 def output_field(expr: Expr, schema: Schema, where: str = "select", name: str | None = None) -> Field:
@@ -45,6 +48,11 @@ def over_field(expr: Expr, schema: Schema, where: str = "over", name: str | None
     inference.check_over(node, where)
     operand = inference.Scope(node, schema, where).operand(node)
     return Field(name or output_name(expr, where), operand.type, operand.nullable)
+
+
+def is_mergeable(expr: Expr) -> bool:
+    """Whether its aggregates come to the same from parts of the rows, in whatever order these are merged."""
+    return all(part.function in _ORDERLESS for part in walk(expr.node) if isinstance(part, Aggregate))
 
 
 def check_predicate(expr: Expr, schema: Schema, where: str = "filter") -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from penstock.errors import IncompatibleStateError
 from penstock.graph.logical import (
     AssignEventTime,
+    AssignProcessingTime,
     CumulativeWindow,
     Deduplicate,
     Explode,
@@ -47,9 +48,13 @@ def describe_node(node: Node) -> dict[str, Any]:
                 described |= {"event_time": event_time.form.describe(), "watermarks": event_time.watermarks.describe()}
                 if event_time.idle_after_us is not None:
                     described["idle_after"] = format_duration(event_time.idle_after_us)
+                if event_time.alignment is not None:
+                    described["max_drift"] = format_duration(event_time.alignment.max_drift_us)
             return described
         case AssignEventTime(event_time=event_time):
             return {"event_time": event_time.form.describe(), "watermarks": event_time.watermarks.describe()}
+        case AssignProcessingTime(every_us=every_us):
+            return {"event_time": "processing time", "watermarks": f"every {format_duration(every_us)}"}
         case Project(columns=columns):
             return {"columns": {name: str(expr) for name, expr in columns}}
         case Filter(predicate=predicate):
@@ -198,6 +203,8 @@ def state_signature(node: Node) -> str:
             from penstock.process_functions import describe_states
 
             return _text({"verb": "process", "keys": _keys(node), "states": describe_states(process)})
+        case AssignProcessingTime():
+            return _text({"verb": "with_processing_time"})
         case Write(sink=sink):
             return _text({"verb": "write", "sink": sink.kind})
         case _:

@@ -14,11 +14,12 @@ import msgspec
 
 from penstock.connectors.base import PublishedSink
 from penstock.errors import PipelineError
-from penstock.expressions import columns_of
+from penstock.expressions import columns_of, is_mergeable
 from penstock.graph.describe import describe_node, state_signature
 from penstock.graph.logical import (
     As,
     AssignEventTime,
+    AssignProcessingTime,
     DeadLetters,
     Deduplicate,
     KeyBy,
@@ -31,6 +32,7 @@ from penstock.graph.logical import (
     Read,
     RunningAggregate,
     RunningReduce,
+    SessionWindow,
     Side,
     Top,
     Union,
@@ -86,6 +88,8 @@ class JobEdge(msgspec.Struct, frozen=True):
     ship: Ship
     schema: list[dict[str, Any]]
     event_time: bool
+    combined: bool = False
+    """Whether rows may be aggregated in part before they cross (`penstock.task.combining`)."""
 
 
 class JobVertex(msgspec.Struct, frozen=True):
@@ -157,6 +161,7 @@ def build_job_graph(
     at_least_once: bool = False,
     chain_state: bool = True,
     publish: bool = True,
+    combine: bool = True,
 ) -> JobGraph:
     """Cut the plan into vertices.
 
@@ -168,22 +173,30 @@ def build_job_graph(
             keyed edge is an exchange, also at parallelism 1: what a batch engine needs to sort its input.
         publish: whether exactly-once sinks publish from an exchange of their own. If not, they are written like any
             other sink: a batch engine publishes what its tasks staged when all of them have ended.
+        combine: whether rows are aggregated in part before a keyed exchange, where that changes nothing.
 
     Raises:
         PipelineError: nothing is written, an operator's parallelism exceeds its key groups, or nothing can come of it.
     """
-    return _Builder(plan, parallelism, at_least_once, chain_state, publish).build()
+    return _Builder(plan, parallelism, at_least_once, chain_state, publish, combine).build()
 
 
 class _Builder:
     def __init__(
-        self, plan: LogicalPlan, parallelism: int, at_least_once: bool, chain_state: bool, publish: bool
+        self,
+        plan: LogicalPlan,
+        parallelism: int,
+        at_least_once: bool,
+        chain_state: bool,
+        publish: bool,
+        combine: bool,
     ) -> None:
         self._plan = plan
         self._parallelism = parallelism
         self._at_least_once = at_least_once
         self._chain_state = chain_state
         self._publish = publish
+        self._combine = combine
         self._needed = _needed_nodes(plan)
         self._physical = [n for n in plan if n in self._needed and not _is_structure(n)]
         self._max_parallelism = plan.max_parallelism
@@ -211,7 +224,7 @@ class _Builder:
             node.chainable
             and producer.chainable
             # Its watermarks are not those of the vertex, which a snapshot keeps for the state of all its operators.
-            and not isinstance(producer.operation, AssignEventTime | LastRows)
+            and not isinstance(producer.operation, AssignEventTime | AssignProcessingTime | LastRows)
             and self._parallelism_of(producer) == self._parallelism_of(node)
             and self._slot_group(producer) == self._slot_group(node)
             and (not link.keys or (self._chain_state and self._parallelism_of(node) == 1))
@@ -291,7 +304,8 @@ class _Builder:
         if read is not None:
             schema = [column for column in schema if column["name"] in read] or schema[:1]
         ship: Ship = "hash" if link.keys else "rebalance"
-        return JobEdge(names[self._vertex_of[producer]], link, ship, schema, event_time)
+        combined = bool(link.keys) and self._combine and _takes_combined(consumer)
+        return JobEdge(names[self._vertex_of[producer]], link, ship, schema, event_time, combined)
 
     def _operator(self, node: Node, *, chained: bool) -> JobOperator:
         if self._is_published(node):
@@ -427,6 +441,17 @@ def _columns_read(node: Node) -> frozenset[str] | None:
             return frozenset[str]().union(*(columns_of(expr) for _, expr in named))
         case _:
             return None
+
+
+def _takes_combined(node: Node) -> bool:
+    """Whether it is an aggregate that needs neither the order of its rows nor the late ones themselves."""
+    match node.operation:
+        case WindowAggregate(window=SessionWindow()):
+            return False
+        case WindowAggregate(late=None, aggregates=named) | RunningAggregate(aggregates=named):
+            return all(is_mergeable(expr) for _, expr in named)
+        case _:
+            return False
 
 
 def fingerprint(graph: JobGraph) -> str:

@@ -243,6 +243,14 @@ class AssignEventTime:
 
 
 @dataclass(frozen=True, eq=False)
+class AssignProcessingTime:
+    """Makes the moment at which a row passes its event time; watermarks follow the clock."""
+
+    every_us: int
+    """How often time comes on when no row does."""
+
+
+@dataclass(frozen=True, eq=False)
 class Side:
     """The side output `tag` of its input: late rows, or what a process emitted to it."""
 
@@ -264,12 +272,13 @@ class Write:
 Operation = (
     Read | Project | Filter | Explode | MapRows | MapBatches | As | Union | KeyBy | WindowAggregate
     | RunningAggregate | RunningReduce | Over | Deduplicate | Top | LastRows
-    | ProcessRows | AssignEventTime | Side | DeadLetters | Write
+    | ProcessRows | AssignEventTime | AssignProcessingTime | Side | DeadLetters | Write
 )  # fmt: skip
 
 
 MAKING_ROWS: Final = WindowAggregate | RunningAggregate | RunningReduce | Over | Top | LastRows
 """Verbs of a keyed stream whose rows have times of their own: what comes in need not say how far time has come."""
+
 
 # -- nodes --------------------------------------------------------------------------------------------------------------
 
@@ -320,6 +329,8 @@ class Node:
                 return "process"
             case AssignEventTime():
                 return "with_event_time"
+            case AssignProcessingTime():
+                return "with_processing_time"
             case MapBatches():
                 return "map_batches"
             case KeyBy():
@@ -343,6 +354,8 @@ class LogicalPlan:
     nodes: list[Node] = field(default_factory=list[Node])
     max_parallelism: int = DEFAULT_MAX_PARALLELISM
     """The number of key groups."""
+    watermark_interval_us: int = 0
+    """How much time a subtask leaves at least between two watermarks that it sends while rows flow."""
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)
@@ -360,7 +373,7 @@ class LogicalPlan:
         carrying: set[str] = set()
         for consumer in reversed(self.nodes):
             looks = isinstance(consumer.operation, ProcessRows)
-            makes = isinstance(consumer.operation, MAKING_ROWS | AssignEventTime)
+            makes = isinstance(consumer.operation, MAKING_ROWS | AssignEventTime | AssignProcessingTime)
             if looks or (consumer.id in carrying and not makes):
                 carrying.update(each.id for each in consumer.inputs if each.event_time)
         return node.id in carrying

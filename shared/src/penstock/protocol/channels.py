@@ -29,6 +29,8 @@ class Deliver:
     bounds: tuple[int, int] | None = None
     """Of a timed frame: the watermark of all channels before it, and how far that can rise while its rows are taken
     because the other channels have come so far."""
+    combined: bool = False
+    """Whether the rows are partial aggregates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +179,7 @@ class InputGate:
                     self._progress.wake(state, self._watermark)
                 self._idle = False
                 bounds = (self._watermark, self._progress.least_beside(state, MAX_WATERMARK)) if frame.timed else None
-                commands.append(Deliver(frame.channel, item.ref, item.size_bytes, bounds))
+                commands.append(Deliver(frame.channel, item.ref, item.size_bytes, bounds, frame.combined))
             case FrameKind.BARRIER:
                 state.barriers.append(frame)
                 if len(state.barriers) == 1:

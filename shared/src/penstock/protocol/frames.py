@@ -5,7 +5,7 @@ Little endian, 64 bytes:
 | bytes | field |
 | --- | --- |
 | 2 | magic `PF` |
-| 1 | version: 2 if rows carry watermarks, else 1 |
+| 1 | version: 3 if rows are combined, else 2 if they carry watermarks, else 1 |
 | 1 | kind |
 | 16 | attempt |
 | 2 | input: which edge into the consuming vertex |
@@ -16,10 +16,12 @@ Little endian, 64 bytes:
 | 8 | watermark, or checkpoint id of a barrier |
 | 8 | nonce of a barrier |
 | 1 | flavour of a barrier |
-| 3 | zero |
+| 1 | of version 3: 1 if rows carry watermarks, else 0 |
+| 2 | zero |
 
 A DATA payload is an Arrow IPC record batch without its schema, which stands in the deployment. Where event time moves
-within a frame its rows carry how far it had come (`Frame.timed`).
+within a frame its rows carry how far it had come (`Frame.timed`). Where rows were aggregated in part before the exchange,
+it holds partial aggregates instead (`Frame.combined`).
 """
 
 from __future__ import annotations
@@ -32,12 +34,14 @@ from typing import Final
 from penstock.errors import CorruptDataError
 from penstock.protocol.messages import Flavour
 
-_HEADER: Final = struct.Struct("<2sBB16sHHIQQq8sB3x")
+_HEADER: Final = struct.Struct("<2sBB16sHHIQQq8sBB2x")
 HEADER_BYTES: Final = _HEADER.size
 MAGIC: Final = b"PF"
 VERSION: Final = 1
 TIMED_VERSION: Final = 2
 """Of frames that a program of version 1 must refuse, because it knows no watermarks of rows."""
+COMBINED_VERSION: Final = 3
+"""Of frames that a program of version 2 must refuse, because it knows no combined rows."""
 MAX_ROWS: Final = 65_536
 """A frame is flushed when it has this many rows, or `MAX_PAYLOAD_BYTES`."""
 MAX_PAYLOAD_BYTES: Final = 1 << 20
@@ -81,14 +85,17 @@ class Frame:
     flavour: Flavour = "aligned"
     timed: bool = False
     """Of DATA: whether the payload has the column `penstock.batches.WATERMARK` as its last one."""
+    combined: bool = False
+    """Of DATA: whether the payload holds partial aggregates (`penstock.task.combining`)."""
 
     def encode(self, payload: bytes | memoryview = b"") -> bytes:
         """The record value."""
-        version = TIMED_VERSION if self.timed else VERSION
+        version = COMBINED_VERSION if self.combined else TIMED_VERSION if self.timed else VERSION
         number = self.checkpoint if self.kind is FrameKind.BARRIER else self.watermark
         header = _HEADER.pack(
             MAGIC, version, self.kind, bytes.fromhex(self.attempt), self.channel.input, self.channel.producer,
             self.rows, self.seq, self.ordinal, number, bytes.fromhex(self.nonce), _FLAVOURS.index(self.flavour),
+            self.combined and self.timed,
         )  # fmt: skip
         return b"".join((header, payload))
 
@@ -103,9 +110,11 @@ def decode_frame(value: bytes) -> tuple[Frame, memoryview]:
         raise CorruptDataError(
             f"not a frame: {value[:8]!r}... ({len(value)} bytes); the exchange holds foreign records"
         )
-    _, version, kind, attempt, edge, producer, rows, seq, ordinal, number, nonce, flavour = _HEADER.unpack_from(value)
-    if version not in (VERSION, TIMED_VERSION):
-        raise CorruptDataError(f"frame version {version}: this program reads 1 and 2; use a newer Penstock")
+    _, version, kind, attempt, edge, producer, rows, seq, ordinal, number, nonce, flavour, timed = _HEADER.unpack_from(
+        value
+    )
+    if version not in (VERSION, TIMED_VERSION, COMBINED_VERSION):
+        raise CorruptDataError(f"frame version {version}: this program reads 1 to 3; use a newer Penstock")
     if kind > FrameKind.IDLE or flavour >= len(_FLAVOURS):
         raise CorruptDataError(f"frame of unknown kind {kind} or flavour {flavour}")
     barrier = kind == FrameKind.BARRIER
@@ -120,6 +129,7 @@ def decode_frame(value: bytes) -> tuple[Frame, memoryview]:
         checkpoint=number if barrier else 0,
         nonce=nonce.hex() if barrier else "",
         flavour=_FLAVOURS[flavour],
-        timed=version == TIMED_VERSION,
+        timed=version == TIMED_VERSION or bool(timed),
+        combined=version == COMBINED_VERSION,
     )
     return frame, memoryview(value)[HEADER_BYTES:]

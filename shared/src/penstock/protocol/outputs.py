@@ -48,10 +48,14 @@ class OutputLedger:
         """All partitions written to."""
         return self._outputs.keys()
 
-    def data(self, output: OutputId, rows: int, size_bytes: int, *, timed: bool = False) -> Frame:
-        """The header of the next DATA frame (`timed`: see there); its rows and bytes are counted as sent."""
+    def data(
+        self, output: OutputId, rows: int, size_bytes: int, *, timed: bool = False, combined: bool = False
+    ) -> Frame:
+        """The header of the next DATA frame (`timed`, `combined`: see there); its rows and bytes are counted as sent."""
         state = self._outputs[output]
-        frame = self._next(output, state, FrameKind.DATA, rows=rows, ordinal=state.ordinal, timed=timed)
+        frame = self._next(
+            output, state, FrameKind.DATA, rows=rows, ordinal=state.ordinal, timed=timed, combined=combined
+        )
         state.ordinal += rows
         state.sent_bytes += size_bytes
         if state.sent_bytes - state.processed_bytes >= self._credit_bytes:
@@ -105,10 +109,11 @@ class OutputLedger:
     def _next(
         self, output: OutputId, state: _OutputState, kind: FrameKind, *, rows: int = 0, ordinal: int = 0,
         watermark: int = 0, checkpoint: int = 0, nonce: str = "", flavour: Flavour = "aligned", timed: bool = False,
+        combined: bool = False,
     ) -> Frame:  # fmt: skip
         frame = Frame(
             kind, self._attempt, Channel(output.input, self._producer), state.next_seq,
-            ordinal, rows, watermark, checkpoint, nonce, flavour, timed,
+            ordinal, rows, watermark, checkpoint, nonce, flavour, timed, combined,
         )  # fmt: skip
         state.next_seq += 1
         return frame

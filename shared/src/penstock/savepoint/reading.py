@@ -262,6 +262,8 @@ class Savepoint:
         operator = self.operator(uid)
         if operator.verb in ("read", "write"):
             raise UsageError(f"{uid}: a {operator.verb} has no state of its own; the splits of sources are in splits()")
+        if operator.verb == "with_processing_time":
+            raise UsageError(f"{uid}: a {operator.verb} keeps nothing but how far the clock had come")
         if state is not None:
             described, where = self.described(uid, state), f"operator {uid!r}, state {state!r}"
             if not operator.keys.fields:

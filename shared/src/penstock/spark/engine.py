@@ -62,7 +62,7 @@ class SparkResult:
 
 def batch_graph(plan: LogicalPlan, parallelism: int) -> JobGraph:
     """The job graph in the form that Spark runs, whether or not it can run."""
-    return build_job_graph(plan, parallelism, chain_state=False, publish=False)
+    return build_job_graph(plan, parallelism, chain_state=False, publish=False, combine=False)
 
 
 def spark_graph(plan: LogicalPlan, parallelism: int, *, until_now: bool = False) -> JobGraph:

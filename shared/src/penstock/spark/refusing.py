@@ -8,7 +8,7 @@ from typing import Final
 
 from penstock.errors import PipelineError
 from penstock.graph.jobgraph import JobGraph
-from penstock.graph.logical import LogicalPlan, Node, ProcessRows, Read, WindowRows
+from penstock.graph.logical import AssignProcessingTime, LogicalPlan, Node, ProcessRows, Read, WindowRows
 
 _PROCESSING_TIMERS: Final = ("processing_timer", "delete_processing_timer")
 
@@ -51,6 +51,11 @@ def _reasons(node: Node, until_now: bool) -> Iterator[str]:
             yield (
                 f"{node.operator_id}: {type(process).__name__} sets processing-time timers, and a batch run has no wall "
                 "clock to follow; use event_timer"
+            )
+        case AssignProcessingTime():
+            yield (
+                f"{node.operator_id}: the time of a row is when it passes, and a batch run, which reads all at once "
+                "and runs a task again when it fails, has no such time; use the event time of the rows"
             )
         case _:
             pass

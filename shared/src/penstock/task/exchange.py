@@ -9,12 +9,14 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from penstock.batches import EVENT_TIME, WATERMARK
+from penstock.batches import EVENT_TIME, ROWS, WATERMARK
 from penstock.graph.jobgraph import JobEdge
 from penstock.protocol.frames import MAX_PAYLOAD_BYTES, MAX_ROWS, Frame
 from penstock.protocol.keygroups import key_group_range
 from penstock.protocol.outputs import OutputId, OutputLedger
 from penstock.state.hashing import key_groups
+from penstock.task.combining import COMBINED_ROWS, Combiner
+from penstock.times import MAX_WATERMARK
 from penstock.types import schema_from_json
 
 if TYPE_CHECKING:
@@ -64,13 +66,19 @@ def key_group_owners(partitions: int, max_parallelism: int) -> NDArray[np.uint16
 class ExchangeWriter:
     """One edge out of a subtask: a `Receiver` at the end of a chain.
 
-    Watermarks never overtake rows and are sent when rows are flushed; between two flushes only the newest counts.
+    Watermarks never overtake rows and are sent when rows are flushed, or at a later flush; only the newest counts then.
     """
 
     def __init__(
-        self, outputs: Sequence[OutputId], edge: JobEdge, max_parallelism: int, ledger: OutputLedger, send: SendFrame
+        self,
+        outputs: Sequence[OutputId],
+        edge: JobEdge,
+        max_parallelism: int,
+        ledger: OutputLedger,
+        send: SendFrame,
+        combiner: Combiner | None = None,
     ) -> None:
-        """`outputs` are the partitions of the consuming vertex, in order."""
+        """`outputs` are the partitions of the consuming vertex, in order; `combiner` is that of an edge that has one."""
         self._outputs = outputs
         self._columns = list(frame_schema(edge).names)
         self._timed_columns = [*self._columns, WATERMARK]
@@ -82,6 +90,11 @@ class ExchangeWriter:
         self._send = send
         self._buffers: list[list[pl.DataFrame]] = [[] for _ in self._outputs]
         self._buffered_rows = [0] * len(outputs)
+        self._combiner = combiner
+        self._combined_columns = combiner.arrow_schema.names if combiner is not None else []
+        self._uncombined: list[pl.DataFrame] = []
+        self._uncombined_rows = 0
+        self._buffers_combined = False
         self._turn = 0
         self._watermark: int | None = None
         self._idle = False
@@ -89,13 +102,39 @@ class ExchangeWriter:
     @property
     def waiting(self) -> bool:
         """Whether something waits for a flush."""
-        return self._watermark is not None or any(self._buffered_rows)
+        return self._watermark is not None or self._uncombined_rows > 0 or any(self._buffered_rows)
 
     def rows(self, frame: pl.DataFrame) -> None:
         """Split and buffer rows; full buffers are cut."""
         self._idle = False
         timed = self._event_time and WATERMARK in frame.columns
-        for partition, part in self._split(frame.select(self._timed_columns if timed else self._columns)):
+        rows = frame.select(self._timed_columns if timed else self._columns)
+        if self._combiner is None:
+            self._buffer(rows)
+            return
+        self._uncombined.append(rows)
+        self._uncombined_rows += rows.height
+        if self._uncombined_rows >= COMBINED_ROWS:
+            self._combine()
+
+    def _combine(self) -> None:
+        """Buffer what was gathered to be combined, as it is if that brings little."""
+        if not self._uncombined or self._combiner is None:
+            return
+        rows = joined(self._uncombined)
+        self._uncombined, self._uncombined_rows = [], 0
+        combined = self._combiner.combine(rows)
+        if (combined is not None) != self._buffers_combined:
+            self._cut_all()
+            self._buffers_combined = combined is not None
+        if combined is None:
+            self._buffer(rows)
+            return
+        timed = WATERMARK in combined.columns
+        self._buffer(combined.select(*self._combined_columns, *([WATERMARK] if timed else [])))
+
+    def _buffer(self, rows: pl.DataFrame) -> None:
+        for partition, part in self._split(rows):
             if part.height:
                 self._buffers[partition].append(part)
                 self._buffered_rows[partition] += part.height
@@ -107,14 +146,19 @@ class ExchangeWriter:
         self._idle = False
         self._watermark = watermark
 
-    def flush(self) -> None:
-        """Cut everything buffered, then send the newest watermark."""
-        for partition in range(len(self._outputs)):
-            self._cut(partition)
-        if self._watermark is not None:
-            for output in self._outputs:
-                self._send(output, self._ledger.watermark(output, self._watermark), b"")
-            self._watermark = None
+    def flush(self, *, watermark: bool = True) -> bool:
+        """Cut everything buffered, then send the newest watermark, if there is one; whether one was sent.
+
+        Without `watermark` it is left to a later flush, unless it is the last one of all.
+        """
+        self._combine()
+        self._cut_all()
+        if self._watermark is None or not (watermark or self._watermark == MAX_WATERMARK):
+            return False
+        for output in self._outputs:
+            self._send(output, self._ledger.watermark(output, self._watermark), b"")
+        self._watermark = None
+        return True
 
     def idle(self) -> None:
         """Tell the consumers that nothing is to be waited for here."""
@@ -145,11 +189,15 @@ class ExchangeWriter:
         bounds = enumerate(zip(begins, ends, strict=True))
         return [(partition, gathered.slice(begin, end - begin)) for partition, (begin, end) in bounds]
 
+    def _cut_all(self) -> None:
+        for partition in range(len(self._outputs)):
+            self._cut(partition)
+
     def _cut(self, partition: int) -> None:
         if not self._buffered_rows[partition]:
             return
         frame = joined(self._buffers[partition], rechunk=True)
-        timed = WATERMARK in frame.columns
+        timed, combined = WATERMARK in frame.columns, self._buffers_combined
         self._buffers[partition] = []
         self._buffered_rows[partition] = 0
         per_row = max(1.0, frame.estimated_size() / frame.height)
@@ -158,7 +206,9 @@ class ExchangeWriter:
         for start in range(0, frame.height, step):
             part = frame.slice(start, step)
             payload = encode_payload(part)
-            self._send(output, self._ledger.data(output, part.height, len(payload), timed=timed), payload)
+            self._send(
+                output, self._ledger.data(output, part.height, len(payload), timed=timed, combined=combined), payload
+            )
 
 
 def joined(frames: Sequence[pl.DataFrame], *, rechunk: bool = False) -> pl.DataFrame:
@@ -179,6 +229,8 @@ class Coalescer:
 
     def add(self, frame: pl.DataFrame) -> None:
         """Take a frame."""
+        if self._frames and (ROWS in frame.columns) != (ROWS in self._frames[0].columns):
+            self.flush()
         self._frames.append(frame)
         self._rows += frame.height
         if self._rows >= COALESCE_ROWS:

@@ -36,6 +36,8 @@ class CreditReport(msgspec.Struct, frozen=True):
     partition: int
     processed: tuple[tuple[int, int, int], ...]
     """(input, producer, bytes)."""
+    reached: int | None = None
+    """Of the subtask of an aligned source instead: how far it has come."""
 
 
 class FrameSender:

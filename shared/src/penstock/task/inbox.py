@@ -27,6 +27,10 @@ class Inbox:
             self._events.append(event)
         self._wake.set()
 
+    def wake(self) -> None:
+        """Something has changed that the subtask waits for."""
+        self._wake.set()
+
     def take(self, *, frames: bool) -> SubtaskEvent | None:
         """The next event; the next frame only if `frames`."""
         if self._events:

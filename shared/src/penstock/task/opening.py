@@ -11,6 +11,7 @@ from penstock.coordination.start_positions import StartPositionStore
 from penstock.graph.jobgraph import ENCODE
 from penstock.graph.logical import Read, Write
 from penstock.protocol.committing import StagedPart
+from penstock.task.alignment import SourceAlignment
 from penstock.task.chain import Chain, Receiver, build_chain
 from penstock.task.committer import STAGED, decode_staged
 from penstock.task.environment import TaskEnvironment
@@ -81,7 +82,9 @@ async def _encoders(environment: TaskEnvironment) -> dict[str, SinkEncoder]:
     return encoders
 
 
-async def open_source(environment: TaskEnvironment, opened: OpenedOperators) -> SourceDriver:
+async def open_source(
+    environment: TaskEnvironment, opened: OpenedOperators, alignment: SourceAlignment | None
+) -> SourceDriver:
     """Open the source of a subtask whose vertex has one, where the restored checkpoint left it."""
     operator = environment.vertex.operators[0]
     operation = environment.plan.node(operator.node).operation
@@ -95,6 +98,7 @@ async def open_source(environment: TaskEnvironment, opened: OpenedOperators) -> 
         opened.chain.metrics[operator.id],
         StartPositionStore(environment.services.blobs, environment.deploy.job, operator.id).remember,
         carries_watermarks=environment.plan.carries_watermarks(environment.plan.node(operator.node)),
+        alignment=alignment,
     )
     state = opened.restored.get(operator.id)
     await driver.open(state.unions.get(SPLITS, ()) if state else ())

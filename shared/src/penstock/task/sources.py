@@ -27,6 +27,7 @@ from penstock.connectors.base import (
 from penstock.errors import ExternalError
 from penstock.protocol.messages import OperatorMetrics
 from penstock.protocol.watermarks import InputProgress, combined, least
+from penstock.task.alignment import SourceAlignment
 from penstock.task.bad_rows import RowValidator
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
@@ -34,6 +35,9 @@ BATCH_ROWS = 65_536
 DISCOVERY_INTERVAL_MS = 10_000
 DISCOVERY_PATIENCE_MS = 120_000
 """How long nobody need answer who is asked for splits; the readers of Kafka wait as long for their partitions."""
+
+SPARING_S = 0.01
+"""How long to wait when only splits that are too far ahead have rows: readers of the others may return at once then."""
 
 _log = structlog.get_logger("penstock.source")
 
@@ -62,6 +66,8 @@ class SourceBatch:
     watermark: int | None = None
     became_idle: bool = False
     exhausted: bool = False
+    paused: bool = False
+    """Nothing may be read until other subtasks have caught up."""
     size_bytes: int = 0
 
 
@@ -74,6 +80,8 @@ class _SplitState(InputProgress):
     """Where the split stands while no reader is open."""
     finished: bool = False
     last_row_ms: int = 0
+    paused: bool = False
+    """Whether it was passed over last because it is too far ahead."""
 
     @property
     def position(self) -> Position:
@@ -102,8 +110,12 @@ class SourceDriver:
         remember: Remember,
         *,
         carries_watermarks: bool = False,
+        alignment: SourceAlignment | None = None,
     ) -> None:
         """A driver of the splits that belong to `subtask`; `carries_watermarks`: every row tells its watermark."""
+        self._alignment = alignment
+        self._silent_reads = 0
+        """How many reads in a row have brought nothing."""
         self._remember = remember
         self._carries_watermarks = carries_watermarks
         self._source = source
@@ -123,6 +135,7 @@ class SourceDriver:
         """Find the splits; those with an entry of a snapshot continue at its position."""
         restored = {entry.split: entry for entry in (msgspec.json.decode(data, type=SplitEntry) for data in entries)}
         await self._discover(restored, late=bool(restored))
+        self._next_period_ms = self._period_from(self._context.monotonic_ms())
 
     async def _look_for_splits(self, now_ms: int) -> None:
         """New splits can wait while nobody answers, as long as a reader would wait for its own."""
@@ -213,12 +226,15 @@ class SourceDriver:
         now_ms = self._context.monotonic_ms()
         if not self._source.bounded and now_ms >= self._next_discovery_ms:
             await self._look_for_splits(now_ms)
+        limit = self._limit()
         if not self._turn:
             if self._source.bounded:
                 return SourceBatch(exhausted=True)
             await asyncio.sleep(0.05)
             return self._with_watermark(SourceBatch())
-        state = self._splits[self._turn.pop(0)]
+        state = self._next_split(limit, now_ms)
+        if state is None:
+            return self._with_watermark(SourceBatch(paused=True))
         assert state.reader is not None
         try:
             fetched = await state.reader.read(BATCH_ROWS)
@@ -228,10 +244,38 @@ class SourceDriver:
         self._turn.append(state.split.id)
         if fetched is None:
             self._note_silence(state)
+            await self._spare()
             return self._with_watermark(SourceBatch())
+        self._silent_reads = 0
         state.last_row_ms = self._context.monotonic_ms()
         state.wake(self._reached())
         return self._with_watermark(self._accept(state, fetched))
+
+    def _limit(self) -> int:
+        """The watermark above which splits are not read for now."""
+        if self._alignment is None:
+            return MAX_WATERMARK
+        reached, idle = combined(self._active(), self._watermark)
+        return self._alignment.limit(MAX_WATERMARK if idle else reached)
+
+    def _next_split(self, limit: int, now_ms: int) -> _SplitState | None:
+        """The split whose turn it is. One that is too far ahead is passed over, which does not make it idle."""
+        for place, split_id in enumerate(self._turn):
+            state = self._splits[split_id]
+            if state.idle or state.watermark <= limit:
+                del self._turn[place]
+                if state.paused:
+                    state.paused, state.last_row_ms = False, now_ms
+                return state
+            state.paused = True
+        return None
+
+    async def _spare(self) -> None:
+        """Wait a little if all that may be read is silent, and what may not be perhaps has rows."""
+        self._silent_reads += 1
+        if self._silent_reads >= len(self._turn) and any(state.paused for state in self._active()):
+            self._silent_reads = 0
+            await asyncio.sleep(SPARING_S)
 
     async def _finish(self, state: _SplitState) -> None:
         assert state.reader is not None
@@ -290,9 +334,7 @@ class SourceDriver:
         now_ms = self._context.monotonic_ms()
         if now_ms < self._next_period_ms:
             return
-        event_time = self._source.event_time
-        assert event_time is not None
-        self._next_period_ms = now_ms + event_time.watermarks.every_us // 1_000
+        self._next_period_ms = self._period_from(now_ms)
         for state in self._splits.values():
             if state.generator is not None and not state.finished:
                 watermark = state.generator.on_period()
@@ -301,6 +343,10 @@ class SourceDriver:
                     state.watermark = max(state.watermark, watermark)
                 elif watermark is not None:
                     state.advance(watermark, self._reached())
+
+    def _period_from(self, now_ms: int) -> int:
+        event_time = self._source.event_time
+        return now_ms + event_time.watermarks.every_us // 1_000 if event_time is not None else now_ms
 
     async def close(self) -> None:
         """Close all readers."""

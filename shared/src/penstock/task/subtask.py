@@ -17,9 +17,9 @@ import polars as pl
 from msgspec import UNSET
 
 from penstock.batches import WATERMARK, with_watermarks
-from penstock.graph.jobgraph import DEAD_LETTERS_TAG
+from penstock.graph.jobgraph import DEAD_LETTERS_TAG, JobVertex
 from penstock.protocol.channels import AdvanceWatermark, BecomeIdle, Deliver
-from penstock.protocol.messages import Acknowledged, Declined, OperatorMetrics, TaskProgress
+from penstock.protocol.messages import Acknowledged, Declined, OperatorMetrics, SubtaskId, TaskProgress
 from penstock.protocol.outputs import OutputId, OutputLedger
 from penstock.protocol.subtask import (
     BarrierSent,
@@ -39,7 +39,9 @@ from penstock.protocol.subtask import (
     SubtaskEvent,
     Upload,
 )
+from penstock.task.alignment import alignment_of
 from penstock.task.chain import Chain
+from penstock.task.combining import Combiner
 from penstock.task.environment import TaskEnvironment
 from penstock.task.exchange import Coalescer, ExchangeWriter, decode_payload, frame_schema
 from penstock.task.exchange_io import CreditReport, FrameSender
@@ -65,23 +67,38 @@ class SubtaskRunner(CheckpointedLoop):
         super().__init__(environment, self._ledger)
         self._sender = FrameSender(deploy, self._log, self.inbox.put)
         graph = environment.graph
+        vertices = [graph.vertex(outputs[0].exchange) for _, outputs in consumers]
         self._writers = [
             ExchangeWriter(
-                outputs, edge, graph.vertex(outputs[0].exchange).max_parallelism, self._ledger, self._sender.enqueue
+                outputs,
+                edge,
+                vertex.max_parallelism,
+                self._ledger,
+                self._sender.enqueue,
+                self._combiner(vertex) if edge.combined else None,
             )
-            for edge, outputs in consumers
+            for (edge, outputs), vertex in zip(consumers, vertices, strict=True)
         ]
         self._edges = [edge for edge, _ in consumers]
         self._schemas = [frame_schema(edge) for edge in self._vertex.inputs]
+        takes_combined = any(edge.combined for edge in self._vertex.inputs)
+        self._combined_schema = self._combiner(self._vertex).arrow_schema if takes_combined else None
         self._chain: Chain | None = None
         self._checkpoints: SubtaskCheckpoints | None = None
         self._coalescer: Coalescer | None = None
         self._source: SourceDriver | None = None
+        self._alignment = alignment_of(environment.plan, environment.execution, deploy.subtask)
         self._source_bytes = 0
         self._paused = False
         self._exhausted = False
         self._watermark = MIN_WATERMARK
         self._unflushed_since_ms: int | None = None
+        self._watermark_interval_ms = environment.plan.watermark_interval_us // 1_000
+        self._next_watermark_ms = 0
+
+    def _combiner(self, vertex: JobVertex) -> Combiner:
+        """Of the aggregate that a vertex begins with."""
+        return Combiner(self._environment.plan.node(vertex.operators[0].node))
 
     # -- life -----------------------------------------------------------------------------------------------------------
 
@@ -93,7 +110,7 @@ class SubtaskRunner(CheckpointedLoop):
         opened = await open_operators(environment, exchanges)
         committer = environment.committer(opened.writers, opened.staged, self._changed)
         if self._vertex.is_source:
-            self._source = await open_source(environment, opened)
+            self._source = await open_source(environment, opened, self._alignment)
         ahead = ahead_of(environment, opened.restored)
         self._checkpoints = SubtaskCheckpoints(environment, opened.chain, committer, self._source, ahead)
         self._chain, self._committer = opened.chain, committer
@@ -102,7 +119,10 @@ class SubtaskRunner(CheckpointedLoop):
 
     def _works_beside(self) -> list[Work]:
         assert self._committer is not None
-        return [self._committer.run(), self._sender.run(), *super()._works_beside()]
+        works = [self._committer.run(), self._sender.run(), *super()._works_beside()]
+        if self._alignment is not None:
+            works.append(self._alignment.report(self.deploy, self._log, self._services.clock))
+        return works
 
     async def _close(self) -> None:
         if self._source is not None:
@@ -129,10 +149,13 @@ class SubtaskRunner(CheckpointedLoop):
         )
 
     def credit(self, report: CreditReport) -> None:
-        """A consumer's report, read from the credits topic."""
+        """A consumer's report, or one of a source to wait for, read from the credits topic."""
         own = self.deploy.subtask.index
         if report.attempt != self.deploy.attempt:
             return
+        if report.reached is not None and self._alignment is not None:
+            self._alignment.heard(SubtaskId(report.vertex, report.partition), report.reached)
+            self.inbox.wake()
         for index, producer, size in report.processed:
             output = OutputId(report.vertex, index, report.partition)
             if producer == own and output in self._ledger.outputs:
@@ -174,13 +197,17 @@ class SubtaskRunner(CheckpointedLoop):
         elif self.inbox.ready(frames=credit):
             await asyncio.sleep(0)
         else:
-            started = self._micros()
-            await self.inbox.wait(self._timeout_s(chain))
-            waited = self._micros() - started
+            waited = await self._wait(chain)
             if credit:
                 self.time_use.idle_us += waited
             else:
                 self.time_use.blocked_us += waited
+
+    async def _wait(self, chain: Chain) -> int:
+        """Until there is something to do; for how many microseconds."""
+        started = self._micros()
+        await self.inbox.wait(self._timeout_s(chain))
+        return self._micros() - started
 
     def _timeout_s(self, chain: Chain) -> float:
         """Until the next flush or timer, at most `longest_wait_ms`."""
@@ -188,6 +215,8 @@ class SubtaskRunner(CheckpointedLoop):
         if self._unflushed_since_ms is not None:
             due = self._unflushed_since_ms + self._services.settings.flush_ms
             timeout = min(timeout, (due - self._services.clock.monotonic_ms()) / 1_000)
+        elif any(writer.waiting for writer in self._writers):  # for a watermark whose time has not come
+            timeout = min(timeout, (self._next_watermark_ms - self._services.clock.monotonic_ms()) / 1_000)
         timer = chain.next_timer_us()
         if timer is not None:
             timeout = min(timeout, (timer - self._services.clock.now_us()) / 1_000_000)
@@ -215,6 +244,8 @@ class SubtaskRunner(CheckpointedLoop):
         if batch.became_idle:
             for writer in self._writers:
                 writer.idle()
+        if batch.paused:
+            self.time_use.idle_us += await self._wait(chain)
         if batch.exhausted:
             self._exhausted = True
             await self._feed(SourceExhausted())
@@ -230,9 +261,13 @@ class SubtaskRunner(CheckpointedLoop):
         if idle_input or now_ms - self._unflushed_since_ms >= self._services.settings.flush_ms:
             self._flush()
 
-    def _flush(self) -> None:
-        for writer in self._writers:
-            writer.flush()
+    def _flush(self, *, watermarks: bool = False) -> None:
+        """Send what waits; `watermarks`: those too for which it is not time yet."""
+        now_ms = self._services.clock.monotonic_ms()
+        due = watermarks or now_ms >= self._next_watermark_ms
+        sent = [writer.flush(watermark=due) for writer in self._writers]
+        if any(sent):
+            self._next_watermark_ms = now_ms + self._watermark_interval_ms
         self._unflushed_since_ms = None
 
     async def _coalesced(self, chain: Chain) -> None:
@@ -283,7 +318,7 @@ class SubtaskRunner(CheckpointedLoop):
                 self._reader.frozen(command.checkpoint)
                 await self._feed(Frozen(command.checkpoint))
             case FlushRows():
-                self._flush()
+                self._flush(watermarks=True)
             case SendBarrier():
                 for writer in self._writers:
                     writer.barrier(command.checkpoint, command.nonce, command.flavour)
@@ -311,7 +346,9 @@ class SubtaskRunner(CheckpointedLoop):
     def _rows_of(self, command: Deliver) -> pl.DataFrame:
         """The rows of a frame; what they say of event time holds for all channels together."""
         timed = command.bounds is not None
-        frame = decode_payload(command.ref, self._schemas[command.channel.input], timed=timed)
+        schema = self._combined_schema if command.combined else self._schemas[command.channel.input]
+        assert schema is not None
+        frame = decode_payload(command.ref, schema, timed=timed)
         return with_watermarks(frame, frame[WATERMARK], *command.bounds, every_row=True) if command.bounds else frame
 
     async def _upload(self, command: Upload) -> None:

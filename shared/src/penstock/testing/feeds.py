@@ -95,6 +95,8 @@ def rewired(plan: LogicalPlan, feeds: Mapping[str, Feed], sinks: Collected | Non
         feeds: by source; a source without one stays what it is.
         sinks: gets a list per sink; None: sinks stay what they are.
         batch: rows that are read at a time.
+
+    A watermark interval is left out: time stands still while rows are worked on.
     """
     copies: dict[str, Node] = {}
     for node in plan:
@@ -138,6 +140,11 @@ class _Taken(Iterator[Any]):
         return self.rows.popleft()
 
 
+def _moment(seconds: float) -> float:
+    """To the microsecond, as the loop tells time: what is the least bit later would never be reached."""
+    return round(seconds, 6)
+
+
 class _FeedReader:
     """Position: the number of items taken, pauses included."""
 
@@ -155,7 +162,9 @@ class _FeedReader:
         self._paused_until_s: float | None = None
         now_s = asyncio.get_running_loop().time()
         self._last_row_s = self._paced_from_s = now_s
-        self._next_period_s = now_s
+        time = source.event_time
+        self._period_s = time.watermarks.every_us / 1_000_000 if time is not None else 0.0
+        self._next_period_s = now_s + self._period_s
         self._paced_rows = 0
 
     async def read(self, max_rows: int) -> Fetched | None:
@@ -177,7 +186,7 @@ class _FeedReader:
     def _pause_is_over(self, pause: Elapse) -> bool:
         now_s = asyncio.get_running_loop().time()
         if self._paused_until_s is None:
-            self._paused_until_s = now_s + pause.duration_us / 1_000_000
+            self._paused_until_s = _moment(now_s + pause.duration_us / 1_000_000)
         if now_s < self._paused_until_s:
             return False
         self._at += 1
@@ -231,12 +240,12 @@ class _FeedReader:
             stops.append(self._last_row_s + math.ceil(time.idle_after_us / 1_000) / 1_000)
         if time is not None and isinstance(time.watermarks, Periodic):
             if now_s >= self._next_period_s:
-                self._next_period_s = now_s + time.watermarks.every_us / 1_000_000
+                self._next_period_s = now_s + self._period_s
             stops.append(self._next_period_s)
         timer = self._context.next_timer_us()
         if timer is not None:
             stops.append(now_s + (timer - self._context.clock_us()) / 1_000_000)
-        return [stop for stop in stops if stop > now_s] or [math.inf]
+        return [stop for stop in map(_moment, stops) if stop > now_s] or [math.inf]
 
     def position(self) -> Position:
         """See `SplitReader.position`."""

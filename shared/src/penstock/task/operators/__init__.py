@@ -28,6 +28,10 @@ def build_operator(node: logical.Node) -> Operator:
             from penstock.task.operators.event_time import EventTimeOperator
 
             return EventTimeOperator(node)
+        case logical.AssignProcessingTime():
+            from penstock.task.operators.processing_time import ProcessingTimeOperator
+
+            return ProcessingTimeOperator(node)
         case logical.Filter():
             from penstock.task.operators.columnar import FilterOperator
 

@@ -39,7 +39,7 @@ class EventTimeOperator(Operator):
         timed = self._timed(visible(frame))
         moves = self._generator.on_batch(timed[EVENT_TIME], timed)
         if moves is None:
-            self._next_period_us = self._next_period_us or self._context.now_us()
+            self._next_period_us = self._next_period_us or self._period_from(self._context.now_us())
             output.rows(timed)
             return
         carries = self._context.carries_watermarks
@@ -74,5 +74,8 @@ class EventTimeOperator(Operator):
 
     def on_processing_time(self, now_us: int, output: Output) -> None:
         """A strategy that is asked at intervals is asked, from the first row on."""
-        self._next_period_us = now_us + self._event_time.watermarks.every_us
+        self._next_period_us = self._period_from(now_us)
         self._rise(self._generator.on_period(), output)
+
+    def _period_from(self, now_us: int) -> int:
+        return now_us + self._event_time.watermarks.every_us

@@ -13,15 +13,12 @@ import polars as pl
 
 from penstock.batches import EVENT_TIME
 from penstock.errors import IncompatibleStateError, PenstockError, UserCodeError
-from penstock.expressions import AggregatePlan, Expr, columns_of
+from penstock.expressions import AggregatePlan, columns_of, is_mergeable
 from penstock.expressions.aggregates import Former
-from penstock.expressions.nodes import Aggregate, walk
 from penstock.graph.logical import Node, RunningAggregate, WindowAggregate
 from penstock.state.columns import canonical_keys
 from penstock.types import Field, type_to_json
 
-_ORDERLESS: Final = frozenset({"count", "len", "sum", "mean", "var", "std", "min", "max", "any", "all"})
-"""Aggregates whose result does not depend on the order of rows."""
 _STREAMED_ROWS: Final = 65_536
 """From here on Polars' streaming engine groups two to four times as fast; below, its start-up costs more."""
 
@@ -37,7 +34,7 @@ class Partials:
         self.keys = source.schema.select(source.keys, where)
         self.names = [field.name for field in self.plan.partial_fields]
         self._where = where
-        self._orderless = all(_is_orderless(expr) for _, expr in operation.aggregates)
+        self._orderless = all(is_mergeable(expr) for _, expr in operation.aggregates)
         read = frozenset[str]().union(*(columns_of(expr) for _, expr in operation.aggregates))
         self.columns = [field.name for field in source.schema if field.name in read or field.name in self.keys]
         """What to keep of an input frame, beside event time."""
@@ -117,10 +114,6 @@ class Partials:
 
 def _described(fields: Sequence[Field]) -> list[dict[str, Any]]:
     return [{"name": field.name, "type": type_to_json(field.type)} for field in fields]
-
-
-def _is_orderless(expr: Expr) -> bool:
-    return all(part.function in _ORDERLESS for part in walk(expr.node) if isinstance(part, Aggregate))
 
 
 def _together(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:

@@ -306,8 +306,8 @@ class ProcessOperator(_ProcessBase):
         super().advance(watermark, output)
 
     def snapshot(self) -> OperatorSnapshot | None:
-        if not self._states.bound:
-            return None
+        if not (self._states.bound or self._event_time):
+            return None  # with event time it is named without any state, and so told how far that had come
         return OperatorSnapshot(lists=self._states.encoded(unions=False), unions=self._states.encoded(unions=True))
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import polars as pl
 
-from penstock.batches import EVENT_TIME, WATERMARK
+from penstock.batches import EVENT_TIME, ROWS, WATERMARK
 from penstock.state.hashing import key_groups
 from penstock.times import MIN_WATERMARK
 
@@ -120,7 +120,7 @@ class LateRows:
         if late.height == 0:
             return
         if self._tag is None:
-            metrics.late_rows += late.height
+            metrics.late_rows += int(late[ROWS].sum()) if ROWS in late.columns else late.height
         else:
             names = [*self._names, WATERMARK] if WATERMARK in late.columns else self._names
             output.side(self._tag, late.select(names))

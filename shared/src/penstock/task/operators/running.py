@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 import polars as pl
 
-from penstock.batches import EVENT_TIME
+from penstock.batches import EVENT_TIME, ROWS
 from penstock.errors import PenstockError
 from penstock.graph.logical import Node, RunningReduce
 from penstock.process_functions import ValueState
@@ -54,8 +54,7 @@ class RunningAggregateOperator(Operator):
     def process(self, frame: pl.DataFrame, output: Output) -> None:
         if frame.height == 0:
             return
-        beside = [pl.col(EVENT_TIME).last()] if self._event_time else []
-        fresh = self._partials.group([frame], self._by, ordered=True, beside=beside)
+        fresh = self._of_rows(frame)
         keys = key_values(fresh, self._partials.keys)
         merged = self._merged(fresh, keys)
         self._table.put(keys, merged)
@@ -63,6 +62,12 @@ class RunningAggregateOperator(Operator):
         rows = fresh.drop(self._partials.names).hstack(merged)
         output.rows(self._partials.results(rows, leading, self._names))
         self._table.maintain(len(keys))
+
+    def _of_rows(self, frame: pl.DataFrame) -> pl.DataFrame:
+        beside = [pl.col(EVENT_TIME).last()] if self._event_time else []
+        if ROWS in frame.columns:
+            return self._partials.merge([frame], self._by, ordered=True, beside=beside)
+        return self._partials.group([frame], self._by, ordered=True, beside=beside)
 
     def _merged(self, fresh: pl.DataFrame, keys: list[Any]) -> pl.DataFrame:
         """The partials of the touched keys with what was there before, in the same order."""

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 import polars as pl
 
-from penstock.batches import EVENT_TIME, WATERMARK
+from penstock.batches import EVENT_TIME, PANE, ROWS, WATERMARK
 from penstock.errors import IncompatibleStateError
 from penstock.graph.logical import CumulativeWindow, Node, SlidingWindow, TumblingWindow, WindowAggregate
 from penstock.state.segments import decode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.partials import Partials
 from penstock.task.operators.progress import GroupWatermarks, LateRows
-from penstock.task.operators.window_panes import PANE, FrozenPanes, PaneStore, split_runs
+from penstock.task.operators.window_panes import FrozenPanes, PaneStore, split_runs
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK, format_duration
 from penstock.window_clock import clock_of
 from penstock.window_shape import WindowShape
@@ -56,6 +56,7 @@ class WindowAggregateOperator(Operator):
         self._late = LateRows(node)
         self._partials = Partials(node)
         self._by = list(self._partials.keys.names)
+        self._combined_columns = [*self._by, *self._partials.names]
         self._names = [*node.schema.names, EVENT_TIME]
         self._store = PaneStore(self._partials)
         self._context: OperatorContext
@@ -121,13 +122,14 @@ class WindowAggregateOperator(Operator):
         if frame.height == 0:
             return
         first, last = int(shown.min()), int(shown.max())
-        rows = frame.select(self._partials.columns)
+        combined = ROWS in frame.columns
+        rows = frame.select(self._combined_columns if combined else self._partials.columns)
         if self._shape.pane_of(first) == self._shape.pane_of(last):
             parts = [(self._shape.pane_of(first), rows)]
         else:
             parts = list(split_runs(rows, self._shape.pane_of(shown)))
         for pane, part in parts:
-            self._store.add(pane, part)
+            self._store.add(pane, part, combined=combined)
         if self._lateness > 0 and self._shape.end_after(first) < self._first_unfired(watermark):
             self._update(parts, watermark, output)
 
@@ -194,9 +196,10 @@ class WindowAggregateOperator(Operator):
 
     def _fire_one(self, end: int, output: Output) -> None:
         panes = [self._store.panes[pane] for pane in self._shape.panes_in(end) if pane in self._store.panes]
-        if len(panes) == 1 and not panes[0].partials and self._lateness == 0 and self._shape.pane == self._shape.size:
+        only = panes[0] if len(panes) == 1 and self._lateness == 0 and self._shape.pane == self._shape.size else None
+        if only is not None and not only.partials and not only.combined:
             # A tumbling window that is done after this: what came is grouped straight into results.
-            partials = self._partials.group(panes[0].raw, self._by)
+            partials = self._partials.group(only.raw, self._by)
         else:
             stored = [self._store.one_partial(pane) for pane in panes]
             partials = stored[0] if len(stored) == 1 else self._partials.merge(stored, self._by)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
+from penstock.batches import PANE
 from penstock.state.segments import encode_segments
 from penstock.task.operators.partials import Partials
 from penstock.window_clock import clock_of
@@ -23,8 +24,6 @@ from penstock.window_clock import clock_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-PANE: Final = "__pane"
-"""Int64: start of the pane of a partial in a snapshot."""
 _UTC_MICROS: Final = pl.Datetime("us", "UTC")
 
 _RAW_ROWS: Final = 512 * 1024
@@ -39,11 +38,13 @@ class Pane:
 
     raw: list[pl.DataFrame] = field(default_factory=list[pl.DataFrame])
     raw_rows: int = 0
+    combined: bool = False
+    """Whether what came are partials already."""
     partials: list[pl.DataFrame] = field(default_factory=list[pl.DataFrame])
 
     def copy(self) -> Pane:
         """A copy that shares the frames."""
-        return Pane(list(self.raw), self.raw_rows, list(self.partials))
+        return Pane(list(self.raw), self.raw_rows, self.combined, list(self.partials))
 
 
 class PaneStore:
@@ -56,11 +57,14 @@ class PaneStore:
         self._raw_rows = 0
         self._raw_limit = _RAW_ROWS
 
-    def add(self, start: int, rows: pl.DataFrame) -> None:
-        """Store rows of one pane."""
+    def add(self, start: int, rows: pl.DataFrame, *, combined: bool = False) -> None:
+        """Store rows of one pane, or partials if rows come `combined`."""
         pane = self.panes.get(start)
         if pane is None:
-            pane = self.panes[start] = Pane()
+            pane = self.panes[start] = Pane(combined=combined)
+        elif pane.combined != combined:
+            self.fold(pane)
+            pane.combined = combined
         pane.raw.append(rows)
         pane.raw_rows += rows.height
         self._raw_rows += rows.height
@@ -87,7 +91,8 @@ class PaneStore:
         """Group the rows of a pane into partials; returns how many partials they made."""
         if not pane.raw:
             return 0
-        grouped = self._partials.group(pane.raw, self._by)
+        fold = self._partials.merge if pane.combined else self._partials.group
+        grouped = fold(pane.raw, self._by)
         self._raw_rows -= pane.raw_rows
         pane.raw, pane.raw_rows = [], 0
         self._push(pane.partials, grouped)
@@ -148,14 +153,15 @@ def split_runs(frame: pl.DataFrame, starts: NDArray[np.int64]) -> Iterator[tuple
 def pane_partials(partials: Partials, by: Sequence[str], panes: Sequence[tuple[int, Pane]]) -> pl.DataFrame:
     """One partial per key and pane, with the column `PANE`."""
     keyed = [*by, PANE]
-    raw = [(start, rows) for start, pane in panes for rows in pane.raw]
+    raw = [(start, rows) for start, pane in panes if not pane.combined for rows in pane.raw]
     merged = [(start, part) for start, pane in panes for part in pane.partials]
+    unmerged = [(start, part) for start, pane in panes if pane.combined for part in pane.raw]
     parts: list[pl.DataFrame] = []
-    if merged:
-        parts.append(_with_pane(merged))
+    if merged or unmerged:
+        parts.append(_with_pane([*merged, *unmerged]))
     if raw:
         parts.append(partials.group([_with_pane(raw)], keyed))
-    if not merged or (not raw and len(merged) == len(panes)):
+    if not unmerged and (not merged or (not raw and len(merged) == len(panes))):
         return parts[0].select([*keyed, *partials.names])
     return partials.merge([part.select([*keyed, *partials.names]) for part in parts], keyed)
 
