@@ -166,6 +166,8 @@ class KeyedContext(Context[Emitted], Protocol[Emitted]):
     def event_timer(self, at: datetime) -> None:
         """Call `on_timer` for this key when the watermark reaches `at`; setting it twice is setting it once.
 
+        A row of exactly that time comes before it: the watermark reaches a time when no row of it is expected any more.
+
         At the end of bounded input all timers fire, whatever their time. Of those that are set meanwhile 100 per key
         fire too, so that a timer may look whether to wait once more; one that renews itself for ever does not run on.
         """

@@ -230,7 +230,7 @@ class Sink(base.Sink):
 
     @property
     def guarantee(self) -> Guarantee:
-        """Exactly-once: see the class."""
+        """Exactly-once: rows become visible with the checkpoint that covers them."""
         return "exactly-once"
 
     @property

@@ -1,0 +1,146 @@
+"""The examples that need no server come to what plain Python comes to, with one subtask and with two.
+
+Those of Nexmark have a file of their own, and those with Kafka are run as the README's commands.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from running_examples import EXAMPLES, example, rows_of, same
+
+Row = dict[str, Any]
+Run = Callable[..., list[Row]]
+
+
+@pytest.fixture(params=[1, 2], ids=["alone", "two subtasks"])
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+    """Runs an example and gives what it has written."""
+    return lambda name, **parameters: rows_of(EXAMPLES / name, tmp_path, request.param, **parameters)
+
+
+def flights() -> list[Row]:
+    """In the order in which they left."""
+    return [json.loads(line) for line in (EXAMPLES / "data/flights.jsonl").read_text().splitlines()]
+
+
+def by_origin() -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = defaultdict(list)
+    for flight in flights():
+        found[flight["origin"]].append({**flight, "departed": datetime.fromisoformat(flight["departed"])})
+    return found
+
+
+# -- of files -----------------------------------------------------------------------------------------------------------
+
+
+def test_word_count(run: Run) -> None:
+    with (EXAMPLES / "data/airports.csv").open(newline="") as file:
+        names = [row["name"] for row in csv.DictReader(file)]
+    words = Counter(word for name in names for word in re.findall("[a-z]+", name.lower()))
+    same(run("word_count.py"), [{"word": word, "times": times} for word, times in words.items()])
+
+
+def test_sessions(run: Run) -> None:
+    expected: list[Row] = []
+    for origin, leaving in by_origin().items():
+        for rush in _cut(leaving, timedelta(minutes=30)):
+            worst = max(flight["delay_min"] for flight in rush)
+            end = rush[-1]["departed"] + timedelta(minutes=30)
+            row = {"origin": origin, "window_start": rush[0]["departed"], "window_end": end}
+            expected += [{**row, "flights": len(rush), "worst_min": worst}] if len(rush) >= 3 else []
+    assert len(expected) > 100
+    same(run("sessions.py"), expected)
+
+
+def _cut(flights: list[Row], gap: timedelta) -> Iterator[list[Row]]:
+    rush: list[Row] = []
+    for flight in flights:
+        if rush and flight["departed"] - rush[-1]["departed"] > gap:
+            yield rush
+            rush = []
+        rush.append(flight)
+    yield rush
+
+
+def test_top_n(run: Run) -> None:
+    expected: list[Row] = []
+    for leaving in by_origin().values():
+        latest = sorted(leaving, key=lambda flight: -flight["delay_min"])[
+            :3
+        ]  # stable: the first of equal ones is better
+        for rank, flight in enumerate(latest, start=1):
+            columns = {name: flight[name] for name in ("origin", "scheduled", "delay_min", "destination")}
+            expected.append({**columns, "rank": rank})
+    same(run("top_n.py"), expected)
+
+
+def test_moving_average(run: Run) -> None:
+    expected: dict[str, list[tuple[float, float, int]]] = {}
+    for origin, leaving in by_origin().items():
+        expected[origin] = []
+        for index, flight in enumerate(leaving):
+            ten = [other["delay_min"] for other in leaving[max(0, index - 9) : index + 1]]
+            since, until = flight["departed"] - timedelta(hours=1), flight["departed"]
+            hour = [other["delay_min"] for other in leaving if since <= other["departed"] <= until]
+            expected[origin].append((sum(ten) / len(ten), sum(hour) / len(hour), len(hour)))
+    found: dict[str, list[tuple[float, float, int]]] = defaultdict(list)
+    for row in run("moving_average.py"):
+        found[row["origin"]].append((row["of_ten"], row["of_hour"], row["in_hour"]))
+    assert found == expected
+
+
+# -- of made-up rows ----------------------------------------------------------------------------------------------------
+
+
+def test_deduplication(run: Run) -> None:
+    made = example(EXAMPLES / "deduplication.py").deliveries(np.arange(10_000))
+    expected: dict[int, int] = {}
+    for order, delivery in zip(made["order"].tolist(), made["delivery"].tolist(), strict=True):
+        expected.setdefault(order, delivery)
+    assert 7_000 < len(expected) < 9_500
+    same(run("deduplication.py"), [{"order": order, "delivery": number} for order, number in expected.items()])
+
+
+def test_fraud(run: Run) -> None:
+    last: dict[int, Row] = {}
+    expected: list[Row] = []
+    for payment in example(EXAMPLES / "fraud.py").payments(np.arange(20_000)).iter_rows(named=True):
+        before = last.get(payment["account"])
+        small_then_large = before and before["euros"] < 1 and payment["euros"] > 500
+        if before and small_then_large and payment["at"] - before["at"] <= timedelta(minutes=1):
+            expected.append({**payment, "tried": before["at"]})
+        last[payment["account"]] = payment
+    assert len(expected) > 50
+    same(run("fraud.py"), expected)
+
+
+def test_funnel(run: Run) -> None:
+    visits: dict[int, list[Row]] = defaultdict(list)
+    for click in example(EXAMPLES / "funnel.py").clicks(np.arange(20_000)).iter_rows(named=True):
+        visits[click["visitor"]].append(click)
+    reached = Counter(steps for clicks in visits.values() for steps in _attempts(clicks))
+    assert set(reached) == {1, 2, 3}
+    same(run("funnel.py"), [{"steps": steps, "attempts": attempts} for steps, attempts in reached.items()])
+
+
+def _attempts(clicks: list[Row]) -> Iterator[int]:
+    while clicks:
+        begin = next((index for index, click in enumerate(clicks) if click["step"] == "look"), None)
+        if begin is None:
+            return
+        end = clicks[begin]["at"] + timedelta(minutes=10)
+        clicks, steps = clicks[begin + 1 :], 1
+        while clicks and clicks[0]["at"] <= end and steps < 3:
+            steps += clicks[0]["step"] == ("look", "basket", "buy")[steps]
+            clicks = clicks[1:]
+        yield steps

@@ -1,0 +1,40 @@
+"""The reference is that of the code, and leaves nothing out."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+from public_api import public
+from tools.reference import entries, page
+from tools.reference_parts import SHOWN_BY
+
+ROOT = Path(__file__).parents[3]
+IN_THE_CATALOGUE = "penstock.expressions"
+"""Functions of expressions are in `docs/functions.md`."""
+
+
+def test_the_page_is_current() -> None:
+    """`docs/reference.md` is what the tool prints: run `python -m tools.reference > docs/reference.md`."""
+    assert (ROOT / "docs" / "reference.md").read_text(encoding="utf-8") == page()
+
+
+def test_everything_public_is_explained() -> None:
+    """What users call, but for expressions."""
+    explained = {inspect.unwrap(value) for _, value in entries()}
+    called = {name: inspect.unwrap(value) for name, value in public()}
+    missing = [name for name, value in called.items() if value not in explained]
+    assert [name for name in missing if not called[name].__module__.startswith(IN_THE_CATALOGUE)] == []
+
+
+def test_an_entry_stands_once() -> None:
+    """Under one name."""
+    names = [name for name, _ in entries()]
+    assert len(names) == len(set(names))
+
+
+def test_guarantees_are_shown_by_tests_that_there_are() -> None:
+    """Each in the file that is linked."""
+    for shown in SHOWN_BY.values():
+        file, _, test = shown.partition("::")
+        assert f"def {test}(" in (ROOT / "tests" / file).read_text(encoding="utf-8")
