@@ -20,8 +20,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _EPOCH: Final = np.datetime64("1970-01-01T00:00:00", "us")
-_FIRST_YEAR: Final = 2
+_FIRST_YEAR: Final = 3
 _LAST_YEAR: Final = 9998
+"""Moments of other years go by the clock of these: so far a local time is a datetime."""
+_RULED: Final = range(1800, 2100)
+"""Before these years clocks were not changed, behind them by rules of the calendar, which repeats itself."""
+_CYCLE_YEARS: Final = 400
+_CYCLE_US: Final = 146_097 * 86_400_000_000
 _SECOND: Final = timedelta(seconds=1)
 
 
@@ -117,9 +122,17 @@ def _offsets_between(
     return begins, offsets, ends
 
 
-@lru_cache(maxsize=4096)
 def _changes_in(zone: str, year: int) -> list[tuple[int, int]]:
     """The moments of a year at which the offset of a zone changes, and to what; all in microseconds."""
+    if year < _RULED.start:
+        return []
+    cycles = max(0, year - _RULED.stop) // _CYCLE_YEARS
+    changes = _changes_by_day(zone, year - cycles * _CYCLE_YEARS)
+    return [(moment + cycles * _CYCLE_US, offset) for moment, offset in changes]
+
+
+@lru_cache(maxsize=4096)
+def _changes_by_day(zone: str, year: int) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     day = datetime(year, 1, 1, tzinfo=UTC)
     while day.year == year:

@@ -85,11 +85,11 @@ def test_metadata_is_no_part_of_the_value():
 class Message:
     """What confluent hands out, as far as records are made of it."""
 
-    def __init__(self, offset: int, value: bytes | None = b"{}") -> None:
-        self._offset, self._value = offset, value
+    def __init__(self, offset: int, value: bytes | None = b"{}", error: KafkaError | None = None) -> None:
+        self._offset, self._value, self._error = offset, value, error
 
-    def error(self) -> None:
-        return None
+    def error(self) -> KafkaError | None:
+        return self._error
 
     def offset(self) -> int:
         return self._offset
@@ -109,18 +109,50 @@ def test_offsets_of_records(offsets):
     assert not records.messages
 
 
-@pytest.mark.parametrize("again", [[3, 4], [4], [2, 3, 4, 5, 6]])
-def test_what_the_client_gives_out_again_is_left_out(again, monkeypatch):
-    """librdkafka has done so when the leader of a partition changed; a row would count twice."""
+def sorted_out(monkeypatch, *batches):
+    """The offsets of the records that a reader at offset 3 takes of these messages, and where it stands behind them."""
     monkeypatch.setattr("penstock.connectors.kafka.reading.Message", Message)
     source = kafka.Source("t", schema=Row, security=BROKER)
     reader = TopicPartitionReader(BROKER, "t", 3, {"offset": 3}, decoder_of(source), Attention())
-    records, behind, found = Records(keep_messages=False), 3, []
-    for offsets in ([3, 4], again, [5, 6, 7]):
-        behind = reader._sorted_out([Message(offset) for offset in offsets], records, behind)
-        found = records.offsets
-    assert found == [3, 4, 5, 6, 7]
-    assert behind == 8
+    records, behind = Records(keep_messages=False), 3
+    for messages in batches:
+        behind = reader._sorted_out(messages, records, behind)
+    return records.offsets, behind
+
+
+def of(*offsets):
+    return [Message(offset) for offset in offsets]
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        [[3, 4], [3, 4], [5, 6, 7]],
+        [[3, 4], [4], [5, 6, 7]],
+        [[3, 4], [2, 3, 4, 5, 6], [5, 6, 7]],
+        [[3, 4, 5, 3, 4, 5, 6, 7]],
+        [[3, 4], [5, 6, 3, 4, 5, 6, 7]],
+        [[3, 4, 5, 6, 5, 7]],
+        [[3, 4, 4, 5, 6], [7, 6, 7]],
+    ],
+)
+def test_what_the_client_gives_out_again_is_left_out(batches, monkeypatch):
+    """librdkafka has done so when the leader of a partition changed; a row would count twice."""
+    assert sorted_out(monkeypatch, *(of(*offsets) for offsets in batches)) == ([3, 4, 5, 6, 7], 8)
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_the_news_that_a_partition_is_at_its_end_leaves_out_no_records(place, monkeypatch):
+    """The client gives it out among the records: those before it were lost where it said that reading was behind them."""
+    messages = of(3, 4, 5)
+    messages.insert(place, Message(3 + place, error=KafkaError(KafkaError._PARTITION_EOF)))
+    assert sorted_out(monkeypatch, messages) == ([3, 4, 5], 6)
+
+
+def test_the_end_of_a_partition_lies_behind_the_markers_of_transactions(monkeypatch):
+    news = Message(8, error=KafkaError(KafkaError._PARTITION_EOF))
+    assert sorted_out(monkeypatch, [*of(3, 4), news]) == ([3, 4], 8)
+    assert sorted_out(monkeypatch, [*of(3, 4), news], of(8, 9)) == ([3, 4, 8, 9], 10)
 
 
 def test_nobody_waits_while_a_sibling_has_records():

@@ -20,7 +20,7 @@ from penstock.graph.logical import CumulativeWindow, SlidingWindow, TumblingWind
 from penstock.task.operators.window_panes import panes_of_table, table_of_panes
 from penstock.testing.harness import OperatorHarness
 from penstock.times import from_micros, to_micros
-from penstock.window_clock import clock_of
+from penstock.window_clock import _changes_by_day, clock_of
 
 HOUR = 3_600_000_000
 DAY = 24 * HOUR
@@ -164,3 +164,26 @@ def test_panes_of_a_savepoint_are_a_table_of_moments(zone):
     moved = table.with_columns(pl.col("window_start") + pl.duration(hours=2))
     with pytest.raises(ValueError, match="have no such pane"):
         panes_of_table(header, moved)
+
+
+@pytest.mark.parametrize("zone", [*ZONES, "Africa/Casablanca"])
+@pytest.mark.parametrize("year", [3, 1799, 1800, 1970, 2099, 2100, 2499, 2500, 2900, 4040, 9998, 9999])
+def test_clocks_of_far_years(zone, year):
+    days = [to_micros(datetime(year, 1, 1, tzinfo=UTC)) + day * DAY + HOUR * 12 for day in range(364)]
+    assert clock_of(zone).shown(np.array(days)).tolist() == [shown(zone, day) for day in days]
+
+
+@pytest.mark.parametrize("zone", ZONES)
+@pytest.mark.parametrize("moment", [datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, tzinfo=UTC)])
+def test_the_ends_of_the_calendar_stop_no_clock(zone, moment):
+    clock, micros = clock_of(zone), to_micros(moment)
+    for each in (micros, micros * 2):  # the second is no datetime any more
+        assert abs(clock.shown_at(each) - each) < DAY
+        assert clock.moment(clock.shown_at(each)) == each
+
+
+def test_one_row_of_a_far_year_is_no_reason_to_look_at_each_day_until_then():
+    _changes_by_day.cache_clear()
+    moments = np.array([to_micros(datetime(year, 6, 1, tzinfo=UTC)) for year in (1, 2026, 9998)])
+    clock_of("Europe/Berlin").shown(moments)
+    assert _changes_by_day.cache_info().currsize <= 700

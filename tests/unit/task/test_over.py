@@ -224,3 +224,28 @@ def test_a_snapshot_of_other_columns_is_refused():
     snapshot = harness.snapshot()
     with pytest.raises(IncompatibleStateError, match="other columns over rows"):
         OperatorHarness(over_node({"n": row_number()}), max_parallelism=GROUPS, restored=snapshot)
+
+
+class Folds(Product):
+    """Counts how often partials were merged."""
+
+    merges = 0
+
+    def merge(self, left: int, right: int) -> int:
+        Folds.merges += 1
+        return super().merge(left, right)
+
+
+def test_many_rows_of_one_key_that_are_due_at_once_do_not_all_look_at_all_others(monkeypatch):
+    monkeypatch.setattr("penstock.task.operators.over._ROWS_OF_A_KEY", 10)
+    monkeypatch.setattr(Folds, "merges", 0)
+    rows = [("a", place // 3, place) for place in range(300)]
+    harness = OperatorHarness(over_node({"product": aggregate(Folds(), "value")}), max_parallelism=GROUPS)
+    harness.frame(frame_of(rows))
+    harness.watermark(MAX_WATERMARK)
+    assert Folds.merges < 300 * 2 * 12
+    model = OverModel(None, None, Groups(group_of))
+    for row in rows:
+        model.row(*row)
+    model.watermark(range(GROUPS), MAX_WATERMARK)
+    assert [row["product"] for row in harness.output()] == [row["product"] for row in model.emitted]

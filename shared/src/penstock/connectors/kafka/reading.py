@@ -6,6 +6,7 @@ import asyncio
 import gc
 import time
 from collections.abc import Sequence
+from operator import lt
 from typing import Any, Final
 
 import msgspec
@@ -193,23 +194,23 @@ class TopicPartitionReader:
 
     def _sorted_out(self, messages: Sequence[Any], records: Records, behind: int) -> int:
         """Add the records before the end to `records`; what is none may be news of the partition."""
+        told = behind
         if any(map(Message.error, messages)):
             for message in messages:
                 if message.error() is not None:
-                    behind = max(behind, self._noted(message))
+                    told = max(told, self._noted(message))
             messages = [message for message in messages if message.error() is None]
         if not messages:
-            return behind
+            return told
         self._away = None
-        if messages[0].offset() < behind:  # given out before: librdkafka has done so at a change of leader
-            messages = [message for message in messages if message.offset() >= behind]
-            if not messages:
-                return behind
-        behind = max(behind, messages[-1].offset() + 1)
+        # Not from `told` on: the news that a partition is at its end comes along with the records before it.
+        messages = _each_once(messages, behind)
+        if messages:
+            behind = messages[-1].offset() + 1
         if self._end is not None and behind > self._end:
             messages = [message for message in messages if message.offset() < self._end]
         records.add(messages)
-        return behind
+        return max(behind, told)
 
     def _noted(self, message: Any) -> int:
         """The offset that news of the partition tells; transaction markers occupy offsets before its end."""
@@ -270,3 +271,16 @@ class TopicPartitionReader:
         return PipelineError(
             f"{self._where}: the topic was deleted while it was read; create it again, or stop the job"
         )
+
+
+def _each_once(messages: Sequence[Any], behind: int) -> Sequence[Any]:
+    """The messages from `behind` on; librdkafka has given some out again, also within a batch, as a leader changed."""
+    offsets = [message.offset() for message in messages]
+    if offsets[0] >= behind and all(map(lt, offsets, offsets[1:])):
+        return messages
+    fresh: list[Any] = []
+    for message, offset in zip(messages, offsets, strict=True):
+        if offset >= behind:
+            fresh.append(message)
+            behind = offset + 1
+    return fresh

@@ -30,6 +30,8 @@ _PENDING: Final = "__pending"
 """Boolean: a row of a segment is one that waits for its time, with the columns of the input."""
 _INPUT: Final = "__in_"
 _ROWS_AT_ONCE: Final = 65_536
+_ROWS_OF_A_KEY: Final = 2_048
+"""As frames that reach far back are computed, every row of a key looks at all those of the key that are at hand."""
 
 
 class OverOperator(Operator):
@@ -98,13 +100,22 @@ class OverOperator(Operator):
 
     def _next_part(self) -> pl.DataFrame:
         """Rows that are due, in order; those of equal times together."""
-        if self._due.height <= _ROWS_AT_ONCE:
+        rows = self._rows_at_once()
+        if self._due.height <= rows:
             part, self._due = self._due, self._due.clear()
             return part
-        last = self._due[EVENT_TIME][_ROWS_AT_ONCE - 1]
+        last = self._due[EVENT_TIME][rows - 1]
         end = int(self._due[EVENT_TIME].search_sorted(last, side="right"))
         part, self._due = self._due.head(end), self._due.slice(end)
         return part
+
+    def _rows_at_once(self) -> int:
+        """How many of the rows that are due are computed together."""
+        if not self._plan.reaches_all:
+            return _ROWS_AT_ONCE
+        numbers = self._due.head(_ROWS_AT_ONCE).select(pl.int_range(pl.len()).over(self._by)).to_series()
+        over = (numbers >= _ROWS_OF_A_KEY).arg_max()
+        return over if over else _ROWS_AT_ONCE
 
     def _send(self, part: pl.DataFrame, output: Output) -> None:
         places = pl.int_range(pl.len(), dtype=pl.Int64)

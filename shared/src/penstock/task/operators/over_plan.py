@@ -66,6 +66,11 @@ class OverPlan:
         return not (self.numbered or self.behind or self.ahead)
 
     @property
+    def reaches_all(self) -> bool:
+        """Whether frames are of all rows before, of which the partial of the last one is enough."""
+        return self._plan is not None and self.operation.within_us is None and self.operation.rows is None
+
+    @property
     def reaches_back(self) -> bool:
         """Whether frames have a length in time, behind which rows need not be kept."""
         return self._plan is not None and self.operation.within_us is not None
