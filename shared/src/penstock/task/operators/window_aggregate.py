@@ -203,6 +203,9 @@ class WindowAggregateOperator(Operator):
         else:
             stored = [self._store.one_partial(pane) for pane in panes]
             partials = stored[0] if len(stored) == 1 else self._partials.merge(stored, self._by)
+            if self._shape.cumulative and self._lateness == 0:
+                # All later windows that have any of these panes have them all: the next one merges only what is new.
+                self._store.bring_together(self._shape.panes_in(end), partials)
         if self._watermarks.uneven:
             last_moment = self._clock.moment(end) - 1
             partials = partials.filter(pl.Series(self._watermarks.of_rows(partials) < last_moment))

@@ -113,6 +113,12 @@ class PaneStore:
             pane.partials = [self._partials.merge(pane.partials, self._by)]
         return pane.partials[0]
 
+    def bring_together(self, starts: Sequence[int], merged: pl.DataFrame) -> None:
+        """Keep what these panes hold, folded and `merged`, as if it were of the first of them."""
+        for start in starts:
+            self.panes.pop(start, None)
+        self.panes[starts[0]] = Pane(partials=[merged])
+
     def drop_before(self, start: int) -> None:
         """Forget the panes that begin before `start`."""
         for old in [pane for pane in self.panes if pane < start]:
