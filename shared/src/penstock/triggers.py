@@ -121,6 +121,11 @@ class Trigger:
     timers: Literal["event", "processing"] | None = None
     """Which time it needs: `"event"` is refused on a stream without event time, `"processing"` on Spark."""
 
+    def ever_fires(self) -> bool:
+        """Whether any of the methods that may fire is overridden."""
+        asked = ("on_row", "on_event_time", "on_processing_time")
+        return any(getattr(type(self), name) is not getattr(Trigger, name) for name in asked)
+
     def on_row(self, row: Any, window: TimeWindow, ctx: TriggerContext) -> TriggerResult:
         """A row came into the window, which holds it already."""
         return TriggerResult.CONTINUE

@@ -14,6 +14,7 @@ from penstock import (
     Pipeline,
     PipelineError,
     Process,
+    Trigger,
     col,
     count,
     cumulative,
@@ -164,6 +165,12 @@ def test_an_offset_may_shift_windows_back():
     """`-6h` and `18h` are the same days, as in Flink."""
     assert tumbling("1d", offset="-6h") == tumbling("1d", offset="18h")
     assert sliding("2d", "1d", offset=timedelta(hours=-6)) == sliding("2d", "1d", offset="18h")
+
+
+def test_a_trigger_that_never_fires_is_refused(bids):
+    """Nobody would notice that nothing comes."""
+    with pytest.raises(PipelineError, match=r"Trigger overrides none of on_row.* so no window would ever"):
+        bids.key_by("auction").window(tumbling("10s")).trigger(Trigger())
 
 
 @pytest.mark.parametrize("gap", [col("price"), col("auction").sum(), col("note")])

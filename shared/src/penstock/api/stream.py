@@ -578,8 +578,9 @@ class KeyedStream(StreamBase, Generic[T]):
     def top(self, n: int, *, by: Expr | str, descending: bool = True) -> UpsertStream:
         """The best `n` rows of every key so far, as updates: the keys, the rank from 1, then the other columns.
 
-        A row replaces the earlier one of its keys and rank; a batch sends the ranks that it changed. Of equal rows the
-        one that arrived first is the better one; null and NaN are behind everything.
+        A row replaces the earlier one of its keys and rank; a batch sends the ranks that it changed, each row with
+        its own event time. Of equal rows the one that arrived first is the better one; null and NaN are behind all
+        others.
 
         Args:
             n: how many rows per key.
@@ -746,6 +747,11 @@ class WindowedStream(Verbs, Generic[T]):
             >>> early.agg(bids=count()).select("auction", "bids").collect().height
             4
         """
+        if not trigger.ever_fires():
+            raise PipelineError(
+                f"trigger: {type(trigger).__name__} overrides none of on_row, on_event_time and on_processing_time, "
+                "so no window would ever give a result; write one that returns TriggerResult.FIRE"
+            )
         kind = PurgingStream if isinstance(trigger, PurgingTrigger) else TriggeredStream
         return kind(self._keyed, RowWindows(self._window, trigger, self._lateness_us, self._late))
 

@@ -12,6 +12,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 import polars as pl
+import pyarrow as pa
 
 from penstock.state.backend import ABSENT, FrozenTable, Table
 from penstock.state.columns import key_frame, key_values
@@ -147,8 +148,16 @@ class Expiry:
 
 def _frame(rows: list[tuple[Any, ...]], types: Mapping[str, pl.DataType]) -> pl.DataFrame:
     return pl.DataFrame(
-        [pl.Series(name, list(map(itemgetter(index), rows)), kind) for index, (name, kind) in enumerate(types.items())]
+        [_column(name, list(map(itemgetter(index), rows)), kind) for index, (name, kind) in enumerate(types.items())]
     )
+
+
+def _column(name: str, values: list[Any], kind: pl.DataType) -> pl.Series:
+    if not isinstance(kind, pl.List):
+        return pl.Series(name, values, kind)
+    # Several times as fast as Polars makes a column of lists.
+    arrow = pl.Series([], dtype=kind).to_arrow(compat_level=pl.CompatLevel.oldest()).type
+    return pl.Series(name, pa.array(values, arrow), kind)
 
 
 def _tuples(frame: pl.DataFrame, height: int) -> Iterable[tuple[Any, ...]]:

@@ -1,7 +1,8 @@
 """`top` on a keyed stream: the best rows of every key so far, with their rank: Flink's AppendOnlyTopNFunction.
 
 A key keeps its best rows as one row of lists, best first. A batch is ranked together with those of the keys that it
-touches, and the ranks where another row stands now are sent.
+touches, and the ranks where another row stands now are sent. A row keeps its own event time, whichever rank it comes to:
+when it came there depends on batches.
 """
 
 from __future__ import annotations
@@ -40,14 +41,15 @@ class TopOperator(Operator):
         self._n, self._descending = operation.n, operation.descending
         by = to_polars(operation.by, source.schema, self._where)
         self._keys = source.schema.select(source.keys)
-        self._others = [field.name for field in source.schema if field.name not in self._keys]
-        self._names = list(node.schema.names)
-        types = {f"{_STORED}{name}": pl.List(polars_type(source.schema.field(name).type)) for name in self._others}
+        others = {field.name: polars_type(field.type) for field in source.schema if field.name not in self._keys}
+        timed = {EVENT_TIME: pl.Int64()} if node.event_time else {}
+        self._others = [*others, *timed]
+        self._names = [*node.schema.names, *timed]
+        types = {f"{_STORED}{name}": pl.List(kind) for name, kind in {**others, **timed}.items()}
         frame = pl.DataFrame(schema={field.name: polars_type(field.type) for field in source.schema})
         kind = frame.select(by.alias(_BY)).schema[_BY]
         self._by = (by.fill_nan(None) if kind.is_float() else by).alias(_BY)
         self._table = KeyedTable(self._keys, {_BY: pl.List(kind), **types})
-        self._event_time = node.event_time
         self._context: OperatorContext
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
@@ -74,7 +76,7 @@ class TopOperator(Operator):
         ranked = self._best(pl.concat([self._kept(keys, touched[INDEX]), fresh]))
         stored = [pl.col(_BY), *(pl.col(name).alias(f"{_STORED}{name}") for name in self._others)]
         self._table.put(keys, ranked.group_by(INDEX, maintain_order=True).agg(stored))
-        self._send(ranked, rows, touched, output)
+        self._send(ranked, touched, output)
         self._table.maintain(len(keys))
 
     def _kept(self, keys: list[object], indices: pl.Series) -> pl.DataFrame:
@@ -91,16 +93,11 @@ class TopOperator(Operator):
         ranks = pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(INDEX).alias(_RANK)
         return ordered.with_columns(ranks).filter(pl.col(_RANK) <= self._n)
 
-    def _send(self, ranked: pl.DataFrame, rows: pl.DataFrame, touched: pl.DataFrame, output: Output) -> None:
+    def _send(self, ranked: pl.DataFrame, touched: pl.DataFrame, output: Output) -> None:
         changed = ranked.filter(pl.col(_BEFORE).is_null() | (pl.col(_BEFORE) != pl.col(_RANK)))
         beside = touched.select(INDEX, *self._keys.names)
         changed = changed.join(beside, on=INDEX, how="left", maintain_order="left")
-        names = self._names
-        if self._event_time:
-            newest = rows.group_by(INDEX).agg(pl.col(EVENT_TIME).last())
-            changed = changed.join(newest, on=INDEX, how="left", maintain_order="left")
-            names = [*names, EVENT_TIME]
-        output.rows(changed.select(names))
+        output.rows(changed.select(self._names))
 
     def snapshot(self) -> OperatorSnapshot | None:
         return OperatorSnapshot(keyed=self._table.freeze({"kind": _KIND}, self._context.max_parallelism))
