@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from penstock.adapters.system_clock import SystemClock
 from penstock.api.loading import load_pipeline, parse_parameters
 from penstock.spark import publishing
 from penstock.spark.committing import RunManifests, commit
@@ -20,7 +21,7 @@ def main(folder: str, run: str, *parameters: str) -> None:
     manifest = manifests.find(run)
     assert manifest is not None
     file = Path(__file__).with_name("kafka_sink_pipelines.py")
-    commit(manifest, load_pipeline(str(file), parse_parameters(list(parameters))).plan, manifests)
+    commit(manifest, load_pipeline(str(file), parse_parameters(list(parameters))).plan, manifests, SystemClock())
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from spark_runs import SPARK_CASES_FILE
 
 from penstock import PipelineError
+from penstock.adapters.system_clock import SystemClock
 from penstock.api.loading import load_pipeline
 from penstock.batches import EVENT_TIME
 from penstock.errors import UserCodeError
@@ -197,7 +198,7 @@ def test_of_two_attempts_at_a_task_one_counts(tmp_path):
     counting = [json.loads(report.as_py()) for batch in attempts[1] for report in batch.column(REPORT)]
     manifests = RunManifests(tmp_path / "runs")
     manifest = manifests.create(RunManifest("run", plan.name, staged_parts(counting), counts_of(counting)))
-    commit(manifest, plan, manifests)
+    commit(manifest, plan, manifests, SystemClock())
     assert len([line for part in out.glob("part-*") for line in part.read_text().splitlines()]) == 600
     assert list((out / ".staging").iterdir()) == []
     assert manifest.counts["n2-process"]["rows_in"] == 600
