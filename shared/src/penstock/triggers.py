@@ -7,12 +7,12 @@ the timers it sets belong to that window and end with it. `WindowedStream.trigge
 from __future__ import annotations
 
 import enum
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from penstock.arguments import checked
 from penstock.errors import PipelineError
-from penstock.times import Duration, duration_us, format_duration
+from penstock.times import Duration, duration_us, format_duration, from_micros, to_micros
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 Scalar = bool | int | float | str | None
 """What a trigger may remember."""
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRE_AT: Final = "fire_at_us"
 
 
@@ -193,90 +192,97 @@ class EveryRows(Trigger):
         return f"every_rows({self._rows})"
 
 
-class EveryEventTime(AtWatermark):
-    """`every(interval)`: Flink's ContinuousEventTimeTrigger."""
-
-    timers = "event"
+class _EveryInterval(AtWatermark):
+    """At every whole interval since 1970 while a window is open, and at its end."""
 
     def __init__(self, every_us: int) -> None:
-        self._every = timedelta(microseconds=every_us)
         self._every_us = every_us
 
     def on_row(self, row: Any, window: TimeWindow, ctx: TriggerContext) -> TriggerResult:
         if super().on_row(row, window, ctx) == TriggerResult.FIRE:
             return TriggerResult.FIRE
-        if ctx.get(_FIRE_AT) is None and ctx.timestamp is not None:
-            self._set_next(ctx.timestamp - (ctx.timestamp - _EPOCH) % self._every, ctx)
+        now = self._now(ctx)
+        if ctx.get(_FIRE_AT) is None and now is not None:
+            self._set_next(to_micros(now) // self._every_us * self._every_us, ctx)
         return TriggerResult.CONTINUE
-
-    def on_event_time(self, at: datetime, window: TimeWindow, ctx: TriggerContext) -> TriggerResult:
-        if super().on_event_time(at, window, ctx) == TriggerResult.FIRE:
-            return TriggerResult.FIRE
-        if ctx.get(_FIRE_AT) != _micros(at):
-            return TriggerResult.CONTINUE
-        ctx.remove(_FIRE_AT)
-        if ctx.watermark is None or ctx.watermark < at + self._every:  # nothing comes between two moments of the end
-            self._set_next(at, ctx)
-        return TriggerResult.FIRE
-
-    def _set_next(self, since: datetime, ctx: TriggerContext) -> None:
-        ctx.set(_FIRE_AT, _micros(since + self._every))
-        ctx.event_timer(since + self._every)
 
     def on_merge(self, window: TimeWindow, ctx: TriggerContext) -> None:
         super().on_merge(window, ctx)
         fire_at = ctx.merge(_FIRE_AT, min)
         if fire_at is not None:
-            ctx.event_timer(_moment(fire_at))
+            self._set_timer(from_micros(fire_at), ctx)
 
     def clear(self, window: TimeWindow, ctx: TriggerContext) -> None:
         super().clear(window, ctx)
         fire_at = ctx.get(_FIRE_AT)
         if fire_at is not None:
-            ctx.delete_event_timer(_moment(fire_at))
+            self._delete_timer(from_micros(fire_at), ctx)
+
+    def _set_next(self, since_us: int, ctx: TriggerContext) -> None:
+        fire_at = since_us + self._every_us
+        ctx.set(_FIRE_AT, fire_at)
+        self._set_timer(from_micros(fire_at), ctx)
+
+    def _now(self, ctx: TriggerContext) -> datetime | None:
+        """The time that intervals are counted in, when a row comes."""
+        raise NotImplementedError
+
+    def _set_timer(self, at: datetime, ctx: TriggerContext) -> None:
+        raise NotImplementedError
+
+    def _delete_timer(self, at: datetime, ctx: TriggerContext) -> None:
+        raise NotImplementedError
+
+
+class EveryEventTime(_EveryInterval):
+    """`every(interval)`: Flink's ContinuousEventTimeTrigger."""
+
+    timers = "event"
+
+    def on_event_time(self, at: datetime, window: TimeWindow, ctx: TriggerContext) -> TriggerResult:
+        if super().on_event_time(at, window, ctx) == TriggerResult.FIRE:
+            return TriggerResult.FIRE
+        at_us = to_micros(at)
+        if ctx.get(_FIRE_AT) != at_us:
+            return TriggerResult.CONTINUE
+        ctx.remove(_FIRE_AT)
+        if ctx.watermark is None or to_micros(ctx.watermark) < at_us + self._every_us:
+            self._set_next(at_us, ctx)  # else nothing comes between two moments of the end
+        return TriggerResult.FIRE
+
+    def _now(self, ctx: TriggerContext) -> datetime | None:
+        return ctx.timestamp
+
+    def _set_timer(self, at: datetime, ctx: TriggerContext) -> None:
+        ctx.event_timer(at)
+
+    def _delete_timer(self, at: datetime, ctx: TriggerContext) -> None:
+        ctx.delete_event_timer(at)
 
     def describe(self) -> str:
         return f"every({format_duration(self._every_us)!r})"
 
 
-class EveryProcessingTime(AtWatermark):
+class EveryProcessingTime(_EveryInterval):
     """`every(interval, time="processing")`: Flink's ContinuousProcessingTimeTrigger, and the window's end."""
 
     timers = "processing"
 
-    def __init__(self, every_us: int) -> None:
-        self._every = timedelta(microseconds=every_us)
-        self._every_us = every_us
-
-    def on_row(self, row: Any, window: TimeWindow, ctx: TriggerContext) -> TriggerResult:
-        if super().on_row(row, window, ctx) == TriggerResult.FIRE:
-            return TriggerResult.FIRE
-        if ctx.get(_FIRE_AT) is None:
-            now = ctx.processing_time
-            self._set_next(now - (now - _EPOCH) % self._every, ctx)
-        return TriggerResult.CONTINUE
-
     def on_processing_time(self, at: datetime, window: TimeWindow, ctx: TriggerContext) -> TriggerResult:
-        if ctx.get(_FIRE_AT) != _micros(at):
+        at_us = to_micros(at)
+        if ctx.get(_FIRE_AT) != at_us:
             return TriggerResult.CONTINUE
-        self._set_next(at, ctx)
+        self._set_next(at_us, ctx)
         return TriggerResult.FIRE
 
-    def _set_next(self, since: datetime, ctx: TriggerContext) -> None:
-        ctx.set(_FIRE_AT, _micros(since + self._every))
-        ctx.processing_timer(since + self._every)
+    def _now(self, ctx: TriggerContext) -> datetime | None:
+        return ctx.processing_time
 
-    def on_merge(self, window: TimeWindow, ctx: TriggerContext) -> None:
-        super().on_merge(window, ctx)
-        fire_at = ctx.merge(_FIRE_AT, min)
-        if fire_at is not None:
-            ctx.processing_timer(_moment(fire_at))
+    def _set_timer(self, at: datetime, ctx: TriggerContext) -> None:
+        ctx.processing_timer(at)
 
-    def clear(self, window: TimeWindow, ctx: TriggerContext) -> None:
-        super().clear(window, ctx)
-        fire_at = ctx.get(_FIRE_AT)
-        if fire_at is not None:
-            ctx.delete_processing_timer(_moment(fire_at))
+    def _delete_timer(self, at: datetime, ctx: TriggerContext) -> None:
+        ctx.delete_processing_timer(at)
 
     def describe(self) -> str:
         return f"every({format_duration(self._every_us)!r}, time='processing')"
@@ -310,14 +316,6 @@ class PurgingTrigger(Trigger):
 
 def _purging(result: TriggerResult) -> TriggerResult:
     return result | TriggerResult.PURGE if TriggerResult.FIRE in result else result
-
-
-def _micros(moment: datetime) -> int:
-    return (moment - _EPOCH) // timedelta(microseconds=1)
-
-
-def _moment(micros: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=micros)
 
 
 # -- what users write ---------------------------------------------------------------------------------------------------

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from penstock.errors import PipelineError
 from penstock.expressions import Expr, contains_aggregate, over_field, row_field
 from penstock.expressions.typing_rules import ORDERED
+from penstock.graph.logical import RANK
 from penstock.types import INT64, Field, Schema
-
-RANK = "rank"
-"""Int64: the place of a row among those of its key, from 1."""
 
 
 def over_schema(columns: Sequence[tuple[str, Expr]], schema: Schema) -> Schema:

@@ -10,16 +10,16 @@ from penstock.api.verbs import StreamBase, check_taken, returned_class
 from penstock.errors import PipelineError
 from penstock.expressions import Expr
 from penstock.graph.logical import (
-    RETRACTED,
     GlobalWindow,
     Node,
     RowWindow,
     SessionWindow,
     WindowRows,
+    window_bounds,
 )
 from penstock.process_functions import type_arguments
 from penstock.triggers import PurgingTrigger, Trigger, at_watermark, every_rows, purging
-from penstock.types import BOOLEAN, TIMESTAMP, Field, Schema, is_row_class, row_class, schema_of
+from penstock.types import Field, Schema, is_row_class, row_class, schema_of
 from penstock.window_functions import TimeWindow, WindowFunction
 from penstock.window_process import AggregateProcess, Fired, FunctionProcess, PlainFunction, WindowProcess, typed
 
@@ -55,8 +55,7 @@ class RowWindows:
         """What a result of aggregates says of its window."""
         if isinstance(self.window, GlobalWindow):
             return ()
-        bounds = (Field("window_start", TIMESTAMP), Field("window_end", TIMESTAMP))
-        return (*bounds, Field(RETRACTED, BOOLEAN)) if self.retracts else bounds
+        return window_bounds(retracts=self.retracts)
 
     @property
     def retracts(self) -> bool:

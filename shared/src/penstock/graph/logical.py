@@ -77,6 +77,15 @@ RowWindow = Window | GlobalWindow
 RETRACTED: Final = "retracted"
 """Boolean column of sessions with lateness: the result that was sent for this key and window no longer stands."""
 
+RANK: Final = "rank"
+"""Int64 column of `top`: the place of a row among those of its key, from 1."""
+
+
+def window_bounds(*, retracts: bool) -> tuple[Field, ...]:
+    """What a result says of its window, and with `retracts` whether it still stands."""
+    bounds = (Field("window_start", TIMESTAMP), Field("window_end", TIMESTAMP))
+    return (*bounds, Field(RETRACTED, BOOLEAN)) if retracts else bounds
+
 
 # -- operations ---------------------------------------------------------------------------------------------------------
 
@@ -152,8 +161,7 @@ class WindowAggregate:
     @property
     def window_fields(self) -> tuple[Field, ...]:
         """What a result says of its window, behind the keys."""
-        bounds = (Field("window_start", TIMESTAMP), Field("window_end", TIMESTAMP))
-        return (*bounds, Field(RETRACTED, BOOLEAN)) if self.retracts else bounds
+        return window_bounds(retracts=self.retracts)
 
     @property
     def retracts(self) -> bool:

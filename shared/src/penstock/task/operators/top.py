@@ -14,7 +14,7 @@ import polars as pl
 from penstock.batches import EVENT_TIME
 from penstock.errors import UserCodeError
 from penstock.expressions import to_polars
-from penstock.graph.logical import Node, Top
+from penstock.graph.logical import RANK, Node, Top
 from penstock.state.columns import canonical_keys, key_values
 from penstock.state.segments import decode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
@@ -22,7 +22,6 @@ from penstock.task.operators.keyed_table import INDEX, KeyedTable
 from penstock.types import polars_type
 
 _KIND: Final = "top"
-_RANK: Final = "rank"
 _BY: Final = "__by"
 _BEFORE: Final = "__before"
 """Int64: the rank that a row had; null for those of the batch."""
@@ -90,11 +89,11 @@ class TopOperator(Operator):
     def _best(self, rows: pl.DataFrame) -> pl.DataFrame:
         """The best rows of each key with their rank, keys in order of their first row; rows come in order of arrival."""
         ordered = rows.sort(INDEX, _BY, descending=[False, self._descending], nulls_last=True, maintain_order=True)
-        ranks = pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(INDEX).alias(_RANK)
-        return ordered.with_columns(ranks).filter(pl.col(_RANK) <= self._n)
+        ranks = pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(INDEX).alias(RANK)
+        return ordered.with_columns(ranks).filter(pl.col(RANK) <= self._n)
 
     def _send(self, ranked: pl.DataFrame, touched: pl.DataFrame, output: Output) -> None:
-        changed = ranked.filter(pl.col(_BEFORE).is_null() | (pl.col(_BEFORE) != pl.col(_RANK)))
+        changed = ranked.filter(pl.col(_BEFORE).is_null() | (pl.col(_BEFORE) != pl.col(RANK)))
         beside = touched.select(INDEX, *self._keys.names)
         changed = changed.join(beside, on=INDEX, how="left", maintain_order="left")
         output.rows(changed.select(self._names))
