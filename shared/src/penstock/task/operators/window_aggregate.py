@@ -11,7 +11,7 @@ clock of `window_clock`; the store is `window_panes`, grouping `partials`. Windo
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import numpy as np
 import polars as pl
@@ -27,9 +27,6 @@ from penstock.task.operators.window_panes import FrozenPanes, PaneStore, split_r
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK, format_duration
 from penstock.window_clock import clock_of
 from penstock.window_shape import WindowShape
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _KIND: Final = "window"
 _WINDOW: Final = "__window"
@@ -113,15 +110,18 @@ class WindowAggregateOperator(Operator):
 
     def _process_at(self, frame: pl.DataFrame, watermark: int, output: Output) -> None:
         """Take rows for all of which `watermark` holds."""
-        shown = self._clock.shown(frame[EVENT_TIME].to_numpy())
-        if watermark != MIN_WATERMARK:
-            late = shown < self._shape.start_of(self._first_open(watermark))
-            if late.any():
-                self._late.refuse(frame.filter(pl.Series(late)), output, self._context.metrics)
-                frame, shown = frame.filter(pl.Series(~late)), shown[~late]
         if frame.height == 0:
             return
-        first, last = int(shown.min()), int(shown.max())
+        shown = self._clock.shown(frame[EVENT_TIME].to_numpy())
+        first = int(shown.min())
+        if watermark != MIN_WATERMARK and first < (open_from := self._shape.start_of(self._first_open(watermark))):
+            late = shown < open_from
+            self._late.refuse(frame.filter(pl.Series(late)), output, self._context.metrics)
+            frame, shown = frame.filter(pl.Series(~late)), shown[~late]
+            if frame.height == 0:
+                return
+            first = int(shown.min())
+        last = int(shown.max())
         combined = ROWS in frame.columns
         rows = frame.select(self._combined_columns if combined else self._partials.columns)
         if self._shape.pane_of(first) == self._shape.pane_of(last):
@@ -224,18 +224,18 @@ class WindowAggregateOperator(Operator):
             merged = merged.filter(pl.Series(self._watermarks.of_rows(merged) < last_moments))
         merged = merged.sort(_WINDOW)
         shown = merged[_WINDOW].to_numpy()
-        self._emit(merged, self._shape.start_of(shown), shown, output)
+        moments = (self._clock.first_shown(each) for each in (self._shape.start_of(shown), shown))
+        self._emit(merged, [pl.lit(pl.Series(each)) for each in moments], output)
 
     def _send(self, partials: pl.DataFrame, end: int, output: Output) -> None:
-        self._emit(partials, np.array([self._shape.start_of(end)], np.int64), np.array([end], np.int64), output)
+        moments = (self._clock.moment(each) for each in (self._shape.start_of(end), end))
+        self._emit(partials, [pl.lit(each, pl.Int64) for each in moments], output)
 
-    def _emit(self, partials: pl.DataFrame, starts: NDArray[np.int64], ends: NDArray[np.int64], output: Output) -> None:
-        """Send results of these windows: one for all, or that of each."""
+    def _emit(self, partials: pl.DataFrame, bounds: Sequence[pl.Expr], output: Output) -> None:
+        """Send results with the moments at which their windows start and end."""
         if partials.height == 0:
             return
-        start, end = (pl.lit(pl.Series(self._clock.first_shown(each))) for each in (starts, ends))
-        if len(ends) == 1:
-            start, end = start.first(), end.first()
+        start, end = bounds
         output.rows(self._partials.results(partials, [*self._by, *window_columns(start, end, end - 1)], self._names))
 
     # -- snapshots ------------------------------------------------------------------------------------------------------
