@@ -4,6 +4,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 SERVICES := services/coordinator services/dispatcher services/pipeline services/taskmanager
 SEEDS ?= 10000
+ROUNDS ?= 20
 CYCLES ?= 200
 LEADER ?= 50
 MINUTES ?= 60
@@ -11,7 +12,7 @@ RATE ?= 50000
 IMAGES ?= penstock
 TAG ?= dev
 
-.PHONY: help setup lock demo platform test acceptance lint bench bench-kafka simulate chaos soak k8s clean
+.PHONY: help setup lock demo platform test acceptance lint bench bench-kafka properties simulate chaos soak k8s clean
 
 help: ## Print the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -74,6 +75,10 @@ bench: setup ## Measure the data path beside Polars and DuckDB, from Kafka to Ka
 bench-kafka: platform ## Measure windows and filters from Kafka to Kafka, latency and idle cost
 	$(BIN)/python -m benchmarks.kafka
 	$(BIN)/python -m benchmarks.live
+
+properties: platform ## Play every property test ROUNDS (20) times, each time with fresh histories
+	for round in $$(seq $(ROUNDS)); do $(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/acceptance \
+		-m hypothesis --hypothesis-profile fresh --quiet || exit 1; done
 
 simulate: setup ## Search SEEDS (10000) fresh histories of the protocol, and a tenth as many of the services
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)

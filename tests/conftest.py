@@ -32,8 +32,10 @@ _OWNER = "PENSTOCK_TEST_OWNER"
 
 T = TypeVar("T")
 
-# Machines of CI are shared: an example that waits for its turn there is not slow. `settings()` is what hypothesis chose.
-settings.register_profile("penstock", settings(), deadline=None)
+# Machines of CI are shared: an example that waits for its turn there is not slow. `make test` plays the same histories
+# for the same code, so that what fails is what was changed; `make properties` searches with fresh ones.
+settings.register_profile("penstock", deadline=None, derandomize=True)
+settings.register_profile("fresh", deadline=None, derandomize=False, print_blob=True)
 settings.load_profile("penstock")
 
 

@@ -135,8 +135,11 @@ class Model:
 
     def fires(self, window: Open, time: int, mark: int) -> bool:
         if isinstance(self.trigger, EveryRows):
-            window.count = (window.count + 1) % self.trigger._rows
-            return window.count == 0
+            window.count += 1
+            if window.count < self.trigger._rows:  # sessions that became one may hold more
+                return False
+            window.count = 0
+            return True
         if self.last(window.end) <= mark:
             return True
         window.timers.add(self.last(window.end))
