@@ -191,14 +191,15 @@ def _goes_native(case: str, place: Path) -> bool:
 def _penstock(spark: SparkSession, case: str, given: Path, out: Path, *, native: bool) -> None:
     from penstock.adapters.system_clock import SystemClock
     from penstock.api.loading import load_pipeline
+    from penstock.spark.code import pack_code
     from penstock.spark.engine import RunOptions, SparkRun
 
     parameters = _parameters(case, given, out)
     pipeline = load_pipeline(str(PIPELINES), parameters)
     folder, options = out.parent / "runs", RunOptions(native=native)
     SparkRun(
-        spark, pipeline, str(PIPELINES), parameters, run=uuid.uuid4().hex, clock=SystemClock(), parallelism=CORES,
-        folder=folder, options=options,
+        spark, pipeline, pack_code(str(PIPELINES), parameters), run=uuid.uuid4().hex, clock=SystemClock(),
+        parallelism=CORES, folder=folder, options=options,
     ).execute()  # fmt: skip
 
 

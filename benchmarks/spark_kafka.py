@@ -129,12 +129,13 @@ def _session(jars: list[Path]) -> SparkSession:
 def _run(spark: SparkSession, pipeline: str, parameters: dict[str, str], folder: Path) -> None:
     from penstock.adapters.system_clock import SystemClock
     from penstock.api.loading import load_pipeline
+    from penstock.spark.code import pack_code
     from penstock.spark.engine import RunOptions, SparkRun
 
     target = f"{PIPELINES}:{pipeline}"
     made, options = load_pipeline(target, parameters), RunOptions(native=False)
     SparkRun(
-        spark, made, target, parameters, run=uuid.uuid4().hex, clock=SystemClock(), parallelism=CORES,
+        spark, made, pack_code(target, parameters), run=uuid.uuid4().hex, clock=SystemClock(), parallelism=CORES,
         folder=folder / "runs", options=options,
     ).execute()  # fmt: skip
 

@@ -16,6 +16,7 @@ from penstock import testing
 from penstock.api import stream, verbs
 from penstock.api.pipeline import DeclaredPipeline
 from penstock.connectors import base, collecting, console, declaring, files, generate, iterables, kafka, sockets
+from penstock.spark import to_dataframe
 from penstock.types import arrow_type, of_python
 
 Entry = tuple[str, Any]
@@ -302,6 +303,7 @@ every checkpoint, and moves with its key when the parallelism changes.
             *_connector("generate", "Source", "random_bits", "random_integers", "random_floats"),
             *_connector("nexmark", "bids", "auctions", "people"),
             *_connector("sockets", "Source"),
+            *_connector("spark", "Source"),
         ),
         _sources,
     ),
@@ -313,6 +315,11 @@ every checkpoint, and moves with its key when the parallelism changes.
 """,
         tuple([entry for name in ("files", "kafka", "console", "collecting") for entry in _connector(name, "Sink")]),
         _sinks,
+    ),
+    Part(
+        "On Spark",
+        "`from penstock.spark import to_dataframe`; more in [Spark](spark.md).",
+        (("to_dataframe", to_dataframe),),
     ),
     Part(
         "Tests of pipelines",

@@ -42,7 +42,7 @@ CHUNK_ROWS = 700
 class LocalLowering:
     """See `penstock.spark.lowering.Lowering`."""
 
-    def __init__(self, _session, graph, code, beginning, state, execution, staging, entered, natives) -> None:
+    def __init__(self, _session, graph, _plan, code, beginning, state, execution, staging, entered, natives) -> None:
         assert not natives, "there is no Spark here to compute anything"
         self._graph: JobGraph = graph
         self._json = msgspec.json.encode(graph.to_json())

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.adapters.system_clock import SystemClock
 from penstock.api.loading import load_pipeline
-from penstock.spark.engine import RunOptions, SparkResult, SparkRun
+from penstock.spark.code import pack_code
+from penstock.spark.engine import RunOptions, SparkRun
+from penstock.spark.result import SparkResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,7 +44,7 @@ def prepare(
     pipeline = load_pipeline(str(file), given)
     options = RunOptions(native=native)
     return SparkRun(
-        spark, pipeline, str(file), given, parallelism=2, run=run or uuid.uuid4().hex, clock=SystemClock(),
+        spark, pipeline, pack_code(str(file), given), parallelism=2, run=run or uuid.uuid4().hex, clock=SystemClock(),
         folder=root / "runs", options=options,
     )  # fmt: skip
 

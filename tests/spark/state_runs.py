@@ -23,7 +23,9 @@ from penstock.coordination.job_catalog import JobCatalog
 from penstock.embedded import CURRENT, EmbeddedJob
 from penstock.graph.jobgraph import build_job_graph
 from penstock.protocol.joblog import Submit
-from penstock.spark.engine import RunOptions, SparkResult, SparkRun
+from penstock.spark.code import pack_code
+from penstock.spark.engine import RunOptions, SparkRun
+from penstock.spark.result import SparkResult
 from penstock.spark.starting import starting_point
 from penstock.submission.admission import check_compatible
 
@@ -71,8 +73,7 @@ def run_part(
         made = SparkRun(
             spark,
             pipeline,
-            str(file),
-            given,
+            pack_code(str(file), given),
             parallelism=parallelism,
             run=run or uuid.uuid4().hex,
             clock=SystemClock(),

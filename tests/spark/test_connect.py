@@ -36,6 +36,46 @@ def test_a_server_gives_the_same_rows(tmp_path: Path) -> None:
         assert got == expected, sink
 
 
+SCRIPT = """
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+from penstock import Pipeline, col, count
+from penstock.connectors import collecting, spark
+from penstock.spark import to_dataframe
+from penstock.spark.session import SparkSettings, open_session
+
+
+@dataclass
+class Total:
+    odd: int
+    most: int
+
+
+session = open_session("x", SparkSettings(remote=sys.argv[1]))
+p, sink = Pipeline("connect"), collecting.Sink()
+numbers = p.read(spark.Source(session.range(10).selectExpr("id", "id % 2 as odd")))
+totals = numbers.key_by("odd").agg(n=count(), most=col("id").max()).final()
+print(sorted(map(tuple, to_dataframe(totals, session).collect())))
+totals.map(lambda row: Total(row.odd, row.most), returns=Total).write(sink)
+print(p.run(engine="spark", spark=session).total("n0-read", "rows_in"))
+print(sorted(row["most"] for row in sink.rows), session.range(3).count())
+"""
+
+
+def test_dataframes_go_in_and_out(tmp_path: Path) -> None:
+    """Over a session of the user's, which stays open; the functions of a script come along."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    with connect_server(tmp_path) as address:
+        command = [sys.executable, str(script), address]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["[(0, 5, 8), (1, 5, 9)]", "10", "[8, 9] 3"]
+
+
 @pytest.mark.parametrize("wrong", ["local[2]", "http://127.0.0.1:15002", "sc://:15002", "sc://host:many"])
 def test_an_address_that_is_none_is_refused(wrong: str) -> None:
     """With the form that it must have."""

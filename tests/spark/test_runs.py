@@ -15,6 +15,7 @@ from penstock.connectors import collecting
 from penstock.errors import BadRecordError, PipelineError, UsageError, UserCodeError
 from penstock.graph.logical import Write
 from penstock.spark import engine
+from penstock.spark.code import pack_code
 from penstock.spark.engine import SparkRun
 from penstock.spark.native import native_windows
 
@@ -210,7 +211,12 @@ def test_in_process_sinks_get_their_rows_on_the_driver(spark, tmp_path, capsys):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         made = SparkRun(
-            spark, pipeline, str(SPARK_CASES_FILE), chosen, run="a", clock=SystemClock(), folder=tmp_path / "runs"
+            spark,
+            pipeline,
+            pack_code(str(SPARK_CASES_FILE), chosen),
+            run="a",
+            clock=SystemClock(),
+            folder=tmp_path / "runs",
         )
         result = made.execute()
     assert capsys.readouterr().out.splitlines() == [f'row> {{"number":{number}}}' for number in range(5)]

@@ -27,6 +27,7 @@ from penstock.coordination import failpoints
 from penstock.errors import ExternalError, PipelineError
 from penstock.settings import KafkaSettings
 from penstock.spark import engine, publishing
+from penstock.spark.code import pack_code
 from penstock.spark.committing import RunManifests
 from penstock.spark.publishing import publishing_job
 from penstock.spark.staging import StagedPart, check_shared
@@ -155,7 +156,12 @@ async def test_a_driver_killed_at_every_step_doubles_and_loses_nothing(topics, s
     assert seen == sorted(seen)
     given = topics.parameters
     last = engine.SparkRun(
-        spark, load_pipeline(str(FILE), given), str(FILE), given, run=chosen, clock=SystemClock(), folder=folder
+        spark,
+        load_pipeline(str(FILE), given),
+        pack_code(str(FILE), given),
+        run=chosen,
+        clock=SystemClock(),
+        folder=folder,
     )
     assert not last.execute().computed
     assert seen[-1] < await visible(topics), "no transaction lay behind the kills"

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import structlog
 
@@ -22,6 +22,7 @@ from penstock.adapters.directory.claim import claimed
 from penstock.adapters.directory.log import DirectoryLog
 from penstock.adapters.memory import MemoryMetadata
 from penstock.adapters.system_clock import SystemClock
+from penstock.arguments import checked
 from penstock.blocking import run_blocking
 from penstock.connectors.base import Sink
 from penstock.coordination.control_topics import create_control_topics
@@ -46,12 +47,16 @@ from penstock.protocol.joblog import JobHistory, JobSettings, Submit
 from penstock.protocol.messages import Deploy, Restore
 from penstock.protocol.restarts import NoRestart, RestartStrategy
 from penstock.submission.admission import check_compatible
+from penstock.submission.cluster_checks import check_streams
+from penstock.submission.options import interval_ms
+from penstock.submission.restart_text import parse_restart
 from penstock.task.environment import Services, SubtaskSettings
 from penstock.task.sinks import staged_parts
 from penstock.taskmanager.job_loading import LoadedJob, graph_of
 from penstock.taskmanager.supervisor import Supervisor
 from penstock.taskmanager.worker import WorkerService
 from penstock.taskmanager.worker_process import WorkerSpec
+from penstock.times import Duration
 
 if TYPE_CHECKING:
     from penstock.api.pipeline import DeclaredPipeline
@@ -136,6 +141,7 @@ class EmbeddedJob:
         self._clock = SystemClock()
         self._blobs = DirectoryBlobs(directory / "blobs")
         self._store = JobStore(self._blobs, self._clock)
+        check_streams(pipeline.plan)
         self.graph = build_job_graph(pipeline.plan, settings.parallelism, at_least_once=settings.at_least_once)
         self.job = ""
         self._coordinator: CoordinatorService | None = None
@@ -349,10 +355,35 @@ def default_directory(name: str) -> Path:
     return Path(".penstock") / name
 
 
+@checked
+def run(
+    pipeline: DeclaredPipeline,
+    *,
+    parallelism: int,
+    directory: str | Path | None,
+    resume: bool = False,
+    checkpoint_interval: Duration = "10s",
+    at_least_once: bool = False,
+    restart: str = "none",
+    state_backend: Literal["fs", "memory"] = "fs",
+    durable: bool = True,
+) -> JobResult:
+    """See `Pipeline.run`."""
+    settings = EmbeddedSettings(
+        parallelism=parallelism,
+        checkpoint_interval_ms=interval_ms(checkpoint_interval, "checkpoint_interval"),
+        durable=durable,
+        at_least_once=at_least_once,
+        restart=parse_restart(restart),
+        data=SubtaskSettings(state_backend=state_backend),
+    )
+    return run_pipeline(pipeline, settings, directory=directory, resume=resume)
+
+
 def run_pipeline(
     pipeline: DeclaredPipeline, settings: EmbeddedSettings, *, directory: str | Path | None, resume: bool
 ) -> JobResult:
-    """Run a pipeline in this process; what `Pipeline.run` does.
+    """Run a pipeline in this process.
 
     Raises:
         PenstockError: the job failed; the error is what its code or the engine raised.

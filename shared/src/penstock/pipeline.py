@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from penstock.api.parameters import given_parameters
 from penstock.api.pipeline import DeclaredPipeline, importing
 from penstock.arguments import checked
 from penstock.errors import PipelineError, UsageError
-from penstock.graph.logical import Node, Read, Write
+from penstock.graph.logical import Node, Read, Write, ancestors
 from penstock.protocol.checkpoints import TOLERABLE_FAILED
 from penstock.times import Duration, duration_us
 
 if TYPE_CHECKING:
     import polars as pl
+    from pyspark.sql import SparkSession
 
     from penstock.client.cluster import Job
     from penstock.coordination.job_progress import JobResult
     from penstock.settings import ClusterSettings
+    from penstock.spark.result import SparkResult
 
 
 @checked
@@ -41,9 +42,11 @@ class Pipeline(DeclaredPipeline):
         >>> bids = p.read(files.Source("bids.jsonl", schema=Bid, event_time="at"))
     """
 
+    @overload
     def run(
         self,
         *,
+        engine: Literal["embedded"] = "embedded",
         parallelism: int = 1,
         directory: str | Path | None = None,
         resume: bool = False,
@@ -52,12 +55,37 @@ class Pipeline(DeclaredPipeline):
         restart: str = "none",
         state_backend: Literal["fs", "memory"] = "fs",
         durable: bool = True,
-    ) -> JobResult:
-        """Run the pipeline in this process until its input ends, from a script or a notebook.
+    ) -> JobResult: ...
+    @overload
+    def run(
+        self,
+        *,
+        engine: Literal["spark"],
+        spark: SparkSession | None = None,
+        parallelism: int | None = None,
+        directory: str | Path | None = None,
+        run_id: str | None = None,
+        native: bool = True,
+    ) -> SparkResult: ...
+    def run(
+        self,
+        *,
+        engine: Literal["embedded", "spark"] = "embedded",
+        parallelism: int | None = None,
+        directory: str | Path | None = None,
+        **options: Any,
+    ) -> JobResult | SparkResult:
+        """Run the pipeline until its input ends, from a script or a notebook: in this process, or on Spark.
 
         Args:
-            parallelism: subtasks per operator that says nothing else.
-            directory: where log, snapshots and job log stand; a temporary folder by default.
+            engine: `"spark"` runs a pipeline whose input has an end there; see `docs/spark.md`.
+            spark: the session (Spark); nothing is set in it, and it stays open. If not given, the one that is active,
+                else one that is made for this run: by `spark-submit` as that says, elsewhere `local[*]`.
+            run_id: a run that is given again by the same id (Spark) is not computed twice; a fresh one by default.
+            native: whether Spark's own plan computes what is proven equal to streaming.
+            parallelism: subtasks per operator that says nothing else; 1 by default, on Spark what it runs at a time.
+            directory: where log, snapshots and job log stand, a temporary folder by default; on Spark where the runs of
+                the pipeline are put down, by default `.penstock/<name>/spark`.
             resume: continue what an earlier run left in `directory`.
             checkpoint_interval: from the start of one checkpoint to the next.
             at_least_once: do not align barriers; all sinks become at-least-once.
@@ -66,8 +94,8 @@ class Pipeline(DeclaredPipeline):
             durable: survive a power loss; without it only the death of the process.
 
         Returns:
-            What became of the job. While Penstock itself imports the file (`penstock run FILE`, a task manager), this
-            call runs nothing, and the result's state is `NOT_RUN`.
+            What became of it. While Penstock itself imports the file (`penstock run FILE`, a task manager), this call
+            runs nothing, and the result's state is `NOT_RUN`.
 
         Raises:
             PenstockError: the job failed; the error is what its code or the engine raised.
@@ -77,24 +105,26 @@ class Pipeline(DeclaredPipeline):
             >>> p.run(directory="state", checkpoint_interval="1s").state
             'FINISHED'
         """
+        if engine == "spark":
+            return self._run_on_spark(parallelism, directory, options)
         from penstock.coordination.job_progress import JobProgress, JobResult
 
         if importing():
             return JobResult("", "NOT_RUN", "Penstock imports the file", JobProgress(""))
-        from penstock.embedded import EmbeddedSettings, run_pipeline
-        from penstock.submission.options import interval_ms
-        from penstock.submission.restart_text import parse_restart
-        from penstock.task.environment import SubtaskSettings
+        from penstock.embedded import run
 
-        settings = EmbeddedSettings(
-            parallelism=parallelism,
-            checkpoint_interval_ms=interval_ms(checkpoint_interval, "checkpoint_interval"),
-            durable=durable,
-            at_least_once=at_least_once,
-            restart=parse_restart(restart),
-            data=SubtaskSettings(state_backend=state_backend),
-        )
-        return run_pipeline(self, settings, directory=directory, resume=resume)
+        return run(self, parallelism=1 if parallelism is None else parallelism, directory=directory, **options)
+
+    def _run_on_spark(
+        self, parallelism: int | None, directory: str | Path | None, options: Mapping[str, Any]
+    ) -> SparkResult:
+        from penstock.spark.result import SparkResult
+
+        if importing():
+            return SparkResult("", {}, computed=False, state="NOT_RUN")
+        from penstock.spark.local_run import run
+
+        return run(self, parallelism=parallelism, directory=directory, **options)
 
     def submit(
         self,
@@ -176,9 +206,8 @@ class Pipeline(DeclaredPipeline):
             return pl.DataFrame(schema=node.schema.polars())
         from penstock.connectors import collecting
         from penstock.embedded import EmbeddedSettings, run_pipeline
-        from penstock.graph.jobgraph import ancestors
 
-        above = {node, *ancestors(node)}
+        above = (node, *ancestors(node))
         endless = [n.operator_id for n in above if isinstance(n.operation, Read) and not n.operation.source.bounded]
         if endless:
             raise PipelineError(
@@ -186,12 +215,7 @@ class Pipeline(DeclaredPipeline):
             )
         sink = collecting.Sink()
         part = DeclaredPipeline(self.name)
-        last = Node(
-            id="collected", operation=Write(sink), inputs=(node,), schema=node.schema, row_type=node.row_type,
-            event_time=node.event_time, keys=node.keys, updates=node.updates,
-        )  # fmt: skip
-        made = [n for n in self.plan if n in above]
-        part.plan = replace(self.plan, nodes=[*made, last])
+        part.plan = self.plan.ending_in(node, Write(sink))
         run_pipeline(part, EmbeddedSettings(durable=False), directory=None, resume=False)
         return pl.DataFrame(sink.rows, schema=node.schema.polars(), orient="row")
 

@@ -54,7 +54,7 @@ Emitted = TypeVar("Emitted", contravariant=True)
 
 
 @checked
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OutputTag(Generic[Row]):
     """Names a side output. Two tags are the same output if their names are equal.
 

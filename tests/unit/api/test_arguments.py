@@ -132,6 +132,7 @@ def sample(hint: Any) -> Any:
         "Expr": lambda: col("auction"), "Sink": collecting.Sink, "Source": lambda: iterables.Source([], schema=Bid),
         "OutputTag": lambda: OutputTag("late", Bid), "Process": Each, "KeyedProcess": PerAuction, "Stream": read,
         "Iterable": list, "Sequence": list, "Mapping": dict, "type": lambda: Bid, "Content": lambda: (lambda n: n),
+        "DataFrame": lambda: "a.table",
         "Accumulator": Sum, "KafkaSettings": KafkaSettings, "WindowFunction": lambda: (lambda key, window, rows: rows),
         "TumblingWindow": lambda: tumbling("1s"), "Callable": lambda: (lambda *given: given[0]),
     }  # fmt: skip

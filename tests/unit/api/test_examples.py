@@ -23,7 +23,7 @@ from public_api import CONNECTORS, OF_THE_USER, public
 
 import penstock
 from penstock import Pipeline, client, savepoint, testing
-from penstock.connectors import collecting, console, files, generate, iterables, kafka, nexmark, sockets
+from penstock.connectors import collecting, console, files, generate, iterables, kafka, nexmark, sockets, spark
 from penstock.connectors.kafka import default_cluster
 from penstock.observability.logs import configure_logging
 from penstock.settings import KafkaSettings
@@ -88,7 +88,7 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     p = Pipeline("example")
     bids = p.read(files.Source("bids.jsonl", schema=Bid, event_time="at"))
     found: dict[str, Any] = {name: getattr(penstock, name) for name in penstock.__all__}
-    connectors = (collecting, console, files, generate, iterables, kafka, nexmark, sockets)
+    connectors = (collecting, console, files, generate, iterables, kafka, nexmark, sockets, spark)
     found |= dict(zip(CONNECTORS, connectors, strict=True))
     return found | {
         "Any": Any, "Bid": Bid, "Iterator": Iterator, "KafkaSettings": KafkaSettings, "Path": Path, "Total": Total,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from penstock.errors import PipelineError
 from penstock.expressions.nodes import Column, without_alias
-from penstock.graph.jobgraph import ancestors
-from penstock.graph.logical import RANK, RETRACTED, Node, Project, Read, Top, WindowAggregate
+from penstock.graph.logical import RANK, RETRACTED, Node, Project, Read, Top, WindowAggregate, ancestors
 
 
 def update_keys(node: Node) -> tuple[tuple[str, ...], str | None]:

@@ -16,11 +16,12 @@ from penstock.api.loading import load_pipeline, parse_parameters
 from penstock.cli.display import operator_name, row_lines
 from penstock.errors import UsageError
 from penstock.graph.jobgraph import SINK_VERBS, JobVertex
-from penstock.spark.engine import RunOptions, SparkResult, SparkRun, batch_graph
+from penstock.spark.engine import RunOptions, SparkRun, batch_graph
 from penstock.spark.explain import explain_stages
 from penstock.spark.local_run import LocalRun, RunWatch, choose_cluster, execute
 from penstock.spark.native import ways
 from penstock.spark.refusing import refusals
+from penstock.spark.result import SparkResult
 from penstock.spark.session import PLANNED_PARALLELISM, SparkSettings, is_remote, parse_conf, ui_address
 from penstock.spark.starting import starting_point
 

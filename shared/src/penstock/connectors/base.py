@@ -216,6 +216,8 @@ class Source(ABC, Generic[T]):
     bad_rows: Policy
     timezone: str | None
     """Zone of naive timestamps in the data."""
+    on_spark_alone: ClassVar[bool] = False
+    """Whether no reader of its splits can be opened, because Spark gives tasks its rows."""
     ends_on_request: ClassVar[bool] = False
     """Whether `until_now` ends a split that has no end of its own, so that a batch engine can read it up to now."""
 

@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from types import ModuleType
 
 import structlog
 
@@ -56,7 +57,7 @@ def pack(target: str, parameters: dict[str, str]) -> Packed:
     path_text, _, name = target.partition(":")
     path = Path(path_text).resolve()
     folder = path.parent
-    files = sorted({path, *_local_modules(folder)})
+    files = sorted({path, *(Path(str(module.__file__)).resolve() for module in local_modules(folder))})
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in files:
@@ -73,19 +74,21 @@ def pack(target: str, parameters: dict[str, str]) -> Packed:
     return Packed(artifact, data, tuple(str(file.relative_to(folder)) for file in files))
 
 
-def _local_modules(folder: Path) -> Iterable[Path]:
-    """Files of imported modules that lie beside the pipeline's, or below."""
+def local_modules(folder: Path | None = None) -> Iterable[ModuleType]:
+    """Imported modules that are no installed ones; only those whose files lie in a folder, or below, if one is given."""
     installed = {Path(place).resolve() for place in sysconfig.get_paths().values()}
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if not file or not file.endswith(".py"):
             continue
         path = Path(file).resolve()
-        if not path.is_relative_to(folder) or path.is_relative_to(_LIBRARY) or "site-packages" in path.parts:
+        if folder is not None and not path.is_relative_to(folder):
+            continue
+        if path.is_relative_to(_LIBRARY) or "site-packages" in path.parts:
             continue
         if any(path.is_relative_to(place) for place in installed if place != folder):
             continue
-        yield path
+        yield module
 
 
 def _requirements(files: Iterable[Path], folder: Path) -> list[str]:

@@ -38,6 +38,7 @@ from penstock.graph.logical import (
     Union,
     WindowAggregate,
     Write,
+    ancestors,
 )
 from penstock.types import schema_to_json
 
@@ -369,13 +370,6 @@ def _keeps_state(node: Node) -> bool:
             return bool(node.inputs[0].keys) or bool(describe_states(process))
         case _:
             return False
-
-
-def ancestors(node: Node) -> Iterator[Node]:
-    """All that the node is made from; what several paths lead to comes several times."""
-    for upstream in node.inputs:
-        yield upstream
-        yield from ancestors(upstream)
 
 
 def _needed_nodes(plan: LogicalPlan) -> set[Node]:

@@ -9,7 +9,7 @@ node's id, they never travel.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from penstock.protocol.keygroups import DEFAULT_MAX_PARALLELISM
@@ -354,6 +354,13 @@ class Node:
         return self.uid or f"{self.id}-{self.verb}"
 
 
+def ancestors(node: Node) -> Iterator[Node]:
+    """All that the node is made from; what several paths lead to comes several times."""
+    for upstream in node.inputs:
+        yield upstream
+        yield from ancestors(upstream)
+
+
 @dataclass(eq=False)
 class LogicalPlan:
     """All nodes of a pipeline in the order they were made; every `Write` is an end."""
@@ -397,6 +404,15 @@ class LogicalPlan:
                 return 0
             case _:
                 return max((self.watermark_lag_us(each) for each in node.inputs), default=0)
+
+    def ending_in(self, node: Node, write: Write, *, chainable: bool = True) -> LogicalPlan:
+        """What a node is made by, with a sink behind it."""
+        above = {node, *ancestors(node)}
+        end = Node(
+            id="collected", operation=write, inputs=(node,), schema=node.schema, row_type=node.row_type,
+            event_time=node.event_time, keys=node.keys, updates=node.updates, chainable=chainable,
+        )  # fmt: skip
+        return replace(self, nodes=[*(each for each in self if each in above), end])
 
     def by_operator(self, operator_id: str) -> Node | None:
         """The node whose operator has this id, whatever else of the pipeline has changed; None if there is none."""

@@ -8,9 +8,6 @@ visible, so that a run that failed may be given again with its code mended; what
 
 from __future__ import annotations
 
-import hashlib
-import io
-import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +17,7 @@ import msgspec
 from penstock.errors import UsageError
 from penstock.graph.describe import describe_node
 from penstock.graph.logical import LogicalPlan, Operation, Write
-from penstock.spark.code import PipelineCode
+from penstock.spark.code import TaskCode, digest
 
 
 class Binding(msgspec.Struct, frozen=True):
@@ -30,19 +27,17 @@ class Binding(msgspec.Struct, frozen=True):
     parameters: dict[str, str]
     """Name to a digest of its value."""
     target: str
-    """The pipeline's file, and its name there."""
+    """The pipeline's file, and its name there; empty if no file declares it."""
     code: dict[str, str]
     """That file, and others beside it that the process has imported, to their digests."""
     sinks: dict[str, dict[str, Any]]
     """Operator id to its settings."""
 
 
-def binding_of(run: str, code: PipelineCode, plan: LogicalPlan) -> Binding:
+def binding_of(run: str, code: TaskCode, plan: LogicalPlan) -> Binding:
     """That of a run as it is asked for now."""
-    parameters = {name: _digest(f"{run}\0{name}\0{value}".encode()) for name, value in code.artifact.parameters.items()}
-    with zipfile.ZipFile(io.BytesIO(code.data)) as archive:
-        files = {name: _digest(archive.read(name)) for name in archive.namelist()}
-    return Binding(plan.name, parameters, code.artifact.target, files, described(plan, Write, code.folder))
+    parameters = {name: digest(f"{run}\0{name}\0{value}".encode()) for name, value in code.parameters.items()}
+    return Binding(plan.name, parameters, code.target, dict(code.digests), described(plan, Write, code.folder))
 
 
 def described(plan: LogicalPlan, kind: type[Operation], folder: str) -> dict[str, dict[str, Any]]:
@@ -79,7 +74,7 @@ def _differences(before: Binding, now: Binding) -> Iterator[str]:
         if before.parameters.get(name) != now.parameters.get(name):
             yield f"--param {name} {_how(name, before.parameters, now.parameters)}"
     if before.target != now.target:
-        yield f"it was computed by {before.target}, this is {now.target}"
+        yield f"it was computed by {before.target or 'no file'}, this is {now.target or 'in none'}"
     # What only one of them has imported may be anything that the process did besides; whatever the pipeline imports anew
     # is named in a file that both have.
     for name in sorted(before.code.keys() & now.code.keys()):
@@ -102,7 +97,3 @@ def differing_settings(before: Mapping[str, Mapping[str, Any]], now: Mapping[str
 
 def _how(name: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     return "is new" if name not in before else "is gone" if name not in now else "differs"
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:32]

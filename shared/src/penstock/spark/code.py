@@ -1,16 +1,20 @@
 """The pipeline's code in a task: the file and its modules, imported again, once per Python worker.
 
-Sources travel zipped in the closure, never as pickled objects. A worker on the machine of the driver imports the files
-in their own place, in the driver's working directory, so that paths in them mean the same; elsewhere they are unpacked.
+Sources travel zipped in the closure, and a worker on the machine of the driver imports the files in their own place, in
+the driver's working directory, so that paths in them mean the same; elsewhere they are unpacked. A pipeline that no file
+declares (a notebook's), or whose rows come from a DataFrame, cannot be imported again: its plan is pickled (see
+`penstock.spark.pickling`).
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import sys
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,11 +41,79 @@ class PipelineCode:
     cluster: str
     """The name of that cluster."""
 
+    @property
+    def identity(self) -> object:
+        """The same for the same plan."""
+        return self.artifact.sha256, tuple(sorted(self.artifact.parameters.items()))
+
+    @property
+    def target(self) -> str:
+        """The pipeline's file, and its name there."""
+        return self.artifact.target
+
+    @property
+    def parameters(self) -> Mapping[str, str]:
+        """What `--param` gave."""
+        return self.artifact.parameters
+
+    @property
+    def digests(self) -> Mapping[str, str]:
+        """Of every source by name."""
+        return {name: digest(source) for name, source in self.files().items()}
+
+    def files(self) -> dict[str, bytes]:
+        """The sources by name."""
+        with zipfile.ZipFile(io.BytesIO(self.data)) as archive:
+            return {name: archive.read(name) for name in archive.namelist()}
+
+    def make(self) -> LogicalPlan:
+        """The plan, in a task."""
+        place = _place(self)
+        _loaded.place = str(place)
+        _loaded.files = frozenset(os.path.join(place, name) for name in self.files())
+        return load_pipeline(os.path.join(place, self.target), dict(self.parameters)).plan
+
+
+@dataclass(frozen=True)
+class PickledPlan:
+    """A plan that was made in the driver, and cannot be made again in a task."""
+
+    data: bytes
+    digests: Mapping[str, str]
+    """Of the script and the modules beside it, by name; nothing is known of a notebook."""
+    folder: str
+    directory: str
+    kafka: KafkaSettings
+    cluster: str
+
+    @property
+    def identity(self) -> object:
+        """The same for the same plan."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    @property
+    def target(self) -> str:
+        """No file."""
+        return ""
+
+    @property
+    def parameters(self) -> Mapping[str, str]:
+        """None: what was given is in the plan."""
+        return {}
+
+    def make(self) -> LogicalPlan:
+        """The plan, in a task."""
+        from pyspark import cloudpickle
+
+        return cloudpickle.loads(self.data)
+
+
+TaskCode = PipelineCode | PickledPlan
+
 
 @dataclass
 class _Loaded:
-    sha256: str = ""
-    parameters: tuple[tuple[str, str], ...] = ()
+    identity: object = None
     place: str = ""
     files: frozenset[str] = frozenset()
     plan: LogicalPlan | None = None
@@ -57,38 +129,32 @@ def pack_code(target: str, parameters: dict[str, str]) -> PipelineCode:
     return PipelineCode(packed.artifact, packed.data, str(folder), os.getcwd(), *kafka_platform.platform())
 
 
-def load_plan(code: PipelineCode) -> LogicalPlan:
-    """The plan of a pipeline in this worker; imported anew only when the code or its parameters are others."""
-    parameters = tuple(sorted(code.artifact.parameters.items()))
-    if _loaded.plan is None or (_loaded.sha256, _loaded.parameters) != (code.artifact.sha256, parameters):
+def digest(data: bytes) -> str:
+    """Tells one source, or one value, from others."""
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+def load_plan(code: TaskCode) -> LogicalPlan:
+    """The plan of a pipeline in this worker; made anew only when the code or its parameters are others."""
+    if _loaded.plan is None or _loaded.identity != code.identity:
         _forget(_loaded.place)
         if os.path.isdir(code.directory):
             os.chdir(code.directory)
-        _loaded.place = str(_place(code))
-        _loaded.files = frozenset(os.path.join(_loaded.place, name) for name in _names(code.data))
         kafka_platform.use_cluster(code.kafka, code.cluster)
-        path = os.path.join(_loaded.place, code.artifact.target)
-        _loaded.plan = load_pipeline(path, dict(code.artifact.parameters)).plan
-        _loaded.sha256, _loaded.parameters = code.artifact.sha256, parameters
+        _loaded.plan = code.make()
+        _loaded.identity = code.identity
     return _loaded.plan
 
 
 def _place(code: PipelineCode) -> Path:
-    if _holds(Path(code.folder), code.data):
+    if _holds(Path(code.folder), code.files()):
         return Path(code.folder)
     return unpack(code.artifact, code.data, Path(tempfile.mkdtemp(prefix="penstock-spark-")))
 
 
-def _names(data: bytes) -> list[str]:
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        return archive.namelist()
-
-
-def _holds(folder: Path, data: bytes) -> bool:
+def _holds(folder: Path, sources: Mapping[str, bytes]) -> bool:
     """Whether a folder holds exactly these sources."""
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        files = [(folder / name, archive.read(name)) for name in archive.namelist()]
-    return all(path.is_file() and path.read_bytes() == source for path, source in files)
+    return all((folder / name).is_file() and (folder / name).read_bytes() == text for name, text in sources.items())
 
 
 def _forget(place: str) -> None:
@@ -98,3 +164,4 @@ def _forget(place: str) -> None:
             del sys.modules[name]
     if place in sys.path:
         sys.path.remove(place)
+    _loaded.place, _loaded.files = "", frozenset()

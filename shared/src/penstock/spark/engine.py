@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from penstock.adapters.directory.claim import claimed
-from penstock.connectors.base import WriteContext
-from penstock.errors import ExternalError, UsageError, nearest
+from penstock.connectors.base import Source, WriteContext
+from penstock.errors import ExternalError, PenstockError, UsageError, nearest
 from penstock.graph.jobgraph import JobGraph, JobVertex, build_job_graph
 from penstock.graph.logical import LogicalPlan, Read
 from penstock.ports import Clock
 from penstock.spark.archives import archive_of
 from penstock.spark.binding import Binding, binding_of, check_same, described
-from penstock.spark.code import PipelineCode, pack_code
+from penstock.spark.code import TaskCode
 from penstock.spark.committing import (
     RunManifest,
     RunManifests,
@@ -33,8 +33,9 @@ from penstock.spark.committing import (
 from penstock.spark.failures import unwrapped
 from penstock.spark.native import native_windows, ways
 from penstock.spark.refusing import check_runnable
+from penstock.spark.result import SparkResult
 from penstock.spark.savepoints import KeptState, RunState, check_free, check_written, seal
-from penstock.spark.session import RUNTIME_SETTINGS, default_parallelism
+from penstock.spark.session import default_parallelism
 from penstock.spark.splits import Asked, RunBeginning, RunBeginnings, find_beginning, sources_of
 from penstock.spark.starting import StartingPoint, check_start
 from penstock.spark.taskwork import counts_of
@@ -43,21 +44,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.api.pipeline import DeclaredPipeline
-
-
-@dataclass(frozen=True)
-class SparkResult:
-    """What became of a run."""
-
-    run: str
-    counts: Mapping[str, Mapping[str, int]]
-    """Operator id to counter (those of `OperatorMetrics`) to value."""
-    computed: bool
-    """False if an earlier execution of the same run had computed it, and only its commits were carried to the end."""
-
-    def total(self, operator: str, counter: str) -> int:
-        """One counter of one operator."""
-        return self.counts.get(operator, {}).get(counter, 0)
 
 
 def batch_graph(plan: LogicalPlan, parallelism: int) -> JobGraph:
@@ -104,27 +90,38 @@ def check_options(graph: JobGraph, plan: LogicalPlan, options: RunOptions) -> No
     """Whether a pipeline can be run so.
 
     Raises:
-        UsageError: a source is named that there is not.
+        UsageError: a source is named that there is not, or state is to go in or out where a DataFrame is read.
         IncompatibleStateError: the state of the savepoint to start from does not fit; names every operator.
     """
     if options.start is not None:
         check_start(graph, options.start)
     sources = sources_of(graph, plan)
+    if options.stateful:
+        _check_positions(plan, sources)
     for operator, path in options.archives.items():
         if operator not in sources:
             raise UsageError(f"--source {operator}=...: there is no such source; {nearest(operator, sources)}")
         archive_of(sources[operator], path).splits()
 
 
+def _check_positions(plan: LogicalPlan, sources: Mapping[str, Source[Any]]) -> None:
+    reads = [node.operator_id for node in plan if isinstance(node.operation, Read)]
+    without = [operator for operator in reads if operator not in sources]
+    if without:
+        raise UsageError(
+            f"{', '.join(without)}: a DataFrame has no position that a savepoint could hold; leave --from-savepoint and "
+            "--to-savepoint out, or read files or a topic"
+        )
+
+
 class SparkRun:
-    """One run: `target` is `file.py` or `file.py:name`, from which `pipeline` was loaded with `parameters`."""
+    """One run of a pipeline, which tasks have by its code."""
 
     def __init__(
         self,
         session: SparkSession,
         pipeline: DeclaredPipeline,
-        target: str,
-        parameters: dict[str, str],
+        code: TaskCode,
         *,
         run: str,
         clock: Clock,
@@ -152,8 +149,7 @@ class SparkRun:
         self._clock = clock
         self._session = session
         self._plan = pipeline.plan
-        self._target = target
-        self._parameters = parameters
+        self._code = code
         self._folder = folder or Path(".penstock") / pipeline.name / "spark"
         self._manifests = RunManifests(self._folder)
         self._beginnings = RunBeginnings(self._folder)
@@ -171,39 +167,47 @@ class SparkRun:
             return self._execute()
 
     def _execute(self) -> SparkResult:
-        code = pack_code(self._target, self._parameters)
-        binding = binding_of(self.run_id, code, self._plan)
+        binding = binding_of(self.run_id, self._code, self._plan)
         manifest = self._manifests.find(self.run_id)
         computed = manifest is None
         if manifest is not None and manifest.binding is not None:
             check_same(self.run_id, manifest.binding, binding)
-        asked = self._asked(code)
+        asked = self._asked()
         self._beginnings.find(self.run_id, asked)
         if manifest is None:
-            manifest = self._compute(code, binding, asked)
+            manifest = self._compute(binding, asked)
         commit(manifest, self._plan, self._manifests, self._clock)
         if manifest.kept is not None:
             seal(manifest.kept)
         return SparkResult(self.run_id, manifest.counts, computed)
 
-    def _compute(self, code: PipelineCode, binding: Binding, asked: Asked) -> RunManifest:
+    def _compute(self, binding: Binding, asked: Asked) -> RunManifest:
         from penstock.spark.lowering import Lowering
 
         options, execution = self.options, execution_name(self.run_id)
         if options.target is not None:
             check_free(options.target, execution)
         beginning = self._begin(asked)
-        for name, value in RUNTIME_SETTINGS.items():
-            self._session.conf.set(name, value)
         prepare_sinks(sinks_of(self._plan), self._manifests, anew=options.start is None)
         state = RunState(self.graph, options.start, options.target, options.warn)
         staging = str(self._manifests.staged_folder)
         natives = native_windows(self.ways)
         lowering = Lowering(
-            self._session, self.graph, code, beginning, state, execution, staging, self._entered, natives
+            self._session,
+            self.graph,
+            self._plan,
+            self._code,
+            beginning,
+            state,
+            execution,
+            staging,
+            self._entered,
+            natives,
         )
         try:
             reports = lowering.run()
+        except PenstockError:  # of the driver's own
+            raise
         except Exception as error:  # Spark has a class of errors per way to reach it
             known = unwrapped(error)
             if known is None:
@@ -221,14 +225,14 @@ class SparkRun:
         target = self.options.target
         return KeptState(str(target.absolute()), state.manifest(self.run_id, reports)) if target is not None else None
 
-    def _asked(self, code: PipelineCode) -> Asked:
+    def _asked(self) -> Asked:
         options = self.options
         return Asked(
             restored=options.start.name if options.start is not None else "",
             target=str(options.target.absolute()) if options.target is not None else "",
             archives=options.archives,
             until_now=options.target is not None,
-            sources=described(self._plan, Read, code.folder),
+            sources=described(self._plan, Read, self._code.folder),
         )
 
     def _begin(self, asked: Asked) -> RunBeginning:

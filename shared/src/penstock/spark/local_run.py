@@ -5,6 +5,7 @@ What to say about it is left to the `RunWatch` of whoever started it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -19,12 +20,22 @@ from typing import TYPE_CHECKING, Final
 from penstock.adapters.system_clock import SystemClock
 from penstock.api.loading import load_pipeline
 from penstock.api.pipeline import DeclaredPipeline
+from penstock.arguments import checked
 from penstock.connectors.kafka.default_cluster import use_cluster
 from penstock.errors import PenstockError
 from penstock.graph.jobgraph import JobVertex
 from penstock.settings import FILE_VARIABLE, ClusterSettings, load_settings
-from penstock.spark.engine import RunOptions, SparkResult, SparkRun, check_options, spark_graph
-from penstock.spark.session import PLANNED_PARALLELISM, SparkSettings, is_remote, open_session
+from penstock.spark.code import pack_code
+from penstock.spark.engine import RunOptions, SparkRun, check_options, spark_graph
+from penstock.spark.result import SparkResult
+from penstock.spark.session import (
+    PLANNED_PARALLELISM,
+    SparkSettings,
+    active_session,
+    check_workers,
+    is_remote,
+    open_session,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -104,12 +115,51 @@ def execute(wanted: LocalRun, watch: RunWatch, pipeline: DeclaredPipeline | None
         session.stop()
 
 
+@checked
+def run(
+    pipeline: DeclaredPipeline,
+    *,
+    parallelism: int | None,
+    directory: str | Path | None,
+    spark: SparkSession | None = None,
+    run_id: str | None = None,
+    native: bool = True,
+) -> SparkResult:
+    """A run that a script or a notebook asks for, see `Pipeline.run`. Tasks get the plan as it is here."""
+    spark_graph(pipeline.plan, parallelism or PLANNED_PARALLELISM)  # what can be refused is, before a JVM is started
+    from penstock.spark.pickling import pickle_plan
+
+    found = spark or active_session()
+    own = None if found is not None else open_session(pipeline.name, SparkSettings())
+    with contextlib.ExitStack() as opened:
+        if own is not None:
+            opened.callback(own.stop)
+        at = found or own
+        assert at is not None
+        check_workers(at)
+        result = _execute(
+            at,
+            SparkRun(
+                at,
+                pipeline,
+                pickle_plan(pipeline.plan),
+                parallelism=parallelism,
+                run=run_id if run_id is not None else uuid.uuid4().hex,
+                clock=SystemClock(),
+                folder=None if directory is None else Path(directory),
+                options=RunOptions(native=native),
+            ),
+        )
+    if result is None:
+        raise KeyboardInterrupt
+    return result
+
+
 def _run_of(session: SparkSession, pipeline: DeclaredPipeline, wanted: LocalRun, watch: RunWatch) -> SparkRun:
     return SparkRun(
         session,
         pipeline,
-        wanted.target,
-        wanted.parameters,
+        pack_code(wanted.target, wanted.parameters),
         parallelism=wanted.parallelism,
         run=wanted.run if wanted.run is not None else uuid.uuid4().hex,
         clock=SystemClock(),

@@ -25,8 +25,10 @@ from pyspark.sql import functions
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.batches import EVENT_TIME
+from penstock.connectors import spark
 from penstock.graph.jobgraph import JobEdge, JobGraph, JobVertex
-from penstock.spark.code import PipelineCode
+from penstock.graph.logical import LogicalPlan, Read
+from penstock.spark.code import TaskCode
 from penstock.spark.merging import merged_partials
 from penstock.spark.native import NativeWindow
 from penstock.spark.replay import is_keyed
@@ -63,7 +65,8 @@ class Lowering:
         self,
         session: SparkSession,
         graph: JobGraph,
-        code: PipelineCode,
+        plan: LogicalPlan,
+        code: TaskCode,
         beginning: RunBeginning,
         state: RunState,
         execution: str,
@@ -77,6 +80,7 @@ class Lowering:
         self._session = session
         self._graph = graph
         self._json = msgspec.json.encode(graph.to_json())
+        self._plan = plan
         self._code = code
         self._beginning = beginning
         self._state = state
@@ -109,6 +113,19 @@ class Lowering:
                 frame.unpersist()
         return reports
 
+    def frame(self) -> DataFrame:
+        """The rows that come to the last vertex, by number of the column; computed whenever Spark wants them."""
+        *before, last = self._graph.vertices
+        for vertex in before:
+            self._frames[vertex.id] = self._stage(vertex)
+        return _together(self._returned(last, index, edge) for index, edge in enumerate(last.inputs))
+
+    def _returned(self, last: JobVertex, index: int, edge: JobEdge) -> DataFrame:
+        number, _ = self._wanted(last, index, edge)
+        names = [column_name(number, column) for column in range(len(edge.schema))]
+        columns = [functions.col(name).alias(str(column)) for column, name in enumerate(names)]
+        return self._frames[edge.vertex].where(functions.col(OUTPUT) == number).select(*columns)
+
     def _is_kept(self, vertex: JobVertex) -> bool:
         """Whether the stage is computed by a job of its own and kept on disk for those that read it."""
         consumers = len(self._consumers[vertex.id])
@@ -123,23 +140,26 @@ class Lowering:
             StageEdge(edge, consumer.parallelism, consumer.max_parallelism, self._natives.get(consumer.id))
             for consumer, _, edge in self._consumers[vertex.id]
         )
-        splits = self._beginning.splits[vertex.operators[0].id] if vertex.is_source else ()
+        splits = self._beginning.splits.get(vertex.operators[0].id, ())
         native = self._natives.get(vertex.id)
         state = self._state.stage(vertex)
         task = StageTask(
             self._code, self._json, vertex.id, edges, splits, self._execution, self._staging, state, native
         )
         if vertex.is_source:
-            source = self._split_numbers(len(splits))
+            source = self._source(vertex, len(splits))
         elif native is not None:
             source = self._merged(vertex, native)
         else:
             source = self._input(vertex, ticks=state.saved is not None)
         return source.mapInArrow(_task_function(task), from_arrow_schema(output_schema(edges)))
 
-    def _split_numbers(self, count: int) -> DataFrame:
-        """A partition per split, with the split's number in it."""
-        return self._session.range(0, count, 1, max(1, count))
+    def _source(self, vertex: JobVertex, splits: int) -> DataFrame:
+        """A partition per split, with the split's number in it; or the rows of a DataFrame."""
+        operation = self._plan.node(vertex.operators[0].node).operation
+        if isinstance(operation, Read) and isinstance(operation.source, spark.Source):
+            return operation.source.frame(self._session)
+        return self._session.range(0, splits, 1, max(1, splits))
 
     def _input(self, vertex: JobVertex, *, ticks: bool) -> DataFrame:
         """The sorted rows of a vertex; with `ticks` every partition has one row at least."""
@@ -218,7 +238,9 @@ def _task_function(task: StageTask) -> Callable[[Iterator[pa.RecordBatch]], Iter
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        attempt = Attempt(context.taskAttemptId(), context.attemptNumber()) if context is not None else Attempt()
+        attempt = Attempt()
+        if context is not None:
+            attempt = Attempt(context.taskAttemptId(), context.attemptNumber(), context.partitionId())
         return run_stage(task, batches, attempt)
 
     return tasks

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shutil
 import socket
+import subprocess
 import sys
 import urllib.parse
 import warnings
@@ -29,16 +30,18 @@ _CONNECT_PORT: Final = 15_002
 """Of a Spark Connect server whose address names none."""
 _CONNECT_S: Final = 10.0
 
-RUNTIME_SETTINGS: Final[Mapping[str, str]] = {
+TUNING: Final[Mapping[str, str]] = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     # Wide rows: a task holds a few batches at a time, of whatever size they are.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(16 << 20),
     "spark.sql.session.timeZone": "UTC",
-    # Integers wrap around, as they do in streaming, where Spark adds them up.
+    # A sum of integers may leave their range on its way and come back; one that stays outside fails when it is done.
     "spark.sql.ansi.enabled": "false",
     # The number of partitions of an exchange is the number of subtasks: there is nothing to adapt.
     "spark.sql.adaptive.enabled": "false",
 }
+"""What a session of a run's own has unless its settings say otherwise. No result depends on it; a session that the user
+brings keeps its own."""
 _LOCAL_SETTINGS: Final[dict[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -88,33 +91,56 @@ def open_session(name: str, settings: SparkSettings) -> SparkSession:
     check_installed(java=settings.remote is None)
     if settings.remote:
         _check_answers(settings.remote)
-    # The workers must be this Python: the pipeline's modules and Penstock itself are installed here.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    # The workers must be this Python, where the pipeline's modules and Penstock itself are installed, unless told else.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if is_local(settings.master or DEFAULT_MASTER):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # the UI included: nothing of a local run is for others
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.appName(f"penstock {name}")
+    builder = SparkSession.builder
     if settings.remote:
         builder = builder.remote(settings.remote)
-    else:
+    elif settings.master or not _is_submitted():
         master = settings.master or DEFAULT_MASTER
-        builder = builder.master(master)
+        builder = builder.master(master).appName(f"penstock {name}")
         for key, value in start_settings(master).items():
             builder = builder.config(key, value)
-    for key, value in {**RUNTIME_SETTINGS, **settings.conf}.items():
+    for key, value in settings.conf.items():
         builder = builder.config(key, value)
     where = settings.remote or settings.master or DEFAULT_MASTER
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PySpark's imports warn of the packages they look for
-            return builder.getOrCreate()
+            session = builder.getOrCreate()
     except ImportError as error:
         raise UsageError(
             f"{where} needs a package that is missing: {error}; pip install 'penstock[connect]'"
         ) from error
     except Exception as error:  # whatever the gateway to the JVM raises: there is no common class
         raise ExternalError(f"Spark at {where} cannot be reached or does not start: {_first_line(error)}") from error
+    _tune(session, settings.conf)
+    return session
+
+
+def active_session() -> SparkSession | None:
+    """The one that this process has already, if any."""
+    check_installed(java=False)
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession()
+
+
+def _is_submitted() -> bool:
+    """Whether `spark-submit` started this process, and said which master it is."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _tune(session: SparkSession, conf: Mapping[str, str]) -> None:
+    """Set what makes runs faster, and has been set by nobody."""
+    said = set(conf) if is_remote(session) else {*conf, *(name for name, _ in session.sparkContext.getConf().getAll())}
+    for name, value in TUNING.items():
+        if name not in said:
+            session.conf.set(name, value)
 
 
 def _check_answers(remote: str) -> None:
@@ -153,6 +179,22 @@ def check_installed(*, java: bool) -> None:
         raise UsageError(
             "--engine spark starts a JVM and finds no java: install Java 17 or newer, or set JAVA_HOME, or use a Spark "
             "Connect server with --remote sc://host:port"
+        )
+
+
+def check_workers(session: SparkSession) -> None:
+    """Raise `UsageError` if the Python of a local session's workers is one that has no Penstock."""
+    if is_remote(session) or not is_local(str(session.sparkContext.master)):
+        return
+    chosen = str(session.sparkContext.pythonExec)
+    found = shutil.which(chosen)
+    if found == sys.executable:
+        return
+    tried = subprocess.run([chosen, "-c", "import penstock"], capture_output=True, check=False) if found else None
+    if tried is None or tried.returncode != 0:
+        raise UsageError(
+            f"the workers of this session run {found or chosen}, where Penstock is not installed; say which Python they "
+            "run before the session is made: os.environ['PYSPARK_PYTHON'] = sys.executable"
         )
 
 

@@ -84,11 +84,11 @@ def find_beginning(
 
 
 def sources_of(graph: JobGraph, plan: LogicalPlan) -> dict[str, Source[Any]]:
-    """Operator id to source, of every source that is read."""
+    """Operator id to source, of every source whose splits are read: a DataFrame's rows come from Spark."""
     found: dict[str, Source[Any]] = {}
     for vertex in graph.vertices:
         operation = plan.node(vertex.operators[0].node).operation
-        if isinstance(operation, Read):
+        if isinstance(operation, Read) and not operation.source.on_spark_alone:
             found[vertex.operators[0].id] = operation.source
     return found
 

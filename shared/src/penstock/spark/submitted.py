@@ -18,6 +18,7 @@ from penstock.observability.user_frames import shown_frames, shown_text
 from penstock.runs.run_log import RunOutcome
 from penstock.runs.run_views import RunProgress
 from penstock.settings import load_settings
+from penstock.spark.code import pack_code
 from penstock.spark.engine import RunOptions as EngineOptions
 from penstock.spark.engine import SparkRun
 from penstock.spark.session import SparkSettings, open_session
@@ -59,8 +60,7 @@ def _run(folder: AttemptFolder, spec: AttemptSpec, opened: ExitStack) -> RunOutc
     run = SparkRun(
         session,
         pipeline,
-        target,
-        parameters,
+        pack_code(target, parameters),
         parallelism=options.parallelism,
         run=spec.run,
         clock=SystemClock(),

@@ -25,7 +25,7 @@ from penstock.protocol.manifests import decode_manifest
 from penstock.protocol.messages import Restore
 from penstock.protocol.requests import SubmitJob
 from penstock.service.process_exit import leave
-from penstock.submission.cluster_checks import check_fit
+from penstock.submission.cluster_checks import check_fit, check_streams
 from penstock.submission.options import JobOptions, job_request
 
 _LENGTH: Final = struct.Struct("<I")
@@ -59,6 +59,7 @@ def prepare(spec: ApplicationSpec) -> Prepared:
 
 def prepare_loaded(pipeline: DeclaredPipeline, spec: ApplicationSpec) -> Prepared:
     """The same of a pipeline that was loaded from the file before."""
+    check_streams(pipeline.plan)
     check_fit(pipeline.plan)
     packed = pack(spec.target, dict(spec.parameters))
     return Prepared(job_request(pipeline.plan, spec.options, packed.artifact), packed.data)

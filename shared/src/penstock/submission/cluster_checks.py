@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from penstock.connectors import console, files
 from penstock.connectors.base import Sink, Source
-from penstock.errors import UsageError
+from penstock.errors import PipelineError, UsageError
 from penstock.graph.logical import LogicalPlan, Read, Write
 
 TASK_MANAGERS: Final = "the task managers"
@@ -21,6 +21,16 @@ def check_fit(plan: LogicalPlan, workers: str = TASK_MANAGERS) -> None:
     problems = [problem for _, part in _parts(plan) if (problem := _problem(part, workers))]
     if problems:
         raise UsageError("on a cluster this pipeline cannot run: " + "; ".join(problems))
+
+
+def check_streams(plan: LogicalPlan) -> None:
+    """Raise `PipelineError` naming every source that subtasks cannot read, because Spark alone does."""
+    alone = [name for name, part in _parts(plan) if isinstance(part, Source) and part.on_spark_alone]
+    if alone:
+        raise PipelineError(
+            f"{', '.join(alone)}: Spark alone reads a DataFrame; run the pipeline there: penstock run --engine spark, "
+            'p.run(engine="spark"), or penstock.spark.to_dataframe(stream, spark) for the rows of one stream'
+        )
 
 
 def _problem(part: Source[Any] | Sink, workers: str) -> str:
