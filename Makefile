@@ -39,10 +39,15 @@ lock: ## Write requirements.lock anew from the pyproject files
 		--no-annotate --no-header --no-emit-package penstock --extra cluster --extra kubernetes --constraint - \
 		shared/pyproject.toml services/coordinator/pyproject.toml --output-file infra/images/requirements-coordinator.txt
 
-demo: setup ## Run the first example on 20,000 real flights
+demo: setup ## Run the first example on 20,000 real flights, here and on Spark, and compare the rows
 	$(BIN)/penstock run --fresh examples/departures.py
 	@echo "the result lies in out/departures; its first lines:"
 	@cat out/departures/part-* | head -n 3
+	@if ! command -v java >/dev/null && ! test -x "$$JAVA_HOME/bin/java"; then \
+		echo "the same file runs on Spark where there is Java 17 (none is found): see docs/spark.md"; exit; fi; \
+	set -e; $(BIN)/penstock run examples/departures.py --engine spark --param out=out/departures-spark; \
+	sort out/departures/part-* > out/departures.rows; sort out/departures-spark/part-* | diff out/departures.rows -; \
+	echo "Spark gave the same $$(wc -l < out/departures.rows) rows: out/departures-spark"
 
 platform: setup ## Fetch what the tests' Kafka, MinIO and Redis run from, into ~/.cache/penstock (once)
 	@command -v redis-server >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || \
