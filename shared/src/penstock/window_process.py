@@ -63,7 +63,7 @@ class WindowContext(KeyedContext[Any], Protocol):
         ...
 
 
-class _Meta(NamedTuple):
+class Meta(NamedTuple):
     """What is known of a window: where its rows are, how many chunks, the next number, how many of them were sent."""
 
     slot: Bounds
@@ -111,7 +111,7 @@ class WindowProcess(KeyedProcess[Any, Any]):
         self._retracts = False
         self._known: dict[Bounds, TimeWindow] = {}
 
-    def deliver(self, bounds: Bounds, rows: list[Kept], ctx: WindowContext, *, retracted: bool = False) -> None:
+    def deliver(self, bounds: Bounds, rows: Any, ctx: WindowContext, *, retracted: bool = False) -> None:
         """A window fires; with `retracted`, what it gave no longer stands."""
         raise NotImplementedError
 
@@ -130,7 +130,7 @@ class WindowProcess(KeyedProcess[Any, Any]):
 
     def _take(self, row: Any, time: int | None, bounds: Bounds, ctx: WindowContext) -> None:
         self._append(bounds, time, row)
-        result = self._trigger.on_row(row, self._time_window(bounds), _TriggerRun(self, bounds, ctx))
+        result = self._trigger.on_row(row, self._time_window(bounds), TriggerRun(self, bounds, ctx))
         self._act(result, bounds, ctx)
         if not self._global:
             self.set_timer(self._cleanup_us(bounds), "event", bounds, ctx)
@@ -162,11 +162,15 @@ class WindowProcess(KeyedProcess[Any, Any]):
         for bounds in fired:
             if self._merging and not self.windows.contains(bounds):
                 continue  # it was merged into another
-            asked = self._trigger.on_event_time if is_event else self._trigger.on_processing_time
-            result = asked(at, self._time_window(bounds), _TriggerRun(self, bounds, ctx))
-            self._act(result, bounds, ctx)
-            if is_event and not self._global and at_us == self._cleanup_us(bounds):
-                self._forget(bounds, ctx)
+            self._fire_on_timer(at, at_us, bounds, ctx)
+
+    def _fire_on_timer(self, at: datetime, at_us: int, bounds: Bounds, ctx: WindowContext) -> None:
+        is_event = ctx.time_domain == "event"
+        asked = self._trigger.on_event_time if is_event else self._trigger.on_processing_time
+        result = asked(at, self._time_window(bounds), TriggerRun(self, bounds, ctx))
+        self._act(result, bounds, ctx)
+        if is_event and not self._global and at_us == self._cleanup_us(bounds):
+            self._forget(bounds, ctx)
 
     def set_timer(self, at_us: int, domain: Literal["event", "processing"], bounds: Bounds, ctx: WindowContext) -> None:
         """Ask the trigger of this window at that time."""
@@ -196,7 +200,7 @@ class WindowProcess(KeyedProcess[Any, Any]):
         if TriggerResult.FIRE in result:
             self._fire(bounds, ctx)
         if TriggerResult.PURGE in result:
-            self._purge(bounds)
+            self._purge(bounds, ctx)
 
     def _fire(self, bounds: Bounds, ctx: WindowContext) -> None:
         meta = self._meta(bounds)
@@ -208,7 +212,7 @@ class WindowProcess(KeyedProcess[Any, Any]):
             self._remember(bounds, meta._replace(sent=meta.arrivals))
             self._deliver_at(bounds, rows, ctx)
 
-    def _deliver_at(self, bounds: Bounds, rows: list[Kept], ctx: WindowContext, *, retracted: bool = False) -> None:
+    def _deliver_at(self, bounds: Bounds, rows: Any, ctx: WindowContext, *, retracted: bool = False) -> None:
         time = ctx.time
         if not self._global:
             ctx.move_to(bounds[1] - self._before_end)
@@ -218,8 +222,8 @@ class WindowProcess(KeyedProcess[Any, Any]):
             ctx.time = time
 
     def _forget(self, bounds: Bounds, ctx: WindowContext) -> None:
-        self._purge(bounds)
-        self._trigger.clear(self._time_window(bounds), _TriggerRun(self, bounds, ctx))
+        self._purge(bounds, ctx)
+        self._trigger.clear(self._time_window(bounds), TriggerRun(self, bounds, ctx))
         self.memory.remove(bounds)
         self.windows.remove(bounds)
 
@@ -234,35 +238,39 @@ class WindowProcess(KeyedProcess[Any, Any]):
         return merged
 
     def _merge(self, touched: list[Bounds], merged: Bounds, ctx: WindowContext) -> None:
-        self._trigger.on_merge(self._time_window(merged), _TriggerRun(self, merged, ctx, touched))
+        self._trigger.on_merge(self._time_window(merged), TriggerRun(self, merged, ctx, touched))
         metas = [self._meta(bounds) for bounds in touched]
         for bounds, meta in zip(touched, metas, strict=True):
-            self._trigger.clear(self._time_window(bounds), _TriggerRun(self, bounds, ctx))
+            self._trigger.clear(self._time_window(bounds), TriggerRun(self, bounds, ctx))
             self.delete_timer(self._cleanup_us(bounds), "event", bounds, ctx)
             self.memory.remove(bounds)
             self.windows.remove(bounds)
             if self._retracts and meta.sent:
-                sent = [kept for kept in self._contents(meta) if kept[0] < meta.sent]
-                self._deliver_at(bounds, sent, ctx, retracted=True)
-        self._remember(merged, self._together(metas))
+                self._retract(bounds, meta, ctx)
+        self._remember(merged, self._together(touched, metas, merged, ctx))
 
-    def _together(self, metas: list[_Meta]) -> _Meta:
+    def _retract(self, bounds: Bounds, meta: Meta, ctx: WindowContext) -> None:
+        sent = [kept for kept in self._contents(meta) if kept[0] < meta.sent]
+        self._deliver_at(bounds, sent, ctx, retracted=True)
+
+    def _together(self, touched: list[Bounds], metas: list[Meta], merged: Bounds, ctx: WindowContext) -> Meta:
+        """What these windows hold as that of the one that they become."""
         largest = max(metas, key=lambda meta: meta.chunks)
         arrivals = max(meta.arrivals for meta in metas)
         if len(metas) > 1:
             rows = sorted(chain.from_iterable(map(self._contents, metas)), key=lambda kept: kept[0])
             for meta in metas:
                 self._remove_chunks(meta)
-            largest = self._stored(_Meta(largest.slot), rows)
+            largest = self._stored(Meta(largest.slot), rows)
         return largest._replace(arrivals=arrivals, sent=0)
 
     # -- kept rows ------------------------------------------------------------------------------------------------------
 
-    def _meta(self, bounds: Bounds) -> _Meta:
+    def _meta(self, bounds: Bounds) -> Meta:
         found = self.windows.get(bounds)
-        return _Meta(bounds) if found is None else _Meta(*found)
+        return Meta(bounds) if found is None else Meta(*found)
 
-    def _remember(self, bounds: Bounds, meta: _Meta) -> None:
+    def _remember(self, bounds: Bounds, meta: Meta) -> None:
         self.windows.set(bounds, (meta.slot, meta.chunks, meta.arrivals, meta.sent))
 
     def _append(self, bounds: Bounds, time: int | None, row: Any) -> None:
@@ -274,10 +282,10 @@ class WindowProcess(KeyedProcess[Any, Any]):
         self.rows.set((*meta.slot, chunks - 1), (*before, (number, time, row)))
         self._remember(bounds, meta._replace(chunks=chunks, arrivals=number + 1))
 
-    def _contents(self, meta: _Meta) -> list[Kept]:
+    def _contents(self, meta: Meta) -> list[Kept]:
         return list(chain.from_iterable(self.rows.get((*meta.slot, chunk), ()) for chunk in range(meta.chunks)))
 
-    def _stored(self, meta: _Meta, rows: list[Kept]) -> _Meta:
+    def _stored(self, meta: Meta, rows: list[Kept]) -> Meta:
         """The rows instead of what the window holds."""
         self._remove_chunks(meta)
         starts = range(0, len(rows), _CHUNK)
@@ -285,11 +293,11 @@ class WindowProcess(KeyedProcess[Any, Any]):
             self.rows.set((*meta.slot, chunk), tuple(rows[start : start + _CHUNK]))
         return meta._replace(chunks=len(starts))
 
-    def _remove_chunks(self, meta: _Meta) -> None:
+    def _remove_chunks(self, meta: Meta) -> None:
         for chunk in range(meta.chunks):
             self.rows.remove((*meta.slot, chunk))
 
-    def _purge(self, bounds: Bounds) -> None:
+    def _purge(self, bounds: Bounds, ctx: WindowContext) -> None:
         meta = self._meta(bounds)
         self._remove_chunks(meta)
         if self._merging:  # the session goes on: rows that come still belong to it
@@ -298,7 +306,7 @@ class WindowProcess(KeyedProcess[Any, Any]):
             self.windows.remove(bounds)
 
 
-class _TriggerRun:
+class TriggerRun:
     """`TriggerContext` of one window."""
 
     __slots__ = ("_bounds", "_ctx", "_merged", "_process")
@@ -415,12 +423,17 @@ class AggregateProcess(WindowProcess):
 
 def typed(kind: type[WindowProcess], name: str, taken: type[Any], given: type[Any]) -> type[Any]:
     """A class of this kind for rows `taken` that gives rows `given`: states are declared by class."""
-    rows = MapState(tuple[int, int, int], cast("Any", tuple[tuple[int, int | None, taken], ...]))
-    rows.name = "rows"
     of = cast("Any", KeyedProcess)[taken, given]
-    made = type(name, (kind,), {"rows": rows, "__orig_bases__": (of,)})
+    made = type(name, (kind,), {"rows": declared_rows(taken), "__orig_bases__": (of,)})
     made.__module__ = __name__
     return made
+
+
+def declared_rows(taken: type[Any]) -> MapState[tuple[int, int, int], tuple[Kept, ...]]:
+    """The state of kept rows of this class."""
+    rows = MapState(tuple[int, int, int], cast("Any", tuple[tuple[int, int | None, taken], ...]))
+    rows.name = "rows"
+    return rows
 
 
 def assigner(window: RowWindow) -> Callable[[int], Iterable[Bounds]]:

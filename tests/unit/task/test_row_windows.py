@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Any
 
 import polars as pl
@@ -12,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from window_cases import SCHEMA, Batch, frame_of, group_of, histories, late_rows, run
 
-from penstock import Pipeline, TimeWindow, WindowFunction, at_watermark, col, every, every_rows, global_, purging
+from penstock import Pipeline, TimeWindow, WindowFunction, at_watermark, col, count, every, every_rows, global_, purging
 from penstock.api.stream import KeyedStream
 from penstock.api.windows import cumulative, session, sliding, tumbling
 from penstock.errors import PipelineError, UserCodeError
@@ -22,8 +24,10 @@ from penstock.testing.harness import OperatorHarness, input_node
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK, to_micros
 from penstock.triggers import EveryEventTime, EveryRows, PurgingTrigger, Trigger
 from penstock.types import row_class
+from penstock.window_process import AggregateProcess, Fired, typed
 
 LATE: OutputTag[Any] = OutputTag("late")
+VALUE = col("value")
 HOUR_US = 3_600_000_000
 
 
@@ -71,7 +75,7 @@ class Model:
     def __init__(self, window: RowWindow, trigger: Trigger, lateness: int, *, retracts: bool) -> None:
         self.window, self.lateness, self.retracts = window, lateness, retracts
         self.purges = isinstance(trigger, PurgingTrigger)
-        self.trigger = trigger._trigger if isinstance(trigger, PurgingTrigger) else trigger
+        self.trigger = trigger.within if isinstance(trigger, PurgingTrigger) else trigger
         self.open: list[Open] = []
         self.marks: dict[int, int] = {}
         self.emitted: list[Any] = []
@@ -136,7 +140,7 @@ class Model:
     def fires(self, window: Open, time: int, mark: int) -> bool:
         if isinstance(self.trigger, EveryRows):
             window.count += 1
-            if window.count < self.trigger._rows:  # sessions that became one may hold more
+            if window.count < self.trigger.rows:  # sessions that became one may hold more
                 return False
             window.count = 0
             return True
@@ -144,7 +148,7 @@ class Model:
             return True
         window.timers.add(self.last(window.end))
         if isinstance(self.trigger, EveryEventTime) and window.fire_at is None:
-            window.fire_at = time - time % self.trigger._every_us + self.trigger._every_us
+            window.fire_at = time - time % self.trigger.every_us + self.trigger.every_us
             window.timers.add(window.fire_at)
         return False
 
@@ -184,7 +188,7 @@ class Model:
                 assert isinstance(self.trigger, EveryEventTime)
                 window.fire_at = None
                 if watermark != MAX_WATERMARK:
-                    window.fire_at = at + self.trigger._every_us
+                    window.fire_at = at + self.trigger.every_us
                     window.timers.add(window.fire_at)
                 self.fire(window)
             if at == self.last(window.end) + self.lateness:
@@ -258,6 +262,47 @@ def test_aggregates_under_a_trigger_are_of_the_same_rows(steps, window, trigger,
     assert in_order(found) == in_order([(*row[:3], tuple(sorted(row[3])), row[4]) for row in model.emitted])
 
 
+PARTIALS = {
+    "rows": count(), "total": VALUE.sum(), "least": VALUE.min(), "most": VALUE.max(), "first": VALUE.first(),
+    "cents": (VALUE / 100).sum(), "kinds": (VALUE % 7).collect_distinct(), "best": VALUE.max_by(VALUE),
+    "spread": VALUE.var(ddof=0),
+}  # fmt: skip
+
+
+def totals_of(values: tuple[int, ...]) -> dict[str, Any]:
+    """What `PARTIALS` are but for the first, which goes by event time."""
+    mean = Fraction(sum(values), len(values))
+    return {
+        "rows": len(values), "total": sum(values), "least": min(values), "most": max(values),
+        "cents": math.fsum(value / 100 for value in values), "kinds": sorted({value % 7 for value in values}),
+        "best": max(values), "spread": float(sum((value - mean) ** 2 for value in values) / len(values)),
+    }  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    steps=histories(st.integers(-50, 100)),
+    window=st.sampled_from(WINDOWS),
+    trigger=st.sampled_from(TRIGGERS),
+    lateness=st.sampled_from([0, 0, 1, 15]),
+    parallelism=st.integers(1, 4),
+)
+def test_aggregates_are_held_as_partials_and_are_of_the_same_rows(steps, window, trigger, lateness, parallelism):
+    """Also by a trigger of the user's, which looks at the rows; no row is kept."""
+    stream = windowed(window, trigger, lateness).agg(**PARTIALS)
+    model = Model(window, trigger, lateness, retracts="retracted" in stream.schema)
+    harness = played(stream._node, steps, model, parallelism)
+    found: list[Any] = []
+    for row in harness.output():
+        bounds = (to_micros(row.pop("window_start")), to_micros(row.pop("window_end")))
+        taken_back, first = row.pop("retracted", False), row.pop("first")
+        row.pop("__watermark", None)
+        assert row["least"] <= first <= row["most"]
+        found.append((row.pop("key"), *bounds, taken_back, sorted(row.items())))
+    expected = [(*row[:3], row[4], sorted(totals_of(row[3]).items())) for row in model.emitted]
+    assert in_order(found) == in_order(expected)
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     steps=histories(st.integers(-50, 100)),
@@ -318,14 +363,61 @@ def test_by_the_wall_clock_windows_fire_at_whole_intervals_and_at_their_end():
     assert len(harness.output()) == 3, "a window that is over fires no more"
 
 
+def kept_as_rows(node: Node) -> Node:
+    """The node as versions before made it: its windows keep rows."""
+    operation = node.operation
+    process = typed(AggregateProcess, "agg", row_class(SCHEMA), Fired)(
+        retracts="retracted" in node.schema, window=operation.window, trigger=operation.trigger
+    )
+    return dataclasses.replace(node, operation=dataclasses.replace(operation, process=process))
+
+
+@pytest.mark.parametrize("window", [tumbling("40us"), session("10us"), global_()], ids=str)
+@pytest.mark.parametrize("trigger", TRIGGERS, ids=Trigger.describe)
+def test_the_rows_that_versions_before_kept_become_partials(window, trigger):
+    """What fires behind the restore is what fires without it; of sessions also what is taken back."""
+    node = keyed().window(window).trigger(trigger).agg(**PARTIALS)._node
+    before, after = [("a", 5, 1), ("b", 6, 2), ("a", 12, 3), ("a", 30, 4)], [("a", 20, 5), ("b", 25, 6)]
+    outputs = []
+    for first in (kept_as_rows(node), node):
+        harness = OperatorHarness(first)
+        harness.frame(frame_of(before))
+        harness.watermark(17)
+        sent = harness.output()
+        harness = OperatorHarness(node, restored=harness.snapshot())
+        harness.frame(frame_of(after))
+        assert all(name != "rows" for name in nonempty_states(harness))
+        harness.watermark(MAX_WATERMARK)
+        outputs.append(in_order([*sent, *harness.output()]))
+    assert outputs[0] == outputs[1]
+    assert outputs[0] or isinstance(trigger, PurgingTrigger | EveryRows)
+
+
+def nonempty_states(harness: OperatorHarness) -> list[str]:
+    bound = harness.operators[0]._backend._bound
+    return [name for name, each in bound.items() if each.state.table.live]
+
+
+def test_a_window_that_begins_behind_the_watermark_fires_on_at_every_interval():
+    """Flink: ContinuousEventTimeTrigger registers the next time whenever it fires."""
+    harness = OperatorHarness(windowed(tumbling("40us"), every("4us"), 0).agg(rows=count())._node)
+    harness.frame(frame_of([("b", 0, 1)]))
+    harness.watermark(10)
+    harness.frame(frame_of([("a", 3, 1)]))
+    harness.watermark(17)
+    assert len([row for row in harness.output() if row["key"] == "a"]) == 4, "at 4, 8, 12 and 16"
+
+
 def test_nothing_of_a_window_stays_when_it_is_over():
     """States and timers of all kinds are empty, and the next snapshot is that of an operator that saw nothing."""
     for trigger in TRIGGERS:
         for window in WINDOWS:
-            harness = OperatorHarness(windowed(window, trigger, 3).apply(listed)._node)
-            harness.frame(frame_of([("a", time, time) for time in (0, 5, 12, 40, 3)]))
-            harness.watermark(1_000_000)
-            assert list(harness.snapshot().keyed) == []
+            said = windowed(window, trigger, 3)
+            for stream in (said.apply(listed), said.agg(rows=count())):
+                harness = OperatorHarness(stream._node)
+                harness.frame(frame_of([("a", time, time) for time in (0, 5, 12, 40, 3)]))
+                harness.watermark(1_000_000)
+                assert list(harness.snapshot().keyed) == []
 
 
 def test_a_long_window_keeps_its_rows_in_chunks():

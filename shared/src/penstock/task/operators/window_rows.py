@@ -6,7 +6,7 @@ frame, grouped by firing.
 
 from __future__ import annotations
 
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import polars as pl
 
@@ -17,6 +17,11 @@ from penstock.task.operators.partials import Partials
 from penstock.task.operators.process import KeyedProcessOperator
 from penstock.task.rows import RowWriter
 from penstock.window_process import Fired
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.window_accounts import Totalled
 
 _FIRING: Final = "__firing"
 _ROWS_AT_ONCE: Final = 65_536
@@ -62,12 +67,12 @@ class FiringWriter:
         lengths = pl.Series([len(firing.rows) for firing in firings], dtype=pl.Int64)
         numbers = pl.select(pl.int_range(len(firings)).repeat_by(lengths).explode().alias(_FIRING)).to_series()
         partials = self._partials.group([rows.with_columns(numbers)], [_FIRING], ordered=True)
-        beside = key_frame([firing.key for firing in firings], self._keys).hstack(_of_windows(firings))
+        beside = key_frame([firing.key for firing in firings], self._keys).hstack(of_windows(firings))
         made = beside.hstack(partials.drop(_FIRING))
         return self._partials.results(made, beside.columns, self._names)
 
 
-def _of_windows(firings: list[Fired]) -> pl.DataFrame:
+def of_windows(firings: Sequence[Fired] | Sequence[Totalled]) -> pl.DataFrame:
     """What may be said of the windows of firings; the schema tells what is."""
     moment = pl.Datetime("us", "UTC")
     bounds = zip(*(firing.bounds for firing in firings), strict=True)
