@@ -10,7 +10,7 @@ by their arrival.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, cast
@@ -103,7 +103,10 @@ class WindowProcess(KeyedProcess[Any, Any]):
         self._before_end = 0 if self._merging else 1
         """How long before its end the last moment of a window is."""
         self._global = isinstance(window, GlobalWindow)
-        self._assigned = assigner(window)
+        self.ends: Iterator[int] = iter(())
+        """Of sessions whose gap each row says: where those that the next rows open end."""
+        own_gap = isinstance(window, SessionWindow) and window.gap is not None
+        self._assigned = self._own_session if own_gap else assigner(window)
         self._trigger = trigger
         self._lateness_us = lateness_us
         self._late = late
@@ -228,6 +231,9 @@ class WindowProcess(KeyedProcess[Any, Any]):
         self.windows.remove(bounds)
 
     # -- sessions -------------------------------------------------------------------------------------------------------
+
+    def _own_session(self, time: int) -> Iterable[Bounds]:
+        return ((time, next(self.ends)),)
 
     def _merged(self, new: Bounds, ctx: WindowContext) -> Bounds:
         """The session that a row belongs to, after those that it brings together have become one."""

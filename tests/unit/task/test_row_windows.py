@@ -84,7 +84,7 @@ class Model:
 
     def row(self, key: Any, time: int, value: int) -> None:
         mark = self.marks.get(group_of(key), MIN_WATERMARK)
-        bounds = [each for each in self.assigned(key, time) if self.last(each[1]) + self.lateness > mark]
+        bounds = [each for each in self.assigned(key, time, value) if self.last(each[1]) + self.lateness > mark]
         if not bounds:
             self.late.append((key, time, value))
         self.number += 1
@@ -98,9 +98,10 @@ class Model:
         """The last moment of a window."""
         return end if isinstance(self.window, SessionWindow) else end - 1
 
-    def assigned(self, key: Any, time: int) -> list[tuple[int, int]]:
+    def assigned(self, key: Any, time: int, value: int) -> list[tuple[int, int]]:
         match self.window:
-            case SessionWindow(gap_us=gap):
+            case SessionWindow():
+                gap = self.window.gap_us or value % 13 + 1
                 touched = [w for w in self.open if w.key == key and w.start <= time + gap and w.end >= time]
                 ends = [(time, time + gap), *((w.start, w.end) for w in touched)]
                 return [(min(start for start, _ in ends), max(end for _, end in ends))]
@@ -201,6 +202,7 @@ WINDOWS = [
     sliding("20us", "5us"),
     sliding("9us", "4us"),
     session("10us"),
+    session(VALUE % 13 + 1),
     cumulative("20us", every="5us", offset="3us"),
 ]
 TRIGGERS = [at_watermark(), every_rows(3), every("4us")]
@@ -396,6 +398,16 @@ def test_the_rows_that_versions_before_kept_become_partials(window, trigger):
 def nonempty_states(harness: OperatorHarness) -> list[str]:
     bound = harness.operators[0]._backend._bound
     return [name for name, each in bound.items() if each.state.table.live]
+
+
+def test_a_row_whose_session_would_have_no_length_is_refused():
+    for stream in (
+        keyed().window(session(VALUE)).apply(listed),
+        windowed(session(VALUE), every_rows(1), 0).agg(n=count()),
+    ):
+        harness = OperatorHarness(stream._node)
+        with pytest.raises(UserCodeError, match=r"the gap .* of a session is 0 us for the row"):
+            harness.frame(frame_of([("a", 5, 1), ("a", 6, 0)]))
 
 
 def test_a_window_that_begins_behind_the_watermark_fires_on_at_every_interval():

@@ -130,11 +130,6 @@ def _node(
 
 
 def _check(keyed: StreamBase, said: RowWindows, verb: str) -> None:
-    if isinstance(said.window, SessionWindow) and said.window.gap is not None:
-        raise PipelineError(
-            f"{verb}: sessions whose gap each row says are only aggregated, with .agg(...) and without a trigger; give "
-            "session() one gap for all, or say where sessions end in a KeyedProcess"
-        )
     if said.trigger.timers == "event" and not keyed._node.event_time:
         raise PipelineError(
             f"{verb}: {said.trigger.describe()} goes by event time, and the stream has none; say event_time='column' at "

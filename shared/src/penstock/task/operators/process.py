@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
@@ -368,7 +368,7 @@ class KeyedProcessOperator(_ProcessBase):
         whole = iter(_carried(frame, run) if timed or self._watermarks.uneven else ())
         try:
             for chunk in chunks_of(frame):
-                rows = (key_values(chunk, self._keys), self._times_of(chunk), self._reader.rows(chunk))
+                rows = (key_values(chunk, self._keys), self._times_of(chunk), self._rows_of(chunk))
                 if self._watermarks.uneven:
                     marks = np.broadcast_to(self._watermarks.at_rows(chunk), chunk.height).tolist()
                     carrying = islice(whole, chunk.height)
@@ -400,6 +400,10 @@ class KeyedProcessOperator(_ProcessBase):
             raise raised(f"{self._where}.on_row", row, error) from error
         self._flush_last(output)
         self._backend.maintain(frame.height)
+
+    def _rows_of(self, chunk: pl.DataFrame) -> Iterable[Any]:
+        """What the process is given of these rows, one by one."""
+        return self._reader.rows(chunk)
 
     def _fired_between(self, watermark: int, output: Output) -> Iterator[None]:
         """Between two rows event time comes to `watermark`."""

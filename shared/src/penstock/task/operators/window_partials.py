@@ -18,14 +18,13 @@ from penstock.graph.logical import Node, WindowRows
 from penstock.state.columns import key_frame
 from penstock.task.operators.partial_scan import PartialScan
 from penstock.task.operators.partials import Partials
-from penstock.task.operators.process import KeyedProcessOperator
-from penstock.task.operators.window_rows import of_windows
+from penstock.task.operators.window_rows import WindowProcessOperator, of_windows
 from penstock.task.rows import RowReader, RowWriter
 from penstock.window_accounts import PartialProcess, Totalled, schema_of_partials
 from penstock.window_process import Meta
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from penstock.task.operator import OperatorContext, OperatorSnapshot, Output, RestoredState
 
@@ -34,7 +33,7 @@ _ROWS_AT_ONCE: Final = 65_536
 _FIRINGS_AT_ONCE: Final = 16_384
 
 
-class WindowPartialsOperator(KeyedProcessOperator):
+class WindowPartialsOperator(WindowProcessOperator):
     """`agg` under a trigger."""
 
     def __init__(self, node: Node) -> None:
@@ -45,7 +44,6 @@ class WindowPartialsOperator(KeyedProcessOperator):
         self._scan = PartialScan(self._partials.plan.merge, self._partials.plan.carry)
         needs_rows = declared.looks_at_rows or cast("WindowRows", node.operation).late is not None
         self._numbers = NumberedRows(self._reader if needs_rows else None, self._partials.columns)
-        self._reader = cast("RowReader", self._numbers)
         schema = schema_of_partials(self._partials.plan)
         self._stored = StoredPartials(schema, declared, self._partials.names)
         self._input = RowWriter(source.schema, None, f"{node.verb} ({node.operator_id})")
@@ -67,6 +65,10 @@ class WindowPartialsOperator(KeyedProcessOperator):
         if self._numbers.waiting >= _ROWS_AT_ONCE:
             self._settle([])
         super().process(frame, output)
+
+    def _rows_of(self, chunk: pl.DataFrame) -> Iterable[Any]:
+        self._tell_ends(chunk)
+        return self._numbers.rows(chunk)
 
     def _flush(self, output: Output) -> None:
         """Where only others are to have their turn, firings wait for more: settling has a cost of its own."""

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import polars as pl
 
 from penstock.batches import EVENT_TIME
-from penstock.graph.logical import RETRACTED, Node, WindowRows
+from penstock.graph.logical import RETRACTED, Node, SessionWindow, WindowRows
 from penstock.state.columns import key_frame
 from penstock.task.operators.partials import Partials
 from penstock.task.operators.process import KeyedProcessOperator
+from penstock.task.operators.sessions import END, SessionGap
 from penstock.task.rows import RowWriter
 from penstock.window_process import Fired
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from penstock.window_accounts import Totalled
 
@@ -27,8 +28,25 @@ _FIRING: Final = "__firing"
 _ROWS_AT_ONCE: Final = 65_536
 
 
-class WindowRowsOperator(KeyedProcessOperator):
-    """`apply` of windows, and `agg` under a trigger."""
+class WindowProcessOperator(KeyedProcessOperator):
+    """Runs a `WindowProcess`, and tells it the gaps of sessions where rows say them."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node)
+        window = cast("WindowRows", node.operation).window
+        self._gap = SessionGap(node, window) if isinstance(window, SessionWindow) and window.gap is not None else None
+
+    def _rows_of(self, chunk: pl.DataFrame) -> Iterable[Any]:
+        self._tell_ends(chunk)
+        return super()._rows_of(chunk)
+
+    def _tell_ends(self, chunk: pl.DataFrame) -> None:
+        if self._gap is not None:
+            self._process.ends = iter(self._gap.with_ends(chunk)[END].to_list())
+
+
+class WindowRowsOperator(WindowProcessOperator):
+    """`apply` of windows, and `agg` under a trigger where rows are kept."""
 
     def __init__(self, node: Node) -> None:
         super().__init__(node)
