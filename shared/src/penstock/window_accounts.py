@@ -9,7 +9,7 @@ noted down, so the arithmetic of many rows and firings is done at once, in colum
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from penstock.process_functions import KeyedProcess
 from penstock.state.declarations import MapState
@@ -17,15 +17,22 @@ from penstock.times import to_micros
 from penstock.triggers import (
     END_OF_TIME,
     FIRE_AT,
-    AtWatermark,
     EveryEventTime,
-    EveryProcessingTime,
     EveryRows,
     PurgingTrigger,
-    Trigger,
 )
 from penstock.types import Field, Schema
-from penstock.window_process import Bounds, Kept, Meta, TriggerRun, WindowContext, WindowProcess, declared_rows
+from penstock.window_process import (
+    ONCE,
+    Bounds,
+    Kept,
+    Meta,
+    TriggerRun,
+    WindowContext,
+    WindowProcess,
+    declared_rows,
+    within,
+)
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -34,9 +41,6 @@ if TYPE_CHECKING:
 
 Units = list[int]
 """What a window holds, oldest first. It grows; a firing is its first so many."""
-
-_ONCE: Final = (AtWatermark, EveryEventTime, EveryProcessingTime)
-"""What they set with the first row of a window stays set while the window is open."""
 
 
 class Totalled(NamedTuple):
@@ -111,10 +115,9 @@ class PartialProcess(WindowProcess):
         super().__init__(*args, **kwargs)
         self._retracts = retracts
         self.accounts = Accounts()
-        plain = _within(self._trigger)
-        self.looks_at_rows = type(plain) not in (*_ONCE, EveryRows)
+        plain = within(self._trigger)
+        self.looks_at_rows = type(plain) not in (*ONCE, EveryRows)
         self._purges = isinstance(self._trigger, PurgingTrigger)
-        self._once = type(plain) in _ONCE and not self._merging
         self._every = plain.rows if isinstance(plain, EveryRows) and type(plain) is EveryRows else None
         self._interval = plain.every_us if type(plain) is EveryEventTime else None
         if self._merging:
@@ -262,18 +265,17 @@ class PartialProcess(WindowProcess):
             else:
                 self.memory.remove(bounds)
 
-    def kept(self, meta: Meta) -> list[Kept]:
-        """The rows that a version before kept of a window."""
-        return self._contents(meta)
+    def with_kept_rows(self) -> list[tuple[Bounds, Meta, list[Kept]]]:
+        """The windows of the current key of which a version before kept rows, or that were sent, with these rows."""
+        of_rows = ((key[0], key[1]) for key, _ in self.rows.items())
+        known = dict.fromkeys([*self.windows.keys(), *of_rows])
+        metas = [(bounds, self._meta(bounds)) for bounds in known if not self._merging or self.windows.contains(bounds)]
+        return [(bounds, meta, self._contents(meta)) for bounds, meta in metas]
 
     def adopt(self, bounds: Bounds, meta: Meta) -> None:
         """Forget these rows, of which there are partials now."""
         self._remove_chunks(meta)
         self._remember(bounds, Meta(bounds, chunks=min(meta.chunks, 1), sent=min(meta.sent, 1)))
-
-
-def _within(trigger: Trigger) -> Trigger:
-    return _within(trigger.within) if isinstance(trigger, PurgingTrigger) else trigger
 
 
 def schema_of_partials(plan: AggregatePlan) -> Schema:

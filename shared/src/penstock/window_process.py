@@ -20,7 +20,15 @@ from penstock.graph.logical import GlobalWindow, RowWindow, SessionWindow
 from penstock.process_functions import KeyedContext, KeyedProcess, OpenContext, OutputTag
 from penstock.state.declarations import MapState
 from penstock.times import from_micros, to_micros
-from penstock.triggers import Scalar, Trigger, TriggerResult
+from penstock.triggers import (
+    AtWatermark,
+    EveryEventTime,
+    EveryProcessingTime,
+    PurgingTrigger,
+    Scalar,
+    Trigger,
+    TriggerResult,
+)
 from penstock.window_functions import SessionTimeWindow, TimeWindow, WindowFunction
 from penstock.window_shape import WindowShape
 
@@ -39,6 +47,9 @@ GLOBAL: Final[Bounds] = (
 )
 _CHUNK: Final = 128
 _KNOWN: Final = 4_096
+_ARMED: Final = 65_536
+ONCE: Final = (AtWatermark, EveryEventTime, EveryProcessingTime)
+"""What these set with the first row of a window stays set while the window is open."""
 
 
 class Fired(NamedTuple):
@@ -77,6 +88,7 @@ class WindowProcess(KeyedProcess[Any, Any]):
 
     rows: MapState[tuple[int, int, int], tuple[Kept, ...]]
     windows = MapState(tuple[int, int], tuple[tuple[int, int], int, int, int])
+    """What is known of windows with more than one chunk of rows, and of sessions."""
     memory = MapState(tuple[int, int], dict[str, bool | int | float | str | None])
     """What the trigger remembers per window."""
     timers = MapState(tuple[int, bool], tuple[tuple[int, int], ...])
@@ -113,6 +125,11 @@ class WindowProcess(KeyedProcess[Any, Any]):
         self._last = last
         self._retracts = False
         self._known: dict[Bounds, TimeWindow] = {}
+        self._once = type(within(trigger)) in ONCE and not self._merging
+        self._armed: set[tuple[Any, Bounds]] = set()
+        """Windows in whose further rows the trigger has no interest while they are not late; some may be missing."""
+        self._shared: dict[Any, Any] = {}
+        """Equal parts of the state of many keys, which are kept once."""
 
     def deliver(self, bounds: Bounds, rows: Any, ctx: WindowContext, *, retracted: bool = False) -> None:
         """A window fires; with `retracted`, what it gave no longer stands."""
@@ -133,10 +150,19 @@ class WindowProcess(KeyedProcess[Any, Any]):
 
     def _take(self, row: Any, time: int | None, bounds: Bounds, ctx: WindowContext) -> None:
         self._append(bounds, time, row)
+        if self._once and bounds[1] - self._before_end > ctx.watermark_us and (ctx.key, bounds) in self._armed:
+            return
         result = self._trigger.on_row(row, self._time_window(bounds), TriggerRun(self, bounds, ctx))
+        if self._once and not result:
+            self._arm(bounds, ctx)
         self._act(result, bounds, ctx)
         if not self._global:
             self.set_timer(self._cleanup_us(bounds), "event", bounds, ctx)
+
+    def _arm(self, bounds: Bounds, ctx: WindowContext) -> None:
+        if len(self._armed) >= _ARMED:
+            self._armed.clear()
+        self._armed.add((ctx.key, bounds))
 
     def _refuse(self, row: Any, ctx: WindowContext) -> None:
         if self._late is None:
@@ -177,11 +203,11 @@ class WindowProcess(KeyedProcess[Any, Any]):
 
     def set_timer(self, at_us: int, domain: Literal["event", "processing"], bounds: Bounds, ctx: WindowContext) -> None:
         """Ask the trigger of this window at that time."""
-        entry = (at_us, domain == "event")
+        entry = self._same((at_us, domain == "event"))
         set_before = self.timers.get(entry, ())
         if bounds in set_before:
             return
-        self.timers.set(entry, (*set_before, bounds))
+        self.timers.set(entry, self._same((*set_before, bounds)))
         if not set_before:
             (ctx.event_timer if domain == "event" else ctx.processing_timer)(from_micros(at_us))
 
@@ -200,6 +226,8 @@ class WindowProcess(KeyedProcess[Any, Any]):
     # -- firing ---------------------------------------------------------------------------------------------------------
 
     def _act(self, result: TriggerResult, bounds: Bounds, ctx: WindowContext) -> None:
+        if not result.value:
+            return
         if TriggerResult.FIRE in result:
             self._fire(bounds, ctx)
         if TriggerResult.PURGE in result:
@@ -212,7 +240,8 @@ class WindowProcess(KeyedProcess[Any, Any]):
             rows = rows[-self._last :]
             meta = self._stored(meta, rows)
         if rows:
-            self._remember(bounds, meta._replace(sent=meta.arrivals))
+            if self._merging or self._last is not None:
+                self._remember(bounds, meta._replace(sent=meta.arrivals))
             self._deliver_at(bounds, rows, ctx)
 
     def _deliver_at(self, bounds: Bounds, rows: Any, ctx: WindowContext, *, retracted: bool = False) -> None:
@@ -229,6 +258,7 @@ class WindowProcess(KeyedProcess[Any, Any]):
         self._trigger.clear(self._time_window(bounds), TriggerRun(self, bounds, ctx))
         self.memory.remove(bounds)
         self.windows.remove(bounds)
+        self._armed.discard((ctx.key, bounds))
 
     # -- sessions -------------------------------------------------------------------------------------------------------
 
@@ -274,19 +304,37 @@ class WindowProcess(KeyedProcess[Any, Any]):
 
     def _meta(self, bounds: Bounds) -> Meta:
         found = self.windows.get(bounds)
-        return Meta(bounds) if found is None else Meta(*found)
+        if found is not None:
+            return Meta(*found)
+        # Of a window that is no session and has one chunk nothing else is known: it has no entry.
+        return Meta(bounds, chunks=1 if not self._merging and self.rows.contains((*bounds, 0)) else 0)
 
     def _remember(self, bounds: Bounds, meta: Meta) -> None:
-        self.windows.set(bounds, (meta.slot, meta.chunks, meta.arrivals, meta.sent))
+        self.windows.set(bounds, self._same((meta.slot, meta.chunks, meta.arrivals, meta.sent)))
+
+    def _same(self, value: Any) -> Any:
+        """An equal value that is there already, if one is."""
+        if len(self._shared) >= _KNOWN:
+            self._shared.clear()
+        return self._shared.setdefault(value, value)
 
     def _append(self, bounds: Bounds, time: int | None, row: Any) -> None:
         meta = self._meta(bounds)
-        number = max((known[2] for known in self.windows.values()), default=0) if self._merging else meta.arrivals
         last = self.rows.get((*meta.slot, meta.chunks - 1), ()) if meta.chunks else ()
-        chunks = meta.chunks if last and len(last) < _CHUNK else meta.chunks + 1
-        before = last if chunks == meta.chunks else ()
-        self.rows.set((*meta.slot, chunks - 1), (*before, (number, time, row)))
-        self._remember(bounds, meta._replace(chunks=chunks, arrivals=number + 1))
+        number = self._next_number(last, meta)
+        if last and len(last) < _CHUNK:
+            chunks, kept = meta.chunks, (*last, (number, time, row))
+        else:
+            chunks, kept = meta.chunks + 1, ((number, time, row),)
+        self.rows.set(self._same((*meta.slot, chunks - 1)), kept)
+        if self._merging or 1 < chunks != meta.chunks:
+            self._remember(bounds, meta._replace(chunks=chunks, arrivals=number + 1))
+
+    def _next_number(self, last: tuple[Kept, ...], meta: Meta) -> int:
+        """Rows of a key are numbered where sessions may become one; else those of a window, as its last one tells."""
+        if self._merging:
+            return max((known[2] for known in self.windows.values()), default=0)
+        return last[-1][0] + 1 if last else meta.arrivals
 
     def _contents(self, meta: Meta) -> list[Kept]:
         return list(chain.from_iterable(self.rows.get((*meta.slot, chunk), ()) for chunk in range(meta.chunks)))
@@ -440,6 +488,11 @@ def declared_rows(taken: type[Any]) -> MapState[tuple[int, int, int], tuple[Kept
     rows = MapState(tuple[int, int, int], cast("Any", tuple[tuple[int, int | None, taken], ...]))
     rows.name = "rows"
     return rows
+
+
+def within(trigger: Trigger) -> Trigger:
+    """The trigger that says when, without what purges."""
+    return within(trigger.within) if isinstance(trigger, PurgingTrigger) else trigger
 
 
 def assigner(window: RowWindow) -> Callable[[int], Iterable[Bounds]]:

@@ -21,7 +21,6 @@ from penstock.task.operators.partials import Partials
 from penstock.task.operators.window_rows import WindowProcessOperator, of_windows
 from penstock.task.rows import RowReader, RowWriter
 from penstock.window_accounts import PartialProcess, Totalled, schema_of_partials
-from penstock.window_process import Meta
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -139,9 +138,7 @@ class WindowPartialsOperator(WindowProcessOperator):
         process, run = cast("PartialProcess", self._process), self._run
         key = run.key
         for run.key in self._stored.keys_with_rows(process):
-            for bounds, stored in list(process.windows.items()):
-                meta = Meta(*stored)
-                kept = process.kept(meta)
+            for bounds, meta, kept in process.with_kept_rows():
                 if kept:
                     process.partials.set((*bounds, False), self._total(kept))
                 if meta.sent:
