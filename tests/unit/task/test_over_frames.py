@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
+from itertools import pairwise
+
 import numpy as np
 import polars as pl
 import pytest
@@ -11,10 +15,12 @@ from test_over import VALUE, Product, over_node
 from window_cases import GROUPS, frame_of
 
 from penstock.batches import EVENT_TIME
+from penstock.errors import UserCodeError
 from penstock.expressions import aggregate
 from penstock.task.operators.over_frames import distinct_in_frames, frames_of, merged_frames
 from penstock.task.operators.partial_scan import PartialScan
 from penstock.testing.harness import OperatorHarness
+from penstock.types import FLOAT64, INT64, STRING, Field, Schema, polars_type
 
 JOINING = PartialScan([pl.col("text").str.join("")], [])
 RUNS = st.lists(st.lists(st.tuples(st.integers(0, 12), st.sampled_from("abc")), min_size=1, max_size=12), max_size=4)
@@ -96,3 +102,69 @@ def test_distinct_values_of_floats_are_those_that_differ():
         2,
         2,
     ]
+
+
+FLOATS_OF_ALL_SIZES = st.sampled_from(
+    [0.1, -0.0, 1e-30, 3e17, -3e17, 1e200, -1e200, 1.7e308, 1.7e308, -1.7e308, math.inf, -math.inf, math.nan]
+)
+INTEGERS_AT_THE_LIMIT = st.sampled_from([1, -1, 2**63 - 1, 2**62, 2**62, -(2**62), -(2**63)])
+SUMS_IN_FRAMES = [{}, {"within": 3}, {"rows": 2}]
+
+
+def outcome(rows, kind, columns, frame, cuts):
+    """The results in order, as text, or the failure; rows come in batches that end at `cuts`."""
+    schema = Schema((Field("key", STRING), Field("value", kind)))
+    node = over_node(columns, schema=schema, **frame)
+    harness = OperatorHarness(node)
+    try:
+        for begin, end in pairwise([0, *cuts, len(rows)]):
+            times = list(range(begin, end))
+            values = pl.Series("value", rows[begin:end], polars_type(kind))
+            harness.frame(pl.DataFrame({"key": ["a"] * len(times), "value": values, EVENT_TIME: times}))
+            harness.watermark(end - 1)
+    except UserCodeError as error:
+        return str(error).partition(":")[0]
+    return [str(row) for row in harness.output()]
+
+
+@pytest.mark.parametrize("frame", SUMS_IN_FRAMES, ids=str)
+@given(rows=st.lists(FLOATS_OF_ALL_SIZES, min_size=1, max_size=10), data=st.data())
+def test_sums_of_floats_do_not_depend_on_batches(frame, rows, data):
+    """Behind an overflow too, and those of frames that it has left are those of the rest."""
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(rows) - 1)))) if len(rows) > 1 else []
+    columns = {"total": VALUE.sum(), "mean": VALUE.mean(), "spread": VALUE.var()}
+    whole = outcome(rows, FLOAT64, columns, frame, [])
+    assert outcome(rows, FLOAT64, columns, frame, cuts) == whole
+    if frame:
+        reach = frame.get("within", 1)
+        for place in range(len(rows)):
+            held = rows[max(0, place - reach) : place + 1]
+            assert repr(exact_sum(held)) in whole[place].replace("-0.0", "0.0")
+
+
+def exact_sum(values):
+    """The sum, rounded once."""
+    odd = {value for value in values if math.isinf(value)}
+    if any(map(math.isnan, values)) or len(odd) == 2:
+        return math.nan
+    if odd:
+        return odd.pop()
+    exact = sum(map(Fraction, values))
+    try:
+        return float(exact)
+    except OverflowError:
+        return math.inf if exact > 0 else -math.inf
+
+
+@pytest.mark.parametrize("frame", SUMS_IN_FRAMES, ids=str)
+@given(rows=st.lists(INTEGERS_AT_THE_LIMIT, min_size=1, max_size=10), data=st.data())
+def test_whether_sums_of_integers_fit_does_not_depend_on_batches(frame, rows, data):
+    """They fail where the frame of a row has no sum, also if later rows would bring it back; and not where none is so."""
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(rows) - 1)))) if len(rows) > 1 else []
+    reach = frame.get("within", 1) if frame else len(rows)
+    sums = [sum(rows[max(0, place - reach) : place + 1]) for place in range(len(rows))]
+    found = outcome(rows, INT64, {"total": VALUE.sum()}, frame, cuts)
+    if all(-(2**63) <= each < 2**63 for each in sums):
+        assert found == [str({"key": "a", "value": rows[place], "total": each}) for place, each in enumerate(sums)]
+    else:
+        assert isinstance(found, str)

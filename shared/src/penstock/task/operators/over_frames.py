@@ -8,8 +8,9 @@ place. That is the queue of two stacks, for all rows at once.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 _AT: Final = "__at_place"
 _NEXT: Final = "__next_place"
+_UNITS: Final = 2**1074
+"""Every float is a whole number of so manieth parts of one."""
 
 
 class Frames(NamedTuple):
@@ -109,3 +112,44 @@ def distinct_in_frames(values: pl.Series, keys: pl.Series, frames: Frames) -> ND
     until = np.minimum(until, frames.key_ends[at])
     changes = np.bincount(at, minlength=len(values) + 1) - np.bincount(until, minlength=len(values) + 1)
     return np.cumsum(changes)[frames.last]
+
+
+def folded_in_frames(values: NDArray[np.float64], frames: Frames) -> NDArray[np.float64]:
+    """The sums of frames that begin with the rows of a key, added one by one: such a sum goes on from an earlier one."""
+    folded = np.zeros_like(values)
+    with np.errstate(all="ignore"):
+        for begin in np.unique(frames.first[values != 0]).tolist():
+            end = frames.key_ends[begin]
+            folded[begin:end] = np.add.accumulate(values[begin:end])
+    return folded[frames.last]
+
+
+def added_in_frames(values: NDArray[np.float64], frames: Frames) -> NDArray[np.float64]:
+    """The exact sums of frames, each rounded once; NaN and infinities as one that adds them would find."""
+    places = np.flatnonzero(values != 0)
+    held = values[places]
+    sums = np.zeros(len(values))
+    begins, ends = np.searchsorted(places, frames.first), np.searchsorted(places, frames.last, side="right")
+    units = [0, *accumulate(_units(value) for value in held.tolist())]
+    odd = [np.r_[0, np.cumsum(each)] for each in (np.isnan(held), held == np.inf, held == -np.inf)]
+    counts = [each[ends] - each[begins] for each in odd]
+    for row in np.flatnonzero(begins < ends).tolist():
+        sums[row] = _rounded(units[ends[row]] - units[begins[row]])
+    nan, above, below = (count > 0 for count in counts)
+    sums = np.where(above, np.inf, np.where(below, -np.inf, sums))
+    return np.where(nan | (above & below), np.nan, sums)
+
+
+def _units(value: float) -> int:
+    """A float in units of the smallest one; what is not finite is counted apart."""
+    if not math.isfinite(value):
+        return 0
+    numerator, denominator = value.as_integer_ratio()
+    return numerator * (_UNITS // denominator)
+
+
+def _rounded(units: int) -> float:
+    try:
+        return units / _UNITS
+    except OverflowError:
+        return math.inf if units > 0 else -math.inf

@@ -19,11 +19,19 @@ import polars as pl
 from penstock.batches import EVENT_TIME
 from penstock.errors import PenstockError, UserCodeError
 from penstock.expressions import AggregatePlan, Expr
+from penstock.expressions.exact_sums import carried_exactly
 from penstock.expressions.inference import OVER, Scope
 from penstock.expressions.nodes import Aggregate, Node, walk
 from penstock.expressions.polars_lowering import lower
 from penstock.graph import logical
-from penstock.task.operators.over_frames import distinct_in_frames, frames_of, merged_frames
+from penstock.task.operators.over_frames import (
+    Frames,
+    added_in_frames,
+    distinct_in_frames,
+    folded_in_frames,
+    frames_of,
+    merged_frames,
+)
 from penstock.task.operators.partial_scan import PartialScan
 from penstock.types import polars_type
 
@@ -73,7 +81,7 @@ class OverPlan:
     def _part(self, of_frame: list[tuple[str, Expr]], belongs: Callable[[Aggregate], bool]) -> _Part:
         """Those of the aggregates that are computed in one way."""
         chosen = [belongs(cast("Aggregate", expr.node)) for _, expr in of_frame]
-        return _Part.of(self._plan, chosen) if self._plan is not None else _Part((), [], [], [])
+        return _Part.of(self._plan, chosen) if self._plan is not None else _Part((), [], [])
 
     @property
     def forgets(self) -> bool:
@@ -172,25 +180,43 @@ class OverPlan:
         names = [field.name for field in plan.partial_fields]
         fresh = rows.select(KEY, PLACE, pl.col(EVENT_TIME).alias(TIMES), *plan.init)
         entries = self._after(before, [TIMES, *names], fresh)
-        results = pl.concat([entries.filter(_FRESH).select(PLACE), *self._results(entries)], how="horizontal")
+        rests = self._rests(plan, entries)
+        results = pl.concat([entries.filter(_FRESH).select(PLACE), *self._results(entries, rests)], how="horizontal")
         rows = _placed(rows, results)
-        partials = entries
-        if self.reaches_all:
-            merged = entries.group_by(KEY, maintain_order=True).agg(pl.col(TIMES).last(), *plan.merge)
-            partials = merged.with_columns(plan.carry)
+        partials = self._whole(plan, entries.with_columns(rests)) if self.reaches_all else entries
         return rows, with_lists(kept, self._needed(partials, reached), [TIMES, *names])
 
-    def _results(self, entries: pl.DataFrame) -> Iterator[pl.DataFrame]:
-        """The results of the fresh rows, in order."""
+    def _rests(self, plan: AggregatePlan, entries: pl.DataFrame) -> list[pl.Series]:
+        """What no limb holds of the sums over all frames: floats, so it matters in which order they are added."""
+        names = [names[-1] for names in plan.limbs]
+        found = {name: entries[name].fill_null(0.0).to_numpy() for name in names}
+        if not any(values.any() for values in found.values()):
+            return [pl.Series(name, values) for name, values in found.items()]
+        add = folded_in_frames if self.reaches_all else added_in_frames
+        frames = self._frames(entries)
+        return [pl.Series(name, add(values, frames)) for name, values in found.items()]
+
+    def _whole(self, plan: AggregatePlan, entries: pl.DataFrame) -> pl.DataFrame:
+        """The partial of all rows of each key; rests are those of the frame of the last row."""
+        rests = {names[-1] for names in plan.limbs}
+        merge = [expr for expr in plan.merge if expr.meta.output_name() not in rests]
+        grouped = entries.group_by(KEY, maintain_order=True).agg(pl.col(TIMES, *rests).last(), *merge)
+        return grouped.with_columns(expr for names in plan.limbs for expr in carried_exactly(names))
+
+    def _frames(self, entries: pl.DataFrame) -> Frames:
+        within, rows = self.operation.within_us, self.operation.rows
+        return frames_of(entries[KEY].to_numpy(), entries[TIMES].to_numpy(), within, rows)
+
+    def _results(self, entries: pl.DataFrame, rests: list[pl.Series]) -> Iterator[pl.DataFrame]:
+        """The results of the fresh rows, in order: of others the frame is not whole any more."""
         if self._moving.finish:
-            yield self._rolled(self._moving, entries).filter(entries[PLACE].is_not_null()).select(self._moving.finish)
+            rolled = self._rolled(self._moving, entries).with_columns(rests)
+            yield rolled.filter(entries[PLACE].is_not_null()).select(self._moving.finish)
         if not (self._scanned.finish or self._counted.finish):
             return
-        within, rows = self.operation.within_us, self.operation.rows
-        frames = frames_of(entries[KEY].to_numpy(), entries[TIMES].to_numpy(), within, rows)
-        wanted = np.flatnonzero(entries[PLACE].is_not_null().to_numpy())
+        frames, wanted = self._frames(entries), np.flatnonzero(entries[PLACE].is_not_null().to_numpy())
         if self._scanned.finish:
-            scan = PartialScan(self._scanned.merge, self._scanned.carry)
+            scan = PartialScan(self._scanned.merge, [])
             merged = merged_frames(scan, entries.select(self._scanned.names), frames, wanted)
             yield merged.select(self._scanned.finish)
         for finish in self._counted.finish:
@@ -213,7 +239,7 @@ class OverPlan:
             index, length = _ORDER, self.operation.rows
             entries = entries.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias(_ORDER))
         moving = entries.rolling(index, period=f"{length}i", closed="right", group_by=KEY)
-        return moving.agg(part.merge).select(part.names).with_columns(part.carry)
+        return moving.agg(part.merge).select(part.names)
 
     def _needed(self, entries: pl.DataFrame, reached: int) -> pl.DataFrame:
         """The entries that later rows need."""
@@ -280,11 +306,10 @@ class OverPlan:
 
 @dataclass(frozen=True)
 class _Part:
-    """Aggregates that are computed in one way, and the partials that they need."""
+    """Aggregates that are computed in one way, and the partials that they need, but for rests of limbs."""
 
     names: Sequence[str]
     merge: list[pl.Expr]
-    carry: list[pl.Expr]
     finish: list[pl.Expr]
 
     @classmethod
@@ -297,9 +322,9 @@ class _Part:
         while more:
             needed |= more
             more = {name for each in more for name in merges[each].meta.root_names()} - needed
-        names = [field.name for field in plan.partial_fields if field.name in needed]
-        carry = [expr for expr in plan.carry if expr.meta.output_name() in needed]
-        return cls(names, [merges[name] for name in names], carry, finish)
+        rests = {names[-1] for names in plan.limbs}
+        names = [field.name for field in plan.partial_fields if field.name in needed - rests]
+        return cls(names, [merges[name] for name in names], finish)
 
 
 def _is_counted(leaf: Aggregate) -> bool:
