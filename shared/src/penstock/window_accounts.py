@@ -22,9 +22,9 @@ from penstock.triggers import (
     PurgingTrigger,
 )
 from penstock.types import Field, Schema
+from penstock.window_assigners import Bounds
 from penstock.window_process import (
     ONCE,
-    Bounds,
     Kept,
     Meta,
     TriggerRun,

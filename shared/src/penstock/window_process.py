@@ -11,13 +11,12 @@ by their arrival.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, cast
 
-from penstock.errors import PenstockError, UserCodeError
 from penstock.graph.logical import GlobalWindow, RowWindow, SessionWindow
-from penstock.process_functions import KeyedContext, KeyedProcess, OpenContext, OutputTag
+from penstock.process_functions import KeyedContext, KeyedProcess, OutputTag
 from penstock.state.declarations import MapState
 from penstock.times import from_micros, to_micros
 from penstock.triggers import (
@@ -29,36 +28,20 @@ from penstock.triggers import (
     Trigger,
     TriggerResult,
 )
-from penstock.window_functions import SessionTimeWindow, TimeWindow, WindowFunction
-from penstock.window_shape import WindowShape
+from penstock.window_assigners import GLOBAL, Bounds, assigner
+from penstock.window_functions import SessionTimeWindow, TimeWindow
 
 if TYPE_CHECKING:
     from penstock.protocol.messages import OperatorMetrics
-    from penstock.window_clock import WindowClock
 
-Bounds = tuple[int, int]
-"""Start and end of a window in microseconds since the epoch."""
 Kept = tuple[int, int | None, Any]
 """Number by arrival, event time and row."""
 
-GLOBAL: Final[Bounds] = (
-    to_micros(datetime.min.replace(tzinfo=UTC)),
-    to_micros(datetime.max.replace(tzinfo=UTC)),
-)
 _CHUNK: Final = 128
 _KNOWN: Final = 4_096
 _ARMED: Final = 65_536
 ONCE: Final = (AtWatermark, EveryEventTime, EveryProcessingTime)
 """What these set with the first row of a window stays set while the window is open."""
-
-
-class Fired(NamedTuple):
-    """What a window with aggregates gives when it fires: the operator evaluates it."""
-
-    key: Any
-    bounds: Bounds
-    rows: list[Kept]
-    retracted: bool
 
 
 class WindowContext(KeyedContext[Any], Protocol):
@@ -424,65 +407,6 @@ class TriggerRun:
         return folded
 
 
-# -- the two kinds ------------------------------------------------------------------------------------------------------
-
-
-class FunctionProcess(WindowProcess):
-    """Calls a function of the user's with the rows of a window."""
-
-    def __init__(self, function: WindowFunction[Any, Any], *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._function = function
-
-    def open(self, context: OpenContext) -> None:
-        self._function.open(context)
-
-    def close(self) -> None:
-        self._function.close()
-
-    def deliver(self, bounds: Bounds, rows: list[Kept], ctx: WindowContext, *, retracted: bool = False) -> None:
-        window = self._time_window(bounds)
-        try:
-            self._function.apply(ctx.key, window, [row for _, _, row in rows], ctx)
-        except PenstockError:
-            raise
-        except Exception as error:  # whatever the user's function raises
-            raise UserCodeError(
-                f"apply: {type(self).__name__} raised {type(error).__name__}: {error}; key {ctx.key!r}, "
-                f"window {window.start} to {window.end}, {len(rows)} rows"
-            ) from error
-
-
-class PlainFunction(WindowFunction[Any, Any]):
-    """A window function that is a plain function, which gives its rows back."""
-
-    def __init__(self, function: Callable[[Any, TimeWindow, list[Any]], Iterable[Any]]) -> None:
-        self._function = function
-
-    def apply(self, key: Any, window: TimeWindow, rows: Any, ctx: Any) -> None:
-        for row in self._function(key, window, rows):
-            ctx.emit(row)
-
-
-class AggregateProcess(WindowProcess):
-    """Hands the rows of a window on to the operator, which aggregates those of many firings at once."""
-
-    def __init__(self, *args: Any, retracts: bool, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._retracts = retracts
-
-    def deliver(self, bounds: Bounds, rows: list[Kept], ctx: WindowContext, *, retracted: bool = False) -> None:
-        ctx.emit(Fired(ctx.key, bounds, rows, retracted))
-
-
-def typed(kind: type[WindowProcess], name: str, taken: type[Any], given: type[Any]) -> type[Any]:
-    """A class of this kind for rows `taken` that gives rows `given`: states are declared by class."""
-    of = cast("Any", KeyedProcess)[taken, given]
-    made = type(name, (kind,), {"rows": declared_rows(taken), "__orig_bases__": (of,)})
-    made.__module__ = __name__
-    return made
-
-
 def declared_rows(taken: type[Any]) -> MapState[tuple[int, int, int], tuple[Kept, ...]]:
     """The state of kept rows of this class."""
     rows = MapState(tuple[int, int, int], cast("Any", tuple[tuple[int, int | None, taken], ...]))
@@ -493,37 +417,3 @@ def declared_rows(taken: type[Any]) -> MapState[tuple[int, int, int], tuple[Kept
 def within(trigger: Trigger) -> Trigger:
     """The trigger that says when, without what purges."""
     return within(trigger.within) if isinstance(trigger, PurgingTrigger) else trigger
-
-
-def assigner(window: RowWindow) -> Callable[[int], Iterable[Bounds]]:
-    """The windows that a moment belongs to, in order of their ends."""
-    match window:
-        case GlobalWindow():
-            return lambda _: (GLOBAL,)
-        case SessionWindow(gap_us=gap):
-            return lambda time: ((time, time + gap),)
-        case _:
-            from penstock.window_clock import clock_of  # loads numpy
-
-            return _Assigned(WindowShape.of(window), clock_of(window.timezone))
-
-
-class _Assigned:
-    """Windows by a clock. Rows of a pane belong to the same ones, which are remembered."""
-
-    def __init__(self, shape: WindowShape, clock: WindowClock) -> None:
-        self._shape = shape
-        self._clock = clock
-        self._known: dict[int, tuple[Bounds, ...]] = {}
-
-    def __call__(self, time: int) -> tuple[Bounds, ...]:
-        pane = self._shape.pane_of(self._clock.shown_at(time))
-        found = self._known.get(pane)
-        if found is None:
-            if len(self._known) >= _KNOWN:
-                self._known.clear()
-            found = self._known[pane] = tuple(dict.fromkeys(self._bounds(end) for end in self._shape.ends_of(pane)))
-        return found
-
-    def _bounds(self, end: int) -> Bounds:
-        return self._clock.moment(self._shape.start_of(end)), self._clock.moment(end)

@@ -24,7 +24,7 @@ from penstock.testing.harness import OperatorHarness, input_node
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK, to_micros
 from penstock.triggers import EveryEventTime, EveryRows, PurgingTrigger, Trigger
 from penstock.types import row_class
-from penstock.window_process import AggregateProcess, Fired, typed
+from penstock.window_results import AggregateProcess, Fired, typed
 
 LATE: OutputTag[Any] = OutputTag("late")
 VALUE = col("value")

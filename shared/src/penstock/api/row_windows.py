@@ -22,7 +22,8 @@ from penstock.triggers import PurgingTrigger, Trigger, at_watermark, every_rows,
 from penstock.types import Field, Schema, is_row_class, row_class, schema_of
 from penstock.window_accounts import of_partials, schema_of_partials
 from penstock.window_functions import TimeWindow, WindowFunction
-from penstock.window_process import AggregateProcess, Fired, FunctionProcess, PlainFunction, WindowProcess, typed
+from penstock.window_process import WindowProcess
+from penstock.window_results import AggregateProcess, Fired, FunctionProcess, PlainFunction, typed
 
 if TYPE_CHECKING:
     from penstock.expressions import AggregatePlan

@@ -69,14 +69,9 @@ class WindowPartialsOperator(WindowProcessOperator):
         self._tell_ends(chunk)
         return self._numbers.rows(chunk)
 
-    def _flush(self, output: Output) -> None:
-        """Where only others are to have their turn, firings wait for more: settling has a cost of its own."""
-        if len(self._run.main.rows) >= _FIRINGS_AT_ONCE:
-            super()._flush(output)
-
-    def _flush_last(self, output: Output) -> None:
-        super()._flush(output)
-        super()._flush_last(output)
+    def _flush_some(self, output: Output) -> None:
+        if len(self._run.main.rows) >= _FIRINGS_AT_ONCE:  # settling has a cost of its own
+            self._flush(output)
 
     def snapshot(self) -> OperatorSnapshot | None:
         self._finish()

@@ -17,7 +17,7 @@ from penstock.task.operators.partials import Partials
 from penstock.task.operators.process import KeyedProcessOperator
 from penstock.task.operators.sessions import END, SessionGap
 from penstock.task.rows import RowWriter
-from penstock.window_process import Fired
+from penstock.window_results import Fired
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
