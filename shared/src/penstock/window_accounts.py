@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from penstock.process_functions import KeyedProcess
 from penstock.state.declarations import MapState
-from penstock.times import to_micros
+from penstock.times import MAX_WATERMARK, to_micros
 from penstock.triggers import (
-    END_OF_TIME,
     FIRE_AT,
     EveryEventTime,
     EveryRows,
@@ -118,10 +117,20 @@ class PartialProcess(WindowProcess):
         plain = within(self._trigger)
         self.looks_at_rows = type(plain) not in (*ONCE, EveryRows)
         self._purges = isinstance(self._trigger, PurgingTrigger)
-        self._every = plain.rows if isinstance(plain, EveryRows) and type(plain) is EveryRows else None
+        self._every = plain.rows if type(plain) is EveryRows else None
         self._interval = plain.every_us if type(plain) is EveryEventTime else None
         if self._merging:
             self._every = self._interval = None
+
+    @property
+    def class_of_partials(self) -> type[Any]:
+        """What partials are in the state."""
+        return type(self).partials.types[1]
+
+    @property
+    def retracts(self) -> bool:
+        """Whether what was sent of a session may have to be taken back."""
+        return self._retracts
 
     # -- rows -----------------------------------------------------------------------------------------------------------
 
@@ -169,7 +178,7 @@ class PartialProcess(WindowProcess):
         """What `EveryEventTime` does before the end of a window, where most of its firings are, step by step the same."""
         if self.memory.get(bounds, {}).get(FIRE_AT) != at_us:
             return
-        if ctx.watermark != END_OF_TIME:
+        if ctx.watermark_us != MAX_WATERMARK:
             self.memory.set(bounds, {FIRE_AT: at_us + interval})
             self.set_timer(at_us + interval, "event", bounds, ctx)
         else:
@@ -246,11 +255,6 @@ class PartialProcess(WindowProcess):
         windows[ctx.key, merged] = one
         return Meta(merged, chunks=1 if one.units else 0)
 
-    @property
-    def class_of_partials(self) -> type[Any]:
-        """What partials are in the state."""
-        return type(self).partials.types[1]
-
     # -- settling -------------------------------------------------------------------------------------------------------
 
     def keep(self, bounds: Bounds, account: Account, partial: Any, sent: Any) -> None:
@@ -275,7 +279,8 @@ class PartialProcess(WindowProcess):
     def adopt(self, bounds: Bounds, meta: Meta) -> None:
         """Forget these rows, of which there are partials now."""
         self._remove_chunks(meta)
-        self._remember(bounds, Meta(bounds, chunks=min(meta.chunks, 1), sent=min(meta.sent, 1)))
+        sent = min(meta.sent, 1) if self.retracts else 0
+        self._remember(bounds, Meta(bounds, chunks=min(meta.chunks, 1), sent=sent))
 
 
 def schema_of_partials(plan: AggregatePlan) -> Schema:

@@ -18,7 +18,15 @@ from penstock import Pipeline, TimeWindow, WindowFunction, at_watermark, col, co
 from penstock.api.stream import KeyedStream
 from penstock.api.windows import cumulative, session, sliding, tumbling
 from penstock.errors import PipelineError, UserCodeError
-from penstock.graph.logical import CumulativeWindow, Node, RowWindow, SessionWindow, SlidingWindow, TumblingWindow
+from penstock.graph.logical import (
+    CumulativeWindow,
+    GlobalWindow,
+    Node,
+    RowWindow,
+    SessionWindow,
+    SlidingWindow,
+    TumblingWindow,
+)
 from penstock.process_functions import OutputTag
 from penstock.testing.harness import OperatorHarness, input_node
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK, to_micros
@@ -391,6 +399,7 @@ def test_the_rows_that_versions_before_kept_become_partials(window, trigger):
         assert all(name != "rows" for name in nonempty_states(harness))
         harness.watermark(MAX_WATERMARK)
         outputs.append(in_order([*sent, *harness.output()]))
+        assert isinstance(window, GlobalWindow) or list(harness.snapshot().keyed) == []
     assert outputs[0] == outputs[1]
     assert outputs[0] or isinstance(trigger, PurgingTrigger | EveryRows)
 

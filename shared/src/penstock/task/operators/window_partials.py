@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.task.operator import OperatorContext, OperatorSnapshot, Output, RestoredState
 
 _UNIT: Final = "__unit"
-_ROWS_AT_ONCE: Final = 65_536
+_ROWS_AT_ONCE: Final = 16_384
 _FIRINGS_AT_ONCE: Final = 16_384
 
 
@@ -136,7 +136,7 @@ class WindowPartialsOperator(WindowProcessOperator):
             for bounds, meta, kept in process.with_kept_rows():
                 if kept:
                     process.partials.set((*bounds, False), self._total(kept))
-                if meta.sent:
+                if meta.sent and process.retracts:
                     process.partials.set((*bounds, True), self._total([each for each in kept if each[0] < meta.sent]))
                 process.adopt(bounds, meta)
         run.key = key
