@@ -30,7 +30,7 @@ from penstock.graph.logical import (
 from penstock.process_functions import OutputTag
 from penstock.testing.harness import OperatorHarness, input_node
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK, to_micros
-from penstock.triggers import EveryEventTime, EveryRows, PurgingTrigger, Trigger
+from penstock.triggers import EveryEventTime, EveryRows, PurgingTrigger, Trigger, TriggerContext, TriggerResult
 from penstock.types import row_class
 from penstock.window_results import AggregateProcess, Fired, typed
 
@@ -371,6 +371,60 @@ def test_by_the_wall_clock_windows_fire_at_whole_intervals_and_at_their_end():
     assert [row["values"] for row in harness.output()] == [[1], [1, 2], [1, 2]]
     harness.processing_time(40_000_000)
     assert len(harness.output()) == 3, "a window that is over fires no more"
+
+
+class Fives(Trigger):
+    """Looks at the rows, at what it remembers, and at the end."""
+
+    def on_row(self, row: Any, window: TimeWindow, ctx: TriggerContext) -> TriggerResult:
+        ctx.event_timer(window.max_timestamp)
+        ctx.set("rows", ctx.get("rows", 0) + 1)
+        if row.value % 5 == 0:
+            return TriggerResult.FIRE_AND_PURGE if ctx.get("rows") % 2 else TriggerResult.FIRE
+        return TriggerResult.PURGE if row.value % 11 == 0 else TriggerResult.CONTINUE
+
+    def on_event_time(self, at: Any, window: TimeWindow, ctx: TriggerContext) -> TriggerResult:
+        return TriggerResult.FIRE if at == window.max_timestamp else TriggerResult.CONTINUE
+
+    def on_merge(self, window: TimeWindow, ctx: TriggerContext) -> None:
+        ctx.merge("rows", lambda one, other: one + other)
+        ctx.event_timer(window.max_timestamp)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    steps=histories(st.integers(-50, 100)),
+    window=st.sampled_from(WINDOWS),
+    lateness=st.sampled_from([0, 15]),
+    parallelism=st.integers(1, 4),
+)
+def test_under_a_trigger_of_the_users_partials_are_of_the_rows_that_a_function_gets(
+    steps, window, lateness, parallelism
+):
+    """Whatever it says when; `values` keeps rows, the others do not."""
+    said = windowed(window, Fives(), lateness)
+    kept = [said.apply(listed), said.agg(values=VALUE.collect(), rows=count()), said.agg(**PARTIALS)]
+    functions, rows, partials = (run(each._node, carried(steps), Ignored(), parallelism).output() for each in kept)
+    assert in_order([sorted(row["values"]) for row in functions]) == in_order(
+        [sorted(row["values"]) for row in rows if not row.get("retracted")]
+    )
+    for row in rows:
+        row |= totals_of(row.pop("values"))
+        row.pop("__watermark", None)
+    for row in partials:
+        del row["first"]
+        row.pop("__watermark", None)
+    assert in_order([sorted(row.items()) for row in partials]) == in_order([sorted(row.items()) for row in rows])
+
+
+class Ignored:
+    """A model that nothing is compared with."""
+
+    def row(self, key: Any, time: int, value: int) -> None:
+        pass
+
+    def watermark(self, groups: Any, watermark: int) -> None:
+        pass
 
 
 def kept_as_rows(node: Node) -> Node:
