@@ -7,7 +7,7 @@ the timers it sets belong to that window and end with it. `WindowedStream.trigge
 from __future__ import annotations
 
 import enum
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from penstock.arguments import checked
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 Scalar = bool | int | float | str | None
 """What a trigger may remember."""
 
-_FIRE_AT: Final = "fire_at_us"
+FIRE_AT: Final = "fire_at_us"
+"""What triggers of an interval remember: when they fire next."""
+END_OF_TIME: Final = datetime.max.replace(tzinfo=UTC)
+"""The watermark at the end of the input."""
 
 
 class TriggerResult(enum.Flag):
@@ -175,11 +178,11 @@ class EveryRows(Trigger):
     """`every_rows(n)`: Flink's CountTrigger."""
 
     def __init__(self, rows: int) -> None:
-        self._rows = rows
+        self.rows = rows
 
     def on_row(self, row: Any, window: TimeWindow, ctx: TriggerContext) -> TriggerResult:
         rows = ctx.get("rows", 0) + 1
-        if rows < self._rows:
+        if rows < self.rows:
             ctx.set("rows", rows)
             return TriggerResult.CONTINUE
         ctx.remove("rows")
@@ -189,38 +192,38 @@ class EveryRows(Trigger):
         ctx.merge("rows", lambda one, other: one + other)
 
     def describe(self) -> str:
-        return f"every_rows({self._rows})"
+        return f"every_rows({self.rows})"
 
 
 class _EveryInterval(AtWatermark):
     """At every whole interval since 1970 while a window is open, and at its end."""
 
     def __init__(self, every_us: int) -> None:
-        self._every_us = every_us
+        self.every_us = every_us
 
     def on_row(self, row: Any, window: TimeWindow, ctx: TriggerContext) -> TriggerResult:
         if super().on_row(row, window, ctx) == TriggerResult.FIRE:
             return TriggerResult.FIRE
         now = self._now(ctx)
-        if ctx.get(_FIRE_AT) is None and now is not None:
-            self._set_next(to_micros(now) // self._every_us * self._every_us, ctx)
+        if ctx.get(FIRE_AT) is None and now is not None:
+            self._set_next(to_micros(now) // self.every_us * self.every_us, ctx)
         return TriggerResult.CONTINUE
 
     def on_merge(self, window: TimeWindow, ctx: TriggerContext) -> None:
         super().on_merge(window, ctx)
-        fire_at = ctx.merge(_FIRE_AT, min)
+        fire_at = ctx.merge(FIRE_AT, min)
         if fire_at is not None:
             self._set_timer(from_micros(fire_at), ctx)
 
     def clear(self, window: TimeWindow, ctx: TriggerContext) -> None:
         super().clear(window, ctx)
-        fire_at = ctx.get(_FIRE_AT)
+        fire_at = ctx.get(FIRE_AT)
         if fire_at is not None:
             self._delete_timer(from_micros(fire_at), ctx)
 
     def _set_next(self, since_us: int, ctx: TriggerContext) -> None:
-        fire_at = since_us + self._every_us
-        ctx.set(_FIRE_AT, fire_at)
+        fire_at = since_us + self.every_us
+        ctx.set(FIRE_AT, fire_at)
         self._set_timer(from_micros(fire_at), ctx)
 
     def _now(self, ctx: TriggerContext) -> datetime | None:
@@ -243,11 +246,11 @@ class EveryEventTime(_EveryInterval):
         if super().on_event_time(at, window, ctx) == TriggerResult.FIRE:
             return TriggerResult.FIRE
         at_us = to_micros(at)
-        if ctx.get(_FIRE_AT) != at_us:
+        if ctx.get(FIRE_AT) != at_us:
             return TriggerResult.CONTINUE
-        ctx.remove(_FIRE_AT)
-        if ctx.watermark is None or to_micros(ctx.watermark) < at_us + self._every_us:
-            self._set_next(at_us, ctx)  # else nothing comes between two moments of the end
+        ctx.remove(FIRE_AT)
+        if ctx.watermark != END_OF_TIME:  # nothing comes between two moments of the end
+            self._set_next(at_us, ctx)
         return TriggerResult.FIRE
 
     def _now(self, ctx: TriggerContext) -> datetime | None:
@@ -260,7 +263,7 @@ class EveryEventTime(_EveryInterval):
         ctx.delete_event_timer(at)
 
     def describe(self) -> str:
-        return f"every({format_duration(self._every_us)!r})"
+        return f"every({format_duration(self.every_us)!r})"
 
 
 class EveryProcessingTime(_EveryInterval):
@@ -270,7 +273,7 @@ class EveryProcessingTime(_EveryInterval):
 
     def on_processing_time(self, at: datetime, window: TimeWindow, ctx: TriggerContext) -> TriggerResult:
         at_us = to_micros(at)
-        if ctx.get(_FIRE_AT) != at_us:
+        if ctx.get(FIRE_AT) != at_us:
             return TriggerResult.CONTINUE
         self._set_next(at_us, ctx)
         return TriggerResult.FIRE
@@ -285,33 +288,33 @@ class EveryProcessingTime(_EveryInterval):
         ctx.delete_processing_timer(at)
 
     def describe(self) -> str:
-        return f"every({format_duration(self._every_us)!r}, time='processing')"
+        return f"every({format_duration(self.every_us)!r}, time='processing')"
 
 
 class PurgingTrigger(Trigger):
     """`purging(trigger)`: Flink's PurgingTrigger."""
 
     def __init__(self, trigger: Trigger) -> None:
-        self._trigger = trigger
+        self.within = trigger
         self.timers = trigger.timers
 
     def on_row(self, row: Any, window: TimeWindow, ctx: TriggerContext) -> TriggerResult:
-        return _purging(self._trigger.on_row(row, window, ctx))
+        return _purging(self.within.on_row(row, window, ctx))
 
     def on_event_time(self, at: datetime, window: TimeWindow, ctx: TriggerContext) -> TriggerResult:
-        return _purging(self._trigger.on_event_time(at, window, ctx))
+        return _purging(self.within.on_event_time(at, window, ctx))
 
     def on_processing_time(self, at: datetime, window: TimeWindow, ctx: TriggerContext) -> TriggerResult:
-        return _purging(self._trigger.on_processing_time(at, window, ctx))
+        return _purging(self.within.on_processing_time(at, window, ctx))
 
     def on_merge(self, window: TimeWindow, ctx: TriggerContext) -> None:
-        self._trigger.on_merge(window, ctx)
+        self.within.on_merge(window, ctx)
 
     def clear(self, window: TimeWindow, ctx: TriggerContext) -> None:
-        self._trigger.clear(window, ctx)
+        self.within.clear(window, ctx)
 
     def describe(self) -> str:
-        return f"purging({self._trigger.describe()})"
+        return f"purging({self.within.describe()})"
 
 
 def _purging(result: TriggerResult) -> TriggerResult:

@@ -10,44 +10,38 @@ by their arrival.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, cast
 
-from penstock.errors import PenstockError, UserCodeError
 from penstock.graph.logical import GlobalWindow, RowWindow, SessionWindow
-from penstock.process_functions import KeyedContext, KeyedProcess, OpenContext, OutputTag
+from penstock.process_functions import KeyedContext, KeyedProcess, OutputTag
 from penstock.state.declarations import MapState
 from penstock.times import from_micros, to_micros
-from penstock.triggers import Scalar, Trigger, TriggerResult
-from penstock.window_functions import SessionTimeWindow, TimeWindow, WindowFunction
-from penstock.window_shape import WindowShape
+from penstock.triggers import (
+    AtWatermark,
+    EveryEventTime,
+    EveryProcessingTime,
+    PurgingTrigger,
+    Scalar,
+    Trigger,
+    TriggerResult,
+)
+from penstock.window_assigners import GLOBAL, Bounds, assigner
+from penstock.window_functions import SessionTimeWindow, TimeWindow
 
 if TYPE_CHECKING:
     from penstock.protocol.messages import OperatorMetrics
-    from penstock.window_clock import WindowClock
 
-Bounds = tuple[int, int]
-"""Start and end of a window in microseconds since the epoch."""
 Kept = tuple[int, int | None, Any]
 """Number by arrival, event time and row."""
 
-GLOBAL: Final[Bounds] = (
-    to_micros(datetime.min.replace(tzinfo=UTC)),
-    to_micros(datetime.max.replace(tzinfo=UTC)),
-)
 _CHUNK: Final = 128
 _KNOWN: Final = 4_096
-
-
-class Fired(NamedTuple):
-    """What a window with aggregates gives when it fires: the operator evaluates it."""
-
-    key: Any
-    bounds: Bounds
-    rows: list[Kept]
-    retracted: bool
+_ARMED: Final = 65_536
+ONCE: Final = (AtWatermark, EveryEventTime, EveryProcessingTime)
+"""What these set with the first row of a window stays set while the window is open."""
 
 
 class WindowContext(KeyedContext[Any], Protocol):
@@ -63,7 +57,7 @@ class WindowContext(KeyedContext[Any], Protocol):
         ...
 
 
-class _Meta(NamedTuple):
+class Meta(NamedTuple):
     """What is known of a window: where its rows are, how many chunks, the next number, how many of them were sent."""
 
     slot: Bounds
@@ -77,6 +71,7 @@ class WindowProcess(KeyedProcess[Any, Any]):
 
     rows: MapState[tuple[int, int, int], tuple[Kept, ...]]
     windows = MapState(tuple[int, int], tuple[tuple[int, int], int, int, int])
+    """What is known of windows with more than one chunk of rows, and of sessions."""
     memory = MapState(tuple[int, int], dict[str, bool | int | float | str | None])
     """What the trigger remembers per window."""
     timers = MapState(tuple[int, bool], tuple[tuple[int, int], ...])
@@ -103,15 +98,23 @@ class WindowProcess(KeyedProcess[Any, Any]):
         self._before_end = 0 if self._merging else 1
         """How long before its end the last moment of a window is."""
         self._global = isinstance(window, GlobalWindow)
-        self._assigned = assigner(window)
+        self.ends: Iterator[int] = iter(())
+        """Of sessions whose gap each row says: where those that the next rows open end."""
+        own_gap = isinstance(window, SessionWindow) and window.gap is not None
+        self._assigned = self._own_session if own_gap else assigner(window)
         self._trigger = trigger
         self._lateness_us = lateness_us
         self._late = late
         self._last = last
         self._retracts = False
         self._known: dict[Bounds, TimeWindow] = {}
+        self._once = type(within(trigger)) in ONCE and not self._merging
+        self._armed: set[tuple[Any, Bounds]] = set()
+        """Windows in whose further rows the trigger has no interest while they are not late; some may be missing."""
+        self._shared: dict[Any, Any] = {}
+        """Equal parts of the state of many keys, which are kept once."""
 
-    def deliver(self, bounds: Bounds, rows: list[Kept], ctx: WindowContext, *, retracted: bool = False) -> None:
+    def deliver(self, bounds: Bounds, rows: Any, ctx: WindowContext, *, retracted: bool = False) -> None:
         """A window fires; with `retracted`, what it gave no longer stands."""
         raise NotImplementedError
 
@@ -130,10 +133,19 @@ class WindowProcess(KeyedProcess[Any, Any]):
 
     def _take(self, row: Any, time: int | None, bounds: Bounds, ctx: WindowContext) -> None:
         self._append(bounds, time, row)
-        result = self._trigger.on_row(row, self._time_window(bounds), _TriggerRun(self, bounds, ctx))
+        if self._once and bounds[1] - self._before_end > ctx.watermark_us and (ctx.key, bounds) in self._armed:
+            return
+        result = self._trigger.on_row(row, self._time_window(bounds), TriggerRun(self, bounds, ctx))
+        if self._once and not result:
+            self._arm(bounds, ctx)
         self._act(result, bounds, ctx)
         if not self._global:
             self.set_timer(self._cleanup_us(bounds), "event", bounds, ctx)
+
+    def _arm(self, bounds: Bounds, ctx: WindowContext) -> None:
+        if len(self._armed) >= _ARMED:
+            self._armed.clear()
+        self._armed.add((ctx.key, bounds))
 
     def _refuse(self, row: Any, ctx: WindowContext) -> None:
         if self._late is None:
@@ -162,19 +174,23 @@ class WindowProcess(KeyedProcess[Any, Any]):
         for bounds in fired:
             if self._merging and not self.windows.contains(bounds):
                 continue  # it was merged into another
-            asked = self._trigger.on_event_time if is_event else self._trigger.on_processing_time
-            result = asked(at, self._time_window(bounds), _TriggerRun(self, bounds, ctx))
-            self._act(result, bounds, ctx)
-            if is_event and not self._global and at_us == self._cleanup_us(bounds):
-                self._forget(bounds, ctx)
+            self._fire_on_timer(at, at_us, bounds, ctx)
+
+    def _fire_on_timer(self, at: datetime, at_us: int, bounds: Bounds, ctx: WindowContext) -> None:
+        is_event = ctx.time_domain == "event"
+        asked = self._trigger.on_event_time if is_event else self._trigger.on_processing_time
+        result = asked(at, self._time_window(bounds), TriggerRun(self, bounds, ctx))
+        self._act(result, bounds, ctx)
+        if is_event and not self._global and at_us == self._cleanup_us(bounds):
+            self._forget(bounds, ctx)
 
     def set_timer(self, at_us: int, domain: Literal["event", "processing"], bounds: Bounds, ctx: WindowContext) -> None:
         """Ask the trigger of this window at that time."""
-        entry = (at_us, domain == "event")
+        entry = self._same((at_us, domain == "event"))
         set_before = self.timers.get(entry, ())
         if bounds in set_before:
             return
-        self.timers.set(entry, (*set_before, bounds))
+        self.timers.set(entry, self._same((*set_before, bounds)))
         if not set_before:
             (ctx.event_timer if domain == "event" else ctx.processing_timer)(from_micros(at_us))
 
@@ -193,10 +209,12 @@ class WindowProcess(KeyedProcess[Any, Any]):
     # -- firing ---------------------------------------------------------------------------------------------------------
 
     def _act(self, result: TriggerResult, bounds: Bounds, ctx: WindowContext) -> None:
+        if not result.value:
+            return
         if TriggerResult.FIRE in result:
             self._fire(bounds, ctx)
         if TriggerResult.PURGE in result:
-            self._purge(bounds)
+            self._purge(bounds, ctx)
 
     def _fire(self, bounds: Bounds, ctx: WindowContext) -> None:
         meta = self._meta(bounds)
@@ -205,10 +223,11 @@ class WindowProcess(KeyedProcess[Any, Any]):
             rows = rows[-self._last :]
             meta = self._stored(meta, rows)
         if rows:
-            self._remember(bounds, meta._replace(sent=meta.arrivals))
+            if self._merging or self._last is not None:
+                self._remember(bounds, meta._replace(sent=meta.arrivals))
             self._deliver_at(bounds, rows, ctx)
 
-    def _deliver_at(self, bounds: Bounds, rows: list[Kept], ctx: WindowContext, *, retracted: bool = False) -> None:
+    def _deliver_at(self, bounds: Bounds, rows: Any, ctx: WindowContext, *, retracted: bool = False) -> None:
         time = ctx.time
         if not self._global:
             ctx.move_to(bounds[1] - self._before_end)
@@ -218,12 +237,16 @@ class WindowProcess(KeyedProcess[Any, Any]):
             ctx.time = time
 
     def _forget(self, bounds: Bounds, ctx: WindowContext) -> None:
-        self._purge(bounds)
-        self._trigger.clear(self._time_window(bounds), _TriggerRun(self, bounds, ctx))
+        self._purge(bounds, ctx)
+        self._trigger.clear(self._time_window(bounds), TriggerRun(self, bounds, ctx))
         self.memory.remove(bounds)
         self.windows.remove(bounds)
+        self._armed.discard((ctx.key, bounds))
 
     # -- sessions -------------------------------------------------------------------------------------------------------
+
+    def _own_session(self, time: int) -> Iterable[Bounds]:
+        return ((time, next(self.ends)),)
 
     def _merged(self, new: Bounds, ctx: WindowContext) -> Bounds:
         """The session that a row belongs to, after those that it brings together have become one."""
@@ -234,50 +257,72 @@ class WindowProcess(KeyedProcess[Any, Any]):
         return merged
 
     def _merge(self, touched: list[Bounds], merged: Bounds, ctx: WindowContext) -> None:
-        self._trigger.on_merge(self._time_window(merged), _TriggerRun(self, merged, ctx, touched))
+        self._trigger.on_merge(self._time_window(merged), TriggerRun(self, merged, ctx, touched))
         metas = [self._meta(bounds) for bounds in touched]
         for bounds, meta in zip(touched, metas, strict=True):
-            self._trigger.clear(self._time_window(bounds), _TriggerRun(self, bounds, ctx))
+            self._trigger.clear(self._time_window(bounds), TriggerRun(self, bounds, ctx))
             self.delete_timer(self._cleanup_us(bounds), "event", bounds, ctx)
             self.memory.remove(bounds)
             self.windows.remove(bounds)
             if self._retracts and meta.sent:
-                sent = [kept for kept in self._contents(meta) if kept[0] < meta.sent]
-                self._deliver_at(bounds, sent, ctx, retracted=True)
-        self._remember(merged, self._together(metas))
+                self._retract(bounds, meta, ctx)
+        self._remember(merged, self._together(touched, metas, merged, ctx))
 
-    def _together(self, metas: list[_Meta]) -> _Meta:
+    def _retract(self, bounds: Bounds, meta: Meta, ctx: WindowContext) -> None:
+        sent = [kept for kept in self._contents(meta) if kept[0] < meta.sent]
+        self._deliver_at(bounds, sent, ctx, retracted=True)
+
+    def _together(self, touched: list[Bounds], metas: list[Meta], merged: Bounds, ctx: WindowContext) -> Meta:
+        """What these windows hold as that of the one that they become."""
         largest = max(metas, key=lambda meta: meta.chunks)
         arrivals = max(meta.arrivals for meta in metas)
         if len(metas) > 1:
             rows = sorted(chain.from_iterable(map(self._contents, metas)), key=lambda kept: kept[0])
             for meta in metas:
                 self._remove_chunks(meta)
-            largest = self._stored(_Meta(largest.slot), rows)
+            largest = self._stored(Meta(largest.slot), rows)
         return largest._replace(arrivals=arrivals, sent=0)
 
     # -- kept rows ------------------------------------------------------------------------------------------------------
 
-    def _meta(self, bounds: Bounds) -> _Meta:
+    def _meta(self, bounds: Bounds) -> Meta:
         found = self.windows.get(bounds)
-        return _Meta(bounds) if found is None else _Meta(*found)
+        if found is not None:
+            return Meta(*found)
+        # Of a window that is no session and has one chunk nothing else is known: it has no entry.
+        return Meta(bounds, chunks=1 if not self._merging and self.rows.contains((*bounds, 0)) else 0)
 
-    def _remember(self, bounds: Bounds, meta: _Meta) -> None:
-        self.windows.set(bounds, (meta.slot, meta.chunks, meta.arrivals, meta.sent))
+    def _remember(self, bounds: Bounds, meta: Meta) -> None:
+        self.windows.set(bounds, self._same((meta.slot, meta.chunks, meta.arrivals, meta.sent)))
+
+    def _same(self, value: Any) -> Any:
+        """An equal value that is there already, if one is."""
+        if len(self._shared) >= _KNOWN:
+            self._shared.clear()
+        return self._shared.setdefault(value, value)
 
     def _append(self, bounds: Bounds, time: int | None, row: Any) -> None:
         meta = self._meta(bounds)
-        number = max((known[2] for known in self.windows.values()), default=0) if self._merging else meta.arrivals
         last = self.rows.get((*meta.slot, meta.chunks - 1), ()) if meta.chunks else ()
-        chunks = meta.chunks if last and len(last) < _CHUNK else meta.chunks + 1
-        before = last if chunks == meta.chunks else ()
-        self.rows.set((*meta.slot, chunks - 1), (*before, (number, time, row)))
-        self._remember(bounds, meta._replace(chunks=chunks, arrivals=number + 1))
+        number = self._next_number(last, meta)
+        if last and len(last) < _CHUNK:
+            chunks, kept = meta.chunks, (*last, (number, time, row))
+        else:
+            chunks, kept = meta.chunks + 1, ((number, time, row),)
+        self.rows.set(self._same((*meta.slot, chunks - 1)), kept)
+        if self._merging or 1 < chunks != meta.chunks:
+            self._remember(bounds, meta._replace(chunks=chunks, arrivals=number + 1))
 
-    def _contents(self, meta: _Meta) -> list[Kept]:
+    def _next_number(self, last: tuple[Kept, ...], meta: Meta) -> int:
+        """Rows of a key are numbered where sessions may become one; else those of a window, as its last one tells."""
+        if self._merging:
+            return max((known[2] for known in self.windows.values()), default=0)
+        return last[-1][0] + 1 if last else meta.arrivals
+
+    def _contents(self, meta: Meta) -> list[Kept]:
         return list(chain.from_iterable(self.rows.get((*meta.slot, chunk), ()) for chunk in range(meta.chunks)))
 
-    def _stored(self, meta: _Meta, rows: list[Kept]) -> _Meta:
+    def _stored(self, meta: Meta, rows: list[Kept]) -> Meta:
         """The rows instead of what the window holds."""
         self._remove_chunks(meta)
         starts = range(0, len(rows), _CHUNK)
@@ -285,11 +330,11 @@ class WindowProcess(KeyedProcess[Any, Any]):
             self.rows.set((*meta.slot, chunk), tuple(rows[start : start + _CHUNK]))
         return meta._replace(chunks=len(starts))
 
-    def _remove_chunks(self, meta: _Meta) -> None:
+    def _remove_chunks(self, meta: Meta) -> None:
         for chunk in range(meta.chunks):
             self.rows.remove((*meta.slot, chunk))
 
-    def _purge(self, bounds: Bounds) -> None:
+    def _purge(self, bounds: Bounds, ctx: WindowContext) -> None:
         meta = self._meta(bounds)
         self._remove_chunks(meta)
         if self._merging:  # the session goes on: rows that come still belong to it
@@ -298,7 +343,7 @@ class WindowProcess(KeyedProcess[Any, Any]):
             self.windows.remove(bounds)
 
 
-class _TriggerRun:
+class TriggerRun:
     """`TriggerContext` of one window."""
 
     __slots__ = ("_bounds", "_ctx", "_merged", "_process")
@@ -362,96 +407,13 @@ class _TriggerRun:
         return folded
 
 
-# -- the two kinds ------------------------------------------------------------------------------------------------------
-
-
-class FunctionProcess(WindowProcess):
-    """Calls a function of the user's with the rows of a window."""
-
-    def __init__(self, function: WindowFunction[Any, Any], *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._function = function
-
-    def open(self, context: OpenContext) -> None:
-        self._function.open(context)
-
-    def close(self) -> None:
-        self._function.close()
-
-    def deliver(self, bounds: Bounds, rows: list[Kept], ctx: WindowContext, *, retracted: bool = False) -> None:
-        window = self._time_window(bounds)
-        try:
-            self._function.apply(ctx.key, window, [row for _, _, row in rows], ctx)
-        except PenstockError:
-            raise
-        except Exception as error:  # whatever the user's function raises
-            raise UserCodeError(
-                f"apply: {type(self).__name__} raised {type(error).__name__}: {error}; key {ctx.key!r}, "
-                f"window {window.start} to {window.end}, {len(rows)} rows"
-            ) from error
-
-
-class PlainFunction(WindowFunction[Any, Any]):
-    """A window function that is a plain function, which gives its rows back."""
-
-    def __init__(self, function: Callable[[Any, TimeWindow, list[Any]], Iterable[Any]]) -> None:
-        self._function = function
-
-    def apply(self, key: Any, window: TimeWindow, rows: Any, ctx: Any) -> None:
-        for row in self._function(key, window, rows):
-            ctx.emit(row)
-
-
-class AggregateProcess(WindowProcess):
-    """Hands the rows of a window on to the operator, which aggregates those of many firings at once."""
-
-    def __init__(self, *args: Any, retracts: bool, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._retracts = retracts
-
-    def deliver(self, bounds: Bounds, rows: list[Kept], ctx: WindowContext, *, retracted: bool = False) -> None:
-        ctx.emit(Fired(ctx.key, bounds, rows, retracted))
-
-
-def typed(kind: type[WindowProcess], name: str, taken: type[Any], given: type[Any]) -> type[Any]:
-    """A class of this kind for rows `taken` that gives rows `given`: states are declared by class."""
+def declared_rows(taken: type[Any]) -> MapState[tuple[int, int, int], tuple[Kept, ...]]:
+    """The state of kept rows of this class."""
     rows = MapState(tuple[int, int, int], cast("Any", tuple[tuple[int, int | None, taken], ...]))
     rows.name = "rows"
-    of = cast("Any", KeyedProcess)[taken, given]
-    made = type(name, (kind,), {"rows": rows, "__orig_bases__": (of,)})
-    made.__module__ = __name__
-    return made
+    return rows
 
 
-def assigner(window: RowWindow) -> Callable[[int], Iterable[Bounds]]:
-    """The windows that a moment belongs to, in order of their ends."""
-    match window:
-        case GlobalWindow():
-            return lambda _: (GLOBAL,)
-        case SessionWindow(gap_us=gap):
-            return lambda time: ((time, time + gap),)
-        case _:
-            from penstock.window_clock import clock_of  # loads numpy
-
-            return _Assigned(WindowShape.of(window), clock_of(window.timezone))
-
-
-class _Assigned:
-    """Windows by a clock. Rows of a pane belong to the same ones, which are remembered."""
-
-    def __init__(self, shape: WindowShape, clock: WindowClock) -> None:
-        self._shape = shape
-        self._clock = clock
-        self._known: dict[int, tuple[Bounds, ...]] = {}
-
-    def __call__(self, time: int) -> tuple[Bounds, ...]:
-        pane = self._shape.pane_of(self._clock.shown_at(time))
-        found = self._known.get(pane)
-        if found is None:
-            if len(self._known) >= _KNOWN:
-                self._known.clear()
-            found = self._known[pane] = tuple(dict.fromkeys(self._bounds(end) for end in self._shape.ends_of(pane)))
-        return found
-
-    def _bounds(self, end: int) -> Bounds:
-        return self._clock.moment(self._shape.start_of(end)), self._clock.moment(end)
+def within(trigger: Trigger) -> Trigger:
+    """The trigger that says when, without what purges."""
+    return within(trigger.within) if isinstance(trigger, PurgingTrigger) else trigger

@@ -7,7 +7,7 @@ What does not apply:
 - testProcessingTime...: windows of processing time, which Penstock has not;
 - testPointSessions, testDynamicEventTimeSessionWindows and other assigners of the user's: windows are those of the API;
 - testMergeAndEvictor, EvictingWindowOperatorTest: there are no evictors but that of count windows;
-- testReduce... beside testApply...: `agg` and `apply` share what they keep, and run the same cases here;
+- testReduce... beside testApply...: `agg` and `apply` run the same cases here;
 - the results of global windows have no event time here, in Flink the end of time;
 - ContinuousProcessingTimeTriggerTest: windows of processing time end by the wall clock, here they end by the watermark;
 - testCleanupTimeOverflow: times end with the year 9999, beyond which lateness is cut off (tested in test_row_windows).

@@ -61,10 +61,10 @@ COLUMNS = {
 AHEAD = {"next": lead("value"), "later": lead(VALUE + 1, 2, default=-1)}
 
 
-def over_node(columns=COLUMNS, *, within=None, rows=None, late=LATE):
-    source = input_node(SCHEMA, row_class(SCHEMA), ("key",), event_time=True)
+def over_node(columns=COLUMNS, *, within=None, rows=None, late=LATE, schema=SCHEMA):
+    source = input_node(schema, row_class(schema), ("key",), event_time=True)
     operation = Over(tuple(columns.items()), within, rows, late)
-    schema = over_schema(operation.columns, SCHEMA)
+    schema = over_schema(operation.columns, schema)
     return Node("n1", operation, (source,), schema, row_class(schema), True)
 
 

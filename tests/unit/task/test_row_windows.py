@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Any
 
 import polars as pl
@@ -12,18 +14,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from window_cases import SCHEMA, Batch, frame_of, group_of, histories, late_rows, run
 
-from penstock import Pipeline, TimeWindow, WindowFunction, at_watermark, col, every, every_rows, global_, purging
+from penstock import Pipeline, TimeWindow, WindowFunction, at_watermark, col, count, every, every_rows, global_, purging
 from penstock.api.stream import KeyedStream
 from penstock.api.windows import cumulative, session, sliding, tumbling
 from penstock.errors import PipelineError, UserCodeError
-from penstock.graph.logical import CumulativeWindow, Node, RowWindow, SessionWindow, SlidingWindow, TumblingWindow
+from penstock.graph.logical import (
+    CumulativeWindow,
+    GlobalWindow,
+    Node,
+    RowWindow,
+    SessionWindow,
+    SlidingWindow,
+    TumblingWindow,
+)
 from penstock.process_functions import OutputTag
 from penstock.testing.harness import OperatorHarness, input_node
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK, to_micros
-from penstock.triggers import EveryEventTime, EveryRows, PurgingTrigger, Trigger
+from penstock.triggers import EveryEventTime, EveryRows, PurgingTrigger, Trigger, TriggerContext, TriggerResult
 from penstock.types import row_class
+from penstock.window_results import AggregateProcess, Fired, typed
 
 LATE: OutputTag[Any] = OutputTag("late")
+VALUE = col("value")
 HOUR_US = 3_600_000_000
 
 
@@ -71,7 +83,7 @@ class Model:
     def __init__(self, window: RowWindow, trigger: Trigger, lateness: int, *, retracts: bool) -> None:
         self.window, self.lateness, self.retracts = window, lateness, retracts
         self.purges = isinstance(trigger, PurgingTrigger)
-        self.trigger = trigger._trigger if isinstance(trigger, PurgingTrigger) else trigger
+        self.trigger = trigger.within if isinstance(trigger, PurgingTrigger) else trigger
         self.open: list[Open] = []
         self.marks: dict[int, int] = {}
         self.emitted: list[Any] = []
@@ -80,7 +92,7 @@ class Model:
 
     def row(self, key: Any, time: int, value: int) -> None:
         mark = self.marks.get(group_of(key), MIN_WATERMARK)
-        bounds = [each for each in self.assigned(key, time) if self.last(each[1]) + self.lateness > mark]
+        bounds = [each for each in self.assigned(key, time, value) if self.last(each[1]) + self.lateness > mark]
         if not bounds:
             self.late.append((key, time, value))
         self.number += 1
@@ -94,9 +106,10 @@ class Model:
         """The last moment of a window."""
         return end if isinstance(self.window, SessionWindow) else end - 1
 
-    def assigned(self, key: Any, time: int) -> list[tuple[int, int]]:
+    def assigned(self, key: Any, time: int, value: int) -> list[tuple[int, int]]:
         match self.window:
-            case SessionWindow(gap_us=gap):
+            case SessionWindow():
+                gap = self.window.gap_us or value % 13 + 1
                 touched = [w for w in self.open if w.key == key and w.start <= time + gap and w.end >= time]
                 ends = [(time, time + gap), *((w.start, w.end) for w in touched)]
                 return [(min(start for start, _ in ends), max(end for _, end in ends))]
@@ -136,7 +149,7 @@ class Model:
     def fires(self, window: Open, time: int, mark: int) -> bool:
         if isinstance(self.trigger, EveryRows):
             window.count += 1
-            if window.count < self.trigger._rows:  # sessions that became one may hold more
+            if window.count < self.trigger.rows:  # sessions that became one may hold more
                 return False
             window.count = 0
             return True
@@ -144,7 +157,7 @@ class Model:
             return True
         window.timers.add(self.last(window.end))
         if isinstance(self.trigger, EveryEventTime) and window.fire_at is None:
-            window.fire_at = time - time % self.trigger._every_us + self.trigger._every_us
+            window.fire_at = time - time % self.trigger.every_us + self.trigger.every_us
             window.timers.add(window.fire_at)
         return False
 
@@ -184,7 +197,7 @@ class Model:
                 assert isinstance(self.trigger, EveryEventTime)
                 window.fire_at = None
                 if watermark != MAX_WATERMARK:
-                    window.fire_at = at + self.trigger._every_us
+                    window.fire_at = at + self.trigger.every_us
                     window.timers.add(window.fire_at)
                 self.fire(window)
             if at == self.last(window.end) + self.lateness:
@@ -197,6 +210,7 @@ WINDOWS = [
     sliding("20us", "5us"),
     sliding("9us", "4us"),
     session("10us"),
+    session(VALUE % 13 + 1),
     cumulative("20us", every="5us", offset="3us"),
 ]
 TRIGGERS = [at_watermark(), every_rows(3), every("4us")]
@@ -256,6 +270,47 @@ def test_aggregates_under_a_trigger_are_of_the_same_rows(steps, window, trigger,
         found.append((row["key"], *bounds, tuple(sorted(row["values"])), row.get("retracted", False)))
         assert row["total"] == sum(row["values"])
     assert in_order(found) == in_order([(*row[:3], tuple(sorted(row[3])), row[4]) for row in model.emitted])
+
+
+PARTIALS = {
+    "rows": count(), "total": VALUE.sum(), "least": VALUE.min(), "most": VALUE.max(), "first": VALUE.first(),
+    "cents": (VALUE / 100).sum(), "kinds": (VALUE % 7).collect_distinct(), "best": VALUE.max_by(VALUE),
+    "spread": VALUE.var(ddof=0),
+}  # fmt: skip
+
+
+def totals_of(values: tuple[int, ...]) -> dict[str, Any]:
+    """What `PARTIALS` are but for the first, which goes by event time."""
+    mean = Fraction(sum(values), len(values))
+    return {
+        "rows": len(values), "total": sum(values), "least": min(values), "most": max(values),
+        "cents": math.fsum(value / 100 for value in values), "kinds": sorted({value % 7 for value in values}),
+        "best": max(values), "spread": float(sum((value - mean) ** 2 for value in values) / len(values)),
+    }  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    steps=histories(st.integers(-50, 100)),
+    window=st.sampled_from(WINDOWS),
+    trigger=st.sampled_from(TRIGGERS),
+    lateness=st.sampled_from([0, 0, 1, 15]),
+    parallelism=st.integers(1, 4),
+)
+def test_aggregates_are_held_as_partials_and_are_of_the_same_rows(steps, window, trigger, lateness, parallelism):
+    """Also by a trigger of the user's, which looks at the rows; no row is kept."""
+    stream = windowed(window, trigger, lateness).agg(**PARTIALS)
+    model = Model(window, trigger, lateness, retracts="retracted" in stream.schema)
+    harness = played(stream._node, steps, model, parallelism)
+    found: list[Any] = []
+    for row in harness.output():
+        bounds = (to_micros(row.pop("window_start")), to_micros(row.pop("window_end")))
+        taken_back, first = row.pop("retracted", False), row.pop("first")
+        row.pop("__watermark", None)
+        assert row["least"] <= first <= row["most"]
+        found.append((row.pop("key"), *bounds, taken_back, sorted(row.items())))
+    expected = [(*row[:3], row[4], sorted(totals_of(row[3]).items())) for row in model.emitted]
+    assert in_order(found) == in_order(expected)
 
 
 @settings(max_examples=40, deadline=None)
@@ -318,14 +373,126 @@ def test_by_the_wall_clock_windows_fire_at_whole_intervals_and_at_their_end():
     assert len(harness.output()) == 3, "a window that is over fires no more"
 
 
+class Fives(Trigger):
+    """Looks at the rows, at what it remembers, and at the end."""
+
+    def on_row(self, row: Any, window: TimeWindow, ctx: TriggerContext) -> TriggerResult:
+        ctx.event_timer(window.max_timestamp)
+        ctx.set("rows", ctx.get("rows", 0) + 1)
+        if row.value % 5 == 0:
+            return TriggerResult.FIRE_AND_PURGE if ctx.get("rows") % 2 else TriggerResult.FIRE
+        return TriggerResult.PURGE if row.value % 11 == 0 else TriggerResult.CONTINUE
+
+    def on_event_time(self, at: Any, window: TimeWindow, ctx: TriggerContext) -> TriggerResult:
+        return TriggerResult.FIRE if at == window.max_timestamp else TriggerResult.CONTINUE
+
+    def on_merge(self, window: TimeWindow, ctx: TriggerContext) -> None:
+        ctx.merge("rows", lambda one, other: one + other)
+        ctx.event_timer(window.max_timestamp)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    steps=histories(st.integers(-50, 100)),
+    window=st.sampled_from(WINDOWS),
+    lateness=st.sampled_from([0, 15]),
+    parallelism=st.integers(1, 4),
+)
+def test_under_a_trigger_of_the_users_partials_are_of_the_rows_that_a_function_gets(
+    steps, window, lateness, parallelism
+):
+    """Whatever it says when; `values` keeps rows, the others do not."""
+    said = windowed(window, Fives(), lateness)
+    kept = [said.apply(listed), said.agg(values=VALUE.collect(), rows=count()), said.agg(**PARTIALS)]
+    functions, rows, partials = (run(each._node, carried(steps), Ignored(), parallelism).output() for each in kept)
+    assert in_order([sorted(row["values"]) for row in functions]) == in_order(
+        [sorted(row["values"]) for row in rows if not row.get("retracted")]
+    )
+    for row in rows:
+        row |= totals_of(row.pop("values"))
+        row.pop("__watermark", None)
+    for row in partials:
+        del row["first"]
+        row.pop("__watermark", None)
+    assert in_order([sorted(row.items()) for row in partials]) == in_order([sorted(row.items()) for row in rows])
+
+
+class Ignored:
+    """A model that nothing is compared with."""
+
+    def row(self, key: Any, time: int, value: int) -> None:
+        pass
+
+    def watermark(self, groups: Any, watermark: int) -> None:
+        pass
+
+
+def kept_as_rows(node: Node) -> Node:
+    """The node as versions before made it: its windows keep rows."""
+    operation = node.operation
+    process = typed(AggregateProcess, "agg", row_class(SCHEMA), Fired)(
+        retracts="retracted" in node.schema, window=operation.window, trigger=operation.trigger
+    )
+    return dataclasses.replace(node, operation=dataclasses.replace(operation, process=process))
+
+
+@pytest.mark.parametrize("window", [tumbling("40us"), session("10us"), global_()], ids=str)
+@pytest.mark.parametrize("trigger", TRIGGERS, ids=Trigger.describe)
+def test_the_rows_that_versions_before_kept_become_partials(window, trigger):
+    """What fires behind the restore is what fires without it; of sessions also what is taken back."""
+    node = keyed().window(window).trigger(trigger).agg(**PARTIALS)._node
+    before, after = [("a", 5, 1), ("b", 6, 2), ("a", 12, 3), ("a", 30, 4)], [("a", 20, 5), ("b", 25, 6)]
+    outputs = []
+    for first in (kept_as_rows(node), node):
+        harness = OperatorHarness(first)
+        harness.frame(frame_of(before))
+        harness.watermark(17)
+        sent = harness.output()
+        harness = OperatorHarness(node, restored=harness.snapshot())
+        harness.frame(frame_of(after))
+        assert all(name != "rows" for name in nonempty_states(harness))
+        harness.watermark(MAX_WATERMARK)
+        outputs.append(in_order([*sent, *harness.output()]))
+        assert isinstance(window, GlobalWindow) or list(harness.snapshot().keyed) == []
+    assert outputs[0] == outputs[1]
+    assert outputs[0] or isinstance(trigger, PurgingTrigger | EveryRows)
+
+
+def nonempty_states(harness: OperatorHarness) -> list[str]:
+    bound = harness.operators[0]._backend._bound
+    return [name for name, each in bound.items() if each.state.table.live]
+
+
+def test_a_row_whose_session_would_have_no_length_is_refused():
+    for stream in (
+        keyed().window(session(VALUE)).apply(listed),
+        windowed(session(VALUE), every_rows(1), 0).agg(n=count()),
+    ):
+        harness = OperatorHarness(stream._node)
+        with pytest.raises(UserCodeError, match=r"the gap .* of a session is 0 us for the row"):
+            harness.frame(frame_of([("a", 5, 1), ("a", 6, 0)]))
+
+
+def test_a_window_that_begins_behind_the_watermark_fires_on_at_every_interval():
+    """Flink: ContinuousEventTimeTrigger registers the next time whenever it fires."""
+    harness = OperatorHarness(windowed(tumbling("40us"), every("4us"), 0).agg(rows=count())._node)
+    harness.frame(frame_of([("b", 0, 1)]))
+    harness.watermark(10)
+    harness.frame(frame_of([("a", 3, 1)]))
+    harness.watermark(17)
+    assert len([row for row in harness.output() if row["key"] == "a"]) == 4, "at 4, 8, 12 and 16"
+
+
 def test_nothing_of_a_window_stays_when_it_is_over():
     """States and timers of all kinds are empty, and the next snapshot is that of an operator that saw nothing."""
     for trigger in TRIGGERS:
         for window in WINDOWS:
-            harness = OperatorHarness(windowed(window, trigger, 3).apply(listed)._node)
-            harness.frame(frame_of([("a", time, time) for time in (0, 5, 12, 40, 3)]))
-            harness.watermark(1_000_000)
-            assert list(harness.snapshot().keyed) == []
+            said = windowed(window, trigger, 3)
+            for stream in (said.apply(listed), said.agg(rows=count())):
+                harness = OperatorHarness(stream._node)
+                harness.frame(frame_of([("a", time, time) for time in (0, 5, 12, 40, 3)]))
+                harness.watermark(1_000_000)
+                assert list(harness.snapshot().keyed) == []
 
 
 def test_a_long_window_keeps_its_rows_in_chunks():

@@ -20,10 +20,13 @@ from penstock.graph.logical import (
 from penstock.process_functions import type_arguments
 from penstock.triggers import PurgingTrigger, Trigger, at_watermark, every_rows, purging
 from penstock.types import Field, Schema, is_row_class, row_class, schema_of
+from penstock.window_accounts import of_partials, schema_of_partials
 from penstock.window_functions import TimeWindow, WindowFunction
-from penstock.window_process import AggregateProcess, Fired, FunctionProcess, PlainFunction, WindowProcess, typed
+from penstock.window_process import WindowProcess
+from penstock.window_results import AggregateProcess, Fired, FunctionProcess, PlainFunction, typed
 
 if TYPE_CHECKING:
+    from penstock.expressions import AggregatePlan
     from penstock.process_functions import OutputTag
 
 Applied = WindowFunction[Any, Any] | Callable[[Any, TimeWindow, list[Any]], Iterable[Any]]
@@ -93,9 +96,18 @@ def aggregate_node(keyed: StreamBase, said: RowWindows, aggregates: dict[str, Ex
     source = keyed._node
     plan = AggregatePlan.build(tuple(aggregates.items()), source.schema, event_time=source.event_time)
     schema = Schema((*source.schema.select(source.keys), *said.window_fields, *plan.output_fields))
-    made = typed(AggregateProcess, "agg", source.row_type, Fired)
-    process = made(retracts=said.retracts, **said.arguments())
+    process = _aggregating(said, source, plan, tuple(aggregates.values()))
     return _node(keyed, said, process, schema, row_class(schema), tuple(aggregates.items()))
+
+
+def _aggregating(said: RowWindows, source: Node, plan: AggregatePlan, aggregates: Iterable[Expr]) -> Any:
+    """The process that holds partials, or rows where no partial is less than they are."""
+    from penstock.expressions import keeps_values
+
+    made: Any = of_partials(source.row_type, row_class(schema_of_partials(plan)))
+    if said.arguments()["last"] is not None or any(map(keeps_values, aggregates)):
+        made = typed(AggregateProcess, "agg", source.row_type, Fired)
+    return made(retracts=said.retracts, **said.arguments())
 
 
 def _node(
@@ -119,11 +131,6 @@ def _node(
 
 
 def _check(keyed: StreamBase, said: RowWindows, verb: str) -> None:
-    if isinstance(said.window, SessionWindow) and said.window.gap is not None:
-        raise PipelineError(
-            f"{verb}: sessions whose gap each row says are only aggregated, with .agg(...) and without a trigger; give "
-            "session() one gap for all, or say where sessions end in a KeyedProcess"
-        )
     if said.trigger.timers == "event" and not keyed._node.event_time:
         raise PipelineError(
             f"{verb}: {said.trigger.describe()} goes by event time, and the stream has none; say event_time='column' at "

@@ -127,8 +127,8 @@ def session(gap: Duration | Expr) -> SessionWindow:
 def global_() -> GlobalWindow:
     """One window per key, without end: it gives its result at the end of the input, or when a trigger says so.
 
-    It needs no event time. Its results have none, and no `window_start` and `window_end`. All its rows are kept until a
-    trigger purges them: where only aggregates are wanted, `key_by(...).agg(...)` keeps less.
+    It needs no event time. Its results have none, and no `window_start` and `window_end`. For `apply` all its rows are
+    kept until a trigger purges them; for `agg` a partial is.
 
     Example:
         >>> bids.key_by("auction").window(global_()).agg(bids=count()).collect().rows()

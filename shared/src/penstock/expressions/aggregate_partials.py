@@ -222,8 +222,8 @@ def _chosen(columns: PartialColumns, name: str, args: list[Argument]) -> pl.Expr
     key = (name, condition.node)
     there = columns.add(name, key, BOOLEAN, chosen, chosen.max(), lambda partial: partial.max())
     return columns.add(
-        name, (*key, arg.node), arg.type, arg.expr, one(arg.expr, chosen), lambda partial: one(partial, there),
-        nullable=True,
+        name, (*key, arg.node), arg.type, pl.when(chosen).then(arg.expr), one(arg.expr, chosen),
+        lambda partial: one(partial, there), nullable=True,
     )  # fmt: skip
 
 

@@ -52,6 +52,8 @@ class AggregatePlan:
     """Whether `init` and `init_grouped` read the column `EVENT_TIME`."""
     carry: list[pl.Expr]
     """Elementwise over partials: the columns that grew with the number of rows, to be replaced after every grouping."""
+    limbs: tuple[tuple[str, ...], ...]
+    """The names of columns that are limbs and rest of one number (see `exact_sums`)."""
     formers: Callable[[], Iterator[Former]]
     """What snapshots of former versions hold instead of these partials, newest first."""
 
@@ -87,6 +89,7 @@ class AggregatePlan:
             carry=[
                 expr.alias(name) for names in columns.limbs for name, expr in zip(names, carried(names), strict=True)
             ],
+            limbs=tuple(columns.limbs),
             formers=lambda: _formers(aggregates, schema, where, columns),
         )
 

@@ -115,6 +115,21 @@ def carried(columns: Sequence[str]) -> list[pl.Expr]:
     ]
 
 
+def carried_exactly(columns: Sequence[str]) -> list[pl.Expr]:
+    """The columns of limbs the same number in small limbs, the highest as it comes: nothing goes over into the rest.
+
+    So how often limbs are carried shows in nothing; the highest has room for 2**32 values.
+    """
+    *limbs, _ = columns
+    carry = pl.lit(0, _INT64)
+    found: list[pl.Expr] = []
+    for name in limbs[:-1]:
+        whole = pl.col(name) + carry
+        found.append((whole % _BASE).alias(name))
+        carry = whole // _BASE
+    return [*found, (pl.col(limbs[-1]) + carry).alias(limbs[-1])]
+
+
 def total_of(limbs: Sequence[pl.Expr], rest: pl.Expr) -> pl.Expr:
     """float64: what the limbs and the rest add up to."""
     return pl.map_batches([*limbs, rest], _totals, _FLOAT64, is_elementwise=True)

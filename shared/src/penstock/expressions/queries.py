@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _ORDERLESS: Final = frozenset({"count", "len", "sum", "mean", "var", "std", "min", "max", "any", "all"})
 """Aggregates whose result does not depend on the order of rows."""
+_KEEPING: Final = frozenset({"collect", "quantile"})
+"""Aggregates whose partials are all the values."""
 
 
 def output_field(expr: Expr, schema: Schema, where: str = "select", name: str | None = None) -> Field:
@@ -53,6 +55,11 @@ def over_field(expr: Expr, schema: Schema, where: str = "over", name: str | None
 def is_mergeable(expr: Expr) -> bool:
     """Whether its aggregates come to the same from parts of the rows, in whatever order these are merged."""
     return all(part.function in _ORDERLESS for part in walk(expr.node) if isinstance(part, Aggregate))
+
+
+def keeps_values(expr: Expr) -> bool:
+    """Whether its partials hold a value of every row, so that they are no less than the rows."""
+    return any(part.function in _KEEPING for part in walk(expr.node) if isinstance(part, Aggregate))
 
 
 def check_predicate(expr: Expr, schema: Schema, where: str = "filter") -> None:

@@ -198,7 +198,10 @@ def state_signature(node: Node) -> str:
 
             window = window_of_rows(operation)
             states = describe_states(process)
-            return _text({"verb": "window", "keys": _keys(node), "window": window, "states": states})
+            signed: dict[str, Any] = {"verb": "window", "keys": _keys(node), "window": window, "states": states}
+            if "partials" in states:
+                signed["aggregates"] = {name: str(expr) for name, expr in operation.aggregates}
+            return _text(signed)
         case ProcessRows(process=process):
             from penstock.process_functions import describe_states
 
@@ -221,6 +224,8 @@ def check_signature(operator: str, stored: str, current: str) -> None:
     if "states" in old and "states" in new:
         old.pop("states", None)
         new.pop("states", None)
+        if "aggregates" not in old:
+            new.pop("aggregates", None)  # of rows, which versions before kept, there is any aggregate
     for part in sorted(old.keys() | new.keys()):
         if old.get(part) != new.get(part):
             raise IncompatibleStateError(

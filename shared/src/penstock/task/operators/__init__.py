@@ -6,6 +6,7 @@ from penstock.errors import ProtocolError
 from penstock.graph import logical
 from penstock.process_functions import KeyedProcess
 from penstock.task.operator import Operator
+from penstock.window_accounts import PartialProcess
 
 __all__ = ["build_operator"]
 
@@ -48,6 +49,10 @@ def build_operator(node: logical.Node) -> Operator:
             from penstock.task.operators.rowwise import MapBatchesOperator
 
             return MapBatchesOperator(node)
+        case logical.WindowRows(process=PartialProcess()):
+            from penstock.task.operators.window_partials import WindowPartialsOperator
+
+            return WindowPartialsOperator(node)
         case logical.WindowRows():
             from penstock.task.operators.window_rows import WindowRowsOperator
 

@@ -1,23 +1,38 @@
 """What `over` computes, on frames: rows that became due beside the rows of their keys before them.
 
-Every row has one partial of the aggregates; a frame is a window over the partials of a key, which Polars moves along. An
-unbounded frame is one that is longer than all of time, with the partial of everything before it as the first row. What a
-key must remember follows: that partial, the partials of the rows of the frame, and the values of the last rows.
+Every row has one partial of the aggregates; a frame is a window over the partials of a key, which Polars moves along
+where it can and `over_frames` merges where it cannot. An unbounded frame is one that is longer than all of time, with the
+partial of everything before it as the first row. What a key must remember follows: that partial, the partials of the rows
+of the frame, and the values of the last rows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import compress
 from typing import Any, Final, cast
 
+import numpy as np
 import polars as pl
 
 from penstock.batches import EVENT_TIME
 from penstock.errors import PenstockError, UserCodeError
 from penstock.expressions import AggregatePlan, Expr
+from penstock.expressions.exact_sums import carried_exactly
 from penstock.expressions.inference import OVER, Scope
 from penstock.expressions.nodes import Aggregate, Node, walk
 from penstock.expressions.polars_lowering import lower
 from penstock.graph import logical
+from penstock.task.operators.over_frames import (
+    Frames,
+    added_in_frames,
+    distinct_in_frames,
+    folded_in_frames,
+    frames_of,
+    merged_frames,
+)
+from penstock.task.operators.partial_scan import PartialScan
 from penstock.types import polars_type
 
 KEY: Final = "__k"
@@ -30,6 +45,7 @@ TIMES: Final = "__at"
 """List(Int64): the event times of the rows of a frame that are kept."""
 _ORDER: Final = "__i"
 _ALL_TIME: Final = 2**62
+_FRESH: Final = pl.col(PLACE).is_not_null()
 
 
 class OverPlan:
@@ -45,6 +61,8 @@ class OverPlan:
         of_frame = [(name, Expr(leaf)) for leaf, name in self._leaves.items() if leaf.function not in OVER]
         # Rows stand in order, so what depends on it goes by their places: of equal times the last one is the row itself.
         self._plan = AggregatePlan.build(of_frame, self._schema, self.where, event_time=False) if of_frame else None
+        self._moving, self._scanned = self._part(of_frame, _is_moved), self._part(of_frame, _is_scanned)
+        self._counted = self._part(of_frame, _is_counted)
         self._lags = self._beside("lag")
         self._leads = self._beside("lead")
         self.numbered = any(leaf.function == "row_number" for leaf in self._leaves)
@@ -59,6 +77,11 @@ class OverPlan:
         kinds = self._waiting.values()
         self.types = self._types() | {name: pl.List(kind) for name, kind in zip(self.waiting, kinds, strict=True)}
         """What is kept per key."""
+
+    def _part(self, of_frame: list[tuple[str, Expr]], belongs: Callable[[Aggregate], bool]) -> _Part:
+        """Those of the aggregates that are computed in one way."""
+        chosen = [belongs(cast("Aggregate", expr.node)) for _, expr in of_frame]
+        return _Part.of(self._plan, chosen) if self._plan is not None else _Part((), [], [])
 
     @property
     def forgets(self) -> bool:
@@ -157,13 +180,49 @@ class OverPlan:
         names = [field.name for field in plan.partial_fields]
         fresh = rows.select(KEY, PLACE, pl.col(EVENT_TIME).alias(TIMES), *plan.init)
         entries = self._after(before, [TIMES, *names], fresh)
-        rolled = self._rolled(plan, entries, names)
-        results = pl.concat([entries.select(KEY, PLACE), rolled.select(plan.finish)], how="horizontal")
-        rows = _placed(rows, results.drop(KEY))
-        partials = entries
-        if self.operation.rows is None and self.operation.within_us is None:
-            partials = pl.concat([entries.select(KEY, TIMES), rolled.select(names)], how="horizontal")
+        rests = self._rests(plan, entries)
+        results = pl.concat([entries.filter(_FRESH).select(PLACE), *self._results(entries, rests)], how="horizontal")
+        rows = _placed(rows, results)
+        partials = self._whole(plan, entries.with_columns(rests)) if self.reaches_all else entries
         return rows, with_lists(kept, self._needed(partials, reached), [TIMES, *names])
+
+    def _rests(self, plan: AggregatePlan, entries: pl.DataFrame) -> list[pl.Series]:
+        """What no limb holds of the sums over all frames: floats, so it matters in which order they are added."""
+        names = [names[-1] for names in plan.limbs]
+        found = {name: entries[name].fill_null(0.0).to_numpy() for name in names}
+        if not any(values.any() for values in found.values()):
+            return [pl.Series(name, values) for name, values in found.items()]
+        add = folded_in_frames if self.reaches_all else added_in_frames
+        frames = self._frames(entries)
+        return [pl.Series(name, add(values, frames)) for name, values in found.items()]
+
+    def _whole(self, plan: AggregatePlan, entries: pl.DataFrame) -> pl.DataFrame:
+        """The partial of all rows of each key; rests are those of the frame of the last row."""
+        rests = {names[-1] for names in plan.limbs}
+        merge = [expr for expr in plan.merge if expr.meta.output_name() not in rests]
+        grouped = entries.group_by(KEY, maintain_order=True).agg(pl.col(TIMES, *rests).last(), *merge)
+        return grouped.with_columns(expr for names in plan.limbs for expr in carried_exactly(names))
+
+    def _frames(self, entries: pl.DataFrame) -> Frames:
+        within, rows = self.operation.within_us, self.operation.rows
+        return frames_of(entries[KEY].to_numpy(), entries[TIMES].to_numpy(), within, rows)
+
+    def _results(self, entries: pl.DataFrame, rests: list[pl.Series]) -> Iterator[pl.DataFrame]:
+        """The results of the fresh rows, in order: of others the frame is not whole any more."""
+        if self._moving.finish:
+            rolled = self._rolled(self._moving, entries).with_columns(rests)
+            yield rolled.filter(entries[PLACE].is_not_null()).select(self._moving.finish)
+        if not (self._scanned.finish or self._counted.finish):
+            return
+        frames, wanted = self._frames(entries), np.flatnonzero(entries[PLACE].is_not_null().to_numpy())
+        if self._scanned.finish:
+            scan = PartialScan(self._scanned.merge, [])
+            merged = merged_frames(scan, entries.select(self._scanned.names), frames, wanted)
+            yield merged.select(self._scanned.finish)
+        for finish in self._counted.finish:
+            (name,) = finish.meta.root_names()
+            counts = distinct_in_frames(entries[name], entries[KEY], frames)[wanted]
+            yield pl.DataFrame({finish.meta.output_name(): pl.Series(counts, dtype=pl.Int64)})
 
     def _after(self, before: pl.DataFrame, names: list[str], fresh: pl.DataFrame) -> pl.DataFrame:
         """The rows of every key in order: those that were kept and the fresh ones."""
@@ -171,7 +230,7 @@ class OverPlan:
         old = old.with_columns(pl.lit(None, pl.Int64).alias(PLACE)).select(fresh.columns)
         return pl.concat([old, fresh]).sort(KEY, maintain_order=True)
 
-    def _rolled(self, plan: AggregatePlan, entries: pl.DataFrame, names: list[str]) -> pl.DataFrame:
+    def _rolled(self, part: _Part, entries: pl.DataFrame) -> pl.DataFrame:
         """The partial of the frame of every row."""
         index, length = TIMES, _ALL_TIME
         if self.operation.within_us is not None:
@@ -180,7 +239,7 @@ class OverPlan:
             index, length = _ORDER, self.operation.rows
             entries = entries.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias(_ORDER))
         moving = entries.rolling(index, period=f"{length}i", closed="right", group_by=KEY)
-        return moving.agg(plan.merge).select(names).with_columns(plan.carry)
+        return moving.agg(part.merge).select(part.names)
 
     def _needed(self, entries: pl.DataFrame, reached: int) -> pl.DataFrame:
         """The entries that later rows need."""
@@ -243,6 +302,44 @@ class OverPlan:
             return rows.select(*columns.values(), EVENT_TIME)
         except pl.exceptions.PolarsError as error:
             raise UserCodeError(f"{self.where}: the result could not be computed: {error}") from error
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Aggregates that are computed in one way, and the partials that they need, but for rests of limbs."""
+
+    names: Sequence[str]
+    merge: list[pl.Expr]
+    finish: list[pl.Expr]
+
+    @classmethod
+    def of(cls, plan: AggregatePlan, chosen: Sequence[bool]) -> _Part:
+        """Those of the aggregates of a plan that are chosen."""
+        finish = list(compress(plan.finish, chosen))
+        merges = {expr.meta.output_name(): expr for expr in plan.merge}
+        needed: set[str] = set()
+        more = {name for expr in finish for name in expr.meta.root_names()}
+        while more:
+            needed |= more
+            more = {name for each in more for name in merges[each].meta.root_names()} - needed
+        rests = {names[-1] for names in plan.limbs}
+        names = [field.name for field in plan.partial_fields if field.name in needed - rests]
+        return cls(names, [merges[name] for name in names], finish)
+
+
+def _is_counted(leaf: Aggregate) -> bool:
+    """Whether it is counted how many values a frame holds, without looking at it."""
+    return leaf.function == "n_unique"
+
+
+def _is_scanned(leaf: Aggregate) -> bool:
+    """Whether Polars would look at the whole frame of every row: it moves only plain aggregates along."""
+    conditional = leaf.function in ("first", "last") and len(leaf.args) > 1
+    return conditional or leaf.function in ("max_by", "min_by", "collect_distinct", "aggregate")
+
+
+def _is_moved(leaf: Aggregate) -> bool:
+    return not (_is_counted(leaf) or _is_scanned(leaf))
 
 
 def _is_aggregate(node: Node) -> bool:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
@@ -368,7 +368,7 @@ class KeyedProcessOperator(_ProcessBase):
         whole = iter(_carried(frame, run) if timed or self._watermarks.uneven else ())
         try:
             for chunk in chunks_of(frame):
-                rows = (key_values(chunk, self._keys), self._times_of(chunk), self._reader.rows(chunk))
+                rows = (key_values(chunk, self._keys), self._times_of(chunk), self._rows_of(chunk))
                 if self._watermarks.uneven:
                     marks = np.broadcast_to(self._watermarks.at_rows(chunk), chunk.height).tolist()
                     carrying = islice(whole, chunk.height)
@@ -401,15 +401,23 @@ class KeyedProcessOperator(_ProcessBase):
         self._flush_last(output)
         self._backend.maintain(frame.height)
 
+    def _rows_of(self, chunk: pl.DataFrame) -> Iterable[Any]:
+        """What the process is given of these rows, one by one."""
+        return self._reader.rows(chunk)
+
     def _fired_between(self, watermark: int, output: Output) -> Iterator[None]:
         """Between two rows event time comes to `watermark`."""
         self._watermarks.advance(watermark)
         for number, (key, at) in enumerate(self._due_event_timers(), 1):
             self._fire(key, at)
             if number % FIRINGS_AT_ONCE == 0:
-                self._flush(output)
+                self._flush_some(output)
                 yield
         self._run.time_domain = None
+
+    def _flush_some(self, output: Output) -> None:
+        """Others have their turn between two rows; before anything else is asked for, the rest is handed on."""
+        self._flush(output)
 
     def _fire(self, key: Any, at: int) -> None:
         run = self._run

@@ -6,24 +6,47 @@ frame, grouped by firing.
 
 from __future__ import annotations
 
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import polars as pl
 
 from penstock.batches import EVENT_TIME
-from penstock.graph.logical import RETRACTED, Node, WindowRows
+from penstock.graph.logical import RETRACTED, Node, SessionWindow, WindowRows
 from penstock.state.columns import key_frame
 from penstock.task.operators.partials import Partials
 from penstock.task.operators.process import KeyedProcessOperator
+from penstock.task.operators.sessions import END, SessionGap
 from penstock.task.rows import RowWriter
-from penstock.window_process import Fired
+from penstock.window_results import Fired
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from penstock.window_accounts import Totalled
 
 _FIRING: Final = "__firing"
 _ROWS_AT_ONCE: Final = 65_536
 
 
-class WindowRowsOperator(KeyedProcessOperator):
-    """`apply` of windows, and `agg` under a trigger."""
+class WindowProcessOperator(KeyedProcessOperator):
+    """Runs a `WindowProcess`, and tells it the gaps of sessions where rows say them."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node)
+        window = cast("WindowRows", node.operation).window
+        self._gap = SessionGap(node, window) if isinstance(window, SessionWindow) and window.gap is not None else None
+
+    def _rows_of(self, chunk: pl.DataFrame) -> Iterable[Any]:
+        self._tell_ends(chunk)
+        return super()._rows_of(chunk)
+
+    def _tell_ends(self, chunk: pl.DataFrame) -> None:
+        if self._gap is not None:
+            self._process.ends = iter(self._gap.with_ends(chunk)[END].to_list())
+
+
+class WindowRowsOperator(WindowProcessOperator):
+    """`apply` of windows, and `agg` under a trigger where rows are kept."""
 
     def __init__(self, node: Node) -> None:
         super().__init__(node)
@@ -62,12 +85,12 @@ class FiringWriter:
         lengths = pl.Series([len(firing.rows) for firing in firings], dtype=pl.Int64)
         numbers = pl.select(pl.int_range(len(firings)).repeat_by(lengths).explode().alias(_FIRING)).to_series()
         partials = self._partials.group([rows.with_columns(numbers)], [_FIRING], ordered=True)
-        beside = key_frame([firing.key for firing in firings], self._keys).hstack(_of_windows(firings))
+        beside = key_frame([firing.key for firing in firings], self._keys).hstack(of_windows(firings))
         made = beside.hstack(partials.drop(_FIRING))
         return self._partials.results(made, beside.columns, self._names)
 
 
-def _of_windows(firings: list[Fired]) -> pl.DataFrame:
+def of_windows(firings: Sequence[Fired] | Sequence[Totalled]) -> pl.DataFrame:
     """What may be said of the windows of firings; the schema tells what is."""
     moment = pl.Datetime("us", "UTC")
     bounds = zip(*(firing.bounds for firing in firings), strict=True)
