@@ -93,6 +93,8 @@ WRITTEN: list[tuple[Expr, str]] = [
     (count(), "count()"),
     (a.sum() / count(), 'col("a").sum() / count()'),
     (a.quantile(0.9), 'col("a").quantile(0.9)'),
+    (a.approx_quantile(0.9), 'col("a").approx_quantile(0.9)'),
+    (a.approx_n_unique(), 'col("a").approx_n_unique()'),
     ((a * 2).max(), '(col("a") * 2).max()'),
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +52,8 @@ COLUMNS = {
     "values": VALUE.collect(),
     "odd": VALUE.first(filter=VALUE % 2 == 1),
     "kinds": (VALUE % 7).n_unique(),
+    "about": (VALUE % 7).approx_n_unique(),
+    "middle": VALUE.approx_quantile(0.5),
     "best": (VALUE % 5).max_by(VALUE % 11),
     "product": aggregate(Product(), "value"),
     "share": VALUE - VALUE.mean(),
@@ -112,6 +115,7 @@ class OverModel:
             "rows": len(values), "total": sum(values), "cents": math.fsum(each / 100 for each in values), "mean": mean,
             "least": min(values), "most": max(values), "first": values[0], "last": values[-1], "values": values,
             "odd": next((each for each in values if each % 2), None), "kinds": len({each % 7 for each in values}),
+            "about": len({each % 7 for each in values}), "middle": statistics.median(values),
             "best": max(values, key=lambda each: each % 11) % 5, "product": product, "share": value - mean,
             "n": place + 1, "before": mine[place - 1][1] if place else None,
             "third": mine[place - 3][1] * 2 if place >= 3 else -1,

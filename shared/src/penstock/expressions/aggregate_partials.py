@@ -11,11 +11,13 @@ from typing import Any, Final
 import polars as pl
 
 from penstock.batches import EVENT_TIME
+from penstock.expressions.distinct_sketch import distinct_estimate, least_hashes, sketch_hashes
 from penstock.expressions.exact_means import floored_mean, high_half, mean_of_integers
 from penstock.expressions.exact_sums import fitting, limbs_of, squares_of, total_of, variance_of
 from penstock.expressions.functions_nested import sum_type
 from penstock.expressions.functions_numeric import divided
 from penstock.expressions.partial_columns import WRAPPED_SUMS, Argument, PartialColumns
+from penstock.expressions.quantile_sketch import merged_sketch, sketch_of_each, sketch_of_group, sketched_quantile
 from penstock.expressions.rendering import render
 from penstock.types import (
     BOOLEAN,
@@ -321,6 +323,27 @@ def _quantile(columns: PartialColumns, args: list[Argument], options: Options) -
     return values.list.eval(pl.element().quantile(at, interpolation="linear")).list.first()
 
 
+# -- aggregates that keep a sketch --------------------------------------------------------------------------------------
+
+
+def _approx_n_unique(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
+    hashes = sketch_hashes(args[0].expr)
+    sketch = columns.add(
+        "approx_n_unique", ("hashes", args[0].node), ListType(UINT64), pl.concat_list(hashes).list.drop_nulls(),
+        least_hashes(hashes), lambda partial: least_hashes(partial.explode()),
+    )  # fmt: skip
+    return distinct_estimate(sketch)
+
+
+def _approx_quantile(columns: PartialColumns, args: list[Argument], options: Options) -> pl.Expr:
+    value = args[0].expr.cast(_FLOAT64)
+    sketch = columns.add(
+        "approx_quantile", ("buckets", args[0].node), ListType(INT64), sketch_of_each(value),
+        sketch_of_group(value), merged_sketch,
+    )  # fmt: skip
+    return sketched_quantile(sketch, options["quantile"])
+
+
 COMPUTED: Final[dict[str, Callable[[PartialColumns, list[Argument], Options], pl.Expr]]] = {
     "count": _count,
     "sum": _sum,
@@ -339,5 +362,7 @@ COMPUTED: Final[dict[str, Callable[[PartialColumns, list[Argument], Options], pl
     "collect_distinct": _collect_distinct,
     "n_unique": _n_unique,
     "quantile": _quantile,
+    "approx_n_unique": _approx_n_unique,
+    "approx_quantile": _approx_quantile,
 }
 """The aggregates of the catalogue but for `aggregate`."""

@@ -215,6 +215,16 @@ AGGREGATES: Final = (
     AggregateFunction("quantile", "x.quantile(0.99)", _quantile,
                       "Exact quantile in float64, linear between neighbours; nulls are left out, null if all are null. "
                       "Keeps all values as state.", "quantile_cont"),
+    AggregateFunction("approx_n_unique", "x.approx_n_unique()", _n_unique,
+                      "Number of different values, nulls not counted: exact up to 4,095, beyond with a standard error of "
+                      "1.6 % (99.7 % of results within 5 %). The same whatever the batches. Keeps 32 KiB as state at "
+                      "most, 8 bytes per value of few.", "approx_count_distinct"),
+    AggregateFunction("approx_quantile", "x.approx_quantile(0.99)", _quantile,
+                      "Quantile in float64, linear between neighbours; nulls are left out, null if all are null. Exact "
+                      "up to 2,600 different values; beyond, each neighbour is within 0.4 % of its value if values are "
+                      "within a factor of a million (positive and negative ones together), within 0.8 % for its square, "
+                      "and so on. The same whatever the batches. Keeps 42 KB as state at most.", "approx_quantile",
+                      polars=("quantile",)),
     AggregateFunction("aggregate", "aggregate(Accumulator(), x, ...)", _count,
                       "A user-defined aggregate; runs Python per row."),
 )  # fmt: skip

@@ -14,7 +14,8 @@ from penstock.types import Field, Schema
 if TYPE_CHECKING:
     import polars as pl
 
-_ORDERLESS: Final = frozenset({"count", "len", "sum", "mean", "var", "std", "min", "max", "any", "all"})
+SKETCHED: Final = frozenset({"approx_n_unique", "approx_quantile"})
+_ORDERLESS: Final = frozenset({"count", "len", "sum", "mean", "var", "std", "min", "max", "any", "all"} | SKETCHED)
 """Aggregates whose result does not depend on the order of rows."""
 
 
