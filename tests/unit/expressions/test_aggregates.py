@@ -23,6 +23,7 @@ from penstock.types import (
     BINARY,
     BOOLEAN,
     DURATION,
+    FLOAT32,
     FLOAT64,
     INT8,
     INT32,
@@ -445,6 +446,27 @@ FILTERED: dict[str, tuple[Expr, str]] = {
 FILTERED_PLAN = AggregatePlan.build(
     [(name, expr) for name, (expr, _) in FILTERED.items()], Schema((*SCHEMA.fields, Field("m", INT64)))
 )
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.permutations([-0.0, 0.0, -0.0, 0.0]), st.sampled_from([FLOAT64, FLOAT32]), st.data())
+def test_of_zeros_the_least_and_the_greatest_are_zero_without_a_sign(zeros: Any, kind: DataType, data: Any) -> None:
+    """Whichever came first, however rows are cut and merged, and of one negative zero too."""
+    plan = AggregatePlan.build(
+        [
+            ("least", f.min()),
+            ("most", f.max()),
+            ("middle", f.quantile(0)),
+            ("about", f.approx_quantile(0)),
+            ("kinds", f.collect_distinct()),
+        ],
+        Schema((Field("k", INT64), Field("f", kind))),
+    )
+    frame = pl.DataFrame(
+        {"k": [1] * 4 + [2, 3], "f": [*zeros, -0.0, -0.0]}, schema={"k": pl.Int64, "f": polars_type(kind)}
+    )
+    for row in in_pieces(plan, frame, data).drop("k").rows():
+        assert [math.copysign(1, value) for value in (*row[:-1], *row[-1])] == [1] * 5, row
 
 
 @settings(deadline=None, max_examples=15)

@@ -145,18 +145,28 @@ def _std(columns: PartialColumns, args: list[Argument], options: Options) -> pl.
 
 def _min(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
     (arg,) = args
-    return columns.add(
+    found = columns.add(
         "min", ("min", arg.node), arg.type, arg.expr, arg.expr.min(), lambda partial: partial.min(),
         nullable=arg.nullable,
     )  # fmt: skip
+    return _unsigned_zero(found, arg)
 
 
 def _max(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
     (arg,) = args
-    return columns.add(
+    found = columns.add(
         "max", ("max", arg.node), arg.type, arg.expr, arg.expr.max(), lambda partial: partial.max(),
         nullable=arg.nullable,
     )  # fmt: skip
+    return _unsigned_zero(found, arg)
+
+
+def _unsigned_zero(found: pl.Expr, arg: Argument) -> pl.Expr:
+    """Of -0.0 and 0.0, which are equal, any may have been found: 0.0 it is."""
+    # Not by adding 0.0: Polars leaves columns as they are to which zero is added.
+    return (
+        pl.when(found == 0).then(pl.lit(0.0, polars_type(arg.type))).otherwise(found) if arg.type in FLOATS else found
+    )
 
 
 def _any(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
@@ -290,7 +300,7 @@ def _gathered(columns: PartialColumns, key: Any, kind: DataType, value: pl.Expr,
 def _collect_distinct(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
     values = _distinct(columns, args[0])
     if args[0].type in FLOATS:
-        values = values.list.eval(pl.element() + 0.0)  # of -0.0 and 0.0 which are equal, any may be there: 0.0 it is
+        values = values.list.eval(_unsigned_zero(pl.element(), args[0]))
     return values.list.sort()
 
 
@@ -320,7 +330,8 @@ def _quantile(columns: PartialColumns, args: list[Argument], options: Options) -
         lambda partial: partial.explode().drop_nulls(),
     )
     at = options["quantile"]
-    return values.list.eval(pl.element().quantile(at, interpolation="linear")).list.first()
+    found = values.list.eval(pl.element().quantile(at, interpolation="linear")).list.first()
+    return pl.when(found == 0).then(0.0).otherwise(found)
 
 
 # -- aggregates that keep a sketch --------------------------------------------------------------------------------------

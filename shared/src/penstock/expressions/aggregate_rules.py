@@ -177,16 +177,19 @@ AGGREGATES: Final = (
                       "wrap around. Of durations rounded down to microseconds. Nulls are left out; null if all are "
                       "null.", "avg", _COUNTED),
     AggregateFunction("min", "x.min()", _extreme,
-                      "The least value; nulls are left out, and so is NaN unless there is nothing else.", "min", _LEAST),
+                      "The least value; nulls are left out, and so is NaN unless there is nothing else. Of zeros "
+                      "0.0, never -0.0.", "min", _LEAST),
     AggregateFunction("max", "x.max()", _extreme,
                       "The greatest value; nulls are left out, and so is NaN unless there is nothing else (some SQL "
-                      "engines give NaN).", "max", _GREATEST),
+                      "engines give NaN). Of zeros 0.0, never -0.0.", "max", _GREATEST),
     AggregateFunction("std", "x.std(ddof=1)", _variance,
                       "Standard deviation in float64: of a sample as in Polars, or of all with ddof=0. Nulls are left "
-                      "out; null for ddof values or fewer. The root of the exact variance.", "stddev_samp"),
+                      "out; null for ddof values or fewer. The root of the variance.", "stddev_samp"),
     AggregateFunction("var", "x.var(ddof=1)", _variance,
                       "Variance in float64: of a sample as in Polars, or of all with ddof=0. Nulls are left out; null "
-                      "for ddof values or fewer. Exact, rounded once.", "var_samp"),
+                      "for ddof values or fewer. Exact, rounded once, for up to a million values that are 0 or from "
+                      "2.5e-4 to 3e16; of smaller ones that hardly differ only nearly: multiply them by a power of two "
+                      "before.", "var_samp"),
     AggregateFunction("any", "x.any()", _condition,
                       "Whether a condition holds in one row at least; null counts as false.", "bool_or"),
     AggregateFunction("all", "x.all()", _condition,
