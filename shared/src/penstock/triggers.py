@@ -295,6 +295,9 @@ class PurgingTrigger(Trigger):
         self._trigger = trigger
         self.timers = trigger.timers
 
+    def ever_fires(self) -> bool:
+        return self._trigger.ever_fires()
+
     def on_row(self, row: Any, window: TimeWindow, ctx: TriggerContext) -> TriggerResult:
         return _purging(self._trigger.on_row(row, window, ctx))
 

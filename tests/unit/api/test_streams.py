@@ -18,6 +18,7 @@ from penstock import (
     col,
     count,
     cumulative,
+    purging,
     session,
     sliding,
     tumbling,
@@ -169,8 +170,10 @@ def test_an_offset_may_shift_windows_back():
 
 def test_a_trigger_that_never_fires_is_refused(bids):
     """Nobody would notice that nothing comes."""
-    with pytest.raises(PipelineError, match=r"Trigger overrides none of on_row.* so no window would ever"):
+    with pytest.raises(PipelineError, match=r"Trigger\(\) overrides none of on_row.* so no window would ever"):
         bids.key_by("auction").window(tumbling("10s")).trigger(Trigger())
+    with pytest.raises(PipelineError, match=r"purging\(Trigger\(\)\) overrides none of on_row"):
+        bids.key_by("auction").window(tumbling("10s")).trigger(purging(Trigger()))
 
 
 @pytest.mark.parametrize("gap", [col("price"), col("auction").sum(), col("note")])

@@ -749,7 +749,7 @@ class WindowedStream(Verbs, Generic[T]):
         """
         if not trigger.ever_fires():
             raise PipelineError(
-                f"trigger: {type(trigger).__name__} overrides none of on_row, on_event_time and on_processing_time, "
+                f"trigger: {trigger.describe()} overrides none of on_row, on_event_time and on_processing_time, "
                 "so no window would ever give a result; write one that returns TriggerResult.FIRE"
             )
         kind = PurgingStream if isinstance(trigger, PurgingTrigger) else TriggeredStream

@@ -116,11 +116,25 @@ def _render_struct(node: Call) -> str:
 
 
 def _render_case(node: Case) -> str:
+    if _is_beside_with_default(node):
+        ((_, found),) = node.branches
+        assert node.otherwise is not None
+        return f"{_render(found)[0].removesuffix(')')}, default={_operand(node.otherwise)[0]})"
     text = "".join(
         f"{'.' if index else ''}when({_render(condition)[0]}).then({_operand(value)[0]})"
         for index, (condition, value) in enumerate(node.branches)
     )
     return text if node.otherwise is None else f"{text}.otherwise({_operand(node.otherwise)[0]})"
+
+
+def _is_beside_with_default(node: Case) -> bool:
+    """Whether it is what `lag` and `lead` make of `default=`: is there such a row?"""
+    if len(node.branches) != 1 or node.otherwise is None:
+        return False
+    ((condition, found),) = node.branches
+    if not isinstance(found, Aggregate) or found.function not in ("lag", "lead"):
+        return False
+    return condition == Aggregate(found.function, (Literal(True),), found.options)
 
 
 def _render_aggregate(node: Aggregate) -> str:
