@@ -488,6 +488,27 @@ def test_filtered_aggregates_equal_duckdb_in_any_batches(frame: pl.DataFrame, da
             assert same(left, right), (name, left, right)
 
 
+@settings(deadline=None, max_examples=60)
+@given(rows(), st.integers(1, 4), st.booleans(), st.data())
+def test_the_best_rows_are_those_of_a_sort(frame: pl.DataFrame, k: int, timed: bool, data: st.DataObject) -> None:
+    """With ties, nulls, NaN and a filter, however rows are cut and merged."""
+    ordered = {"tops": s.top_k_by(f, k), "bottoms": s.bottom_k_by(i, k, filter=p)}
+    plan = AggregatePlan.build(list(ordered.items()), SCHEMA, event_time=timed)
+    found = in_pieces(plan, frame, data)
+    for key, tops, bottoms in found.rows():
+        mine = [row for row in frame.rows(named=True) if row["k"] == key]
+        if timed:
+            mine.sort(key=lambda row: row[EVENT_TIME])
+        assert tops == [row["s"] for row in sorted(mine, key=lambda row: _place(row["f"], greatest=True))][:k]
+        kept = [row for row in mine if row["p"]]
+        assert bottoms == [row["s"] for row in sorted(kept, key=lambda row: _place(row["i"]))][:k]
+
+
+def _place(value: Any, *, greatest: bool = False) -> tuple[bool, float]:
+    """Null and NaN are behind everything."""
+    return (True, 0) if value is None or value != value else (False, -value if greatest else value)
+
+
 def test_the_row_with_the_greatest_value_is_the_first_of_equals_and_never_that_of_nan() -> None:
     """In one batch and in three."""
     schema = Schema((Field("k", INT64), Field("x", STRING, True), Field("y", FLOAT64, True)))
@@ -503,6 +524,9 @@ def test_the_row_with_the_greatest_value_is_the_first_of_equals_and_never_that_o
     [
         (n.any(), "needs boolean, got int64; compare it with something"),
         (s.std(), "needs a number, got string"),
+        (s.top_k_by("n", 0), "needs how many rows, 1 or more, got 0"),
+        (s.bottom_k_by("l", 1), r"needs a column to order by"),
+        (s.top_k_by("n", 1, filter=n), "filter= needs a condition, got int64"),
         (u.var(), r"needs a number, got duration; use \.dt\.total_microseconds"),
         (n.std(ddof=-1), r"needs ddof=1 \(of a sample\) or ddof=0"),
         (n.max_by("l"), "needs a column to order by"),

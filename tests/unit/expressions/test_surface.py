@@ -95,6 +95,8 @@ WRITTEN: list[tuple[Expr, str]] = [
     (count(), "count()"),
     (a.sum() / count(), 'col("a").sum() / count()'),
     (a.quantile(0.9), 'col("a").quantile(0.9)'),
+    (a.top_k_by("b", 3), 'col("a").top_k_by(col("b"), 3)'),
+    (a.bottom_k_by(b + 1, 3, filter=p), 'col("a").bottom_k_by(col("b") + 1, 3, filter=col("p"))'),
     (lag("a"), 'lag(col("a"), 1)'),
     (lead(a * 2, 3), 'lead(col("a") * 2, 3)'),
     (lag("a", 2, default=-1), 'lag(col("a"), 2, default=-1)'),

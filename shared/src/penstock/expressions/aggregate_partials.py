@@ -297,6 +297,45 @@ def _gathered(columns: PartialColumns, key: Any, kind: DataType, value: pl.Expr,
     return columns.add("collect", key, kind, one, many, lambda partial: partial.explode(empty_as_null=False))
 
 
+def _top_k_by(columns: PartialColumns, args: list[Argument], options: Options) -> pl.Expr:
+    return _best(columns, "top_k_by", args, options["k"])
+
+
+def _bottom_k_by(columns: PartialColumns, args: list[Argument], options: Options) -> pl.Expr:
+    return _best(columns, "bottom_k_by", args, options["k"])
+
+
+def _best(columns: PartialColumns, name: str, args: list[Argument], k: int) -> pl.Expr:
+    """The values of the first rows in an order, of equal ones in order of event time, then arrival."""
+    arg, by = args[0], _ordering(args[1])
+    # Not by arrival alone: windows merge panes in order of event time.
+    timed = {"time": (_time(columns), Field("time", INT64))} if columns.event_time else {}
+    parts = {
+        "by": (by.expr, Field("by", by.type, nullable=True)), **timed,
+        "value": (arg.expr, Field("value", arg.type, arg.nullable)),
+    }  # fmt: skip
+    kind = ListType(StructType(tuple(field for _, field in parts.values())))
+    row = pl.struct(expr.alias(part) for part, (expr, _) in parts.items())
+    one, many = pl.concat_list(row), row
+    if len(args) > 2:
+        kept = args[2].expr.fill_null(False)
+        one, many = pl.when(kept).then(one).otherwise(pl.lit([], dtype=polars_type(kind))), row.filter(kept)
+    element = pl.element()
+    order = [element.struct.field(part) for part in ("by", *timed)]
+    descending = [name == "top_k_by", False][: len(order)]
+    ordered = element.sort_by(order, descending=descending, nulls_last=True, maintain_order=True)
+
+    def first(rows: pl.Expr) -> pl.Expr:
+        # In lists, because Polars mistakes the fields of what is exploded within a group for those of other groups.
+        return rows.implode().list.eval(ordered.head(k))
+
+    best = columns.add(
+        name, (name, k, *(each.node for each in args)), kind, one, first(many),
+        lambda partial: first(partial.explode(empty_as_null=False)),
+    )  # fmt: skip
+    return best.list.eval(element.struct.field("value"))
+
+
 def _collect_distinct(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
     values = _distinct(columns, args[0])
     if args[0].type in FLOATS:
@@ -370,6 +409,8 @@ COMPUTED: Final[dict[str, Callable[[PartialColumns, list[Argument], Options], pl
     "first": _first,
     "last": _last,
     "collect": _collect,
+    "top_k_by": _top_k_by,
+    "bottom_k_by": _bottom_k_by,
     "collect_distinct": _collect_distinct,
     "n_unique": _n_unique,
     "quantile": _quantile,

@@ -152,6 +152,17 @@ def _collect(arguments: Arguments) -> tuple[DataType, bool]:
     return ListType(arguments[0].type), False
 
 
+def _best_rows(arguments: Arguments) -> tuple[DataType, bool]:
+    check_filter(arguments)
+    value, by, *_ = arguments.operands
+    if by.type not in ORDERED:
+        raise arguments.fail(f"a column to order by ({describe(ORDERED)})", by.type)
+    k = arguments.options["k"]
+    if not isinstance(k, int) or isinstance(k, bool) or k < 1:
+        raise TypeMismatchError(f"{arguments.name} needs how many rows, 1 or more, got {k!r}")
+    return ListType(value.type), False
+
+
 def _collect_distinct(arguments: Arguments) -> tuple[DataType, bool]:
     return ListType(_only(arguments, ORDERED)), False
 
@@ -212,6 +223,14 @@ AGGREGATES: Final = (
     AggregateFunction("collect", "x.collect()", _collect,
                       "All values, nulls included, as a list ordered by event time, then arrival.", "list",
                       polars=("implode",)),
+    AggregateFunction("top_k_by", "x.top_k_by(y, 3)", _best_rows,
+                      "The values, nulls included, of the rows with the largest y as a list, the largest first; of equal "
+                      "ones in order of event time, then arrival. Null and NaN are behind all others. Keeps so many rows "
+                      "as state."),
+    AggregateFunction("bottom_k_by", "x.bottom_k_by(y, 3)", _best_rows,
+                      "The values, nulls included, of the rows with the smallest y as a list, the smallest first; of "
+                      "equal ones in order of event time, then arrival. Null and NaN are behind all others. Keeps so "
+                      "many rows as state."),
     AggregateFunction("collect_distinct", "x.collect_distinct()", _collect_distinct,
                       "The different values in ascending order, nulls left out.", "collect_set",
                       polars=("unique().drop_nulls().sort()",)),

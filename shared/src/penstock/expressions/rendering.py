@@ -139,16 +139,15 @@ def _is_beside_with_default(node: Case) -> bool:
 
 def _render_aggregate(node: Aggregate) -> str:
     args = [_render(arg)[0] for arg in node.args]
-    if dict(node.options).get("filter"):
-        args[-1] = f"filter={args[-1]}"
+    kept = [f"filter={args.pop()}"] if dict(node.options).get("filter") else []
     if node.function == "aggregate":
-        return f"aggregate({', '.join([type(node.accumulator).__name__ + '()', *args])})"
+        return f"aggregate({', '.join([type(node.accumulator).__name__ + '()', *args, *kept])})"
     if not args:
         return f"{node.function}()"
     if node.function in ("lag", "lead"):
         return f"{node.function}({args[0]}, {dict(node.options)['rows']})"
     settings = [_setting(name, value) for name, value in node.options if name != "filter"]
-    return f"{_receiver(node.args[0])}.{node.function}({', '.join([*args[1:], *settings])})"
+    return f"{_receiver(node.args[0])}.{node.function}({', '.join([*args[1:], *settings, *kept])})"
 
 
 def _receiver(node: Node) -> str:

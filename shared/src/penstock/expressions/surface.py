@@ -604,6 +604,27 @@ class Expr:
         """
         return self._of_rows("collect", filter)
 
+    def top_k_by(self, by: Expr | _Text, k: int, *, filter: Expr | None = None) -> Expr:
+        """The values of the group's `k` rows in which `by` is greatest, as a list, the greatest first.
+
+        Of equal ones those with the smallest event time, then those that arrived first; null and NaN are behind all
+        others. A string names a column. Whole rows are values too: `struct("name", "score").top_k_by("score", 3)`.
+
+        Example:
+            >>> evaluate(col("name").top_k_by("score", 2), name=["ada", "bob", "cy"], score=[7, 9, None])
+            ['bob', 'ada']
+        """
+        return self._best("top_k_by", by, k, filter)
+
+    def bottom_k_by(self, by: Expr | _Text, k: int, *, filter: Expr | None = None) -> Expr:
+        """The values of the group's `k` rows in which `by` is least, the least first; otherwise as `top_k_by`.
+
+        Example:
+            >>> evaluate(col("name").bottom_k_by("score", 2), name=["ada", "bob", "cy"], score=[7, 9, None])
+            ['ada', 'bob']
+        """
+        return self._best("bottom_k_by", by, k, filter)
+
     def collect_distinct(self, *, filter: Expr | None = None) -> Expr:
         """The different values of the group in ascending order, nulls left out.
 
@@ -683,6 +704,12 @@ class Expr:
     def _by(self, function: _Text, by: Expr | _Text, filter: Expr | None) -> Expr:
         order = Column(by) if isinstance(by, str) else as_node(by, function)
         return Expr(Aggregate(function, (self.node, filtered(order, filter, function))))
+
+    def _best(self, function: _Text, by: Expr | _Text, k: int, filter: Expr | None) -> Expr:
+        args = (self.node, Column(by) if isinstance(by, str) else as_node(by, function))
+        if filter is None:
+            return Expr(Aggregate(function, args, (("k", k),)))
+        return Expr(Aggregate(function, (*args, condition(filter, function)), (("filter", True), ("k", k))))
 
 
 def condition(filter: object, where: str) -> Node:

@@ -157,6 +157,8 @@ class WindowAggregate:
     aggregates: tuple[tuple[str, Expr], ...]
     allowed_lateness_us: int = 0
     late: OutputTag[Any] | None = None
+    unpacked: bool = False
+    """Whether the one aggregate is a row, or rows in the order of their rank: its fields are the columns instead."""
 
     @property
     def window_fields(self) -> tuple[Field, ...]:
