@@ -50,7 +50,7 @@ def play(node, steps):
     return [row for frame in harness.collected.frames for row in frame.to_dicts()], fed
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(steps=histories(st.integers(0, 100)), n=st.integers(1, 4), descending=st.booleans())
 def test_the_ranks_come_to_those_of_all_rows(steps, n, descending):
     """Many rows are equal in what orders them: the earlier one is the better one."""
@@ -88,7 +88,7 @@ def test_null_and_nan_are_behind_everything():
         assert harness.output()[2]["x"] is None
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(steps=histories(st.integers(0, 100)))
 def test_the_first_row_of_every_key_is_sent_once(steps):
     """By arrival."""
@@ -100,7 +100,7 @@ def test_the_first_row_of_every_key_is_sent_once(steps):
     assert {row["key"]: (row[EVENT_TIME], row["value"]) for row in sent} == first
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(steps=histories(st.integers(0, 100)))
 def test_the_last_row_that_is_sent_of_a_key_is_its_newest(steps):
     """By event time, then by arrival: a row that is older than one that was sent is not."""
