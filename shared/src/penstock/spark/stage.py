@@ -136,7 +136,7 @@ def _read_split(work: TaskWork, runner: asyncio.Runner, plan: LogicalPlan, split
     output = chain.source_output
     assert output is not None
     metrics = chain.metrics[operator.id]
-    judge = RowValidator(source, metrics)
+    judge = RowValidator(source, metrics, plan.window_reach_us)
     marks = _SplitMarks(source, split, plan.carries_watermarks(plan.node(operator.node)))
     reader = _open(source, split)
     try:
