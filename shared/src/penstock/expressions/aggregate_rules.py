@@ -206,11 +206,11 @@ AGGREGATES: Final = (
     AggregateFunction("all", "x.all()", _condition,
                       "Whether a condition holds in every row; null counts as true.", "bool_and"),
     AggregateFunction("max_by", "x.max_by(y)", _row_by,
-                      "The value, null or not, of the row with the largest y, of several the one that arrived first. "
-                      "Rows in which y is null or NaN are left out.", "max_by"),
+                      "The value, null or not, of the row with the largest y, of several the one that arrived first, "
+                      "in windows that overlap any. Rows in which y is null or NaN are left out.", "max_by"),
     AggregateFunction("min_by", "x.min_by(y)", _row_by,
-                      "The value, null or not, of the row with the smallest y, of several the one that arrived first. "
-                      "Rows in which y is null or NaN are left out.", "min_by"),
+                      "The value, null or not, of the row with the smallest y, of several the one that arrived first, "
+                      "in windows that overlap any. Rows in which y is null or NaN are left out.", "min_by"),
     AggregateFunction("first", "x.first()", _one_row,
                       "The value, null or not, of the row with the smallest event time; of rows with equal times, any. "
                       "Without event time: of the row that arrived first.", "first"),
