@@ -52,7 +52,7 @@ def window_rows_schema(verb: str, rows: Schema, keys: Sequence[str]) -> Schema:
     """The keys, the window, and the other columns.
 
     Raises:
-        PipelineError: a column is called as the bounds of windows are, or all columns are keys.
+        PipelineError: a column is called as the bounds of windows are.
     """
     bounds = window_bounds(retracts=False)
     for taken in bounds:

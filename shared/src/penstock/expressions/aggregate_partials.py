@@ -10,14 +10,12 @@ from typing import Any, Final
 
 import polars as pl
 
-from penstock.batches import EVENT_TIME
-from penstock.expressions.distinct_sketch import distinct_estimate, least_hashes, sketch_hashes
+from penstock.expressions.bounded_partials import approx_n_unique, approx_quantile, bottom_k_by, top_k_by
 from penstock.expressions.exact_means import floored_mean, high_half, mean_of_integers
 from penstock.expressions.exact_sums import fitting, limbs_of, squares_of, total_of, variance_of
 from penstock.expressions.functions_nested import sum_type
 from penstock.expressions.functions_numeric import divided
-from penstock.expressions.partial_columns import WRAPPED_SUMS, Argument, PartialColumns
-from penstock.expressions.quantile_sketch import merged_sketch, sketch_of_each, sketch_of_group, sketched_quantile
+from penstock.expressions.partial_columns import WRAPPED_SUMS, Argument, Options, PartialColumns, ordered_by
 from penstock.expressions.rendering import render
 from penstock.types import (
     BOOLEAN,
@@ -37,7 +35,6 @@ _INT64: Final = pl.Int64()
 _FLOAT64: Final = pl.Float64()
 _WRAPPING: Final = frozenset({INT64, UINT64, DURATION})
 """Types of which a few values have a sum that is too large for it."""
-Options = dict[str, Any]
 
 
 def rows(columns: PartialColumns) -> pl.Expr:
@@ -190,7 +187,7 @@ def _first(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr
     arg = args[0]
     if not columns.event_time:
         return _value(columns, "first", arg, arg.expr.first(), lambda partial: partial.first())
-    time = _time(columns)
+    time = columns.time()
     earliest = columns.add("first", "earliest", INT64, time, time.min(), lambda partial: partial.min())
     grouped = arg.expr.get(time.arg_min())
     return _value(columns, "first", arg, grouped, lambda partial: partial.get(earliest.arg_min()))
@@ -202,15 +199,10 @@ def _last(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
     arg = args[0]
     if not columns.event_time:
         return _value(columns, "last", arg, arg.expr.last(), lambda partial: partial.last())
-    time = _time(columns)
+    time = columns.time()
     latest = columns.add("last", "latest", INT64, time, time.max(), lambda partial: partial.max())
     grouped = arg.expr.get(time.arg_max())
     return _value(columns, "last", arg, grouped, lambda partial: partial.get(latest.arg_max()))
-
-
-def _time(columns: PartialColumns) -> pl.Expr:
-    columns.needs_event_time = True
-    return pl.col(EVENT_TIME)
 
 
 def _value(
@@ -224,7 +216,7 @@ def _chosen(columns: PartialColumns, name: str, args: list[Argument]) -> pl.Expr
     arg, condition = args
     chosen = condition.expr.fill_null(False)
     if columns.event_time:
-        by = Argument(condition.node, pl.when(chosen).then(_time(columns)), INT64, True)
+        by = Argument(condition.node, pl.when(chosen).then(columns.time()), INT64, True)
         return _by(columns, name, arg, by, greatest=name == "last")
 
     def one(values: pl.Expr, among: pl.Expr) -> pl.Expr:
@@ -240,16 +232,11 @@ def _chosen(columns: PartialColumns, name: str, args: list[Argument]) -> pl.Expr
 
 
 def _max_by(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
-    return _by(columns, "max_by", args[0], _ordering(args[1]), greatest=True)
+    return _by(columns, "max_by", args[0], ordered_by(args[1]), greatest=True)
 
 
 def _min_by(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
-    return _by(columns, "min_by", args[0], _ordering(args[1]), greatest=False)
-
-
-def _ordering(by: Argument) -> Argument:
-    """NaN is no place in an order."""
-    return Argument(by.node, by.expr.fill_nan(None), by.type, True) if by.type in FLOATS else by
+    return _by(columns, "min_by", args[0], ordered_by(args[1]), greatest=False)
 
 
 def _by(columns: PartialColumns, name: str, arg: Argument, by: Argument, *, greatest: bool) -> pl.Expr:
@@ -283,7 +270,7 @@ def _collect(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Ex
     if not columns.event_time:
         return _gathered(columns, key, ListType(arg.type), arg.expr, kept)
     kind = ListType(StructType((Field("time", INT64), Field("value", arg.type, arg.nullable))))
-    pair = pl.struct(_time(columns).alias("time"), arg.expr.alias("value"))
+    pair = pl.struct(columns.time().alias("time"), arg.expr.alias("value"))
     pairs = _gathered(columns, key, kind, pair, kept)
     element = pl.element().struct
     return pairs.list.eval(pl.element().sort_by(element.field("time"), maintain_order=True).struct.field("value"))
@@ -295,45 +282,6 @@ def _gathered(columns: PartialColumns, key: Any, kind: DataType, value: pl.Expr,
         one = pl.when(kept).then(one).otherwise(pl.lit([], dtype=polars_type(kind)))
         many = value.filter(kept).implode()
     return columns.add("collect", key, kind, one, many, lambda partial: partial.explode(empty_as_null=False))
-
-
-def _top_k_by(columns: PartialColumns, args: list[Argument], options: Options) -> pl.Expr:
-    return _best(columns, "top_k_by", args, options["k"])
-
-
-def _bottom_k_by(columns: PartialColumns, args: list[Argument], options: Options) -> pl.Expr:
-    return _best(columns, "bottom_k_by", args, options["k"])
-
-
-def _best(columns: PartialColumns, name: str, args: list[Argument], k: int) -> pl.Expr:
-    """The values of the first rows in an order, of equal ones in order of event time, then arrival."""
-    arg, by = args[0], _ordering(args[1])
-    # Not by arrival alone: windows merge panes in order of event time.
-    timed = {"time": (_time(columns), Field("time", INT64))} if columns.event_time else {}
-    parts = {
-        "by": (by.expr, Field("by", by.type, nullable=True)), **timed,
-        "value": (arg.expr, Field("value", arg.type, arg.nullable)),
-    }  # fmt: skip
-    kind = ListType(StructType(tuple(field for _, field in parts.values())))
-    row = pl.struct(expr.alias(part) for part, (expr, _) in parts.items())
-    one, many = pl.concat_list(row), row
-    if len(args) > 2:
-        kept = args[2].expr.fill_null(False)
-        one, many = pl.when(kept).then(one).otherwise(pl.lit([], dtype=polars_type(kind))), row.filter(kept)
-    element = pl.element()
-    order = [element.struct.field(part) for part in ("by", *timed)]
-    descending = [name == "top_k_by", False][: len(order)]
-    ordered = element.sort_by(order, descending=descending, nulls_last=True, maintain_order=True)
-
-    def first(rows: pl.Expr) -> pl.Expr:
-        # In lists, because Polars mistakes the fields of what is exploded within a group for those of other groups.
-        return rows.implode().list.eval(ordered.head(k))
-
-    best = columns.add(
-        name, (name, k, *(each.node for each in args)), kind, one, first(many),
-        lambda partial: first(partial.explode(empty_as_null=False)),
-    )  # fmt: skip
-    return best.list.eval(element.struct.field("value"))
 
 
 def _collect_distinct(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
@@ -373,27 +321,6 @@ def _quantile(columns: PartialColumns, args: list[Argument], options: Options) -
     return pl.when(found == 0).then(0.0).otherwise(found)
 
 
-# -- aggregates that keep a sketch --------------------------------------------------------------------------------------
-
-
-def _approx_n_unique(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
-    hashes = sketch_hashes(args[0].expr)
-    sketch = columns.add(
-        "approx_n_unique", ("hashes", args[0].node), ListType(UINT64), pl.concat_list(hashes).list.drop_nulls(),
-        least_hashes(hashes), lambda partial: least_hashes(partial.explode()),
-    )  # fmt: skip
-    return distinct_estimate(sketch)
-
-
-def _approx_quantile(columns: PartialColumns, args: list[Argument], options: Options) -> pl.Expr:
-    value = args[0].expr.cast(_FLOAT64)
-    sketch = columns.add(
-        "approx_quantile", ("buckets", args[0].node), ListType(INT64), sketch_of_each(value),
-        sketch_of_group(value), merged_sketch,
-    )  # fmt: skip
-    return sketched_quantile(sketch, options["quantile"])
-
-
 COMPUTED: Final[dict[str, Callable[[PartialColumns, list[Argument], Options], pl.Expr]]] = {
     "count": _count,
     "sum": _sum,
@@ -409,12 +336,12 @@ COMPUTED: Final[dict[str, Callable[[PartialColumns, list[Argument], Options], pl
     "first": _first,
     "last": _last,
     "collect": _collect,
-    "top_k_by": _top_k_by,
-    "bottom_k_by": _bottom_k_by,
+    "top_k_by": top_k_by,
+    "bottom_k_by": bottom_k_by,
     "collect_distinct": _collect_distinct,
     "n_unique": _n_unique,
     "quantile": _quantile,
-    "approx_n_unique": _approx_n_unique,
-    "approx_quantile": _approx_quantile,
+    "approx_n_unique": approx_n_unique,
+    "approx_quantile": approx_quantile,
 }
 """The aggregates of the catalogue but for `aggregate`."""

@@ -14,8 +14,9 @@ from penstock.types import Field, Schema
 if TYPE_CHECKING:
     import polars as pl
 
-SKETCHED: Final = frozenset({"approx_n_unique", "approx_quantile"})
-_ORDERLESS: Final = frozenset({"count", "len", "sum", "mean", "var", "std", "min", "max", "any", "all"} | SKETCHED)
+_ORDERLESS: Final = frozenset(
+    {"count", "len", "sum", "mean", "var", "std", "min", "max", "any", "all", "approx_n_unique", "approx_quantile"}
+)
 """Aggregates whose result does not depend on the order of rows."""
 
 
