@@ -84,6 +84,26 @@ def test_top_n(run: Run) -> None:
     same(run("top_n.py"), expected)
 
 
+def test_top_n_per_day(run: Run) -> None:
+    expected: list[Row] = []
+    for leaving in by_origin().values():
+        days: dict[datetime, list[Row]] = defaultdict(list)
+        for flight in leaving:
+            days[flight["departed"].replace(hour=0, minute=0, second=0)].append(flight)
+        for day, flights_of_day in days.items():
+            latest = sorted(flights_of_day, key=lambda flight: (-flight["delay_min"], flight["departed"]))
+            window = {"window_start": _text(day), "window_end": _text(day + timedelta(days=1))}
+            for rank, flight in enumerate(latest[:3], start=1):
+                columns = {name: flight[name] for name in ("origin", "delay_min", "destination")}
+                expected.append({**columns, **window, "rank": rank, "departed": _text(flight["departed"])})
+    assert len(expected) > 1_000
+    same(run("top_n_per_day.py"), expected)
+
+
+def _text(moment: datetime) -> str:
+    return moment.isoformat().replace("+00:00", "Z")
+
+
 def test_moving_average(run: Run) -> None:
     expected: dict[str, list[tuple[float, float, int]]] = {}
     for origin, leaving in by_origin().items():

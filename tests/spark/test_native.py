@@ -277,6 +277,8 @@ def windows_over(value: Any, key: str = "key", window: Any = None, **more: Any) 
         (windows_over(col("count").sum()), {}, "not proven equal on Spark: sum of uint64"),
         (windows_over(col("took").max()), {}, "not proven equal on Spark: max of duration"),
         (windows_over(col("n").quantile(0.5)), {}, "not proven equal on Spark: quantile"),
+        (windows_over(col("n").approx_quantile(0.5)), {}, "not proven equal on Spark: approx_quantile"),
+        (windows_over(col("n").approx_n_unique()), {}, "not proven equal on Spark: approx_n_unique"),
         (windows_over(col("n").last()), {}, "not proven equal on Spark: last"),
         (windows_over(count(), key="real"), {}, "not proven equal on Spark: the key real of float64"),
         (windows_over(count(), window=session("1m")), {}, "a session window is slower"),

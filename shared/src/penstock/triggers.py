@@ -298,6 +298,9 @@ class PurgingTrigger(Trigger):
         self.within = trigger
         self.timers = trigger.timers
 
+    def ever_fires(self) -> bool:
+        return self._trigger.ever_fires()
+
     def on_row(self, row: Any, window: TimeWindow, ctx: TriggerContext) -> TriggerResult:
         return _purging(self.within.on_row(row, window, ctx))
 

@@ -18,6 +18,9 @@ from penstock import (
     col,
     count,
     cumulative,
+    every_rows,
+    global_,
+    purging,
     session,
     sliding,
     tumbling,
@@ -169,8 +172,37 @@ def test_an_offset_may_shift_windows_back():
 
 def test_a_trigger_that_never_fires_is_refused(bids):
     """Nobody would notice that nothing comes."""
-    with pytest.raises(PipelineError, match=r"Trigger overrides none of on_row.* so no window would ever"):
+    with pytest.raises(PipelineError, match=r"Trigger\(\) overrides none of on_row.* so no window would ever"):
         bids.key_by("auction").window(tumbling("10s")).trigger(Trigger())
+    with pytest.raises(PipelineError, match=r"purging\(Trigger\(\)\) overrides none of on_row"):
+        bids.key_by("auction").window(tumbling("10s")).trigger(purging(Trigger()))
+
+
+def test_rows_of_windows_are_sent_once(bids):
+    """Typed, and refused where they would be corrected, where there is no end, and where names are taken."""
+    windowed = bids.key_by("auction").window(tumbling("10s"))
+    ranked = windowed.top(3, by="price")
+    assert ranked.schema.names[:4] == ("auction", "window_start", "window_end", "rank")
+    assert set(ranked.schema.names[4:]) == set(bids.schema.names) - {"auction"}
+    assert windowed.deduplicate("last").schema.names == (
+        "auction",
+        "window_start",
+        "window_end",
+        *ranked.schema.names[4:],
+    )
+    for verb in (lambda windows: windows.top(1, by="price"), lambda windows: windows.deduplicate()):
+        with pytest.raises(PipelineError, match="sent once, when a window ends; leave allowed_lateness out"):
+            verb(windowed.allowed_lateness("1s"))
+        with pytest.raises(PipelineError, match="a global window has no end"):
+            verb(bids.key_by("auction").window(global_()))
+        with pytest.raises(PipelineError, match=r"leave \.trigger\(\.\.\.\) out"):
+            verb(windowed.trigger(every_rows(2)))
+        with pytest.raises(PipelineError, match="there is a column 'window_end' already; rename it before key_by"):
+            verb(bids.with_columns(window_end=col("price")).key_by("auction").window(tumbling("10s")))
+        with pytest.raises(PipelineError, match="all columns are keys"):
+            verb(bids.select(price="auction").key_by("price").window(tumbling("10s")))
+    with pytest.raises(PipelineError, match="n must be 1 or more"):
+        windowed.top(0, by="price")
 
 
 @pytest.mark.parametrize("gap", [col("price"), col("auction").sum(), col("note")])

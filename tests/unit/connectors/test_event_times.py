@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
 import pytest
 
-from penstock import Pipeline, col
+from penstock import Pipeline, col, count, cumulative, every_rows, session, sliding, tumbling
 from penstock.batches import EVENT_TIME
 from penstock.connectors import files, iterables, kafka
 from penstock.connectors.base import Fetched
-from penstock.errors import PipelineError
+from penstock.errors import BadRecordError, PipelineError, UserCodeError
 from penstock.protocol.messages import OperatorMetrics
 from penstock.task.bad_rows import RowValidator
 from penstock.times import from_micros, to_micros
@@ -140,8 +140,6 @@ def test_the_column_stays_what_it_is_and_windows_go_by_the_time() -> None:
     rows = [{"user": "a", "ms": to_micros(NOON) // 1_000 + n * 400} for n in range(5)]
     schema = iterables.Source([ROW]).schema.select(["ms"])
     source = iterables.Source(rows, schema=schema, event_time="ms", time_unit="ms")
-    from penstock import count, tumbling
-
     read = p.read(source)
     assert [row["ms"] for row in read.collect().to_dicts()] == [row["ms"] for row in rows]
     windows = read.with_columns(key=1).key_by("key").window(tumbling("1s")).agg(rows=count())
@@ -187,3 +185,59 @@ def test_a_stream_refuses_what_a_source_refuses() -> None:
     ]:
         with pytest.raises(PipelineError, match=message):
             read.with_event_time(**options)
+
+
+FIRST, LAST = datetime(1, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+WINDOWED = {
+    "tumbling": lambda keyed: keyed.window(tumbling("1m")).agg(rows=count()),
+    "sliding": lambda keyed: keyed.window(sliding("1m", "20s")).agg(rows=count()),
+    "cumulative": lambda keyed: keyed.window(cumulative("1m", every="20s")).agg(rows=count()),
+    "session": lambda keyed: keyed.window(session("1m")).agg(rows=count()),
+    "triggered": lambda keyed: keyed.window(tumbling("1m")).trigger(every_rows(1)).agg(rows=count()),
+    "top": lambda keyed: keyed.window(tumbling("1m")).top(1, by="s"),
+    "local": lambda keyed: keyed.window(tumbling("1d", timezone="Europe/Berlin")).agg(rows=count()),
+}
+
+
+def windowed(make: Any, times: list[datetime], **options: Any) -> Any:
+    rows = [Row(**{**vars(ROW), "at": time}) for time in times]
+    source = iterables.Source(rows, schema=Row, event_time="at", **options)
+    return make(Pipeline("far").read(source).key_by("flag")).collect()
+
+
+@pytest.mark.parametrize("name", WINDOWED)
+@pytest.mark.parametrize("time", [FIRST, LAST])
+def test_a_row_whose_windows_are_no_dates_is_a_bad_row(name: str, time: datetime) -> None:
+    """By the source's policy, with the value; a row a few windows away from the ends of the calendar is a good one."""
+    with pytest.raises(BadRecordError, match=r"event time at: datetime.*so near to an end of the calendar.*bad_rows="):
+        windowed(WINDOWED[name], [time])
+    assert windowed(WINDOWED[name], [time], bad_rows="skip").height == 0
+    inwards = 1 if time == FIRST else -1
+    assert windowed(WINDOWED[name], [time + inwards * timedelta(days=3)]).height >= 1
+
+
+def test_windows_behind_windows_reach_further() -> None:
+    """The second one's end is a date too."""
+
+    def twice(keyed: Any) -> Any:
+        inner = keyed.window(tumbling("1d")).agg(rows=count()).select("flag", "rows")
+        return inner.key_by("flag").window(session("7d")).agg(rows=count())
+
+    assert windowed(twice, [LAST - timedelta(days=5)], bad_rows="skip").height == 0
+    assert windowed(twice, [LAST - timedelta(days=8)], bad_rows="fail").height == 1
+
+
+@pytest.mark.parametrize("time", [FIRST, LAST])
+def test_without_windows_any_date_is_a_time(time: datetime) -> None:
+    """Nothing is computed from it that might be none."""
+    assert windowed(lambda keyed: keyed.over(within="1h").with_columns(rows=count()), [time]).height == 1
+    assert windowed(lambda keyed: keyed.agg(rows=count()), [time]).height == 1
+
+
+def test_with_event_time_says_which_row_is_too_near_to_the_end() -> None:
+    """It has no policy: what is no time fails the job."""
+    source = iterables.Source([Row(**{**vars(ROW), "at": LAST})], schema=Row)
+    stream = Pipeline("far").read(source).with_event_time("at", max_out_of_orderness="0s")
+    with pytest.raises(UserCodeError, match=r"so near to an end of the calendar.*filter such rows out before"):
+        stream.key_by("flag").window(tumbling("1m")).agg(rows=count()).collect()

@@ -23,6 +23,7 @@ from penstock.types import (
     BINARY,
     BOOLEAN,
     DURATION,
+    FLOAT32,
     FLOAT64,
     INT8,
     INT32,
@@ -109,6 +110,9 @@ AGAINST_DUCKDB: dict[str, tuple[Expr, str]] = {
     "collect_r": (col("r").collect(), "list(r ORDER BY __event_time)"),
     "quantile": (i.quantile(0.3), "quantile_cont(i, 0.3)"),
     "median": (n.median(), "quantile_cont(n, 0.5)"),
+    "approx_n_unique": (s.approx_n_unique(), "count(DISTINCT s)"),
+    "approx_n_unique_f": (f.approx_n_unique(), "count(DISTINCT f)"),
+    "approx_quantile": (i.approx_quantile(0.3), "quantile_cont(i, 0.3)"),
     "arithmetic": ((n.sum() / count()).round(3), "round_even(sum(n) / count(*), 3)"),
     "spread": (n.max() - n.min(), "max(n) - min(n)"),
     "range": (aggregate(Range(), i), "(max(i) - min(i))::DOUBLE"),
@@ -431,6 +435,8 @@ FILTERED: dict[str, tuple[Expr, str]] = {
     ),
     "n_unique": (s.n_unique(filter=p), "count(DISTINCT s) FILTER (p)"),
     "quantile": (n.quantile(0.3, filter=p), "quantile_cont(n, 0.3) FILTER (p)"),
+    "approx_n_unique": (s.approx_n_unique(filter=p), "count(DISTINCT s) FILTER (p)"),
+    "approx_quantile": (n.approx_quantile(0.3, filter=p), "quantile_cont(n, 0.3) FILTER (p)"),
     "min_by": (col("r").min_by(col("m")), "arg_min(r, m)"),
     "max_by_where": (i.max_by("m", filter=p), "nullif(arg_max(coalesce(i, -999), m) FILTER (p), -999)"),
     "range": (aggregate(Range(), i, filter=p), "(max(i) FILTER (p) - min(i) FILTER (p))::DOUBLE"),
@@ -440,6 +446,27 @@ FILTERED: dict[str, tuple[Expr, str]] = {
 FILTERED_PLAN = AggregatePlan.build(
     [(name, expr) for name, (expr, _) in FILTERED.items()], Schema((*SCHEMA.fields, Field("m", INT64)))
 )
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.permutations([-0.0, 0.0, -0.0, 0.0]), st.sampled_from([FLOAT64, FLOAT32]), st.data())
+def test_of_zeros_the_least_and_the_greatest_are_zero_without_a_sign(zeros: Any, kind: DataType, data: Any) -> None:
+    """Whichever came first, however rows are cut and merged, and of one negative zero too."""
+    plan = AggregatePlan.build(
+        [
+            ("least", f.min()),
+            ("most", f.max()),
+            ("middle", f.quantile(0)),
+            ("about", f.approx_quantile(0)),
+            ("kinds", f.collect_distinct()),
+        ],
+        Schema((Field("k", INT64), Field("f", kind))),
+    )
+    frame = pl.DataFrame(
+        {"k": [1] * 4 + [2, 3], "f": [*zeros, -0.0, -0.0]}, schema={"k": pl.Int64, "f": polars_type(kind)}
+    )
+    for row in in_pieces(plan, frame, data).drop("k").rows():
+        assert [math.copysign(1, value) for value in (*row[:-1], *row[-1])] == [1] * 5, row
 
 
 @settings(deadline=None, max_examples=15)
@@ -461,6 +488,27 @@ def test_filtered_aggregates_equal_duckdb_in_any_batches(frame: pl.DataFrame, da
             assert same(left, right), (name, left, right)
 
 
+@settings(deadline=None, max_examples=60)
+@given(rows(), st.integers(1, 4), st.booleans(), st.data())
+def test_the_best_rows_are_those_of_a_sort(frame: pl.DataFrame, k: int, timed: bool, data: st.DataObject) -> None:
+    """With ties, nulls, NaN and a filter, however rows are cut and merged."""
+    ordered = {"tops": s.top_k_by(f, k), "bottoms": s.bottom_k_by(i, k, filter=p)}
+    plan = AggregatePlan.build(list(ordered.items()), SCHEMA, event_time=timed)
+    found = in_pieces(plan, frame, data)
+    for key, tops, bottoms in found.rows():
+        mine = [row for row in frame.rows(named=True) if row["k"] == key]
+        if timed:
+            mine.sort(key=lambda row: row[EVENT_TIME])
+        assert tops == [row["s"] for row in sorted(mine, key=lambda row: _place(row["f"], greatest=True))][:k]
+        kept = [row for row in mine if row["p"]]
+        assert bottoms == [row["s"] for row in sorted(kept, key=lambda row: _place(row["i"]))][:k]
+
+
+def _place(value: Any, *, greatest: bool = False) -> tuple[bool, float]:
+    """Null and NaN are behind everything."""
+    return (True, 0) if value is None or value != value else (False, -value if greatest else value)
+
+
 def test_the_row_with_the_greatest_value_is_the_first_of_equals_and_never_that_of_nan() -> None:
     """In one batch and in three."""
     schema = Schema((Field("k", INT64), Field("x", STRING, True), Field("y", FLOAT64, True)))
@@ -476,6 +524,9 @@ def test_the_row_with_the_greatest_value_is_the_first_of_equals_and_never_that_o
     [
         (n.any(), "needs boolean, got int64; compare it with something"),
         (s.std(), "needs a number, got string"),
+        (s.top_k_by("n", 0), "needs how many rows, 1 or more, got 0"),
+        (s.bottom_k_by("l", 1), r"needs a column to order by"),
+        (s.top_k_by("n", 1, filter=n), "filter= needs a condition, got int64"),
         (u.var(), r"needs a number, got duration; use \.dt\.total_microseconds"),
         (n.std(ddof=-1), r"needs ddof=1 \(of a sample\) or ddof=0"),
         (n.max_by("l"), "needs a column to order by"),

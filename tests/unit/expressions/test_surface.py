@@ -20,6 +20,8 @@ from penstock.expressions import (
     concat_str,
     contains_aggregate,
     count,
+    lag,
+    lead,
     lit,
     max_horizontal,
     min_horizontal,
@@ -93,6 +95,19 @@ WRITTEN: list[tuple[Expr, str]] = [
     (count(), "count()"),
     (a.sum() / count(), 'col("a").sum() / count()'),
     (a.quantile(0.9), 'col("a").quantile(0.9)'),
+    (a.top_k_by("b", 3), 'col("a").top_k_by(col("b"), 3)'),
+    (a.bottom_k_by(b + 1, 3, filter=p), 'col("a").bottom_k_by(col("b") + 1, 3, filter=col("p"))'),
+    (lag("a"), 'lag(col("a"), 1)'),
+    (lead(a * 2, 3), 'lead(col("a") * 2, 3)'),
+    (lag("a", 2, default=-1), 'lag(col("a"), 2, default=-1)'),
+    (a - lead("a", default=0), 'col("a") - lead(col("a"), 1, default=0)'),
+    (when(lag(p)).then(lag("a")).otherwise(0), 'when(lag(col("p"), 1)).then(lag(col("a"), 1)).otherwise(0)'),
+    (
+        when(lag(lit(True))).then(lag("a", 2)).otherwise(0),
+        'when(lag(lit(True), 1)).then(lag(col("a"), 2)).otherwise(0)',
+    ),
+    (a.approx_quantile(0.9), 'col("a").approx_quantile(0.9)'),
+    (a.approx_n_unique(), 'col("a").approx_n_unique()'),
     ((a * 2).max(), '(col("a") * 2).max()'),
 ]
 

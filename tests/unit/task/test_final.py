@@ -19,7 +19,7 @@ def final_node(schema=SCHEMA, retracted=None):
     return Node("n1", LastRows(retracted), (source,), schema, row_class(schema), True)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(steps=histories(st.integers(0, 100)))
 def test_the_last_row_of_every_key_is_sent_at_the_end(steps):
     """In order of event time, with no watermark before; a checkpoint behind the end holds none of them."""

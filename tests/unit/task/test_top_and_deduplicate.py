@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from window_cases import GROUPS, SCHEMA, Batch, Restore, frame_of, histories
 
 from penstock.api.over import top_schema
-from penstock.batches import EVENT_TIME
+from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.expressions import col
 from penstock.graph.logical import Deduplicate, Node, Top
 from penstock.testing.harness import OperatorHarness, input_node
@@ -50,7 +50,7 @@ def play(node, steps):
     return [row for frame in harness.collected.frames for row in frame.to_dicts()], fed
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(steps=histories(st.integers(0, 100)), n=st.integers(1, 4), descending=st.booleans())
 def test_the_ranks_come_to_those_of_all_rows(steps, n, descending):
     """Many rows are equal in what orders them: the earlier one is the better one."""
@@ -88,7 +88,7 @@ def test_null_and_nan_are_behind_everything():
         assert harness.output()[2]["x"] is None
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(steps=histories(st.integers(0, 100)))
 def test_the_first_row_of_every_key_is_sent_once(steps):
     """By arrival."""
@@ -100,7 +100,7 @@ def test_the_first_row_of_every_key_is_sent_once(steps):
     assert {row["key"]: (row[EVENT_TIME], row["value"]) for row in sent} == first
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(steps=histories(st.integers(0, 100)))
 def test_the_last_row_that_is_sent_of_a_key_is_its_newest(steps):
     """By event time, then by arrival: a row that is older than one that was sent is not."""
@@ -121,6 +121,16 @@ def test_without_event_time_the_row_that_came_last_is_the_newest():
     harness.frame(frame_of([("a", 9, 1), ("b", 8, 2), ("a", 7, 3)]).drop(EVENT_TIME))
     harness.frame(frame_of([("a", 1, 4)]).drop(EVENT_TIME))
     assert [(row["key"], row["value"]) for row in harness.output()] == [("b", 2), ("a", 3), ("a", 4)]
+
+
+@pytest.mark.parametrize("keep", ["first", "last"])
+def test_a_row_keeps_how_far_time_had_come(keep):
+    """Time moves inside a batch: what is behind must not depend on how rows were cut."""
+    harness = OperatorHarness(deduplicate_node(keep))
+    rows = frame_of([("a", 1, 1), ("b", 20, 2), ("a", 9, 3), ("c", 3, 4)])
+    harness.frame(rows.with_columns(pl.Series(WATERMARK, [None, 0, 15, 15], dtype=pl.Int64)))
+    sent = [(row["value"], row[WATERMARK]) for row in harness.output()]
+    assert sent == ([(1, None), (2, 0), (4, 15)] if keep == "first" else [(2, 0), (3, 15), (4, 15)])
 
 
 @pytest.mark.parametrize("restored", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from datetime import UTC, datetime
 from functools import partial
 
@@ -97,13 +98,27 @@ def test_with_lateness_the_last_result_of_every_window_is_the_models(window, ste
 MERGEABLE = [
     ("rows", count()), ("total", col("value").sum()), ("cents", (col("value") / 100).sum()),
     ("mean", col("value").mean()), ("least", col("value").min()), ("even", count(filter=col("value") % 2 == 0)),
+    ("about", (col("value") % 7).approx_n_unique()), ("middle", col("value").approx_quantile(0.5)),
 ]  # fmt: skip
 
 
 def of_values(row):
     key, start, end, values = row
     cents, even = math.fsum(value / 100 for value in values), sum(value % 2 == 0 for value in values)
-    return (key, start, end, len(values), sum(values), cents, sum(values) / len(values), min(values), even)
+    distinct, median = len({value % 7 for value in values}), statistics.median(values)
+    return (
+        key,
+        start,
+        end,
+        len(values),
+        sum(values),
+        cents,
+        sum(values) / len(values),
+        min(values),
+        even,
+        distinct,
+        median,
+    )
 
 
 @settings(max_examples=80, deadline=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -34,6 +35,8 @@ AGGREGATES: tuple[tuple[str, Expr], ...] = (
     ("great", (col("value") > 5_000).any()),
     ("distinct", (col("value") % 7).collect_distinct()),
     ("least", col("value").max_by(-col("value"))),
+    ("about", (col("value") % 7).approx_n_unique()),
+    ("middle", col("value").approx_quantile(0.5)),
 )
 GROUPS = 8
 KEYS = ["a", "b", "c", "d", "e", None]
@@ -198,6 +201,8 @@ def check_result(row: dict[str, Any]) -> None:
     assert row["even"] == sum(value % 2 == 0 for value in values)
     assert row["great"] == any(value > 5_000 for value in values)
     assert row["distinct"] == sorted({value % 7 for value in values})
+    assert row["about"] == len(row["distinct"])
+    assert row["middle"] == statistics.median(values)
     assert row["least"] == min(values)
 
 

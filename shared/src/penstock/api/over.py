@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from penstock.errors import PipelineError
 from penstock.expressions import Expr, contains_aggregate, over_field, row_field
 from penstock.expressions.typing_rules import ORDERED
-from penstock.graph.logical import RANK
+from penstock.graph.logical import RANK, window_bounds
 from penstock.types import INT64, Field, Schema
 
 
@@ -40,5 +40,22 @@ def top_schema(n: int, by: Expr, schema: Schema, keys: Sequence[str]) -> Schema:
     kind = row_field(by, schema, "top", "by").type
     if kind not in ORDERED:
         raise PipelineError(f"top: {by} is {kind}, which has no order; order by a number, a text or a time")
-    others = [field for field in schema if field.name not in keys]
-    return Schema((*schema.select(keys), Field(RANK, INT64), *others))
+    return Schema((*schema.select(keys), Field(RANK, INT64), *others_than(keys, schema)))
+
+
+def others_than(keys: Sequence[str], schema: Schema) -> list[Field]:
+    """The columns that are no keys."""
+    return [field for field in schema if field.name not in keys]
+
+
+def window_rows_schema(verb: str, rows: Schema, keys: Sequence[str]) -> Schema:
+    """The keys, the window, and the other columns.
+
+    Raises:
+        PipelineError: a column is called as the bounds of windows are.
+    """
+    bounds = window_bounds(retracts=False)
+    for taken in bounds:
+        if taken.name in rows:
+            raise PipelineError(f"{verb}: there is a column {taken.name!r} already; rename it before key_by")
+    return Schema((*rows.select(keys), *bounds, *others_than(keys, rows)))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast, overload
 
-from penstock.api.over import over_schema, top_schema
+from penstock.api.over import others_than, over_schema, top_schema, window_rows_schema
 from penstock.api.row_windows import Applied, RowWindows, aggregate_node, apply_node, count_windows
 from penstock.api.updates import update_keys
 from penstock.api.verbs import ColumnVerbs, StreamBase, Verbs, process_node, returned_class
@@ -21,7 +21,7 @@ from penstock.connectors.declaring import watermark_strategy, zone
 from penstock.connectors.event_times import TimeUnit, event_time_form
 from penstock.connectors.watermarks import for_rows
 from penstock.errors import PipelineError
-from penstock.expressions import Expr, Operand, col, contains_aggregate, output_field, output_name
+from penstock.expressions import Expr, Operand, col, contains_aggregate, output_field, output_name, struct
 from penstock.expressions.nodes import Column
 from penstock.graph.logical import (
     As,
@@ -749,7 +749,7 @@ class WindowedStream(Verbs, Generic[T]):
         """
         if not trigger.ever_fires():
             raise PipelineError(
-                f"trigger: {type(trigger).__name__} overrides none of on_row, on_event_time and on_processing_time, "
+                f"trigger: {trigger.describe()} overrides none of on_row, on_event_time and on_processing_time, "
                 "so no window would ever give a result; write one that returns TriggerResult.FIRE"
             )
         kind = PurgingStream if isinstance(trigger, PurgingTrigger) else TriggeredStream
@@ -801,6 +801,76 @@ class WindowedStream(Verbs, Generic[T]):
         """
         return Stream(self._keyed._pipeline, self._aggregate(aggregates, 0))
 
+    def top(self, n: int, *, by: Expr | str, descending: bool = True) -> Stream[Row]:
+        """The best `n` rows of every key and window, sent once when the window ends: Flink's Window Top-N.
+
+        The keys, `window_start`, `window_end`, the rank from 1, then the other columns. Of equal rows the one with the
+        smallest event time is the better one, then the one that arrived first; null and NaN are behind all others. Only
+        the best rows are kept. The event time of results is the last moment of the window.
+
+        Args:
+            n: how many rows per key and window.
+            by: the column or expression that orders them.
+            descending: whether the greatest is the best.
+
+        Raises:
+            PipelineError: such values have no order, there is a column "rank", "window_start" or "window_end", or the
+                windows have no end or may be corrected by late rows.
+
+        Example:
+            >>> best = bids.key_by("auction").window(tumbling("1h")).top(1, by="price")
+            >>> sorted(best.select("auction", "rank", "price").collect().rows())
+            [(1, 1, 120.0), (2, 1, 250.0)]
+        """
+        order = col(by) if isinstance(by, str) else by
+        node = self._keyed._node
+        schema = window_rows_schema("top", top_schema(n, order, node.schema, node.keys), node.keys)
+        packed = self._packed("top")
+        return self._rows("top", packed.top_k_by(order, n) if descending else packed.bottom_k_by(order, n), schema)
+
+    def deduplicate(self, keep: Literal["first", "last"] = "first") -> Stream[Row]:
+        """One row per key and window, sent when the window ends: Flink's Window Deduplication.
+
+        The keys, `window_start`, `window_end`, then the other columns, of the row with the smallest event time, or with
+        `"last"` the largest; of rows with equal times, any. The event time of results is the last moment of the window.
+
+        Raises:
+            PipelineError: there is a column "window_start" or "window_end", or the windows have no end or may be
+                corrected by late rows.
+
+        Example:
+            >>> newest = bids.key_by("auction").window(tumbling("1h")).deduplicate("last")
+            >>> sorted(newest.select("auction", "price").collect().rows())
+            [(1, 120.0), (2, 80.0)]
+        """
+        node = self._keyed._node
+        schema = window_rows_schema("deduplicate", node.schema, node.keys)
+        packed = self._packed("deduplicate")
+        return self._rows("deduplicate", packed.first() if keep == "first" else packed.last(), schema)
+
+    def _packed(self, verb: str) -> Expr:
+        """All columns but the keys as one value."""
+        node = self._keyed._node
+        others = [field.name for field in others_than(node.keys, node.schema)]
+        if not others:
+            raise PipelineError(
+                f"{verb}: all columns are keys, so rows of a key do not differ; write .agg(rows=count())"
+            )
+        return struct(*others)
+
+    def _rows(self, verb: str, packed: Expr, schema: Schema) -> Stream[Row]:
+        if isinstance(self._window, GlobalWindow):
+            raise PipelineError(
+                f"{verb}: a global window has no end; write key_by(...).{verb}(...), whose rows are updates"
+            )
+        if self._lateness_us:
+            raise PipelineError(
+                f"{verb}: rows of windows are sent once, when a window ends; leave allowed_lateness out, or let "
+                "watermarks wait longer with max_out_of_orderness"
+            )
+        operation = WindowAggregate(self._window, ((verb, packed),), 0, self._late, unpacked=True)
+        return Stream(self._keyed._pipeline, self._derived(operation, schema))
+
     def _aggregate(self, aggregates: Mapping[str, Expr], lateness_us: int) -> Node:
         from penstock.expressions import AggregatePlan  # loads Polars
 
@@ -812,7 +882,12 @@ class WindowedStream(Verbs, Generic[T]):
         plan = AggregatePlan.build(tuple(aggregates.items()), node.schema, event_time=True)
         operation = WindowAggregate(self._window, tuple(aggregates.items()), lateness_us, self._late)
         schema = Schema((*keys, *operation.window_fields, *plan.output_fields))
-        result = keyed._derive(operation, schema, keys=node.keys, updates=lateness_us > 0)
+        return self._derived(operation, schema)
+
+    def _derived(self, operation: WindowAggregate, schema: Schema) -> Node:
+        node = self._keyed._node
+        updates = operation.allowed_lateness_us > 0
+        result = self._keyed._derive(operation, schema, keys=node.keys, updates=updates)
         if self._late is not None:
             result.sides = {self._late.name: node.schema}
         return result
@@ -858,6 +933,8 @@ class _RowWindowed(Verbs, Generic[T]):
     def _instead(self, name: str) -> str:
         if hasattr(Stream, name):
             return "do it before key_by, or behind agg(...) or apply(...), which make a stream of the windows' results"
+        if name in ("top", "deduplicate"):
+            return "rows of windows are sent once, when a window ends: leave .trigger(...) out"
         if hasattr(WindowedStream, name):
             return "say it before .trigger(...)"
         return super()._instead(name)

@@ -58,10 +58,11 @@ class EventTimeForm:
             words.append(f"in {self.timezone}")
         return " ".join(words)
 
-    def micros(self) -> pl.Expr:
+    def micros(self, reach_us: int = 0) -> pl.Expr:
         """Int64 microseconds since the epoch; null where the value is null or cannot be read.
 
-        Evaluating it raises a `PolarsError` where the user's own expression does.
+        So it is where it is less than `reach_us` from either end of the calendar, as windows of such a row may be no
+        dates. Evaluating it raises a `PolarsError` where the user's own expression does.
         """
         import polars as pl
 
@@ -73,7 +74,7 @@ class EventTimeForm:
         else:
             value = value.cast(pl.Datetime("us", "UTC"))
         micros = value.cast(pl.Int64, strict=False)
-        return pl.when(micros.is_between(MIN_MICROS, MAX_MICROS)).then(micros)
+        return pl.when(micros.is_between(MIN_MICROS + reach_us, MAX_MICROS - reach_us)).then(micros)
 
     def value(self) -> pl.Expr:
         """What the row has for it."""
@@ -85,8 +86,18 @@ class EventTimeForm:
             else to_polars(self.expression, self.schema, "event_time")
         )
 
-    def reason(self, value: object) -> str:
-        """Why this value is no event time."""
+    def reasons(self, rows: pl.DataFrame) -> list[str]:
+        """Why each of these rows has no event time."""
+        found = rows.select(self.value().alias("value"), self.micros().alias("at"))
+        return [self._reason(value) if at is None else self._reached(value) for value, at in found.iter_rows()]
+
+    def _reached(self, value: object) -> str:
+        return (
+            f"event time {self.name}: {value!r} is so near to an end of the calendar (the years 1 to 9999) that windows "
+            "of the pipeline reach beyond it"
+        )
+
+    def _reason(self, value: object) -> str:
         if value is None:
             return f"event time {self.name} is null"
         where = f"event time {self.name}: {value!r}"

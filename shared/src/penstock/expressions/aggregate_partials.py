@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import polars as pl
 
-from penstock.batches import EVENT_TIME
+from penstock.expressions.bounded_partials import approx_n_unique, approx_quantile, bottom_k_by, top_k_by
 from penstock.expressions.exact_means import floored_mean, high_half, mean_of_integers
 from penstock.expressions.exact_sums import fitting, limbs_of, squares_of, total_of, variance_of
 from penstock.expressions.functions_nested import sum_type
 from penstock.expressions.functions_numeric import divided
-from penstock.expressions.partial_columns import WRAPPED_SUMS, Argument, PartialColumns
+from penstock.expressions.partial_columns import WRAPPED_SUMS, Argument, Options, PartialColumns, ordered_by
 from penstock.expressions.rendering import render
 from penstock.types import (
     BOOLEAN,
@@ -35,7 +35,6 @@ _INT64: Final = pl.Int64()
 _FLOAT64: Final = pl.Float64()
 _WRAPPING: Final = frozenset({INT64, UINT64, DURATION})
 """Types of which a few values have a sum that is too large for it."""
-Options = dict[str, Any]
 
 
 def rows(columns: PartialColumns) -> pl.Expr:
@@ -143,18 +142,28 @@ def _std(columns: PartialColumns, args: list[Argument], options: Options) -> pl.
 
 def _min(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
     (arg,) = args
-    return columns.add(
+    found = columns.add(
         "min", ("min", arg.node), arg.type, arg.expr, arg.expr.min(), lambda partial: partial.min(),
         nullable=arg.nullable,
     )  # fmt: skip
+    return _unsigned_zero(found, arg)
 
 
 def _max(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
     (arg,) = args
-    return columns.add(
+    found = columns.add(
         "max", ("max", arg.node), arg.type, arg.expr, arg.expr.max(), lambda partial: partial.max(),
         nullable=arg.nullable,
     )  # fmt: skip
+    return _unsigned_zero(found, arg)
+
+
+def _unsigned_zero(found: pl.Expr, arg: Argument) -> pl.Expr:
+    """Of -0.0 and 0.0, which are equal, any may have been found: 0.0 it is."""
+    # Not by adding 0.0: Polars leaves columns as they are to which zero is added.
+    return (
+        pl.when(found == 0).then(pl.lit(0.0, polars_type(arg.type))).otherwise(found) if arg.type in FLOATS else found
+    )
 
 
 def _any(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
@@ -178,7 +187,7 @@ def _first(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr
     arg = args[0]
     if not columns.event_time:
         return _value(columns, "first", arg, arg.expr.first(), lambda partial: partial.first())
-    time = _time(columns)
+    time = columns.time()
     earliest = columns.add("first", "earliest", INT64, time, time.min(), lambda partial: partial.min())
     grouped = arg.expr.get(time.arg_min())
     return _value(columns, "first", arg, grouped, lambda partial: partial.get(earliest.arg_min()))
@@ -190,15 +199,10 @@ def _last(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
     arg = args[0]
     if not columns.event_time:
         return _value(columns, "last", arg, arg.expr.last(), lambda partial: partial.last())
-    time = _time(columns)
+    time = columns.time()
     latest = columns.add("last", "latest", INT64, time, time.max(), lambda partial: partial.max())
     grouped = arg.expr.get(time.arg_max())
     return _value(columns, "last", arg, grouped, lambda partial: partial.get(latest.arg_max()))
-
-
-def _time(columns: PartialColumns) -> pl.Expr:
-    columns.needs_event_time = True
-    return pl.col(EVENT_TIME)
 
 
 def _value(
@@ -212,7 +216,7 @@ def _chosen(columns: PartialColumns, name: str, args: list[Argument]) -> pl.Expr
     arg, condition = args
     chosen = condition.expr.fill_null(False)
     if columns.event_time:
-        by = Argument(condition.node, pl.when(chosen).then(_time(columns)), INT64, True)
+        by = Argument(condition.node, pl.when(chosen).then(columns.time()), INT64, True)
         return _by(columns, name, arg, by, greatest=name == "last")
 
     def one(values: pl.Expr, among: pl.Expr) -> pl.Expr:
@@ -228,16 +232,11 @@ def _chosen(columns: PartialColumns, name: str, args: list[Argument]) -> pl.Expr
 
 
 def _max_by(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
-    return _by(columns, "max_by", args[0], _ordering(args[1]), greatest=True)
+    return _by(columns, "max_by", args[0], ordered_by(args[1]), greatest=True)
 
 
 def _min_by(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
-    return _by(columns, "min_by", args[0], _ordering(args[1]), greatest=False)
-
-
-def _ordering(by: Argument) -> Argument:
-    """NaN is no place in an order."""
-    return Argument(by.node, by.expr.fill_nan(None), by.type, True) if by.type in FLOATS else by
+    return _by(columns, "min_by", args[0], ordered_by(args[1]), greatest=False)
 
 
 def _by(columns: PartialColumns, name: str, arg: Argument, by: Argument, *, greatest: bool) -> pl.Expr:
@@ -271,7 +270,7 @@ def _collect(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Ex
     if not columns.event_time:
         return _gathered(columns, key, ListType(arg.type), arg.expr, kept)
     kind = ListType(StructType((Field("time", INT64), Field("value", arg.type, arg.nullable))))
-    pair = pl.struct(_time(columns).alias("time"), arg.expr.alias("value"))
+    pair = pl.struct(columns.time().alias("time"), arg.expr.alias("value"))
     pairs = _gathered(columns, key, kind, pair, kept)
     element = pl.element().struct
     return pairs.list.eval(pl.element().sort_by(element.field("time"), maintain_order=True).struct.field("value"))
@@ -288,7 +287,7 @@ def _gathered(columns: PartialColumns, key: Any, kind: DataType, value: pl.Expr,
 def _collect_distinct(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
     values = _distinct(columns, args[0])
     if args[0].type in FLOATS:
-        values = values.list.eval(pl.element() + 0.0)  # of -0.0 and 0.0 which are equal, any may be there: 0.0 it is
+        values = values.list.eval(_unsigned_zero(pl.element(), args[0]))
     return values.list.sort()
 
 
@@ -318,7 +317,8 @@ def _quantile(columns: PartialColumns, args: list[Argument], options: Options) -
         lambda partial: partial.explode().drop_nulls(),
     )
     at = options["quantile"]
-    return values.list.eval(pl.element().quantile(at, interpolation="linear")).list.first()
+    found = values.list.eval(pl.element().quantile(at, interpolation="linear")).list.first()
+    return pl.when(found == 0).then(0.0).otherwise(found)
 
 
 COMPUTED: Final[dict[str, Callable[[PartialColumns, list[Argument], Options], pl.Expr]]] = {
@@ -336,8 +336,12 @@ COMPUTED: Final[dict[str, Callable[[PartialColumns, list[Argument], Options], pl
     "first": _first,
     "last": _last,
     "collect": _collect,
+    "top_k_by": top_k_by,
+    "bottom_k_by": bottom_k_by,
     "collect_distinct": _collect_distinct,
     "n_unique": _n_unique,
     "quantile": _quantile,
+    "approx_n_unique": approx_n_unique,
+    "approx_quantile": approx_quantile,
 }
 """The aggregates of the catalogue but for `aggregate`."""

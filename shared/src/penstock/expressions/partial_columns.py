@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 
+from penstock.batches import EVENT_TIME
 from penstock.expressions.nodes import Node
-from penstock.types import DataType, Field
+from penstock.types import FLOATS, DataType, Field
 
 WRAPPED_MEANS: Final = 0
 """Versions whose means of integers wrapped around with their sums."""
@@ -29,6 +30,15 @@ class Argument:
     expr: pl.Expr
     type: DataType
     nullable: bool
+
+
+Options = dict[str, Any]
+"""The settings of an aggregate, by name."""
+
+
+def ordered_by(by: Argument) -> Argument:
+    """What rows are ordered by: NaN is no place in an order."""
+    return Argument(by.node, by.expr.fill_nan(None), by.type, True) if by.type in FLOATS else by
 
 
 FromFormer = Callable[[pl.Expr], pl.Expr]
@@ -77,6 +87,11 @@ class PartialColumns:
             field = Field(name, kind, nullable)
             self.by_key[key] = PartialColumn(field, of, init, init_grouped, merge(pl.col(name)), former)
         return pl.col(self.by_key[key].field.name)
+
+    def time(self) -> pl.Expr:
+        """The event time of rows."""
+        self.needs_event_time = True
+        return pl.col(EVENT_TIME)
 
     def from_former(self, former: Mapping[Hashable, PartialColumn]) -> list[pl.Expr] | None:
         """These columns, of the columns that a former version kept; None if they do not follow from them."""

@@ -14,7 +14,9 @@ from penstock.types import Field, Schema
 if TYPE_CHECKING:
     import polars as pl
 
-_ORDERLESS: Final = frozenset({"count", "len", "sum", "mean", "var", "std", "min", "max", "any", "all"})
+_ORDERLESS: Final = frozenset(
+    {"count", "len", "sum", "mean", "var", "std", "min", "max", "any", "all", "approx_n_unique", "approx_quantile"}
+)
 """Aggregates whose result does not depend on the order of rows."""
 _KEEPING: Final = frozenset({"collect", "quantile"})
 """Aggregates whose partials are all the values."""

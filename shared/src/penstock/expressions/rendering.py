@@ -116,6 +116,10 @@ def _render_struct(node: Call) -> str:
 
 
 def _render_case(node: Case) -> str:
+    if _is_beside_with_default(node):
+        ((_, found),) = node.branches
+        assert node.otherwise is not None
+        return f"{_render(found)[0].removesuffix(')')}, default={_operand(node.otherwise)[0]})"
     text = "".join(
         f"{'.' if index else ''}when({_render(condition)[0]}).then({_operand(value)[0]})"
         for index, (condition, value) in enumerate(node.branches)
@@ -123,18 +127,27 @@ def _render_case(node: Case) -> str:
     return text if node.otherwise is None else f"{text}.otherwise({_operand(node.otherwise)[0]})"
 
 
+def _is_beside_with_default(node: Case) -> bool:
+    """Whether it is what `lag` and `lead` make of `default=`: is there such a row?"""
+    if len(node.branches) != 1 or node.otherwise is None:
+        return False
+    ((condition, found),) = node.branches
+    if not isinstance(found, Aggregate) or found.function not in ("lag", "lead"):
+        return False
+    return condition == Aggregate(found.function, (Literal(True),), found.options)
+
+
 def _render_aggregate(node: Aggregate) -> str:
     args = [_render(arg)[0] for arg in node.args]
-    if dict(node.options).get("filter"):
-        args[-1] = f"filter={args[-1]}"
+    kept = [f"filter={args.pop()}"] if dict(node.options).get("filter") else []
     if node.function == "aggregate":
-        return f"aggregate({', '.join([type(node.accumulator).__name__ + '()', *args])})"
+        return f"aggregate({', '.join([type(node.accumulator).__name__ + '()', *args, *kept])})"
     if not args:
         return f"{node.function}()"
     if node.function in ("lag", "lead"):
         return f"{node.function}({args[0]}, {dict(node.options)['rows']})"
     settings = [_setting(name, value) for name, value in node.options if name != "filter"]
-    return f"{_receiver(node.args[0])}.{node.function}({', '.join([*args[1:], *settings])})"
+    return f"{_receiver(node.args[0])}.{node.function}({', '.join([*args[1:], *settings, *kept])})"
 
 
 def _receiver(node: Node) -> str:

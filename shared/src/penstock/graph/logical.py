@@ -157,6 +157,8 @@ class WindowAggregate:
     aggregates: tuple[tuple[str, Expr], ...]
     allowed_lateness_us: int = 0
     late: OutputTag[Any] | None = None
+    unpacked: bool = False
+    """Whether the one aggregate is a row, or rows in the order of their rank: its fields are the columns instead."""
 
     @property
     def window_fields(self) -> tuple[Field, ...]:
@@ -291,6 +293,19 @@ MAKING_ROWS: Final = WindowAggregate | RunningAggregate | RunningReduce | Over |
 # -- nodes --------------------------------------------------------------------------------------------------------------
 
 
+_DAY_US: Final = 86_400_000_000
+
+
+def _reach_us(window: RowWindow) -> int:
+    match window:
+        case GlobalWindow():
+            return 0
+        case SessionWindow(gap_us=gap_us):
+            return gap_us
+        case _:
+            return window.size_us + (_DAY_US if window.timezone is not None else 0)
+
+
 @dataclass(eq=False)
 class Node:
     """One verb of a pipeline. `id` numbers the nodes in the order in which the file made them (`n0`, `n1`, ...)."""
@@ -392,6 +407,14 @@ class LogicalPlan:
             if looks or (consumer.id in carrying and not makes):
                 carrying.update(each.id for each in consumer.inputs if each.event_time)
         return node.id in carrying
+
+    @property
+    def window_reach_us(self) -> int:
+        """How far the bounds of windows may be from a row of them, of all windows of the plan one behind the other."""
+        windows = [
+            node.operation.window for node in self.nodes if isinstance(node.operation, WindowAggregate | WindowRows)
+        ]
+        return sum(_reach_us(window) for window in windows)
 
     def watermark_lag_us(self, node: Node) -> int:
         """How far event time stays behind the newest row that this node hands on; windows hand on what is over."""

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 class RowValidator:
     """Judges what the splits of one source bring; counts it in `metrics`."""
 
-    def __init__(self, source: Source[Any], metrics: OperatorMetrics) -> None:
+    def __init__(self, source: Source[Any], metrics: OperatorMetrics, window_reach_us: int = 0) -> None:
+        """`window_reach_us`: how far the bounds of windows may be from a row of them."""
         self._source = source
         self._form = source.event_time.form if source.event_time is not None else None
+        self._window_reach_us = window_reach_us
         self.metrics = metrics
 
     def judge(self, fetched: Fetched, split_id: str) -> tuple[pl.DataFrame, pl.DataFrame | None]:
@@ -44,7 +46,7 @@ class RowValidator:
     def _timed(self, form: EventTimeForm, frame: pl.DataFrame, split_id: str) -> tuple[pl.DataFrame, list[BadRow]]:
         """The frame with its hidden event time; rows without one are bad."""
         try:
-            timed = frame.with_columns(form.micros().alias(EVENT_TIME))
+            timed = frame.with_columns(form.micros(self._window_reach_us).alias(EVENT_TIME))
         except pl.exceptions.PolarsError as error:  # the user's expression does not bear some value
             if frame.height > 1:
                 parts = [self._timed(form, row, split_id) for row in frame.iter_slices(1)]
@@ -54,8 +56,7 @@ class RowValidator:
         else:
             reasons = []
             if timed[EVENT_TIME].null_count():
-                values = timed.filter(pl.col(EVENT_TIME).is_null()).select(form.value()).to_series()
-                reasons = [form.reason(value) for value in values]
+                reasons = form.reasons(timed.filter(pl.col(EVENT_TIME).is_null()))
         timed = timed.select(*self._source.schema.names, EVENT_TIME)
         if not reasons:
             return timed, []

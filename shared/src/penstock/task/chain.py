@@ -216,6 +216,7 @@ def build_chain(
                 now_us=now_us,
                 metrics=metrics,
                 carries_watermarks=plan.carries_watermarks(node),
+                window_reach_us=plan.window_reach_us,
             )
             encoder = encoders.get(operator.id)
             link = OperatorLink(EncodeOperator(encoder) if encoder is not None else make(node), context)

@@ -98,6 +98,7 @@ async def open_source(
         opened.chain.metrics[operator.id],
         StartPositionStore(environment.services.blobs, environment.deploy.job, operator.id).remember,
         carries_watermarks=environment.plan.carries_watermarks(environment.plan.node(operator.node)),
+        window_reach_us=environment.plan.window_reach_us,
         alignment=alignment,
     )
     state = opened.restored.get(operator.id)

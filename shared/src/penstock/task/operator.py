@@ -50,6 +50,8 @@ class OperatorContext:
     metrics: OperatorMetrics = field(default_factory=OperatorMetrics)
     carries_watermarks: bool = False
     """Whether the rows it hands on are to have `WATERMARK`."""
+    window_reach_us: int = 0
+    """How far the bounds of the pipeline's windows may be from a row of them."""
 
 
 class KeyedPart(Protocol):

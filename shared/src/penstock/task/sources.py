@@ -110,6 +110,7 @@ class SourceDriver:
         remember: Remember,
         *,
         carries_watermarks: bool = False,
+        window_reach_us: int = 0,
         alignment: SourceAlignment | None = None,
     ) -> None:
         """A driver of the splits that belong to `subtask`; `carries_watermarks`: every row tells its watermark."""
@@ -122,7 +123,7 @@ class SourceDriver:
         self._subtask = subtask
         self._parallelism = parallelism
         self._context = context
-        self._judge = RowValidator(source, metrics)
+        self._judge = RowValidator(source, metrics, window_reach_us)
         self._splits: dict[str, _SplitState] = {}
         self._turn: list[str] = []
         self._watermark = MIN_WATERMARK

@@ -33,7 +33,6 @@ class DeduplicateOperator(Operator):
         self._operator = node.operator_id
         self._keep = operation.keep
         self._event_time = node.event_time
-        self._names = [*node.schema.names, EVENT_TIME] if node.event_time else list(node.schema.names)
         self._ttl = operation.ttl_us
         self._keys = source.schema.select(source.keys)
         self._table = KeyedTable(self._keys, {_WRITTEN: pl.Int64(), _NEWEST: pl.Int64()})
@@ -74,7 +73,6 @@ class DeduplicateOperator(Operator):
 
     def _newest_of_batch(self, rows: pl.DataFrame) -> pl.DataFrame:
         """The newest row of each key, by event time if there is one, then by arrival."""
-        rows = rows.select(self._names)
         if not self._event_time:
             return rows.unique(self._keys.names, keep="last", maintain_order=True)
         place = pl.int_range(pl.len(), dtype=pl.Int64).alias(_PLACE)

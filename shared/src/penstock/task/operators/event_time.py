@@ -48,12 +48,12 @@ class EventTimeOperator(Operator):
 
     def _timed(self, frame: pl.DataFrame) -> pl.DataFrame:
         try:
-            timed = frame.with_columns(self._form.micros().alias(EVENT_TIME))
+            timed = frame.with_columns(self._form.micros(self._context.window_reach_us).alias(EVENT_TIME))
         except pl.exceptions.PolarsError as error:
             raise UserCodeError(f"{self._where}: {self._form.name}: {str(error).splitlines()[0]}") from error
         if timed[EVENT_TIME].null_count():
             row = timed.filter(pl.col(EVENT_TIME).is_null()).head(1)
-            reason = self._form.reason(row.select(self._form.value()).item())
+            (reason,) = self._form.reasons(row)
             raise UserCodeError(
                 f"{self._where}: {reason}; filter such rows out before; row: {visible(row).row(0, named=True)}"
             )

@@ -71,6 +71,10 @@ class OverPlan:
         """How many rows after it a row waits for."""
         self._operands = _operands(self._lags, "__l")
         self._lead_operands = _operands(self._leads, "__f")
+        # Lowered once: for a batch of a few rows that costs more than computing it.
+        self._behind_exprs = self._lowered(self._operands)
+        self._ahead_exprs = self._lowered(self._lead_operands)
+        self._outputs = self._lowered_outputs()
         self._waiting = self._waiting_types()
         self.waiting = [f"{_WAITING}{name}" for name in self._waiting]
         """Which of the kept columns are of rows that wait for later ones."""
@@ -157,7 +161,7 @@ class OverPlan:
                 rows, kept = self._aggregate(self._plan, rows, before, kept, reached)
             if self._operands:
                 rows, kept = self._look_back(rows, before, kept)
-            return rows.with_columns(self._lowered(self._lead_operands)), kept
+            return rows.with_columns(self._ahead_exprs), kept
         except PenstockError:
             raise
         except pl.exceptions.PolarsError as error:
@@ -252,7 +256,7 @@ class OverPlan:
         self, rows: pl.DataFrame, before: pl.DataFrame, kept: pl.DataFrame
     ) -> tuple[pl.DataFrame, pl.DataFrame]:
         names = list(self._operands.values())
-        fresh = rows.select(KEY, PLACE, *self._lowered(self._operands))
+        fresh = rows.select(KEY, PLACE, *self._behind_exprs)
         entries = self._after(before, names, fresh)
         shifted = [pl.col(self._operands[of]).shift(far).over(KEY).alias(name) for name, of, far in self._lags]
         rows = _placed(rows, entries.select(PLACE, *shifted))
@@ -294,14 +298,17 @@ class OverPlan:
 
     def results(self, rows: pl.DataFrame) -> pl.DataFrame:
         """The rows with the columns of the output, and `EVENT_TIME`."""
+        try:
+            return rows.select(*self._outputs, EVENT_TIME)
+        except pl.exceptions.PolarsError as error:
+            raise UserCodeError(f"{self.where}: the result could not be computed: {error}") from error
+
+    def _lowered_outputs(self) -> list[pl.Expr]:
         leaves = {leaf: pl.col(name) for leaf, name in self._leaves.items()}
         columns = {field.name: pl.col(field.name) for field in self._schema}
         for name, expr in self.operation.columns:
             columns[name] = lower(expr.node, self._schema, self.where, leaves).alias(name)
-        try:
-            return rows.select(*columns.values(), EVENT_TIME)
-        except pl.exceptions.PolarsError as error:
-            raise UserCodeError(f"{self.where}: the result could not be computed: {error}") from error
+        return list(columns.values())
 
 
 @dataclass(frozen=True)

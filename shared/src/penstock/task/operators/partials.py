@@ -15,12 +15,15 @@ from penstock.batches import EVENT_TIME
 from penstock.errors import IncompatibleStateError, PenstockError, UserCodeError
 from penstock.expressions import AggregatePlan, columns_of, is_mergeable
 from penstock.expressions.aggregates import Former
-from penstock.graph.logical import Node, RunningAggregate, WindowAggregate
+from penstock.graph.logical import RANK, Node, RunningAggregate, WindowAggregate
 from penstock.state.columns import canonical_keys
 from penstock.types import Field, type_to_json
 
 _STREAMED_ROWS: Final = 65_536
 """From here on Polars' streaming engine groups two to four times as fast; below, its start-up costs more."""
+
+
+_PACKED: Final = "__packed"
 
 
 class Partials:
@@ -34,6 +37,7 @@ class Partials:
         self.keys = source.schema.select(source.keys, where)
         self.names = [field.name for field in self.plan.partial_fields]
         self._where = where
+        self._unpacked = isinstance(operation, WindowAggregate) and operation.unpacked
         self._orderless = all(is_mergeable(expr) for _, expr in operation.aggregates)
         read = frozenset[str]().union(*(columns_of(expr) for _, expr in operation.aggregates))
         self.columns = [field.name for field in source.schema if field.name in read or field.name in self.keys]
@@ -77,6 +81,8 @@ class Partials:
     def results(self, partials: pl.DataFrame, leading: Sequence[pl.Expr | str], names: Sequence[str]) -> pl.DataFrame:
         """The results beside the `leading` columns, ordered as `names`."""
         try:
+            if self._unpacked:
+                return _unpacked(partials.select(*leading, self.plan.finish[0].alias(_PACKED))).select(names)
             return partials.select(*leading, *self.plan.finish).select(names)
         except PenstockError:
             raise
@@ -110,6 +116,14 @@ class Partials:
     def _former(self, stored: list[dict[str, Any]]) -> Former | None:
         """The form of a version that did not yet say whose a partial is."""
         return next((former for former in self.plan.formers() if stored == _described(former.fields)), None)
+
+
+def _unpacked(results: pl.DataFrame) -> pl.DataFrame:
+    """A row per row of a result; where there may be several, with its rank."""
+    if isinstance(results.schema[_PACKED], pl.List):
+        ranks = pl.int_ranges(1, pl.col(_PACKED).list.len() + 1).alias(RANK)
+        results = results.with_columns(ranks).explode(RANK, _PACKED)
+    return results.unnest(_PACKED)
 
 
 def _described(fields: Sequence[Field]) -> list[dict[str, Any]]:
