@@ -27,6 +27,8 @@ EVERYWHERE: Final = frozenset(
     {
         "arguments",
         "batches",
+        "decimal_columns",
+        "decimals",
         "errors",
         "kafka_clients",
         "observability",

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import nearest
+from penstock.expressions.decimal_rules import sum_of_decimals
 from penstock.expressions.functions import Function, Lowering, polars
 from penstock.expressions.typing_rules import (
     FITTING_INT64,
@@ -30,6 +31,7 @@ from penstock.types import (
     UINT64,
     UNSIGNED,
     DataType,
+    DecimalType,
     ListType,
     StructType,
 )
@@ -71,7 +73,9 @@ def _contains(arguments: Arguments) -> Typing:
 
 
 def sum_type(kind: DataType) -> DataType:
-    """The type of a sum: int64, uint64, float64 or duration, whatever the width of what is added."""
+    """The type of a sum: int64, uint64, float64, duration or 38 digits, whatever the width of what is added."""
+    if isinstance(kind, DecimalType):
+        return sum_of_decimals(kind)
     if kind in FLOATS:
         return FLOAT64
     if kind in UNSIGNED:

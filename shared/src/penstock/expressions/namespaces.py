@@ -11,7 +11,7 @@ from penstock.errors import PipelineError
 from penstock.expressions.functions_json import type_option
 from penstock.expressions.nodes import Option
 from penstock.times import duration_us, format_duration
-from penstock.types import STRING, DataType, ListType, Scalar, StructType, of_python
+from penstock.types import STRING, DataType, DecimalType, ListType, Scalar, StructType, of_python, parts_of
 
 if TYPE_CHECKING:
     from penstock.expressions.surface import Expr, Operand
@@ -282,6 +282,7 @@ class JsonNamespace(_Namespace):
         kind = as_kind(as_, f"{self._expr}.json.get")
         if kind == STRING:
             return found
+        _refuse_decimals(kind, f"{self._expr}.json.get")
         if isinstance(kind, Scalar) and kind.name in ("timestamp", "date"):
             return _moment(found, kind, strict=strict)
         if isinstance(kind, Scalar):
@@ -297,7 +298,9 @@ class JsonNamespace(_Namespace):
             >>> evaluate(col("j").json.decode(list[int]), j=["[1, 2]", "[]", None])
             [[1, 2], [], None]
         """
-        return self._call("json.decode", type=type_option(as_kind(as_, f"{self._expr}.json.decode")))
+        kind = as_kind(as_, f"{self._expr}.json.decode")
+        _refuse_decimals(kind, f"{self._expr}.json.decode")
+        return self._call("json.decode", type=type_option(kind))
 
 
 @checked
@@ -628,7 +631,17 @@ class StructNamespace(_Namespace):
 
 def as_kind(to: type[Any] | DataType, where: str) -> DataType:
     """The type that a Python type or one of `penstock.types` stands for; `where` says whose argument it is."""
-    return to if isinstance(to, (Scalar, ListType, StructType)) else of_python(to, where)[0]
+    return to if isinstance(to, (Scalar, DecimalType, ListType, StructType)) else of_python(to, where)[0]
+
+
+def _refuse_decimals(kind: DataType, where: str) -> None:
+    """Numbers within a text of JSON are read as floats, by which digits would be lost."""
+    for part in parts_of(kind):
+        if isinstance(part, DecimalType):
+            raise PipelineError(
+                f"{where}: {part} would be read by way of a float; declare the column in the schema of the source, or "
+                "have the number written as text and cast it: .json.get(path).cast(DecimalType(...))"
+            )
 
 
 def _moment(text: Expr, kind: Scalar, *, strict: bool) -> Expr:

@@ -13,6 +13,7 @@ from penstock.types import (
     FLOATS,
     INTEGERS,
     DataType,
+    DecimalType,
     Field,
     ListType,
     Schema,
@@ -79,6 +80,8 @@ def _described(kind: DataType) -> Any:
         return {"list": _described(kind.inner)}
     if isinstance(kind, StructType):
         return _described_row(kind)
+    if isinstance(kind, DecimalType):
+        return "decimal"
     if kind in INTEGERS:
         return "int"
     return "float" if kind in FLOATS else _NAMES.get(kind.name, kind.name)

@@ -1,7 +1,8 @@
 """Avro for rows of a schema: which Avro schema they have, and one datum per row, behind a registry's prefix or none.
 
 A datum is what `fastavro.schemaless_writer` writes: reader and writer know the schema. Timestamps are
-`timestamp-micros`, dates `date`, durations microseconds (long), lists arrays, structs records.
+`timestamp-micros`, dates `date`, decimals `decimal` of bytes, durations microseconds (long), lists arrays, structs
+records.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import io
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import PipelineError
-from penstock.types import DataType, Field, ListType, Scalar, Schema, StructType
+from penstock.types import DURATION, DataType, DecimalType, Field, ListType, Scalar, Schema, StructType
 
 if TYPE_CHECKING:
     import polars as pl
@@ -68,6 +69,8 @@ def _type(kind: DataType, path: str) -> Any:
         if kind.name not in _SCALARS:
             raise PipelineError(f"avro: column {path.partition('_')[2]!r} is {kind}, which Avro does not know; cast it")
         return _SCALARS[kind.name]
+    if isinstance(kind, DecimalType):
+        return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
     if isinstance(kind, ListType):
         return {"type": "array", "items": ["null", _type(kind.inner, path)]}
     return _record(kind.fields, path)
@@ -82,4 +85,4 @@ def _as_long(column: pl.Expr, kind: DataType) -> pl.Expr:
     if isinstance(kind, StructType):
         members = [_as_long(column.struct.field(field.name), field.type).alias(field.name) for field in kind.fields]
         return pl.when(column.is_not_null()).then(pl.struct(members))
-    return column.dt.total_microseconds() if kind.name == "duration" else column
+    return column.dt.total_microseconds() if kind == DURATION else column

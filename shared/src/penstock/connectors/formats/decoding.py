@@ -16,12 +16,13 @@ import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
 from penstock.connectors.columns import MISSING, FrameBuilder, not_null, within_years
-from penstock.types import FLOATS, INTEGERS, TIMESTAMP, DataType, Field, ListType, Schema, StructType
+from penstock.types import FLOATS, INTEGERS, TIMESTAMP, DataType, DecimalType, Field, ListType, Schema, StructType
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,7 +92,8 @@ class JsonDecoder:
 
     Unknown fields are ignored; a missing field has its default, or is null, and bad if it is not nullable; blank lines
     are nothing.
-    Bytes are base64, dates `YYYY-MM-DD`, times of day `HH:MM:SS`, durations ISO 8601 (`PT1.5S`).
+    Decimals are numbers or texts, read digit by digit and never by way of a float. Bytes are base64, dates
+    `YYYY-MM-DD`, times of day `HH:MM:SS`, durations ISO 8601 (`PT1.5S`).
 
     Args:
         schema: the columns.
@@ -266,6 +268,8 @@ def _hint(kind: DataType) -> Any:
         return typed_dict("Nested", members)
     if kind in INTEGERS:
         return int
+    if isinstance(kind, DecimalType):
+        return Decimal
     return float if kind in FLOATS else _HINTS[kind.name]
 
 

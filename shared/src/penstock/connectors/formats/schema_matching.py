@@ -1,6 +1,7 @@
 """Typed columns to a schema: what Parquet files, Arrow files and user-made batches hold becomes what a source declares.
 
-Columns are matched by name; others are left out. Widths of integers and floats may differ, units of timestamps too
+Columns are matched by name; others are left out. Widths of integers and floats may differ, decimals may have fewer
+digits behind the point than declared, units of timestamps too
 (finer ones than microseconds are cut), lists and strings may have any Arrow layout. Everything else must be the
 declared type: `SchemaMatcher` refuses it before a row is read. Values that do not fit (null, out of range) make rows bad.
 """
@@ -18,6 +19,7 @@ from penstock.types import (
     NUMERIC,
     TIMESTAMP,
     DataType,
+    DecimalType,
     Field,
     ListType,
     Schema,
@@ -124,6 +126,8 @@ def _problem(field: Field, raw: pl.DataFrame, row: int) -> str:
     if field.name not in raw.columns or raw[field.name][row : row + 1].null_count():
         return MISSING
     value = raw[field.name][row : row + 1]
+    if isinstance(value.dtype, pl.Decimal):
+        return f"{value[0]} does not fit into {field.type}"
     text = value.to_physical().cast(pl.String)[0] if not value.dtype.is_nested() else "a value in it"
     return f"{text} does not fit into {field.type}"
 
@@ -138,4 +142,6 @@ def _fits(have: DataType, wanted: DataType) -> bool:
         return [field.name for field in have.fields] == [field.name for field in wanted.fields] and all(
             _fits(one.type, other.type) for one, other in zip(have.fields, wanted.fields, strict=True)
         )
+    if isinstance(have, DecimalType) and isinstance(wanted, DecimalType):
+        return have.scale <= wanted.scale
     return (have in INTEGERS and wanted in INTEGERS) or (have in NUMERIC and wanted in FLOATS)
