@@ -22,14 +22,8 @@ def units_of(value: Decimal, precision: int, scale: int) -> int | None:
         return 0 if value.is_finite() else None
     if not value.is_finite() or value.adjusted() >= precision - scale:
         return None
-    sign, digits, exponent = value.as_tuple()
-    assert isinstance(exponent, int)
-    whole = int("".join(map(str, digits)))
-    shift = exponent + scale
-    if -shift > len(digits):
-        return None  # less than a unit, however many zeros it would take to divide by
-    units, rest = (whole * 10**shift, 0) if shift >= 0 else divmod(whole, 10**-shift)
-    return None if rest else -units if sign else units
+    units, dropped = _cut(value, scale)
+    return None if any(dropped) else -units if value.is_signed() else units
 
 
 def rounded_units(value: Decimal, precision: int, scale: int) -> int | None:
@@ -38,12 +32,19 @@ def rounded_units(value: Decimal, precision: int, scale: int) -> int | None:
         return None
     if not value or value.adjusted() < -scale - 1:
         return 0
-    sign, digits, exponent = value.as_tuple()
+    units, dropped = _cut(value, scale)
+    units += bool(dropped) and dropped[0] >= 5
+    return None if units >= 10**precision else -units if value.is_signed() else units
+
+
+def _cut(value: Decimal, scale: int) -> tuple[int, tuple[int, ...]]:
+    """The units of a number without its sign, and the digits behind them; a number may have more than an int can read."""
+    _, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int)
-    whole = int("".join(map(str, digits)))
     shift = exponent + scale
-    units = whole * 10**shift if shift >= 0 else half_up(whole, 10**-shift)
-    return None if units >= 10**precision else -units if sign else units
+    if shift >= 0:
+        return int("".join(map(str, digits))) * 10**shift, ()
+    return int("".join(map(str, digits[:shift])) or "0"), digits[shift:]
 
 
 def half_up(dividend: int, divisor: int) -> int:

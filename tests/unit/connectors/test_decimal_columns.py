@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import (
+    Accumulator,
     DecimalType,
     KeyedContext,
     KeyedProcess,
@@ -26,11 +27,14 @@ from penstock import (
     Pipeline,
     PipelineError,
     ValueState,
+    aggregate,
     col,
     count,
+    lag,
     tumbling,
 )
 from penstock.connectors import collecting, files, iterables
+from penstock.connectors.columns import FrameBuilder
 from penstock.connectors.formats.avro import avro_schema, encode_avro
 from penstock.connectors.formats.csv_decoding import CsvDecoder
 from penstock.connectors.formats.decoding import JsonDecoder
@@ -46,6 +50,7 @@ from penstock.testing.harness import OperatorHarness
 from penstock.types import (
     Field,
     ListType,
+    Schema,
     StructType,
     arrow_type,
     of_arrow,
@@ -177,6 +182,7 @@ def test_json_is_read_digit_by_digit() -> None:
         ("12345678901", "price: 12345678901 does not fit into decimal(12, 2); it has more than 10 digits before"),
         ("1e999999999", "price: 1E+999999999 does not fit into decimal(12, 2)"),
         ("1e-999999999", "price: 1E-999999999 does not fit into decimal(12, 2)"),
+        (f"0.{'1' * 5_000}", "price: 0.111"),
         ('"NaN"', "price: NaN does not fit into decimal(12, 2); only numbers fit"),
         ('"x"', "Invalid decimal string - at `$.price`"),
         ("true", "Expected `decimal`, got `bool` - at `$.price`"),
@@ -210,6 +216,15 @@ def test_texts_that_look_like_decimals_stay_texts(values: list[tuple[str, int]])
     assert JsonDecoder(FLAT).decode(lines).frame.equals(frame)
     read = [json.loads(line, parse_float=D) for line in lines.splitlines()]
     assert [(row["note"], row["price"]) for row in read] == [(row["note"], row["price"]) for row in rows]
+
+
+def test_numbers_of_any_length_are_judged() -> None:
+    """Python's int does not read more than 4,300 digits."""
+    long = "1" * 5_000
+    decoded = CsvDecoder(FLAT, FLAT.names, "a.csv").decode(f"0.{long},,\n{long},,\n1.{'0' * 5_000},,\n".encode())
+    assert decoded.frame["price"].to_list() == [D(1)]
+    assert len(decoded.bad) == 2
+    assert rounded_units(D(f"0.{long}"), 12, 2) == 11
 
 
 def test_csv() -> None:
@@ -348,6 +363,41 @@ def twice(bid: Bid) -> Bid:
     return Bid(bid.price * 2, bid.item, bid.at)
 
 
+class Added(Accumulator[Decimal, Decimal]):
+    """A sum written by a user."""
+
+    accumulator_type = Decimal
+
+    def create(self) -> Decimal:
+        return D(0)
+
+    def add(self, accumulator: Decimal, price: Decimal) -> Decimal:
+        return accumulator + price
+
+    def merge(self, left: Decimal, right: Decimal) -> Decimal:
+        return left + right
+
+    def result(self, accumulator: Decimal) -> Annotated[Decimal, DecimalType(20, 2)]:
+        return accumulator
+
+
+def test_every_verb_takes_decimals() -> None:
+    """Order, rows beside rows, users' own aggregates, rows that came before."""
+    prices = [bid.price for bid in BIDS]
+    read = Pipeline("bids").read(iterables.Source(BIDS, event_time="at"))
+    top = read.key_by("item").top(1, by=col("price")).final().select("price").collect().rows()
+    assert sorted(top) == [(D("0.2"),), (D("0.3"),)]
+    summed = read.key_by("item").agg(own=aggregate(Added(), "price"), ours=col("price").sum()).final().collect().rows()
+    assert {(own, ours) for _, own, ours in summed} == {(D("0.6"), D("0.6")), (D("1.2"), D("1.2"))}
+    beside = read.key_by("item").over(rows=2).with_columns(two=col("price").sum(), was=lag("price", default=D("0.0")))
+    got = sorted((row["at"], row["two"], row["was"]) for row in beside.collect().rows(named=True))
+    was = [D(0), D(0), *prices]
+    assert [row[1:] for row in got] == [(price + old, old) for price, old in zip(prices, was, strict=False)]
+    assert sorted(read.distinct("price").select("price").collect().rows()) == [
+        (price,) for price in sorted(set(prices))
+    ]
+
+
 @pytest.mark.parametrize("make", [lambda: (3, 1), lambda: (1, 3)])
 def test_state_with_decimals_is_restored(make: Callable[[], tuple[int, int]]) -> None:
     """As values and as keys, at another parallelism."""
@@ -366,6 +416,35 @@ def test_state_with_decimals_is_restored(make: Callable[[], tuple[int, int]]) ->
 
 
 # -- numbers of units ---------------------------------------------------------------------------------------------------
+
+
+WRITTEN = st.builds(
+    lambda whole, zeros, exponent: Decimal(f"{whole}{'0' * zeros}e{exponent}"),
+    st.integers(-(10**40), 10**40) | st.integers(-99, 99),
+    st.integers(0, 60),
+    st.integers(-90, 40) | st.sampled_from([-999_999_999, 999_999_999]),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(WRITTEN, min_size=1, max_size=3), st.integers(1, 38), st.data())
+def test_columns_are_made_exactly_or_not_at_all(values: list[Decimal], precision: int, data: st.DataObject) -> None:
+    """From Python's decimals and from texts, with any zeros and exponents: Arrow alone would wrap around, or crash."""
+    kind = DecimalType(precision, data.draw(st.integers(0, precision)))
+    field = Field("x", kind)
+    expected = [units_of(value, kind.precision, kind.scale) for value in values]
+    texts = [str(value) if data.draw(st.booleans()) or abs(value.adjusted()) > 99 else f"{value:f}" for value in values]
+    decoded = CsvDecoder(Schema((field,)), ["x"], "a.csv").decode("".join(f"{text}\n" for text in texts).encode())
+    assert decoded.frame["x"].to_physical().to_list() == [units for units in expected if units is not None]
+    frame, bad = FrameBuilder(Schema((field,))).frame([values])
+    assert frame["x"].to_physical().to_list() == [units for units in expected if units is not None]
+    assert len(bad) == len(decoded.bad) == expected.count(None)
+    for value, units in zip(values, expected, strict=True):
+        if units is None:
+            with pytest.raises(UserCodeError, match=r"behind the point|before the point"):
+                RowWriter(Schema((field,))).frame([{"x": value}])
+        else:
+            assert RowWriter(Schema((field,))).frame([{"x": value}])["x"].to_physical().to_list() == [units]
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False), st.integers(1, 38), st.data())

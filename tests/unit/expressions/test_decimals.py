@@ -241,6 +241,18 @@ def test_casts_to_other_types(data: st.DataObject, kind: DecimalType):
     assert _values(col("a").cast(int, strict=False), schema, rows) == whole
 
 
+@settings(max_examples=200, deadline=None)
+@given(values=st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-99, 99), min_size=1, max_size=3), kind=KINDS)
+def test_casts_from_integers(values: list[int], kind: DecimalType):
+    """Exactly, or null or an error."""
+    schema, rows = Schema((Field("i", INT64),)), [(value,) for value in values]
+    expected = [None if units_of(D(value), kind.precision, kind.scale) is None else D(value) for value in values]
+    assert _values(col("i").cast(kind, strict=False), schema, rows) == expected
+    if None in expected:
+        with pytest.raises(pl.exceptions.PolarsError, match="conversion"):
+            _values(col("i").cast(kind), schema, rows)
+
+
 def test_casts_from_numbers():
     """The number that is printed, whatever it is in binary."""
     assert evaluate(col("f").cast(DecimalType(6, 2)), f=[0.1, 1.105, -2.675, 1e3]) == [
@@ -269,6 +281,16 @@ def test_comparison_and_choice():
     assert evaluate(col("a").floor(), a=amounts) == [D(1), D(-3), None]
     assert evaluate(col("a").ceil(), a=amounts) == [D(2), D(-2), None]
     assert evaluate(col("a").round(1), a=[D("0.25"), D("-0.25"), D("9.99")]) == [D("0.3"), D("-0.3"), D("10.0")]
+
+
+def test_lists_of_decimals():
+    """Their extremes and elements; sums of them are refused."""
+    lists = [[D("1.10"), D("-2.35"), None], [], None]
+    assert evaluate(col("l").list.max(), l=lists) == [D("1.10"), None, None]
+    assert evaluate(col("l").list.get(1), l=lists) == [D("-2.35"), None, None]
+    assert evaluate(col("l").list.contains(D("1.1")), l=lists) == [True, False, None]
+    with pytest.raises(PipelineError, match=r"needs a list of an integer or duration or float32 or float64, got list\[dec"):
+        evaluate(col("l").list.sum(), l=lists)
 
 
 @pytest.mark.parametrize("value", [D("1.10"), D("-0.001"), D("1E+3"), D("9" * 38)])

@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from penstock.decimal_columns import decimals_of
+from penstock.decimal_columns import decimals_of, exact_decimals
 from penstock.decimals import checked_units, of_units
 from penstock.types import (
     FLOATS,
@@ -215,6 +215,9 @@ def not_null(series: pl.Series, field: Field) -> pl.Series:
 
 
 def _decimals(name: str, values: Sequence[Any], kind: DecimalType) -> pl.Series:
+    found = exact_decimals(name, values, kind)
+    if found is not None:
+        return found
     units = [None if value is None else checked_units(value, kind.precision, kind.scale) for value in values]
     return decimals_of(name, units, kind)
 

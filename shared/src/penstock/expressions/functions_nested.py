@@ -34,6 +34,7 @@ from penstock.types import (
     DecimalType,
     ListType,
     StructType,
+    family,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def _inner(arguments: Arguments, kinds: Collection[DataType] | None = None) -> D
     kind = arguments[0].type
     if not isinstance(kind, ListType):
         raise arguments.fail("a list", kind)
-    if kinds is not None and kind.inner not in kinds:
+    if kinds is not None and family(kind.inner) not in kinds:
         raise arguments.fail(f"a list of {describe(kinds)}", kind)
     return kind.inner
 

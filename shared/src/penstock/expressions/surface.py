@@ -705,7 +705,7 @@ def literal(value: object, where: str) -> Literal:
             return Literal(float(value))
         case int():
             if not -(2**63) <= value < 2**64:
-                raise PipelineError(f"{where}: {value} does not fit into 64 bits; write it as a float")
+                raise PipelineError(f"{where}: {value} does not fit into 64 bits; write it as a float or a Decimal")
             return Literal(int(value))
         case Decimal():
             return Literal(_decimal(value, where))

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from penstock.arguments import plain
-from penstock.decimal_columns import decimals_of
+from penstock.decimal_columns import decimals_of, exact_decimals
 from penstock.decimals import checked_units
 from penstock.types import (
     BINARY,
@@ -154,6 +154,9 @@ def scalar_column(field: Field, values: Sequence[Any]) -> pl.Series:
 
 
 def _decimal_column(field: Field, kind: DecimalType, values: Sequence[Any]) -> pl.Series:
+    found = exact_decimals(field.name, values, kind)
+    if found is not None:
+        return found
     units: list[int | None] = []
     for value in values:
         try:
