@@ -289,7 +289,7 @@ def test_lists_of_decimals():
     assert evaluate(col("l").list.max(), l=lists) == [D("1.10"), None, None]
     assert evaluate(col("l").list.get(1), l=lists) == [D("-2.35"), None, None]
     assert evaluate(col("l").list.contains(D("1.1")), l=lists) == [True, False, None]
-    with pytest.raises(PipelineError, match=r"needs a list of an integer or duration or float32 or float64, got list\[dec"):
+    with pytest.raises(PipelineError, match=r"needs a list of an integer or duration or float32 or float64, got list"):
         evaluate(col("l").list.sum(), l=lists)
 
 
