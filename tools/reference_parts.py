@@ -174,7 +174,7 @@ def _sinks() -> Iterator[str]:
 def _types() -> Iterator[str]:
     hints: tuple[Any, ...] = (
         bool, int, float, Annotated[Decimal, penstock.DecimalType(12, 2)], str, bytes, datetime, date, time, timedelta,
-        list[int], _Row,
+        list[int], dict[str, int], _Row,
     )  # fmt: skip
     yield "| in a class | type | in Arrow |\n| --- | --- | --- |"
     for hint in hints:
@@ -213,6 +213,9 @@ a naive one needs the source's `timezone=`. The smaller integers, `float32` and 
 In JSON a decimal is a number with all its digits, and is read from a number or a text, never by way of a float. One with
 more digits than its column makes a bad row, or fails the function that returned it: nothing is rounded without a word.
 How many digits results have is said in [functions](functions.md).
+
+A map is what a JSON object with any keys is; its values may be null. It cannot be a key and is compared with nothing:
+take a value out of it, `col("labels").map.get("env")`.
 """,
         tuple(_of("DecimalType")),
         _types,

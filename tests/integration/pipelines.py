@@ -458,6 +458,38 @@ def decimals(out: Path, rate: float | None) -> Pipeline:
     return p
 
 
+@dataclass
+class Labelled:
+    key: str
+    labels: dict[str, Annotated[Decimal, DecimalType(12, 2)]]
+    at: datetime
+
+
+def labelled(row: Event) -> Labelled:
+    return Labelled(row.key, {"value": Decimal(row.value), f"of {row.value % 7}": Decimal(row.number) / 4}, row.at)
+
+
+class Noted(KeyedProcess[Labelled, Labelled]):
+    """Maps through state and back."""
+
+    noted = MapState(int, dict[str, Decimal])
+
+    def on_row(self, row: Labelled, ctx: KeyedContext[Labelled]) -> None:
+        number = int(row.at.timestamp() * 1_000_000)
+        self.noted.set(number, row.labels)
+        ctx.emit(Labelled(row.key, {**self.noted.get(number, {}), "twice": row.labels["value"] * 2}, row.at))
+
+
+def maps(out: Path, rate: float | None) -> Pipeline:
+    """Maps through functions, exchanges, state and windows."""
+    p = Pipeline("maps")
+    noted = p.read(source(rate)).map(labelled).key_by("key").process(Noted())
+    noted.filter(col("labels").map.contains("of 3")).write(files.Sink(out / "rows", format="jsonl"))
+    totals = {"n": count(), "total": col("labels").map.get("twice").sum(), "seen": col("labels").collect()}
+    noted.key_by("key").window(tumbling("10s")).agg(**totals).uid("w").write(files.Sink(out / "windows"))
+    return p
+
+
 CASES = (
     Case("tumbling", tumbling_windows, every_row),
     Case("retimed", retimed_windows, every_row),
@@ -475,6 +507,7 @@ CASES = (
     Case("operator-state", operator_state, held_back),
     Case("stateless", stateless, several_sinks),
     Case("decimals", decimals, several_sinks),
+    Case("maps", maps, several_sinks),
     Case("files", read_files, several_sinks),
     Case("iterable", read_iterable, every_row),
 )

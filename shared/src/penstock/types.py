@@ -92,6 +92,21 @@ class ListType:
 
 
 @dataclass(frozen=True, slots=True)
+class MapType:
+    """Values of one type by text: `dict[str, int]`. Values may be null, keys are there once, in the order of the data."""
+
+    value: DataType
+
+    def __str__(self) -> str:
+        return f"map[string, {self.value}]"
+
+    @property
+    def entries(self) -> ListType:
+        """The list of structs `key` and `value` that it is made of."""
+        return ListType(StructType((Field("key", STRING), Field("value", self.value, nullable=True))))
+
+
+@dataclass(frozen=True, slots=True)
 class StructType:
     """Named fields within one column."""
 
@@ -105,7 +120,7 @@ class StructType:
         return next((field for field in self.fields if field.name == name), None)
 
 
-DataType = Scalar | DecimalType | ListType | StructType
+DataType = Scalar | DecimalType | ListType | MapType | StructType
 
 BOOLEAN: Final = Scalar("boolean")
 INT8: Final = Scalar("int8")
@@ -137,7 +152,7 @@ ANY_NUMBER: Final[frozenset[DataType]] = NUMERIC | {DECIMAL}
 
 _INSTEAD: Final[dict[Any, str]] = {
     Decimal: "write Annotated[Decimal, DecimalType(12, 2)]: how many digits in all, and how many behind the point",
-    dict: "write list[Entry] with a dataclass Entry of key and value, or a dataclass if the keys are known",
+    dict: "write dict[str, ...] with the type of the values; keys are text",
     tuple: "write list[...], or a dataclass if its parts differ",
     set: "write list[...]",
 }
@@ -328,6 +343,8 @@ def of_python(hint: Any, where: str) -> tuple[DataType, bool]:
         raise PipelineError(f"{where}: a column has one type, not {hint}; only 'X | None' is possible")
     if origin is list or origin is typing.Sequence:
         return ListType(of_python(args[0], where)[0]), False
+    if origin is dict and args[0] is str:
+        return MapType(of_python(args[1], where)[0]), False
     if hint in _OF_PYTHON:
         return _OF_PYTHON[hint], False
     if is_row_class(hint):
@@ -335,7 +352,8 @@ def of_python(hint: Any, where: str) -> tuple[DataType, bool]:
     advice = _INSTEAD.get(origin or hint)
     raise PipelineError(
         f"{where}: {hint!r} is no column type; there are bool, int, float, str, bytes, datetime, date, time, timedelta, "
-        "Annotated[Decimal, DecimalType(...)], list[...] and nested dataclasses" + (f"; {advice}" if advice else "")
+        "Annotated[Decimal, DecimalType(...)], list[...], dict[str, ...] and nested dataclasses"
+        + (f"; {advice}" if advice else "")
     )
 
 
@@ -352,6 +370,8 @@ def parts_of(kind: DataType) -> Iterator[DataType]:
     yield kind
     if isinstance(kind, ListType):
         yield from parts_of(kind.inner)
+    if isinstance(kind, MapType):
+        yield from parts_of(kind.value)
     if isinstance(kind, StructType):
         for field in kind.fields:
             yield from parts_of(field.type)
@@ -374,6 +394,8 @@ def row_class(schema: Schema, name: str = "Row") -> type[Any]:
         plain: Any
         if isinstance(kind, ListType):
             plain = list[hint(kind.inner, False, path)]
+        elif isinstance(kind, MapType):
+            plain = dict[str, hint(kind.value, False, path)]
         elif isinstance(kind, StructType):
             plain = row_class(Schema(kind.fields), path)
         elif isinstance(kind, DecimalType):
@@ -443,6 +465,8 @@ def arrow_type(kind: DataType) -> pa.DataType:
 
     if isinstance(kind, ListType):
         return pa.large_list(arrow_type(kind.inner))
+    if isinstance(kind, MapType):
+        return pa.map_(pa.large_string(), arrow_type(kind.value))
     if isinstance(kind, DecimalType):
         return pa.decimal128(kind.precision, kind.scale)
     if isinstance(kind, StructType):
@@ -478,6 +502,8 @@ def polars_type(kind: DataType) -> pl.DataType:
 
     if isinstance(kind, ListType):
         return pl.List(polars_type(kind.inner))
+    if isinstance(kind, MapType):
+        return pl.Map(pl.String(), polars_type(kind.value))
     if isinstance(kind, DecimalType):
         return pl.Decimal(kind.precision, kind.scale)
     if isinstance(kind, StructType):
@@ -507,6 +533,12 @@ def of_arrow(kind: pa.DataType, where: str) -> DataType:
         return of_arrow(kind.value_type, where)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return ListType(of_arrow(kind.value_type, where))
+    if pa.types.is_map(kind):
+        if of_arrow(kind.key_type, where) != STRING:
+            raise PipelineError(
+                f"{where}: the keys of a map are text, not {kind.key_type}; cast them when it is written"
+            )
+        return MapType(of_arrow(kind.item_type, where))
     if pa.types.is_struct(kind):
         return StructType(tuple(Field(f.name, of_arrow(f.type, where), f.nullable) for f in kind))
     if pa.types.is_timestamp(kind):
@@ -539,11 +571,13 @@ def of_arrow(kind: pa.DataType, where: str) -> DataType:
 
 
 def type_to_json(kind: DataType) -> Any:
-    """`"int64"`, `{"decimal": [12, 2]}`, `{"list": ...}` or `{"struct": [...]}`."""
+    """`"int64"`, `{"decimal": [12, 2]}`, `{"list": ...}`, `{"map": ...}` or `{"struct": [...]}`."""
     if isinstance(kind, DecimalType):
         return {"decimal": [kind.precision, kind.scale]}
     if isinstance(kind, ListType):
         return {"list": type_to_json(kind.inner)}
+    if isinstance(kind, MapType):
+        return {"map": type_to_json(kind.value)}
     if isinstance(kind, StructType):
         return {"struct": [_field_to_json(field) for field in kind.fields]}
     return kind.name
@@ -557,6 +591,8 @@ def type_from_json(value: Any) -> DataType:
         return DecimalType(*value["decimal"])
     if "list" in value:
         return ListType(type_from_json(value["list"]))
+    if "map" in value:
+        return MapType(type_from_json(value["map"]))
     return StructType(tuple(_field_from_json(field) for field in value["struct"]))
 
 

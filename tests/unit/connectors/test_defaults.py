@@ -127,7 +127,7 @@ def test_a_default_of_another_type_is_refused(hint: Any, default: Any) -> None:
     ("hint", "advice"),
     [
         (Decimal, r"write Annotated\[Decimal, DecimalType\(12, 2\)\]"),
-        (dict[str, int], r"write list\[Entry\] with a dataclass Entry of key and value"),
+        (dict[int, int], r"write dict\[str, \.\.\.\] with the type of the values; keys are text"),
         (tuple[int, int], "or a dataclass if its parts differ"),
     ],
 )

@@ -20,6 +20,7 @@ from penstock.types import (
     DecimalType,
     Field,
     ListType,
+    MapType,
     Scalar,
     Schema,
     StructType,
@@ -144,6 +145,8 @@ class FrameBuilder:
                 raise _wrong(value, kind, path)
             items = cast("Sequence[Any]", value)
             return [self._checked(item, kind.inner, f"{path}[{index}]") for index, item in enumerate(items)]
+        if isinstance(kind, MapType):
+            return self._checked_map(value, kind, path)
         if isinstance(kind, StructType):
             return {
                 member.name: self._required(_part(value, member, kind, path), member, f"{path}.{member.name}")
@@ -152,6 +155,16 @@ class FrameBuilder:
         if isinstance(kind, DecimalType):
             return _decimal(value, kind, path)
         return self._scalar(value, kind, path)
+
+    def _checked_map(self, value: Any, kind: MapType, path: str) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise _wrong(value, kind, path)
+        entries = cast("Mapping[Any, Any]", value)
+        for key in entries:
+            if not isinstance(key, str):
+                raise WrongValueError(f"{path}: the key {key!r:.100} is no text")
+            _check_unicode(key, path)
+        return {key: self._checked(part, kind.value, f"{path}[{key!r}]") for key, part in entries.items()}
 
     def _scalar(self, value: Any, kind: Scalar, path: str) -> Any:
         if kind in INTEGERS:

@@ -33,6 +33,7 @@ from penstock.types import (
     DataType,
     DecimalType,
     ListType,
+    MapType,
     StructType,
     family,
 )
@@ -150,7 +151,7 @@ def _condition(arguments: Arguments) -> tuple[DataType, bool]:
 
 
 def _n_unique(arguments: Arguments) -> tuple[DataType, bool]:
-    if isinstance(arguments[0].type, (ListType, StructType)) or arguments[0].type == NULL:
+    if isinstance(arguments[0].type, (ListType, MapType, StructType)) or arguments[0].type == NULL:
         raise arguments.fail("a column without parts", arguments[0].type)
     return INT64, False
 

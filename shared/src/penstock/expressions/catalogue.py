@@ -37,7 +37,7 @@ SECTIONS: Final[tuple[tuple[str, Sequence[Function]], ...]] = (
     ("Bytes and digests", functions_bytes.ROWS),
     ("JSON", functions_json.ROWS),
     ("Time", functions_time.ROWS),
-    ("Lists, structs, hashes", (*functions_nested.ROWS, *functions_building.ROWS)),
+    ("Lists, maps, structs, hashes", (*functions_nested.ROWS, *functions_building.ROWS)),
 )
 CATALOGUE: Final[dict[str, Function]] = {row.name: row for _, rows in SECTIONS for row in rows}
 """All functions by name."""

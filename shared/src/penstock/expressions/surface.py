@@ -21,6 +21,7 @@ from penstock.expressions.namespaces import (
     DateTimeNamespace,
     JsonNamespace,
     ListNamespace,
+    MapNamespace,
     StringNamespace,
     StructNamespace,
     as_kind,
@@ -458,6 +459,11 @@ class Expr:
     def list(self) -> ListNamespace:
         """Functions of lists."""
         return ListNamespace(self)
+
+    @property
+    def map(self) -> MapNamespace:
+        """Functions of maps."""
+        return MapNamespace(self)
 
     @property
     def struct(self) -> StructNamespace:

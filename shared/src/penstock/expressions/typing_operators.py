@@ -33,6 +33,7 @@ from penstock.types import (
     TIMESTAMP,
     DataType,
     ListType,
+    MapType,
     StructType,
     family,
 )
@@ -135,7 +136,7 @@ def negation(arguments: Arguments) -> Typing:
 def equality(arguments: Arguments) -> Typing:
     """`==` and `!=`: values that meet in one type."""
     common = meet(arguments, "compare")
-    if isinstance(common, (ListType, StructType)):
+    if isinstance(common, (ListType, MapType, StructType)):
         raise TypeMismatchError(f"cannot compare {common}; compare its parts")
     return Typing(BOOLEAN, arguments.nullable, (common, common))
 
@@ -163,6 +164,6 @@ def logical(arguments: Arguments) -> Typing:
 def membership(arguments: Arguments) -> Typing:
     """`is_in`: constants that meet the first argument's type."""
     common = meet(arguments, "compare")
-    if isinstance(common, (ListType, StructType)):
+    if isinstance(common, (ListType, MapType, StructType)):
         raise TypeMismatchError(f"cannot compare {common}; compare its parts")
     return Typing(BOOLEAN, arguments[0].nullable, (common,) * len(arguments.operands))

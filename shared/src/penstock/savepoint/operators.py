@@ -16,6 +16,7 @@ from penstock.types import (
     DecimalType,
     Field,
     ListType,
+    MapType,
     Schema,
     StructType,
     schema_from_json,
@@ -78,6 +79,8 @@ def _described_field(field: Field) -> Any:
 def _described(kind: DataType) -> Any:
     if isinstance(kind, ListType):
         return {"list": _described(kind.inner)}
+    if isinstance(kind, MapType):
+        return {"dict": ["str", _described(kind.value)]}
     if isinstance(kind, StructType):
         return _described_row(kind)
     if isinstance(kind, DecimalType):

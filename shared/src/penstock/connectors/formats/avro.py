@@ -11,7 +11,20 @@ import io
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import PipelineError
-from penstock.types import DURATION, DataType, DecimalType, Field, ListType, Scalar, Schema, StructType
+from penstock.types import (
+    DURATION,
+    INT64,
+    DataType,
+    DecimalType,
+    Field,
+    ListType,
+    MapType,
+    Scalar,
+    Schema,
+    StructType,
+    parts_of,
+    polars_type,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -73,6 +86,8 @@ def _type(kind: DataType, path: str) -> Any:
         return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
     if isinstance(kind, ListType):
         return {"type": "array", "items": ["null", _type(kind.inner, path)]}
+    if isinstance(kind, MapType):
+        return {"type": "map", "values": ["null", _type(kind.value, path)]}
     return _record(kind.fields, path)
 
 
@@ -82,7 +97,23 @@ def _as_long(column: pl.Expr, kind: DataType) -> pl.Expr:
 
     if isinstance(kind, ListType):
         return column.list.eval(_as_long(pl.element(), kind.inner))
+    if isinstance(kind, MapType):
+        if DURATION not in parts_of(kind.value):
+            return column
+        entries = column.cast(polars_type(kind.entries)).list.eval(_as_long(pl.element(), kind.entries.inner))
+        return entries.cast(polars_type(_with_longs(kind)))
     if isinstance(kind, StructType):
         members = [_as_long(column.struct.field(field.name), field.type).alias(field.name) for field in kind.fields]
         return pl.when(column.is_not_null()).then(pl.struct(members))
     return column.dt.total_microseconds() if kind == DURATION else column
+
+
+def _with_longs(kind: DataType) -> DataType:
+    """The type of what `_as_long` gives."""
+    if isinstance(kind, ListType):
+        return ListType(_with_longs(kind.inner))
+    if isinstance(kind, MapType):
+        return MapType(_with_longs(kind.value))
+    if isinstance(kind, StructType):
+        return StructType(tuple(Field(part.name, _with_longs(part.type), part.nullable) for part in kind.fields))
+    return INT64 if kind == DURATION else kind

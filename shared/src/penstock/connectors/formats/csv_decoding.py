@@ -28,6 +28,7 @@ from penstock.types import (
     DecimalType,
     Field,
     ListType,
+    MapType,
     Scalar,
     Schema,
     StructType,
@@ -251,7 +252,7 @@ def _decimals_of_texts(text: pl.Series, kind: DecimalType) -> pl.Series:
 def check_csv(schema: Schema, where: str) -> None:
     """Raise `PipelineError` if CSV cannot hold a column of the schema."""
     for field in schema:
-        if isinstance(field.type, ListType | StructType):
+        if isinstance(field.type, ListType | MapType | StructType):
             raise PipelineError(f"{where}: column {field.name!r} is a {field.type}, which CSV cannot hold; use jsonl")
 
 

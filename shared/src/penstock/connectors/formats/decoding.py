@@ -22,7 +22,18 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from penstock.connectors.columns import MISSING, FrameBuilder, not_null, within_years
-from penstock.types import FLOATS, INTEGERS, TIMESTAMP, DataType, DecimalType, Field, ListType, Schema, StructType
+from penstock.types import (
+    FLOATS,
+    INTEGERS,
+    TIMESTAMP,
+    DataType,
+    DecimalType,
+    Field,
+    ListType,
+    MapType,
+    Schema,
+    StructType,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -261,6 +272,8 @@ def _row_struct(fields: Sequence[Field], *, timestamps_as_text: bool = False) ->
 def _hint(kind: DataType) -> Any:
     if isinstance(kind, ListType):
         return list[_hint(kind.inner) | None]
+    if isinstance(kind, MapType):
+        return dict[str, _hint(kind.value) | None]
     if isinstance(kind, StructType):
         # A TypedDict, because its keys may be any text, and columns are built from mappings as well as from objects.
         typed_dict: Any = typing.TypedDict

@@ -20,9 +20,11 @@ from penstock.types import (
     DataType,
     DecimalType,
     ListType,
+    MapType,
     Schema,
     StructType,
     parts_of,
+    polars_type,
 )
 
 if TYPE_CHECKING:
@@ -64,6 +66,8 @@ def _decimals_in(column: pl.Series, kind: DataType) -> int:
     """How many decimals there are that are not null."""
     if isinstance(kind, ListType):
         return _decimals_in(column.explode(), kind.inner)
+    if isinstance(kind, MapType):
+        return _decimals_in(column.cast(polars_type(kind.entries)), kind.entries)
     if isinstance(kind, StructType):
         present = column.drop_nulls()
         return sum(_decimals_in(present.struct.field(field.name), field.type) for field in kind.fields)
@@ -96,6 +100,9 @@ def _text(column: pl.Expr, kind: DataType, mark: str) -> pl.Expr:
         return pl.lit(mark) + column.cast(pl.String)
     if isinstance(kind, ListType):
         return column.list.eval(_text(pl.element(), kind.inner, mark))
+    if isinstance(kind, MapType):
+        texts = column.cast(polars_type(kind.entries)).list.eval(_text(pl.element(), kind.entries.inner, mark))
+        return texts.cast(pl.Map(pl.String(), _text_type(kind.value)))
     if isinstance(kind, StructType):
         members = [_text(column.struct.field(field.name), field.type, mark).alias(field.name) for field in kind.fields]
         return pl.when(column.is_not_null()).then(pl.struct(members))
@@ -104,7 +111,22 @@ def _text(column: pl.Expr, kind: DataType, mark: str) -> pl.Expr:
     return column.bin.encode("base64") if kind == BINARY else column.dt.to_string("iso")
 
 
+def _text_type(kind: DataType) -> pl.DataType:
+    """The type of what `_text` gives."""
+    import polars as pl
+
+    if isinstance(kind, ListType):
+        return pl.List(_text_type(kind.inner))
+    if isinstance(kind, MapType):
+        return pl.Map(pl.String(), _text_type(kind.value))
+    if isinstance(kind, StructType):
+        return pl.Struct([pl.Field(field.name, _text_type(field.type)) for field in kind.fields])
+    return pl.String() if _needs_text(kind) else polars_type(kind)
+
+
 def _needs_text(kind: DataType) -> bool:
+    if isinstance(kind, MapType):
+        return _needs_text(kind.value)
     if isinstance(kind, ListType):
         return _needs_text(kind.inner)
     if isinstance(kind, StructType):

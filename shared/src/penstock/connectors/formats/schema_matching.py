@@ -22,6 +22,7 @@ from penstock.types import (
     DecimalType,
     Field,
     ListType,
+    MapType,
     Schema,
     StructType,
     of_arrow,
@@ -138,6 +139,8 @@ def _fits(have: DataType, wanted: DataType) -> bool:
         return True
     if isinstance(have, ListType) and isinstance(wanted, ListType):
         return _fits(have.inner, wanted.inner)
+    if isinstance(have, MapType) and isinstance(wanted, MapType):
+        return _fits(have.value, wanted.value)
     if isinstance(have, StructType) and isinstance(wanted, StructType):
         return [field.name for field in have.fields] == [field.name for field in wanted.fields] and all(
             _fits(one.type, other.type) for one, other in zip(have.fields, wanted.fields, strict=True)

@@ -14,7 +14,7 @@ from penstock.connectors.base import Encoded, Policy
 from penstock.connectors.formats.encoding import as_text, encode_csv, json_texts
 from penstock.connectors.kafka.partitioning import key_hashes
 from penstock.errors import BadRecordError
-from penstock.types import BINARY, BOOLEAN, INT32, INT64, STRING, Field, ListType, Schema, StructType
+from penstock.types import BINARY, BOOLEAN, INT32, INT64, STRING, Field, ListType, MapType, Schema, StructType
 
 if TYPE_CHECKING:
     import polars as pl
@@ -175,7 +175,7 @@ class KafkaEncoder:
         kind = self._schema.field(column).type
         if kind in (BINARY, STRING):
             return frame[column].cast(pl.Binary)
-        if isinstance(kind, ListType | StructType):
+        if isinstance(kind, ListType | MapType | StructType):
             parts = json_texts(frame.select(pl.col(column).alias("v")), Schema((Field("v", kind, nullable=True),)))
             return parts.str.slice(5).str.head(-1).cast(pl.Binary)
         text = as_text(frame.select(column), self._schema.select([column]))[column]
