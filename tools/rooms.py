@@ -31,6 +31,7 @@ EVERYWHERE: Final = frozenset(
         "decimals",
         "errors",
         "kafka_clients",
+        "map_columns",
         "observability",
         "ports",
         "service",

@@ -177,6 +177,30 @@ def test_other_formats(tmp_path) -> None:
     assert encoder.encode(FRAME).frame["key"].to_list() == [b'{"env":"prod","zone":"b"}', b"{}"]
 
 
+TWICE = pa.array([[("a", 1), ("b", 5), ("a", 2)], None], pa.map_(pa.string(), pa.int64()))
+
+
+def test_a_key_that_is_there_twice_has_its_last_value() -> None:
+    """Arrow takes such maps: in files, deep within them, and from functions of batches."""
+    schema = schema_of(Deep)
+    found = pa.record_batch(
+        {"m": TWICE, "q": pa.array([[{"m": TWICE[0]}], None], pa.list_(pa.struct({"m": TWICE.type})))}
+    )
+    frame, bad = SchemaMatcher(schema, found.schema, "a.parquet").frame(found)
+    assert not bad
+    looked = frame.select(a=to_polars(col("m").map.get("a"), schema), n=to_polars(col("m").map.len(), schema))
+    assert looked.rows() == [(2, 2), (None, None)]
+    assert frame["q"].list.first().struct.field("m").map.len().to_list() == [2, None]
+    read = Pipeline("batches").read(iterables.Source([Looked({}, "a"), Looked({}, "b")]))
+    made = read.map_batches(twice, returns=Looked).select(a=col("m").map.get("a"), n=col("m").map.len())
+    assert made.collect().rows() == [(2, 2), (None, None)]
+
+
+def twice(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Maps in which a key is there twice."""
+    return pa.record_batch({"m": TWICE, "k": batch.column("k")})
+
+
 @pytest.mark.parametrize("form", ["parquet", "arrow", "jsonl"])
 def test_files_hold_maps(form: Any, tmp_path) -> None:
     """Written by a sink and read again by a source."""
@@ -226,6 +250,21 @@ class Looked:
 
     m: dict[str, int] | None
     k: str
+
+
+@dataclass
+class Deep:
+    """Maps within lists of structs."""
+
+    m: dict[str, int] | None
+    q: list[Within] | None
+
+
+@dataclass
+class Within:
+    """A map."""
+
+    m: dict[str, int]
 
 
 READ: Any = iterables.Source(ROWS)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.connectors.columns import MAX_MICROS, MIN_MICROS, MISSING, FrameBuilder
 from penstock.errors import PipelineError, nearest
+from penstock.map_columns import with_keys_once
 from penstock.types import (
     FLOATS,
     INTEGERS,
@@ -107,7 +108,7 @@ class SchemaMatcher:
         if isinstance(column.dtype, pl.Datetime) and column.dtype.time_zone is None and self._timezone is not None:
             zoned = column.dt.replace_time_zone(self._timezone, ambiguous="earliest", non_existent="null")
             column = zoned.dt.convert_time_zone("UTC")
-        return column if column.dtype == wanted else column.cast(wanted, strict=False)
+        return with_keys_once(column if column.dtype == wanted else column.cast(wanted, strict=False), field.type)
 
     def _failures(self, field: Field, column: pl.Series, raw: pl.DataFrame) -> list[int]:
         failed: set[int] = set()
