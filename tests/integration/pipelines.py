@@ -446,7 +446,7 @@ def balance(row: Row) -> Balance:
 
 
 def decimals(out: Path, rate: float | None) -> Pipeline:
-    """Decimals short and long, as keys, in state, in sums of which 64 bits would not hold the halves."""
+    """Decimals short and long, as keys, in state, in sums that are added in halves."""
     p = Pipeline("decimals")
     cents = col("value").cast(DecimalType(12, 2)) / 4
     priced = p.read(source(rate)).select(
