@@ -9,7 +9,8 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
-from typing import Any, Final
+from decimal import Decimal
+from typing import Annotated, Any, Final, get_origin
 
 import penstock
 from penstock import testing
@@ -173,7 +174,8 @@ def _sinks() -> Iterator[str]:
 
 def _types() -> Iterator[str]:
     hints: tuple[Any, ...] = (
-        bool, int, float, str, bytes, datetime, date, time, timedelta, list[int], _Row,
+        bool, int, float, Annotated[Decimal, penstock.DecimalType(12, 2)], str, bytes, datetime, date, time, timedelta,
+        list[int], dict[str, int], _Row,
     )  # fmt: skip
     yield "| in a class | type | in Arrow |\n| --- | --- | --- |"
     for hint in hints:
@@ -184,6 +186,9 @@ def _types() -> Iterator[str]:
 
 
 def _python(hint: Any) -> str:
+    if get_origin(hint) is Annotated:
+        kind = hint.__metadata__[0]
+        return f"Annotated[{hint.__origin__.__name__}, DecimalType({kind.precision}, {kind.scale})]"
     return str(hint) if "[" in str(hint) else hint.__name__
 
 
@@ -205,8 +210,15 @@ A stream's columns come from a class of yours: a dataclass or a `msgspec.Struct`
 may be null, anything else never is. A field with a default need not be in the data. Timestamps are UTC in microseconds;
 a naive one needs the source's `timezone=`. The smaller integers, `float32` and so on of `penstock.types` come from a
 `pyarrow.Schema` or from `.cast(...)`. A stream without a class has rows of `Row`, whose attributes are its columns.
+
+In JSON a decimal is a number with all its digits, and is read from a number or a text, never by way of a float. One with
+more digits than its column makes a bad row, or fails the function that returned it: nothing is rounded without a word.
+How many digits results have is said in [functions](functions.md).
+
+A map is what a JSON object with any keys is; its values may be null. It cannot be a key and is compared with nothing:
+take a value out of it, `col("labels").map.get("env")`.
 """,
-        (),
+        tuple(_of("DecimalType")),
         _types,
     ),
     Part(

@@ -27,8 +27,11 @@ EVERYWHERE: Final = frozenset(
     {
         "arguments",
         "batches",
+        "decimal_columns",
+        "decimals",
         "errors",
         "kafka_clients",
+        "map_columns",
         "observability",
         "ports",
         "service",

@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import polars as pl
 import pyarrow as pa
@@ -20,6 +21,7 @@ from embedded_runs import counted, newest, rows
 
 from penstock import (
     Context,
+    DecimalType,
     KeyedContext,
     KeyedProcess,
     ListState,
@@ -29,6 +31,7 @@ from penstock import (
     Pipeline,
     Process,
     ReducingState,
+    Row,
     TimeWindow,
     ValueState,
     at_watermark,
@@ -415,6 +418,78 @@ def read_iterable(out: Path, rate: float | None) -> Pipeline:
     return p
 
 
+@dataclass
+class Balance:
+    key: str
+    price: Annotated[Decimal, DecimalType(12, 2)]
+    paid: Annotated[Decimal, DecimalType(38, 4)]
+    at: datetime
+
+
+class Paid(KeyedProcess[Balance, Balance]):
+    """What was paid at a price in each minute: state of decimals beneath keys of decimals."""
+
+    paid = MapState(datetime, Decimal)
+
+    def on_row(self, row: Balance, ctx: KeyedContext[Balance]) -> None:
+        minute = datetime.fromtimestamp(int(row.at.timestamp()) // 60 * 60 + 60, UTC)
+        self.paid.set(minute, row.paid + self.paid.get(minute, Decimal(0)))
+        ctx.event_timer(minute)
+
+    def on_timer(self, at: datetime, ctx: KeyedContext[Balance]) -> None:
+        ctx.emit(Balance("all", ctx.key, self.paid.get(at, Decimal(0)), at))
+        self.paid.remove(at)
+
+
+def balance(row: Row) -> Balance:
+    return Balance(row.key, row.price, row.paid, row.at)
+
+
+def decimals(out: Path, rate: float | None) -> Pipeline:
+    """Decimals short and long, as keys, in state, in sums that are added in halves."""
+    p = Pipeline("decimals")
+    cents = col("value").cast(DecimalType(12, 2)) / 4
+    priced = p.read(source(rate)).select(
+        "key", "at", price=cents.cast(DecimalType(12, 2)), paid=(cents * Decimal("1e24")).cast(DecimalType(38, 4))
+    )
+    totals = {"n": count(), "total": col("paid").sum(), "mean": col("price").mean(), "most": col("price").max()}
+    priced.key_by("price").window(tumbling("10s")).agg(**totals).uid("w").write(files.Sink(out / "windows"))
+    priced.map(balance).key_by("price").process(Paid()).write(files.Sink(out / "paid"))
+    return p
+
+
+@dataclass
+class Labelled:
+    key: str
+    labels: dict[str, Annotated[Decimal, DecimalType(12, 2)]]
+    at: datetime
+
+
+def labelled(row: Event) -> Labelled:
+    return Labelled(row.key, {"value": Decimal(row.value), f"of {row.value % 7}": Decimal(row.number) / 4}, row.at)
+
+
+class Noted(KeyedProcess[Labelled, Labelled]):
+    """Maps through state and back."""
+
+    noted = MapState(int, dict[str, Decimal])
+
+    def on_row(self, row: Labelled, ctx: KeyedContext[Labelled]) -> None:
+        number = int(row.at.timestamp() * 1_000_000)
+        self.noted.set(number, row.labels)
+        ctx.emit(Labelled(row.key, {**self.noted.get(number, {}), "twice": row.labels["value"] * 2}, row.at))
+
+
+def maps(out: Path, rate: float | None) -> Pipeline:
+    """Maps through functions, exchanges, state and windows."""
+    p = Pipeline("maps")
+    noted = p.read(source(rate)).map(labelled).key_by("key").process(Noted())
+    noted.filter(col("labels").map.contains("of 3")).write(files.Sink(out / "rows", format="jsonl"))
+    totals = {"n": count(), "total": col("labels").map.get("twice").sum(), "seen": col("labels").collect()}
+    noted.key_by("key").window(tumbling("10s")).agg(**totals).uid("w").write(files.Sink(out / "windows"))
+    return p
+
+
 CASES = (
     Case("tumbling", tumbling_windows, every_row),
     Case("retimed", retimed_windows, every_row),
@@ -431,6 +506,8 @@ CASES = (
     Case("keyed-process", keyed_process, every_row),
     Case("operator-state", operator_state, held_back),
     Case("stateless", stateless, several_sinks),
+    Case("decimals", decimals, several_sinks),
+    Case("maps", maps, several_sinks),
     Case("files", read_files, several_sinks),
     Case("iterable", read_iterable, every_row),
 )

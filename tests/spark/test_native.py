@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from datetime import date
+from decimal import Decimal
 from typing import Any
 
 import polars as pl
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 from penstock import OutputTag, Pipeline, col, count, session, sliding, tumbling
 from penstock.batches import EVENT_TIME
 from penstock.connectors import collecting, iterables
+from penstock.decimals import of_units
 from penstock.errors import UserCodeError
 from penstock.expressions.aggregate_rules import AGGREGATES
 from penstock.graph.logical import Node, SlidingWindow, TumblingWindow
@@ -33,7 +35,7 @@ from penstock.task.operator import OperatorContext
 from penstock.task.operators.partials import Partials
 from penstock.testing.harness import Collector, OperatorHarness
 from penstock.times import MAX_WATERMARK
-from penstock.types import DataType, arrow_type
+from penstock.types import DataType, DecimalType, arrow_type, family
 
 _INT64 = st.integers(-(2**57), 2**57 - 1)
 """So that no sum is too large: what becomes of those is tested below."""
@@ -54,9 +56,21 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "boolean": st.booleans(),
     "timestamp": _TIMES,
     "date": _DATES,
+    "decimal(38, 0)": st.integers(-(10**31), 10**31).map(Decimal),
+    "decimal(38, 10)": st.integers(-(10**36), 10**36).map(lambda units: of_units(units, 10)),
+    "decimal(12, 2)": st.integers(-(10**11), 10**11).map(lambda units: of_units(units, 2)),
 }
 """Of every type that is on the list somewhere."""
-SUMMED = ("int8", "int16", "int32", "int64", "float32", "float64", "boolean")
+SUMMED = (
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "float32",
+    "float64",
+    "boolean",
+    *(name for name in VALUES if name[:3] == "dec"),
+)
 WINDOWS = (
     tumbling("7us"),
     tumbling("1s", offset="300ms"),
@@ -95,7 +109,8 @@ def declared(key: str, window: TumblingWindow | SlidingWindow) -> Pipeline:
 
 
 def _kind(name: str) -> DataType:
-    return next(kind for kind in kinds() if str(kind) == name)
+    decimals = [DecimalType(38, 10), DecimalType(12, 2)]
+    return next(kind for kind in (*kinds(), *decimals) if str(kind) == name)
 
 
 def way_of(pipeline: Pipeline, **options: Any) -> tuple[Way, Node]:
@@ -187,7 +202,7 @@ def test_the_tests_cover_the_list():
     way, node = way_of(declared("string", WINDOWS[0]))
     assert isinstance(way, NativeWindow)
     plan = Partials(node).plan
-    tested = {(name, field.type) for name, field in zip(plan.partials_of, plan.partial_fields, strict=True)}
+    tested = {(name, family(field.type)) for name, field in zip(plan.partials_of, plan.partial_fields, strict=True)}
     assert tested == {(row.name, kind) for row in AGGREGATES for kind in row.spark}
     assert {str(kind) for kind in KEYS} <= set(VALUES)
 

@@ -22,6 +22,7 @@ NATIVE = {
     "sliding": {"n2-window"},
     "two-stages": {"n2-window", "n5-window"},
     "files": {"n2-window"},
+    "decimals": {"w"},
 }
 """The windows that Spark's own plan must compute, by case; in all others there is none."""
 

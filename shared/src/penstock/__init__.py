@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         ValueState,
     )
     from penstock.triggers import Trigger, TriggerContext, TriggerResult, at_watermark, every, every_rows, purging
+    from penstock.types import DecimalType
     from penstock.window_functions import TimeWindow, WindowFunction
 
 __version__ = "0.1.0"
@@ -70,6 +71,7 @@ _HOMES = {
     "penstock.triggers": (
         "Trigger", "TriggerContext", "TriggerResult", "at_watermark", "every", "every_rows", "purging",
     ),
+    "penstock.types": ("DecimalType",),
     "penstock.window_functions": ("TimeWindow", "WindowFunction"),
     "penstock.errors": ("PenstockError", "PipelineError"),
     "penstock.expressions": (
@@ -82,6 +84,7 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [
     "Accumulator",
     "Context",
+    "DecimalType",
     "Expr",
     "KeyedContext",
     "KeyedProcess",

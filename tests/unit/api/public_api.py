@@ -15,7 +15,7 @@ CONNECTORS = ("collecting", "console", "files", "generate", "iterables", "kafka"
 WITH_VERBS = (
     "Pipeline", "Expr", "Stream", "SourceStream", "KeyedStream", "OverStream", "WindowedStream", "LateWindowedStream",
     "UpsertStream", "TriggeredStream", "PurgingStream", "CountWindowedStream", "StringNamespace", "DateTimeNamespace",
-    "ListNamespace", "StructNamespace", "When", "Then",
+    "ListNamespace", "MapNamespace", "StructNamespace", "When", "Then",
 )  # fmt: skip
 """Classes whose methods users call."""
 OF_THE_USER = (

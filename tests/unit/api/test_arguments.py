@@ -91,6 +91,7 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "StringNamespace": lambda: col("a").str,
     "DateTimeNamespace": lambda: col("a").dt,
     "ListNamespace": lambda: col("a").list,
+    "MapNamespace": lambda: col("a").map,
     "StructNamespace": lambda: col("a").struct,
     "When": lambda: penstock.when(col("a")),
     "Then": lambda: penstock.when(col("a")).then(1),

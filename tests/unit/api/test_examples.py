@@ -12,8 +12,9 @@ import inspect
 import sys
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
@@ -91,8 +92,9 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     connectors = (collecting, console, files, generate, iterables, kafka, nexmark, sockets, spark)
     found |= dict(zip(CONNECTORS, connectors, strict=True))
     return found | {
-        "Any": Any, "Bid": Bid, "Iterator": Iterator, "KafkaSettings": KafkaSettings, "Path": Path, "Total": Total,
-        "UTC": UTC, "bids": bids, "date": date, "datetime": datetime, "time": time,
+        "Annotated": Annotated, "Any": Any, "Bid": Bid, "Decimal": Decimal, "Iterator": Iterator,
+        "KafkaSettings": KafkaSettings, "Path": Path, "Total": Total,
+        "UTC": UTC, "bids": bids, "dataclass": dataclasses.dataclass, "date": date, "datetime": datetime, "time": time,
         "np": np, "p": p, "pa": pa, "pc": pc, "timedelta": timedelta,
         "savepoint": savepoint,
         **{name: getattr(package, name) for package in (client, testing) for name in package.__all__},

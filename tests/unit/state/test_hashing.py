@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 
 import numpy as np
 import polars as pl
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.batches import KEY_GROUP
+from penstock.decimals import of_units
 from penstock.errors import PipelineError
 from penstock.protocol.keygroups import DEFAULT_MAX_PARALLELISM
 from penstock.state.hashing import (
@@ -37,6 +39,7 @@ from penstock.types import (
     TIMESTAMP,
     UINT8,
     UINT64,
+    DecimalType,
     polars_type,
 )
 
@@ -58,6 +61,9 @@ GOLDEN = [
     (date(2026, 1, 2), DATE, 0x24D867837C6DBF3A),
     (datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC), TIMESTAMP, 0x0EA1A7FA5F651E64),
     (timedelta(seconds=-1), DURATION, 0x353E3A5B8DBE4225),
+    (Decimal("1.10"), DecimalType(12, 2), 0x484BE4ECC466F38E),
+    (Decimal("-0.5"), DecimalType(38, 38), 0x64E1C7529E63A1CF),
+    (Decimal("100"), DecimalType(38, 0), 0x482DB5568B12E112),
 ]
 
 
@@ -95,6 +101,8 @@ VALUES = {
     DATE: st.dates(),
     TIMESTAMP: st.datetimes(timezones=st.just(UTC)),
     DURATION: st.timedeltas(timedelta(days=-9999), timedelta(days=9999)),
+    DecimalType(38, 4): st.integers(-(10**38) + 1, 10**38 - 1).map(lambda units: of_units(units, 4)),
+    DecimalType(20, 0): st.integers(-(10**20) + 1, 10**20 - 1).map(Decimal),
 }
 
 
@@ -119,9 +127,11 @@ def test_long_columns_hash_as_the_reference_says():
 
 
 def test_equal_keys_of_different_widths_meet():
-    """An int32 key of one stream and an int64 key of another are one key, as are -0.0 and 0.0 and all NaNs."""
+    """An int32 key of one stream and an int64 key of another are one key; so are -0.0 and 0.0, all NaNs, 1.5 and 1.50."""
     hashes = [hash64(pl.Series([5], dtype=polars_type(kind))).item() for kind in (INT8, INT16, INT32, INT64, UINT8)]
     assert len(set(hashes)) == 1
+    amounts = [pl.Series([Decimal("1.5")], dtype=pl.Decimal(12, scale)) for scale in (1, 2, 7)]
+    assert len({hash64(amount).item() for amount in amounts}) == 1
     assert hash64(pl.Series([-0.0])).item() == hash64(pl.Series([0.0])).item()
     odd_nan = np.array([0xFFF8_0000_0000_1234], np.uint64).view(np.float64)
     assert hash64(pl.Series(odd_nan)).item() == hash64(pl.Series([float("nan")])).item()
@@ -142,5 +152,5 @@ def test_key_groups_are_the_remainder_and_spread_evenly():
 
 def test_lists_and_structs_cannot_be_keys():
     """The message says what can."""
-    with pytest.raises(PipelineError, match="cannot be keys; key by a boolean, number, string"):
+    with pytest.raises(PipelineError, match="cannot be keys; key by a boolean, number, decimal, string"):
         hash64(pl.Series([[1]]))

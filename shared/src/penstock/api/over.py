@@ -8,7 +8,7 @@ from penstock.errors import PipelineError
 from penstock.expressions import Expr, contains_aggregate, over_field, row_field
 from penstock.expressions.typing_rules import ORDERED
 from penstock.graph.logical import RANK, window_bounds
-from penstock.types import INT64, Field, Schema
+from penstock.types import INT64, Field, Schema, family
 
 
 def over_schema(columns: Sequence[tuple[str, Expr]], schema: Schema) -> Schema:
@@ -38,7 +38,7 @@ def top_schema(n: int, by: Expr, schema: Schema, keys: Sequence[str]) -> Schema:
     if RANK in schema:
         raise PipelineError(f"top: there is a column {RANK!r} already; rename it before")
     kind = row_field(by, schema, "top", "by").type
-    if kind not in ORDERED:
+    if family(kind) not in ORDERED:
         raise PipelineError(f"top: {by} is {kind}, which has no order; order by a number, a text or a time")
     return Schema((*schema.select(keys), Field(RANK, INT64), *others_than(keys, schema)))
 

@@ -59,6 +59,7 @@ from penstock.types import (
     TIME,
     Field,
     ListType,
+    MapType,
     Schema,
     schema_of,
 )
@@ -305,6 +306,10 @@ class Stream(ColumnVerbs, Generic[T]):
             field = self._node.schema.field(name, "key_by")
             if isinstance(field.type, ListType):
                 raise PipelineError(f"key_by: {name} is {field.type}; a list cannot be a key, join its elements first")
+            if isinstance(field.type, MapType):
+                raise PipelineError(
+                    f"key_by: {name} is {field.type}; a map cannot be a key, take a value: .map.get(...)"
+                )
             if field.type == TIME:
                 raise PipelineError(
                     f"key_by: {name} is {field.type}, which cannot be a key; key by its text: .cast(str)"

@@ -192,6 +192,7 @@ def row_lines(
 
 def print_collected(plan: LogicalPlan) -> None:
     """What sinks have gathered in memory: every row as a line of JSON on standard output, sink after sink."""
+    encoder = msgspec.json.Encoder(decimal_format="number")
     for _, sink, _ in gathering_sinks(plan):
         for row in sink.rows:
-            print(msgspec.json.encode(row).decode())
+            print(encoder.encode(row).decode())

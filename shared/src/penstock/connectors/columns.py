@@ -8,9 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from penstock.types import FLOATS, INTEGERS, DataType, Field, ListType, Scalar, Schema, StructType, polars_type
+from penstock.decimal_columns import decimals_of, exact_decimals
+from penstock.decimals import checked_units, of_units
+from penstock.types import (
+    FLOATS,
+    INTEGERS,
+    DataType,
+    DecimalType,
+    Field,
+    ListType,
+    MapType,
+    Scalar,
+    Schema,
+    StructType,
+    polars_type,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -70,6 +85,8 @@ class FrameBuilder:
         import polars as pl
 
         kind = field.type
+        if isinstance(kind, DecimalType):
+            return not_null(_decimals(field.name, values, kind), field)
         if isinstance(kind, Scalar) and kind.name == "timestamp":
             series = timestamps(field.name, [None if value is None else self._micros(value) for value in values])
         elif isinstance(kind, Scalar) and kind.name == "duration":
@@ -128,12 +145,26 @@ class FrameBuilder:
                 raise _wrong(value, kind, path)
             items = cast("Sequence[Any]", value)
             return [self._checked(item, kind.inner, f"{path}[{index}]") for index, item in enumerate(items)]
+        if isinstance(kind, MapType):
+            return self._checked_map(value, kind, path)
         if isinstance(kind, StructType):
             return {
                 member.name: self._required(_part(value, member, kind, path), member, f"{path}.{member.name}")
                 for member in kind.fields
             }
+        if isinstance(kind, DecimalType):
+            return _decimal(value, kind, path)
         return self._scalar(value, kind, path)
+
+    def _checked_map(self, value: Any, kind: MapType, path: str) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise _wrong(value, kind, path)
+        entries = cast("Mapping[Any, Any]", value)
+        for key in entries:
+            if not isinstance(key, str):
+                raise WrongValueError(f"{path}: the key {key!r:.100} is no text")
+            _check_unicode(key, path)
+        return {key: self._checked(part, kind.value, f"{path}[{key!r}]") for key, part in entries.items()}
 
     def _scalar(self, value: Any, kind: Scalar, path: str) -> Any:
         if kind in INTEGERS:
@@ -194,6 +225,23 @@ def not_null(series: pl.Series, field: Field) -> pl.Series:
     if not field.nullable and series.null_count():
         raise WrongValueError(f"{field.name}: missing")
     return series
+
+
+def _decimals(name: str, values: Sequence[Any], kind: DecimalType) -> pl.Series:
+    found = exact_decimals(name, values, kind)
+    if found is not None:
+        return found
+    units = [None if value is None else checked_units(value, kind.precision, kind.scale) for value in values]
+    return decimals_of(name, units, kind)
+
+
+def _decimal(value: Any, kind: DecimalType, path: str) -> Decimal:
+    try:
+        return of_units(checked_units(value, kind.precision, kind.scale), kind.scale)
+    except ValueError as error:
+        if isinstance(value, Decimal):
+            raise WrongValueError(f"{path}: {value} does not fit into {kind}; {error}") from None
+        raise WrongValueError(f"{_wrong(value, kind, path)}; {error}") from None
 
 
 def _integer(value: Any, kind: Scalar, path: str) -> int:

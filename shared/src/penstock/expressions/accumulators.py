@@ -75,7 +75,7 @@ def result_type(accumulator: Accumulator[Any, Any]) -> tuple[DataType, bool]:
         )
     _check_encodable(kind.accumulator_type, name)
     try:
-        hints = typing.get_type_hints(kind.result)
+        hints = typing.get_type_hints(kind.result, include_extras=True)
     except NameError as error:
         raise PipelineError(f"aggregate: the annotation of {name}.result cannot be resolved: {error}") from error
     if "return" not in hints:

@@ -11,6 +11,8 @@ from typing import Any, Final
 import polars as pl
 
 from penstock.expressions.bounded_partials import approx_n_unique, approx_quantile, bottom_k_by, top_k_by
+from penstock.expressions.decimal_rules import sum_of_decimals
+from penstock.expressions.decimal_sums import UNHALVED_DIGITS, halves_of, mean_of_parts, total_of_halves
 from penstock.expressions.exact_means import floored_mean, high_half, mean_of_integers
 from penstock.expressions.exact_sums import fitting, limbs_of, squares_of, total_of, variance_of
 from penstock.expressions.functions_nested import sum_type
@@ -19,12 +21,14 @@ from penstock.expressions.partial_columns import WRAPPED_SUMS, Argument, Options
 from penstock.expressions.rendering import render
 from penstock.types import (
     BOOLEAN,
+    DECIMAL,
     DURATION,
     FLOAT64,
     FLOATS,
     INT64,
     UINT64,
     DataType,
+    DecimalType,
     Field,
     ListType,
     StructType,
@@ -58,6 +62,8 @@ def _present(columns: PartialColumns, arg: Argument) -> pl.Expr:
 
 def _sum(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
     (arg,) = args
+    if isinstance(arg.type, DecimalType):
+        return _sum_of_decimals(columns, arg, arg.type)
     total = _total(columns, arg)
     if arg.nullable:
         total = pl.when(_present(columns, arg) > 0).then(total)
@@ -68,6 +74,26 @@ def _sum(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
     if arg.type != DURATION:
         what += "; add floats instead: .cast(float).sum()"
     return fitting(total, _high(columns, arg, total), kind, what)
+
+
+def _sum_of_decimals(columns: PartialColumns, arg: Argument, kind: DecimalType) -> pl.Expr:
+    parts = _decimal_parts(columns, arg, kind)
+    total = parts[0] if len(parts) == 1 else total_of_halves(parts, sum_of_decimals(kind), render(arg.node))
+    return pl.when(_present(columns, arg) > 0).then(total) if arg.nullable else total
+
+
+def _decimal_parts(columns: PartialColumns, arg: Argument, kind: DecimalType) -> list[pl.Expr]:
+    """The sum, or of decimals of which a few have a sum too large for 128 bits, those of their halves."""
+    if kind.precision <= UNHALVED_DIGITS:
+        wide = sum_of_decimals(kind)
+        value = arg.expr.cast(polars_type(wide))
+        return [_added(columns, ("sum", arg.node), arg, wide, value)]
+    halves = halves_of(arg.expr)
+    return [_added(columns, ("sum", place, arg.node), arg, DECIMAL, half) for place, half in enumerate(halves)]
+
+
+def _added(columns: PartialColumns, key: Any, arg: Argument, kind: DecimalType, value: pl.Expr) -> pl.Expr:
+    return columns.add("sum", key, kind, value, value.sum(), lambda partial: partial.sum(), nullable=arg.nullable)
 
 
 def _total(columns: PartialColumns, arg: Argument) -> pl.Expr:
@@ -115,6 +141,10 @@ def _high(columns: PartialColumns, arg: Argument, total: pl.Expr) -> pl.Expr:
 
 def _mean(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
     (arg,) = args
+    if isinstance(arg.type, DecimalType):
+        present = _present(columns, arg)
+        mean = mean_of_parts(_decimal_parts(columns, arg, arg.type), present, arg.type, render(arg.node))
+        return pl.when(present > 0).then(mean) if arg.nullable else mean
     total, present = _total(columns, arg), _present(columns, arg)
     if arg.type in FLOATS:
         mean = divided(total, present.cast(_FLOAT64))

@@ -9,11 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from penstock.expressions.decimal_rules import mean_of_decimals
 from penstock.expressions.functions_nested import sum_type
 from penstock.expressions.typing_rules import ORDERED, Arguments, TypeMismatchError, describe
 from penstock.types import (
+    ANY_NUMBER,
     BOOLEAN,
     DATE,
+    DECIMAL,
     DURATION,
     FLOAT32,
     FLOAT64,
@@ -22,15 +25,17 @@ from penstock.types import (
     INT32,
     INT64,
     NULL,
-    NUMERIC,
     STRING,
     TIMESTAMP,
     UINT8,
     UINT16,
     UINT32,
     DataType,
+    DecimalType,
     ListType,
+    MapType,
     StructType,
+    family,
 )
 
 AggregateRule = Callable[[Arguments], tuple[DataType, bool]]
@@ -47,8 +52,9 @@ class AggregateFunction:
     doc: str
     sql: str = ""
     spark: Mapping[DataType, str] = field(default_factory=dict[DataType, str])
-    """Type of a partial to the Spark expression that merges partials of it, `{}` being the column. Only what tests prove
-    equal to streaming (`tests/spark/test_native.py`); rows of other types, and of an aggregate without any, replay."""
+    """Family of types of a partial to the Spark expression that merges partials of it, `{}` being the column. Only what
+    tests prove equal to streaming (`tests/spark/test_native.py`); rows of other types, and of an aggregate without any,
+    replay."""
     polars: tuple[str, ...] = ()
     """Polars' names where they are others."""
 
@@ -65,10 +71,11 @@ _ORDERS: Final[tuple[DataType, ...]] = (
     BOOLEAN,
     TIMESTAMP,
     DATE,
+    DECIMAL,
 )
 """Types that Spark orders as Polars does."""
 _COUNTED: Final[dict[DataType, str]] = {INT64: "sum({})"}
-_SUMMED: Final[dict[DataType, str]] = {INT64: "sum({})", FLOAT64: "sum({})"}
+_SUMMED: Final[dict[DataType, str]] = {INT64: "sum({})", FLOAT64: "sum({})", DECIMAL: "sum({})"}
 _FLOATS: Final[tuple[DataType, ...]] = (FLOAT32, FLOAT64)
 _LEAST: Final[dict[DataType, str]] = dict.fromkeys((*_ORDERS, *_FLOATS), "min({})")
 # To Spark NaN is the greatest number: it may only count where there is nothing else.
@@ -80,7 +87,7 @@ _GREATEST: Final[dict[DataType, str]] = {
 
 def _only(arguments: Arguments, kinds: frozenset[DataType]) -> DataType:
     kind = arguments[0].type
-    if kind not in kinds:
+    if family(kind) not in kinds:
         raise arguments.fail(describe(kinds), kind)
     return kind
 
@@ -90,11 +97,13 @@ def _count(arguments: Arguments) -> tuple[DataType, bool]:
 
 
 def _sum(arguments: Arguments) -> tuple[DataType, bool]:
-    return sum_type(_only(arguments, NUMERIC | {BOOLEAN, DURATION})), arguments.nullable
+    return sum_type(_only(arguments, ANY_NUMBER | {BOOLEAN, DURATION})), arguments.nullable
 
 
 def _mean(arguments: Arguments) -> tuple[DataType, bool]:
-    kind = _only(arguments, NUMERIC | {BOOLEAN, DURATION})
+    kind = _only(arguments, ANY_NUMBER | {BOOLEAN, DURATION})
+    if isinstance(kind, DecimalType):
+        return mean_of_decimals(kind), arguments.nullable
     return (DURATION if kind == DURATION else FLOAT64), arguments.nullable
 
 
@@ -120,7 +129,7 @@ def check_filter(arguments: Arguments) -> None:
 
 def _row_by(arguments: Arguments) -> tuple[DataType, bool]:
     value, by = arguments.operands
-    if by.type not in ORDERED:
+    if family(by.type) not in ORDERED:
         raise arguments.fail(f"a column to order by ({describe(ORDERED)})", by.type)
     return value.type, value.nullable or by.nullable or by.type in _FLOATS
 
@@ -131,7 +140,7 @@ def _variance(arguments: Arguments) -> tuple[DataType, bool]:
         raise TypeMismatchError(f"{arguments.name} needs ddof=1 (of a sample) or ddof=0 (of all), got {ddof!r}")
     if arguments[0].type == DURATION:
         raise TypeMismatchError(f"{arguments.name} needs a number, got duration; use .dt.total_microseconds() first")
-    _only(arguments, NUMERIC)
+    _only(arguments, ANY_NUMBER)
     return FLOAT64, True
 
 
@@ -142,7 +151,7 @@ def _condition(arguments: Arguments) -> tuple[DataType, bool]:
 
 
 def _n_unique(arguments: Arguments) -> tuple[DataType, bool]:
-    if isinstance(arguments[0].type, (ListType, StructType)) or arguments[0].type == NULL:
+    if isinstance(arguments[0].type, (ListType, MapType, StructType)) or arguments[0].type == NULL:
         raise arguments.fail("a column without parts", arguments[0].type)
     return INT64, False
 
@@ -168,7 +177,7 @@ def _collect_distinct(arguments: Arguments) -> tuple[DataType, bool]:
 
 
 def _quantile(arguments: Arguments) -> tuple[DataType, bool]:
-    _only(arguments, NUMERIC)
+    _only(arguments, ANY_NUMBER)
     quantile = arguments.options["quantile"]
     if not isinstance(quantile, (int, float)) or not 0 <= quantile <= 1:
         raise TypeMismatchError(f"{arguments.name} needs a number between 0 and 1, got {quantile!r}")
@@ -179,14 +188,16 @@ AGGREGATES: Final = (
     AggregateFunction("count", "count() or x.count()", _count,
                       "Number of rows, or of rows where x is not null.", "count", _COUNTED),
     AggregateFunction("sum", "x.sum()", _sum,
-                      "Sum as int64, uint64, float64 or duration; true counts as 1. Nulls are left out; null if all "
-                      "are null. A sum of integers that does not fit fails the job; a sum of floats between 1e-13 "
+                      "Sum as int64, uint64, float64, duration or a decimal of 38 digits; true counts as 1. Nulls are "
+                      "left out; null if all are null. A sum of integers or decimals that does not fit fails the job; "
+                      "a sum of floats between 1e-13 "
                       "and 3e16 (and of zeros) is exact, rounded once, and so the same whatever the batches.", "sum",
                       _SUMMED),
     AggregateFunction("mean", "x.mean()", _mean,
                       "Sum divided by count in float64. Of integers the true quotient, rounded once: their sum does not "
-                      "wrap around. Of durations rounded down to microseconds. Nulls are left out; null if all are "
-                      "null.", "avg", _COUNTED),
+                      "wrap around. Of durations rounded down to microseconds, of decimals to 6 digits behind the "
+                      "point or their own, halves away from zero. Nulls are left out; null if all are null.", "avg",
+                      _COUNTED),
     AggregateFunction("min", "x.min()", _extreme,
                       "The least value; nulls are left out, and so is NaN unless there is nothing else. Of zeros "
                       "0.0, never -0.0.", "min", _LEAST),

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.expressions.typing_rules import TypeMismatchError
 from penstock.types import (
+    ANY_NUMBER,
     BINARY,
     BOOLEAN,
     DATE,
     DURATION,
+    FLOATS,
     INT64,
     NULL,
     NUMERIC,
@@ -17,7 +19,9 @@ from penstock.types import (
     TIME,
     TIMESTAMP,
     DataType,
+    DecimalType,
     ListType,
+    family,
     polars_type,
 )
 
@@ -70,6 +74,9 @@ def _possible(origin: DataType, to: DataType) -> bool:
     if isinstance(origin, ListType) and isinstance(to, ListType):
         plain = NUMERIC | {BOOLEAN, STRING}
         return origin.inner in plain and to.inner in plain and _possible(origin.inner, to.inner)
+    if isinstance(origin, DecimalType) or isinstance(to, DecimalType):
+        other = to if isinstance(origin, DecimalType) else origin
+        return family(other) in ANY_NUMBER or other == STRING
     if origin == STRING:
         return to in NUMERIC or to in (BINARY, BOOLEAN)
     if origin in NUMERIC or origin == BOOLEAN:
@@ -83,9 +90,24 @@ def cast_polars(expression: pl.Expr, origin: DataType, to: DataType, *, strict: 
         return expression
     if origin in (TIME, TIMESTAMP) and to == STRING:
         return expression.dt.to_string(_RFC_3339 if origin == TIMESTAMP else _TIME_OF_DAY)
+    if isinstance(to, DecimalType):
+        return _decimal_of(expression, origin, to, strict=strict)
     if origin == STRING and to == BOOLEAN:
         return _boolean_of(expression, strict=strict)
     return expression.cast(polars_type(to), strict=strict)
+
+
+def _decimal_of(value: pl.Expr, origin: DataType, to: DecimalType, *, strict: bool) -> pl.Expr:
+    # Imported here because it loads Polars.
+    from penstock.expressions.decimal_arithmetic import parsed, rounded
+
+    if origin in FLOATS:  # the number that is shown: 1.105 and not what comes next to it in binary
+        return parsed(value.cast(polars_type(STRING)), to, strict=strict)
+    if origin == STRING:
+        return parsed(value, to, strict=strict)
+    if isinstance(origin, DecimalType) and origin.scale > to.scale:
+        return rounded(value, origin, to, strict=strict)
+    return value.cast(polars_type(to), strict=strict)
 
 
 def _boolean_of(text: pl.Expr, *, strict: bool) -> pl.Expr:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from penstock.expressions.nodes import Option, Value
 from penstock.expressions.typing_rules import Rule, TypeMismatchError
-from penstock.types import DataType
+from penstock.types import DataType, DecimalType
 
 if TYPE_CHECKING:
     import polars as pl
@@ -57,6 +58,13 @@ class Function:
     exact: bool = True
     polars: tuple[str, ...] = ()
     polars_lacks: bool = False
+
+
+def constants_of(values: Sequence[Value], kind: DataType) -> list[Value]:
+    """Constants as a column of that type takes them: whole numbers among decimals as such."""
+    if not isinstance(kind, DecimalType):
+        return list(values)
+    return [Decimal(value) if isinstance(value, int) else value for value in values]
 
 
 def polars() -> Any:

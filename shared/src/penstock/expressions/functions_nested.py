@@ -1,17 +1,19 @@
-"""Catalogue rows: `.list`, `.struct` and `.hash`."""
+"""Catalogue rows: `.list`, `.map`, `.struct` and `.hash`."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import nearest
+from penstock.expressions.decimal_rules import sum_of_decimals
 from penstock.expressions.functions import Function, Lowering, polars
 from penstock.expressions.typing_rules import (
     FITTING_INT64,
     ORDERED,
     Arguments,
     Operand,
+    Rule,
     TypeMismatchError,
     Typing,
     common_type,
@@ -30,8 +32,11 @@ from penstock.types import (
     UINT64,
     UNSIGNED,
     DataType,
+    DecimalType,
     ListType,
+    MapType,
     StructType,
+    family,
 )
 
 if TYPE_CHECKING:
@@ -43,7 +48,7 @@ def _inner(arguments: Arguments, kinds: Collection[DataType] | None = None) -> D
     kind = arguments[0].type
     if not isinstance(kind, ListType):
         raise arguments.fail("a list", kind)
-    if kinds is not None and kind.inner not in kinds:
+    if kinds is not None and family(kind.inner) not in kinds:
         raise arguments.fail(f"a list of {describe(kinds)}", kind)
     return kind.inner
 
@@ -71,7 +76,9 @@ def _contains(arguments: Arguments) -> Typing:
 
 
 def sum_type(kind: DataType) -> DataType:
-    """The type of a sum: int64, uint64, float64 or duration, whatever the width of what is added."""
+    """The type of a sum: int64, uint64, float64, duration or 38 digits, whatever the width of what is added."""
+    if isinstance(kind, DecimalType):
+        return sum_of_decimals(kind)
     if kind in FLOATS:
         return FLOAT64
     if kind in UNSIGNED:
@@ -112,9 +119,23 @@ def _field(arguments: Arguments) -> Typing:
     return Typing(member.type, member.nullable or arguments.nullable, (kind,))
 
 
+def _of_map(gives: Callable[[MapType], DataType], *, null: bool = False, key: bool = False) -> Rule:
+    """A function of a map, perhaps with a key; `null`: null where there is no such key."""
+
+    def rule(arguments: Arguments) -> Typing:
+        kind = arguments[0].type
+        if not isinstance(kind, MapType):
+            raise arguments.fail("a map", kind)
+        if key and arguments[1].type != STRING:
+            raise arguments.fail("a key that is text", arguments[1].type)
+        return Typing(gives(kind), null or arguments.nullable, (kind, STRING) if key else (kind,))
+
+    return rule
+
+
 def _hash_rule(arguments: Arguments) -> Typing:
     kind = arguments[0].type
-    if isinstance(kind, (ListType, StructType)) or kind in (NULL, TIME):
+    if isinstance(kind, (ListType, MapType, StructType)) or kind in (NULL, TIME):
         raise arguments.fail("a column without parts that could be a key", kind)
     return Typing(INT64, False, (kind,))
 
@@ -156,6 +177,17 @@ ROWS: Final = (
              lambda c: c[0].list.join(c.option("by"), ignore_nulls=c.option("ignore_nulls", True)),
              "The texts joined; nulls are left out (only nulls: empty text), or make it null with ignore_nulls=False.",
              ("array_to_string",)),
+    Function("map.get", 'x.map.get("key")', _of_map(lambda kind: kind.value, null=True, key=True),
+             lambda c: c[0].map.get(c[1]), "The value of a key; null if there is none.", ("element_at", "map_extract")),
+    Function("map.contains", 'x.map.contains("key")', _of_map(lambda _: BOOLEAN, key=True),
+             lambda c: c[0].map.contains_key(c[1]), "Whether there is such a key, be its value null or not.",
+             ("map_contains",), polars=("map.contains_key",)),
+    Function("map.keys", "x.map.keys()", _of_map(lambda _: ListType(STRING)), lambda c: c[0].map.keys(),
+             "The keys as a list, in their order.", ("map_keys",)),
+    Function("map.values", "x.map.values()", _of_map(lambda kind: ListType(kind.value)), lambda c: c[0].map.values(),
+             "The values as a list, in the order of their keys.", ("map_values",)),
+    Function("map.len", "x.map.len()", _of_map(lambda _: INT64), lambda c: c[0].map.len(),
+             "Number of entries.", ("cardinality",), exact=False),
     Function("struct.field", 'x.struct.field("name")', _field, lambda c: c[0].struct.field(c.option("name")),
              "A field of a nested row.", ("struct_extract",)),
     Function("hash", "x.hash()", _hash_rule, _hash,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.expressions.functions import Function, Lowering, polars
+from penstock.expressions.decimal_rules import rounded_to
+from penstock.expressions.functions import Function, Lowering, constants_of, polars
 from penstock.expressions.typing_operators import (
     arithmetic,
     comparison,
@@ -31,6 +32,7 @@ from penstock.expressions.typing_rules import (
     to_float,
 )
 from penstock.types import (
+    ANY_NUMBER,
     BINARY,
     BOOLEAN,
     DATE,
@@ -42,6 +44,7 @@ from penstock.types import (
     NUMERIC,
     STRING,
     TIMESTAMP,
+    DecimalType,
     polars_type,
 )
 
@@ -50,8 +53,8 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-_HORIZONTAL: Final = NUMERIC | {STRING, BOOLEAN, DATE, TIMESTAMP, DURATION}
-_SIZED: Final = NUMERIC | {DURATION}
+_HORIZONTAL: Final = ANY_NUMBER | {STRING, BOOLEAN, DATE, TIMESTAMP, DURATION}
+_SIZED: Final = ANY_NUMBER | {DURATION}
 
 
 def _duration_by_integer(call: Lowering) -> pl.Expr:
@@ -66,7 +69,28 @@ def divided(left: pl.Expr, right: pl.Expr) -> pl.Expr:
     return left / (right * left.is_not_null().cast(polars_type(FLOAT64)))
 
 
+def _add(call: Lowering) -> pl.Expr:
+    return _of_decimals(call, "+") if isinstance(call.result, DecimalType) else call[0] + call[1]
+
+
+def _subtract(call: Lowering) -> pl.Expr:
+    return _of_decimals(call, "-") if isinstance(call.result, DecimalType) else call[0] - call[1]
+
+
+def _multiply(call: Lowering) -> pl.Expr:
+    return _of_decimals(call, "*") if isinstance(call.result, DecimalType) else call[0] * call[1]
+
+
+def _of_decimals(call: Lowering, sign: str) -> pl.Expr:
+    # Imported here because it loads Polars.
+    from penstock.expressions.decimal_arithmetic import compute
+
+    return compute(call, sign)
+
+
 def _divide(call: Lowering) -> pl.Expr:
+    if isinstance(call.result, DecimalType):
+        return _of_decimals(call, "/")
     if call.operands[0] != DURATION:
         return divided(call[0], call[1])
     left, right = (arg.cast(polars_type(INT64)).cast(polars_type(FLOAT64)) for arg in call.args)
@@ -74,6 +98,8 @@ def _divide(call: Lowering) -> pl.Expr:
 
 
 def _floor_divide(call: Lowering) -> pl.Expr:
+    if isinstance(call.result, DecimalType):
+        return _of_decimals(call, "//")
     if call.operands[0] == DURATION:
         return _duration_by_integer(call)
     if call.operands[0] in FLOATS:
@@ -99,6 +125,8 @@ def _by_numpy(call: Lowering, ufunc: str) -> pl.Expr:
 
 
 def _remainder(call: Lowering) -> pl.Expr:
+    if isinstance(call.result, DecimalType):
+        return _of_decimals(call, "%")
     if call.operands[0] in FLOATS:
         return _by_numpy(call, "remainder")
     if call.operands[0] != DURATION:
@@ -109,11 +137,44 @@ def _remainder(call: Lowering) -> pl.Expr:
 
 def _is_in(call: Lowering) -> pl.Expr:
     pl = polars()
-    values = pl.Series(list(call.constants[1:]), dtype=polars_type(call.operands[0]))
+    values = pl.Series(constants_of(call.constants[1:], call.operands[0]), dtype=polars_type(call.operands[0]))
     return call[0].is_in(pl.lit(values).implode())
 
 
+def _round_rule(arguments: Arguments) -> Typing:
+    kind = check(arguments, 0, ANY_NUMBER)
+    if not isinstance(kind, DecimalType):
+        return Typing(kind, arguments.nullable, (kind,))
+    decimals = arguments.options.get("decimals", 0)
+    if not isinstance(decimals, int) or decimals < 0:
+        raise TypeMismatchError(f"{arguments.name} of {kind} needs decimals from 0, got {decimals!r}")
+    return Typing(rounded_to(kind, decimals), arguments.nullable, (kind,))
+
+
+def _whole_rule(arguments: Arguments) -> Typing:
+    kind = check(arguments, 0, ANY_NUMBER)
+    result = rounded_to(kind, 0) if isinstance(kind, DecimalType) else kind
+    return Typing(result, arguments.nullable, (kind,))
+
+
+def _whole(call: Lowering, *, up: bool) -> pl.Expr:
+    """`floor` and `ceil`."""
+    kind = call.operands[0]
+    if kind in INTEGERS or (kind == call.result and isinstance(kind, DecimalType)):
+        return call[0]
+    if isinstance(kind, DecimalType) and isinstance(call.result, DecimalType):
+        from penstock.expressions.decimal_arithmetic import floored
+
+        return floored(call[0], kind, call.result, up=up)
+    return call[0].ceil() if up else call[0].floor()
+
+
 def _round(call: Lowering) -> pl.Expr:
+    kind = call.operands[0]
+    if isinstance(kind, DecimalType) and isinstance(call.result, DecimalType):
+        from penstock.expressions.decimal_arithmetic import rounded
+
+        return call[0] if kind == call.result else rounded(call[0], kind, call.result)
     if call.operands[0] in INTEGERS:
         return call[0]
     return call[0].round(call.option("decimals", 0), mode="half_to_even")
@@ -143,30 +204,34 @@ def _logarithm(call: Lowering) -> pl.Expr:
 
 ARITHMETIC: Final = (
     Function(
-        "add", "a + b", arithmetic("add"), lambda c: c[0] + c[1],
-        "Sum; text is joined, a duration moves a timestamp. Integers wrap around when they overflow.", ("+",),
+        "add", "a + b", arithmetic("add"), _add,
+        "Sum; text is joined, a duration moves a timestamp. Integers wrap around when they overflow, decimals fail.",
+        ("+",),
     ),
     Function(
-        "sub", "a - b", arithmetic("subtract"), lambda c: c[0] - c[1],
-        "Difference; between timestamps or dates a duration. Integers wrap around when they overflow.", ("-",),
+        "sub", "a - b", arithmetic("subtract"), _subtract,
+        "Difference; between timestamps or dates a duration. Integers wrap around when they overflow, decimals fail.",
+        ("-",),
     ),
     Function(
-        "mul", "a * b", multiplication, lambda c: c[0] * c[1],
-        "Product; also a duration and an integer. Integers wrap around when they overflow.", ("*",),
+        "mul", "a * b", multiplication, _multiply,
+        "Product; also a duration and an integer. Integers wrap around when they overflow, decimals fail.", ("*",),
     ),
     Function(
         "truediv", "a / b", true_division, _divide,
-        "True division, always float64. Dividing by zero gives inf, -inf or NaN (IEEE 754); SQL engines give null.",
+        "True division in float64. Dividing by zero gives inf, -inf or NaN (IEEE 754); SQL engines give null. Of "
+        "decimals (or one and an integer) a decimal, rounded half away from zero; by zero it fails.",
         ("/",),
     ),
     Function(
         "floordiv", "a // b", arithmetic("floor-divide", null=True), _floor_divide,
-        "Division rounded down as in Python (SQL rounds towards zero). Integer division by zero is null; float as `/`.",
+        "Division rounded down as in Python (SQL rounds towards zero). By integer or decimal zero: null; float as `/`.",
         ("//",),
     ),
     Function(
         "mod", "a % b", arithmetic("take the remainder of", null=True), _remainder,
-        "Remainder with the divisor's sign as in Python (SQL: the dividend's). By integer zero: null; float zero: NaN.",
+        "Remainder with the divisor's sign as in Python (SQL: the dividend's). By integer or decimal zero: null; by "
+        "float zero: NaN.",
         ("%", "mod"),
     ),
     Function(
@@ -263,16 +328,17 @@ NUMBERS: Final = (
         "Absolute value; the smallest integer stays itself.", ("abs",),
     ),
     Function(
-        "round", "x.round(decimals=0)", keeps(NUMERIC), _round,
-        "Rounded to decimals; halves go to the even neighbour (0.5 to 0.0, 1.5 to 2.0). Integers stay as they are.",
+        "round", "x.round(decimals=0)", _round_rule, _round,
+        "Rounded to decimals; halves go to the even neighbour (0.5 to 0.0, 1.5 to 2.0), those of decimals away from "
+        "zero. Integers stay as they are.",
         ("round_even",),
     ),
     Function(
-        "floor", "x.floor()", keeps(NUMERIC), lambda c: c[0] if c.operands[0] in INTEGERS else c[0].floor(),
+        "floor", "x.floor()", _whole_rule, lambda c: _whole(c, up=False),
         "The next whole number below, of the same type.", ("floor",),
     ),
     Function(
-        "ceil", "x.ceil()", keeps(NUMERIC), lambda c: c[0] if c.operands[0] in INTEGERS else c[0].ceil(),
+        "ceil", "x.ceil()", _whole_rule, lambda c: _whole(c, up=True),
         "The next whole number above, of the same type.", ("ceil", "ceiling"),
     ),
     Function(

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.expressions.functions import Function, Lowering, polars
+from penstock.expressions.functions import Function, Lowering, constants_of, polars
 from penstock.expressions.typing_rules import Arguments, Operand, TypeMismatchError, Typing, common_type, promote
-from penstock.types import NULL, DataType, ListType, StructType, polars_type
+from penstock.types import NULL, DataType, ListType, MapType, StructType, polars_type
 
 if TYPE_CHECKING:
     import polars as pl
@@ -22,7 +22,7 @@ def _keys_and_values(arguments: Arguments) -> tuple[list[Operand], list[Operand]
 
 def _met(operands: list[Operand], what: str) -> DataType:
     common = common_type(operands)
-    if common is None or isinstance(common, (ListType, StructType)):
+    if common is None or isinstance(common, (ListType, MapType, StructType)):
         types = " and ".join(dict.fromkeys(str(operand.type) for operand in operands))
         raise TypeMismatchError(f"the {what} have the types {types}; write constants of one type")
     return common
@@ -58,8 +58,8 @@ def _series(call: Lowering) -> tuple[pl.Series, pl.Series]:
     pl = polars()
     pairs = call.constants[1 : -1 if call.option("default") else None]
     return (
-        pl.Series(pairs[::2], dtype=polars_type(call.operands[0]), strict=False),
-        pl.Series(pairs[1::2], dtype=polars_type(call.result), strict=False),
+        pl.Series(constants_of(pairs[::2], call.operands[0]), dtype=polars_type(call.operands[0]), strict=False),
+        pl.Series(constants_of(pairs[1::2], call.result), dtype=polars_type(call.result), strict=False),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import math
 from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any
 
 from penstock.errors import PipelineError
@@ -75,6 +76,8 @@ def _value_to_json(value: Value) -> Any:
     match value:
         case float() if not math.isfinite(value):
             return {"float": str(value)}
+        case Decimal():
+            return {"decimal": str(value)}
         case bytes():
             return {"binary": base64.b64encode(value).decode("ascii")}
         case datetime():
@@ -93,6 +96,8 @@ def _value_from_json(form: Any) -> Value:
     match form:
         case {"float": text}:
             return float(text)
+        case {"decimal": text}:
+            return Decimal(text)
         case {"binary": text}:
             return base64.b64decode(text)
         case {"timestamp": micros}:

@@ -11,7 +11,7 @@ from penstock.errors import PipelineError
 from penstock.expressions.functions_json import type_option
 from penstock.expressions.nodes import Option
 from penstock.times import duration_us, format_duration
-from penstock.types import STRING, DataType, ListType, Scalar, StructType, of_python
+from penstock.types import STRING, DataType, DecimalType, ListType, MapType, Scalar, StructType, of_python, parts_of
 
 if TYPE_CHECKING:
     from penstock.expressions.surface import Expr, Operand
@@ -282,6 +282,7 @@ class JsonNamespace(_Namespace):
         kind = as_kind(as_, f"{self._expr}.json.get")
         if kind == STRING:
             return found
+        _refuse_decimals(kind, f"{self._expr}.json.get")
         if isinstance(kind, Scalar) and kind.name in ("timestamp", "date"):
             return _moment(found, kind, strict=strict)
         if isinstance(kind, Scalar):
@@ -297,7 +298,9 @@ class JsonNamespace(_Namespace):
             >>> evaluate(col("j").json.decode(list[int]), j=["[1, 2]", "[]", None])
             [[1, 2], [], None]
         """
-        return self._call("json.decode", type=type_option(as_kind(as_, f"{self._expr}.json.decode")))
+        kind = as_kind(as_, f"{self._expr}.json.decode")
+        _refuse_decimals(kind, f"{self._expr}.json.decode")
+        return self._call("json.decode", type=type_option(kind))
 
 
 @checked
@@ -615,6 +618,59 @@ class ListNamespace(_Namespace):
 
 
 @checked
+class MapNamespace(_Namespace):
+    """Functions of maps."""
+
+    __slots__ = ()
+    _name = "map"
+
+    def get(self, key: Expr | str) -> Expr:
+        """The value of a key; null if there is none.
+
+        Example:
+            >>> evaluate(col("j").json.decode(dict[str, int]).map.get("a"), j=['{"a": 1}', '{"b": 2}', None])
+            [1, None, None]
+        """
+        return self._call("map.get", key)
+
+    def contains(self, key: Expr | str) -> Expr:
+        """Whether there is such a key, be its value null or not.
+
+        Example:
+            >>> evaluate(col("j").json.decode(dict[str, int]).map.contains("a"), j=['{"a": null}', '{"b": 2}'])
+            [True, False]
+        """
+        return self._call("map.contains", key)
+
+    def keys(self) -> Expr:
+        """The keys as a list, in their order.
+
+        Example:
+            >>> evaluate(col("j").json.decode(dict[str, int]).map.keys(), j=['{"b": 1, "a": 2}', '{}'])
+            [['b', 'a'], []]
+        """
+        return self._call("map.keys")
+
+    def values(self) -> Expr:
+        """The values as a list, in the order of their keys.
+
+        Example:
+            >>> evaluate(col("j").json.decode(dict[str, int]).map.values(), j=['{"b": 1, "a": null}', '{}'])
+            [[1, None], []]
+        """
+        return self._call("map.values")
+
+    def len(self) -> Expr:
+        """Number of entries.
+
+        Example:
+            >>> evaluate(col("j").json.decode(dict[str, int]).map.len(), j=['{"b": 1, "a": 2}', '{}'])
+            [2, 0]
+        """
+        return self._call("map.len")
+
+
+@checked
 class StructNamespace(_Namespace):
     """Functions of nested rows."""
 
@@ -628,7 +684,17 @@ class StructNamespace(_Namespace):
 
 def as_kind(to: type[Any] | DataType, where: str) -> DataType:
     """The type that a Python type or one of `penstock.types` stands for; `where` says whose argument it is."""
-    return to if isinstance(to, (Scalar, ListType, StructType)) else of_python(to, where)[0]
+    return to if isinstance(to, (Scalar, DecimalType, ListType, MapType, StructType)) else of_python(to, where)[0]
+
+
+def _refuse_decimals(kind: DataType, where: str) -> None:
+    """Numbers within a text of JSON are read as floats, by which digits would be lost."""
+    for part in parts_of(kind):
+        if isinstance(part, DecimalType):
+            raise PipelineError(
+                f"{where}: {part} would be read by way of a float; declare the column in the schema of the source, or "
+                "have the number written as text and cast it: .json.get(path).cast(DecimalType(...))"
+            )
 
 
 def _moment(text: Expr, kind: Scalar, *, strict: bool) -> Expr:

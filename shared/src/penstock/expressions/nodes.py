@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any
 
+from penstock.decimals import written_digits
 from penstock.types import (
     BINARY,
     BOOLEAN,
@@ -24,10 +26,11 @@ from penstock.types import (
     TIMESTAMP,
     UINT64,
     DataType,
+    DecimalType,
     Scalar,
 )
 
-Value = bool | int | float | str | bytes | datetime | date | time | timedelta | None
+Value = bool | int | float | Decimal | str | bytes | datetime | date | time | timedelta | None
 """What a literal can be. A datetime is aware and in UTC (`lit` sees to it)."""
 Option = bool | int | float | str | None
 """A setting of a function, such as `decimals` of `round`: known when the pipeline is built, the same for every row."""
@@ -59,10 +62,12 @@ class Literal:
     value: Value
 
     @property
-    def type(self) -> Scalar:
+    def type(self) -> DataType:
         """The type the constant has by itself; next to a column it may adapt (see `typing_rules.common_type`)."""
         if self.value is None:
             return NULL
+        if isinstance(self.value, Decimal):
+            return DecimalType(*written_digits(self.value))
         kind = next(scalar for python, scalar in _SCALARS if isinstance(self.value, python))
         return UINT64 if kind == INT64 and isinstance(self.value, int) and self.value >= 2**63 else kind
 

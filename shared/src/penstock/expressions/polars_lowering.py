@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from decimal import Decimal
 
 import polars as pl
 
@@ -19,7 +20,7 @@ from penstock.expressions.functions import Lowering
 from penstock.expressions.inference import Scope
 from penstock.expressions.nodes import Aggregate, Alias, Call, Case, Cast, Column, Literal, Node
 from penstock.expressions.rendering import render
-from penstock.types import FLOATS, NULL, DataType, Schema, polars_type
+from penstock.types import FLOATS, NULL, DataType, DecimalType, Schema, polars_type
 
 
 def lower(
@@ -88,8 +89,10 @@ class _PolarsLowering:
 
 def _literal(node: Literal, kind: DataType) -> pl.Expr:
     value = node.value
-    if kind in FLOATS and isinstance(value, int):
+    if kind in FLOATS and isinstance(value, (int, Decimal)):
         value = float(value)
+    if isinstance(kind, DecimalType) and isinstance(value, int):
+        value = Decimal(value)
     if isinstance(value, datetime):
         value = value.astimezone(UTC)
     return pl.lit(value) if kind == NULL else pl.lit(value, dtype=polars_type(kind))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.expressions.decimal_rules import of_decimals
 from penstock.expressions.nodes import Literal
 from penstock.expressions.typing_rules import (
     FITTING_INT64,
@@ -21,18 +22,20 @@ from penstock.expressions.typing_rules import (
     to_float,
 )
 from penstock.types import (
+    ANY_NUMBER,
     BOOLEAN,
     DATE,
     DURATION,
     FLOAT64,
     INT64,
     INTEGERS,
-    NUMERIC,
     STRING,
     TIMESTAMP,
     DataType,
     ListType,
+    MapType,
     StructType,
+    family,
 )
 
 _MOMENTS: Final[dict[str, dict[tuple[DataType, DataType], DataType]]] = {
@@ -68,7 +71,11 @@ def arithmetic(verb: str, *, null: bool = False) -> Rule:
             return Typing(DURATION, arguments.nullable or not _nonzero(arguments), (DURATION, INT64))
         if DATE in (left, right) and DURATION in (left, right):
             raise TypeMismatchError(f"cannot {verb} {left} and {right}; make a timestamp of the date: .cast(datetime)")
-        common = meet(arguments, verb, NUMERIC)
+        zero_divisor = null and not _nonzero(arguments)
+        exact = of_decimals(arguments, verb, nullable=zero_divisor)
+        if exact is not None:
+            return exact
+        common = meet(arguments, verb, ANY_NUMBER)
         zero_divisor = null and common in INTEGERS and not _nonzero(arguments)
         return Typing(common, zero_divisor or arguments.nullable, (common, common))
 
@@ -88,16 +95,19 @@ def multiplication(arguments: Arguments) -> Typing:
         return Typing(DURATION, arguments.nullable, (DURATION, INT64))
     if right == DURATION and left in FITTING_INT64:
         return Typing(DURATION, arguments.nullable, (INT64, DURATION))
-    common = meet(arguments, "multiply", NUMERIC)
+    exact = of_decimals(arguments, "multiply")
+    if exact is not None:
+        return exact
+    common = meet(arguments, "multiply", ANY_NUMBER)
     return Typing(common, arguments.nullable, (common, common))
 
 
 def true_division(arguments: Arguments) -> Typing:
-    """`/`: always float64, as in Python."""
+    """`/`: float64, as in Python, but of decimals a decimal."""
     left, right = arguments[0].type, arguments[1].type
     if (left, right) == (DURATION, DURATION):
         return Typing(FLOAT64, arguments.nullable, (DURATION, DURATION))
-    return to_float("divide")(arguments)
+    return of_decimals(arguments, "divide") or to_float("divide")(arguments)
 
 
 def power(arguments: Arguments) -> Typing:
@@ -108,7 +118,7 @@ def power(arguments: Arguments) -> Typing:
         kind = INT64 if base.literal else base.type
         return Typing(kind, arguments.nullable, (kind, INT64))
     for operand in (base, exponent):
-        if operand.type not in NUMERIC:
+        if family(operand.type) not in ANY_NUMBER:
             raise arguments.fail("numbers", operand.type)
     return Typing(FLOAT64, arguments.nullable, (FLOAT64, FLOAT64))
 
@@ -116,7 +126,7 @@ def power(arguments: Arguments) -> Typing:
 def negation(arguments: Arguments) -> Typing:
     """Unary minus: signed numbers and durations."""
     kind = arguments[0].type
-    if kind != DURATION and kind not in NUMERIC:
+    if kind != DURATION and family(kind) not in ANY_NUMBER:
         raise TypeMismatchError(f"cannot negate {kind}; {'use ~' if kind == BOOLEAN else 'it needs a number'}")
     if str(kind).startswith("uint"):
         raise TypeMismatchError(f"cannot negate {kind}, which has no negative values; cast it to int64")
@@ -126,7 +136,7 @@ def negation(arguments: Arguments) -> Typing:
 def equality(arguments: Arguments) -> Typing:
     """`==` and `!=`: values that meet in one type."""
     common = meet(arguments, "compare")
-    if isinstance(common, (ListType, StructType)):
+    if isinstance(common, (ListType, MapType, StructType)):
         raise TypeMismatchError(f"cannot compare {common}; compare its parts")
     return Typing(BOOLEAN, arguments.nullable, (common, common))
 
@@ -154,6 +164,6 @@ def logical(arguments: Arguments) -> Typing:
 def membership(arguments: Arguments) -> Typing:
     """`is_in`: constants that meet the first argument's type."""
     common = meet(arguments, "compare")
-    if isinstance(common, (ListType, StructType)):
+    if isinstance(common, (ListType, MapType, StructType)):
         raise TypeMismatchError(f"cannot compare {common}; compare its parts")
     return Typing(BOOLEAN, arguments[0].nullable, (common,) * len(arguments.operands))

@@ -6,6 +6,8 @@ Engines promote types in different ways; these rules are Penstock's own and hold
 
 * integers of one signedness meet in the wider type; an unsigned and a signed one in the next wider signed type, and
   uint64 with a signed one is refused; integers up to 16 bits and float32 meet in float32, all other mixtures in float64;
+* decimals (and integers, which are such without digits behind the point) meet in the one that holds both, which is
+  refused where it would need more than 38 digits; a decimal and a float meet in float64;
 * a constant takes the type of the column beside it if that can hold it (`col("small") + 1` stays int8).
 """
 
@@ -13,14 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Final
 
+from penstock.decimals import MOST_DIGITS, units_of
 from penstock.errors import PenstockError
 from penstock.expressions.nodes import Literal, Node, Option
 from penstock.types import (
+    ANY_NUMBER,
     BINARY,
     BOOLEAN,
     DATE,
+    DECIMAL,
     DURATION,
     FLOAT32,
     FLOAT64,
@@ -41,13 +47,15 @@ from penstock.types import (
     UINT64,
     UNSIGNED,
     DataType,
+    DecimalType,
     ListType,
     Scalar,
+    family,
 )
 
 _WIDTH: Final = {kind: int("".join(filter(str.isdigit, kind.name))) for kind in NUMERIC}
 _SIGNED_ABOVE: Final = {UINT8: INT16, UINT16: INT32, UINT32: INT64}
-ORDERED: Final[frozenset[DataType]] = NUMERIC | {STRING, BINARY, BOOLEAN, DATE, TIME, TIMESTAMP, DURATION}
+ORDERED: Final[frozenset[DataType]] = ANY_NUMBER | {STRING, BINARY, BOOLEAN, DATE, TIME, TIMESTAMP, DURATION}
 """Types whose values have an order."""
 FITTING_INT64: Final[frozenset[DataType]] = INTEGERS - {UINT64}
 """Integers that int64 can hold."""
@@ -118,6 +126,8 @@ def promote(left: DataType, right: DataType) -> DataType | None:
     if isinstance(left, ListType) and isinstance(right, ListType):
         inner = promote(left.inner, right.inner)
         return None if inner is None else ListType(inner)
+    if isinstance(left, DecimalType) or isinstance(right, DecimalType):
+        return _promote_decimal(left, right)
     if not (isinstance(left, Scalar) and isinstance(right, Scalar) and left in NUMERIC and right in NUMERIC):
         return None
     if left in FLOATS or right in FLOATS:
@@ -130,6 +140,32 @@ def promote(left: DataType, right: DataType) -> DataType | None:
     return None if unsigned == UINT64 else promote(_SIGNED_ABOVE[unsigned], signed)
 
 
+def _promote_decimal(left: DataType, right: DataType) -> DataType | None:
+    if left in FLOATS or right in FLOATS:
+        return FLOAT64
+    one, other = as_decimal(left), as_decimal(right)
+    if one is None or other is None:
+        return None
+    scale = max(one.scale, other.scale)
+    precision = max(one.precision - one.scale, other.precision - other.scale) + scale
+    return DecimalType(precision, scale) if precision <= MOST_DIGITS else None
+
+
+def as_decimal(kind: DataType) -> DecimalType | None:
+    """The decimal that holds all values of a decimal or integer type; None for other types."""
+    if isinstance(kind, DecimalType):
+        return kind
+    return DecimalType(len(str(2 ** (_WIDTH[kind] - (kind in SIGNED)))), 0) if kind in INTEGERS else None
+
+
+def constant_as_decimal(operand: Operand) -> DecimalType | None:
+    """The same, of a whole constant the decimal of just its digits."""
+    value = operand.node.value if isinstance(operand.node, Literal) else None
+    if isinstance(value, int) and not isinstance(value, bool):
+        return DecimalType(len(str(abs(value))), 0)
+    return as_decimal(operand.type)
+
+
 def _adapt(operand: Operand, kind: DataType) -> DataType | None:
     """The type in which a constant meets values of type `kind`."""
     assert isinstance(operand.node, Literal)
@@ -139,8 +175,13 @@ def _adapt(operand: Operand, kind: DataType) -> DataType | None:
             return kind
         if kind in INTEGERS and fits(value, kind):
             return kind
-    if isinstance(value, float) and kind in FLOATS:
+    if isinstance(value, (float, Decimal)) and kind in FLOATS:
         return kind
+    if isinstance(kind, DecimalType):
+        number = Decimal(value) if isinstance(value, int) and not isinstance(value, bool) else value
+        if isinstance(number, Decimal) and units_of(number, kind.precision, kind.scale) is not None:
+            return kind
+        return promote(kind, constant_as_decimal(operand) or operand.type)
     return promote(kind, operand.type)
 
 
@@ -170,7 +211,7 @@ def meet(arguments: Arguments, verb: str, kinds: Collection[DataType] | None = N
         TypeMismatchError: there is none, or it is not among `kinds`; `verb` says what cannot be done with them.
     """
     common = common_type(arguments.operands)
-    if common is not None and (kinds is None or common in kinds):
+    if common is not None and (kinds is None or family(common) in kinds):
         return common
     types = [str(operand.type) for operand in arguments.operands]
     raise TypeMismatchError(f"cannot {verb} {_listing(types)}; {_advice(arguments.operands)}")
@@ -198,9 +239,9 @@ def _advice(operands: Sequence[Operand]) -> str:
 
 def describe(kinds: Collection[DataType]) -> str:
     """A set of types in words."""
-    names = sorted(str(kind) for kind in kinds)
-    for words, group in (("a number", NUMERIC), ("an integer", INTEGERS)):
-        members = {str(kind) for kind in group}
+    names = sorted("decimal" if kind == DECIMAL else str(kind) for kind in kinds)
+    for words, group in (("a number", ANY_NUMBER), ("an integer", INTEGERS)):
+        members = {"decimal" if kind == DECIMAL else str(kind) for kind in group}
         if members <= set(names):
             names = [words, *(name for name in names if name not in members)]
     return " or ".join(names)
@@ -213,7 +254,7 @@ def check(arguments: Arguments, index: int, kinds: Collection[DataType]) -> Data
         TypeMismatchError: it is not.
     """
     kind = arguments[index].type
-    if kind in kinds:
+    if family(kind) in kinds:
         return kind
     if kind == NULL:
         return FLOAT64 if FLOAT64 in kinds else min(kinds, key=str)
@@ -269,8 +310,8 @@ def to_float(verb: str) -> Rule:
 
     def rule(arguments: Arguments) -> Typing:
         for operand in arguments.operands:
-            if operand.type not in NUMERIC and operand.type != NULL:
-                meet(arguments, verb, NUMERIC)
+            if family(operand.type) not in ANY_NUMBER and operand.type != NULL:
+                meet(arguments, verb, ANY_NUMBER)
         return Typing(FLOAT64, arguments.nullable, (FLOAT64,) * len(arguments.operands))
 
     return rule

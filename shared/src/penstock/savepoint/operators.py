@@ -13,8 +13,10 @@ from penstock.types import (
     FLOATS,
     INTEGERS,
     DataType,
+    DecimalType,
     Field,
     ListType,
+    MapType,
     Schema,
     StructType,
     schema_from_json,
@@ -77,8 +79,12 @@ def _described_field(field: Field) -> Any:
 def _described(kind: DataType) -> Any:
     if isinstance(kind, ListType):
         return {"list": _described(kind.inner)}
+    if isinstance(kind, MapType):
+        return {"dict": ["str", _described(kind.value)]}
     if isinstance(kind, StructType):
         return _described_row(kind)
+    if isinstance(kind, DecimalType):
+        return "decimal"
     if kind in INTEGERS:
         return "int"
     return "float" if kind in FLOATS else _NAMES.get(kind.name, kind.name)

@@ -20,6 +20,7 @@ from penstock.task.operators.partials import Partials
 from penstock.types import (
     BOOLEAN,
     DATE,
+    DECIMAL,
     FLOAT64,
     INT8,
     INT16,
@@ -33,13 +34,15 @@ from penstock.types import (
     DataType,
     Field,
     Schema,
+    family,
 )
 from penstock.window_shape import WindowShape
 
 KEYS: Final[frozenset[DataType]] = frozenset(
-    {STRING, BOOLEAN, INT8, INT16, INT32, INT64, UINT8, UINT16, UINT32, TIMESTAMP, DATE}
+    {STRING, BOOLEAN, INT8, INT16, INT32, INT64, UINT8, UINT16, UINT32, TIMESTAMP, DATE, DECIMAL}
 )
-"""Types of keys that Spark groups as streaming does: null is a key like any other, and equal is what is identical."""
+"""Families of types of keys that Spark groups as streaming does: null is a key like any other, equal is what is
+identical."""
 
 
 @dataclass(frozen=True)
@@ -116,13 +119,13 @@ def _way(graph: JobGraph, vertex: JobVertex, plan: LogicalPlan, native: bool, st
 
 def _unproven_keys(partials: Partials) -> Iterator[str]:
     for field in partials.keys:
-        if field.type not in KEYS:
+        if family(field.type) not in KEYS:
             yield f"the key {field.name} of {field.type}"
 
 
 def _unproven_partials(partials: Partials) -> Iterator[str]:
     for name, field in zip(partials.plan.partials_of, partials.plan.partial_fields, strict=True):
-        if field.type not in BY_NAME[name].spark:
+        if family(field.type) not in BY_NAME[name].spark:
             kind = f" of {field.type}" if BY_NAME[name].spark else ""
             yield f"{name}{kind}"
 
@@ -141,5 +144,5 @@ def _native(node: Node, shape: WindowShape, partials: Partials) -> NativeWindow:
         keys=len(partials.keys.fields),
         shape=shape,
         schema=Schema(tuple(Field(f"c{number}", kind, nullable=True) for number, kind in enumerate(kinds))),
-        merges=tuple(BY_NAME[name].spark[field.type] for name, field in zip(names, fields, strict=True)),
+        merges=tuple(BY_NAME[name].spark[family(field.type)] for name, field in zip(names, fields, strict=True)),
     )

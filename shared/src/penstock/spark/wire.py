@@ -22,7 +22,7 @@ import pyarrow as pa
 from penstock.batches import EVENT_TIME
 from penstock.graph.jobgraph import JobEdge
 from penstock.spark.native import NativeWindow
-from penstock.types import DataType, ListType, Schema, StructType, arrow_type, schema_from_json
+from penstock.types import DataType, ListType, MapType, Schema, StructType, arrow_type, schema_from_json
 
 OUTPUT: Final = "__output"
 INPUT: Final = "__input"
@@ -83,6 +83,8 @@ def wire_type(kind: DataType) -> pa.DataType:
     """The Arrow type that a column has between stages: one that Spark keeps as it is."""
     if isinstance(kind, ListType):
         return pa.list_(wire_type(kind.inner))
+    if isinstance(kind, MapType):
+        return pa.map_(pa.string(), wire_type(kind.value))
     if isinstance(kind, StructType):
         return pa.struct([pa.field(field.name, wire_type(field.type)) for field in kind.fields])
     found = arrow_type(kind)

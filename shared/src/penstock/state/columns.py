@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 import polars as pl
 
+from penstock.arguments import plain
+from penstock.decimal_columns import decimals_of, exact_decimals
+from penstock.decimals import checked_units
 from penstock.types import (
     BINARY,
     BOOLEAN,
@@ -26,6 +29,7 @@ from penstock.types import (
     TIME,
     TIMESTAMP,
     DataType,
+    DecimalType,
     Field,
     Schema,
     polars_type,
@@ -137,6 +141,8 @@ def scalar_column(field: Field, values: Sequence[Any]) -> pl.Series:
         if not field.nullable and field.type != NULL:
             raise WrongValueError(field, None, f"; declare it as '... | None' if {field.name} may be missing")
         kinds.discard(type(None))
+    if isinstance(field.type, DecimalType):
+        return _decimal_column(field, field.type, values)
     if not kinds.issubset(_PYTHON_OF[field.type]):
         values = _converted(field, values)
     try:
@@ -145,6 +151,19 @@ def scalar_column(field: Field, values: Sequence[Any]) -> pl.Series:
         return pl.Series(field.name, values, polars_type(field.type), strict=True)
     except (TypeError, OverflowError, pl.exceptions.PolarsError) as error:
         raise _culprit(field, values, error) from error
+
+
+def _decimal_column(field: Field, kind: DecimalType, values: Sequence[Any]) -> pl.Series:
+    found = exact_decimals(field.name, values, kind)
+    if found is not None:
+        return found
+    units: list[int | None] = []
+    for value in values:
+        try:
+            units.append(None if value is None else checked_units(plain(value), kind.precision, kind.scale))
+        except ValueError as error:
+            raise WrongValueError(field, value, f"; {error}") from None
+    return decimals_of(field.name, units, kind)
 
 
 def _timestamp_column(field: Field, values: Sequence[Any]) -> pl.Series:

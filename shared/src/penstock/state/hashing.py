@@ -18,6 +18,8 @@ binary      0x05 the bytes
 date        0x06 8 bytes little endian: days since 1970-01-01
 timestamp   0x07 8 bytes little endian: microseconds since the epoch, UTC
 duration    0x08 8 bytes little endian: microseconds
+decimal     0x09 UTF-8 of the number without exponent and without zeros at the end of its fraction: `-1.5`, `0`, `100`
+                 (so that decimals of different digits meet)
 =========== ==== ============================================================================================
 
 **Hash**: MurmurHash64A (Austin Appleby, public domain) over the encoding with the seed `SEED`. It needs only 64-bit
@@ -53,6 +55,7 @@ from penstock.types import (
     STRING,
     TIMESTAMP,
     DataType,
+    DecimalType,
 )
 
 if TYPE_CHECKING:
@@ -70,6 +73,7 @@ _TAG_BINARY: Final = 5
 _TAG_DATE: Final = 6
 _TAG_TIMESTAMP: Final = 7
 _TAG_DURATION: Final = 8
+_TAG_DECIMAL: Final = 9
 
 _MASK: Final = 0xFFFFFFFFFFFFFFFF
 _MULTIPLIER: Final = 0xC6A4A7935BD1E995
@@ -110,6 +114,9 @@ def encode_value(value: Any, kind: DataType) -> bytes:
         return struct.pack("<Bq", _TAG_TIMESTAMP, to_micros(value) if isinstance(value, datetime) else value)
     if kind == DURATION:
         return struct.pack("<Bq", _TAG_DURATION, value // _ONE_MICROSECOND)
+    if isinstance(kind, DecimalType):
+        text = f"{value:f}" if value else "0"  # there is no -0 in a column
+        return bytes([_TAG_DECIMAL]) + (text.rstrip("0").rstrip(".") if "." in text else text).encode()
     raise _no_key(kind)
 
 
@@ -158,6 +165,8 @@ def hash64(series: pl.Series) -> NDArray[np.uint64]:
     elif dtype == pl.Boolean:
         table = np.array([hash64_bytes(bytes([_TAG_BOOLEAN, bit])) for bit in (0, 1)], np.uint64)
         hashes = table[_filled(series, False).cast(pl.UInt8).to_numpy()]
+    elif isinstance(dtype, pl.Decimal):
+        hashes = _hash_bytes(_shortest(series, dtype), _TAG_DECIMAL)
     elif dtype == pl.Null:
         return np.full(len(series), _null_hash(), np.uint64)
     else:
@@ -221,6 +230,12 @@ def _fixed_words(series: pl.Series) -> tuple[int, NDArray[np.uint64]]:
     raise _no_key(dtype)
 
 
+def _shortest(series: pl.Series, kind: pl.Decimal) -> pl.Series:
+    """Decimals as text without the zeros at the end of a fraction."""
+    text = series.cast(pl.String)
+    return text.str.strip_chars_end("0").str.strip_chars_end(".") if kind.scale else text
+
+
 def _filled(series: pl.Series, value: Any) -> pl.Series:
     return series.fill_null(value) if series.null_count() else series
 
@@ -269,8 +284,8 @@ def _null_hash() -> int:
 
 def _no_key(kind: object) -> PipelineError:
     return PipelineError(
-        f"key_by: values of type {kind} cannot be keys; key by a boolean, number, string, binary, date, timestamp "
-        "or duration column, for example one field of it"
+        f"key_by: values of type {kind} cannot be keys; key by a boolean, number, decimal, string, binary, date, "
+        "timestamp or duration column, for example one field of it"
     )
 
 

@@ -21,9 +21,11 @@ from penstock.batches import EVENT_TIME
 from penstock.errors import PipelineError, UserCodeError
 from penstock.state.columns import WrongValueError, scalar_column, to_python
 from penstock.types import (
+    STRING,
     DataType,
     Field,
     ListType,
+    MapType,
     Schema,
     StructType,
     attribute_of,
@@ -87,6 +89,8 @@ def _column_reader(kind: DataType, hint: Any) -> Callable[[pl.Series], Values]:
         return _struct_reader(kind, hint)
     if isinstance(kind, ListType):
         return _list_reader(kind, hint)
+    if isinstance(kind, MapType):
+        return _map_reader(kind, hint)
     return lambda series: to_python(series, kind)
 
 
@@ -116,6 +120,17 @@ def _list_reader(kind: ListType, hint: Any) -> Callable[[pl.Series], Values]:
     return read
 
 
+def _map_reader(kind: MapType, hint: Any) -> Callable[[pl.Series], Values]:
+    keys, values = _list_reader(ListType(STRING), None), _list_reader(ListType(kind.value), list[_value_hint(hint)])
+
+    def read(series: pl.Series) -> Values:
+        present = series.drop_nulls().to_frame("m").select(k=pl.col("m").map.keys(), v=pl.col("m").map.values())
+        pairs = zip(keys(present["k"]), values(present["v"]), strict=True)
+        return _spread([dict(zip(*pair, strict=True)) for pair in pairs], series)
+
+    return read
+
+
 def _spread(made: Values, series: pl.Series) -> Values:
     """`made`, which has a value for every row that is not null, with None for the others."""
     if not series.null_count():
@@ -134,6 +149,10 @@ def _element_hint(hint: Any) -> Any:
         if arguments:
             return arguments[0]
     return None
+
+
+def _value_hint(hint: Any) -> Any:
+    return next((typing.get_args(part)[1] for part in _alternatives(hint) if len(typing.get_args(part)) == 2), Any)
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:
@@ -217,7 +236,17 @@ def _column(field: Field, values: Values) -> pl.Series:
         return _list_column(field, field.type, values)
     if isinstance(field.type, StructType):
         return _struct_column(field, field.type, values)
+    if isinstance(field.type, MapType):
+        return _map_column(field, field.type, values)
     return scalar_column(field, values)
+
+
+def _map_column(field: Field, kind: MapType, values: Values) -> pl.Series:
+    for value in values:
+        if value is not None and not (isinstance(value, dict) and all(isinstance(key, str) for key in value)):
+            raise WrongValueError(field, value, "; write a dict whose keys are text")
+    entries = [None if value is None else [{"key": k, "value": v} for k, v in value.items()] for value in values]
+    return _column(Field(field.name, kind.entries, field.nullable), entries).cast(polars_type(kind))
 
 
 def _list_column(field: Field, kind: ListType, values: Values) -> pl.Series:

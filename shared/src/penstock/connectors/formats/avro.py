@@ -1,7 +1,8 @@
 """Avro for rows of a schema: which Avro schema they have, and one datum per row, behind a registry's prefix or none.
 
 A datum is what `fastavro.schemaless_writer` writes: reader and writer know the schema. Timestamps are
-`timestamp-micros`, dates `date`, durations microseconds (long), lists arrays, structs records.
+`timestamp-micros`, dates `date`, decimals `decimal` of bytes, durations microseconds (long), lists arrays, structs
+records.
 """
 
 from __future__ import annotations
@@ -10,7 +11,20 @@ import io
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import PipelineError
-from penstock.types import DataType, Field, ListType, Scalar, Schema, StructType
+from penstock.types import (
+    DURATION,
+    INT64,
+    DataType,
+    DecimalType,
+    Field,
+    ListType,
+    MapType,
+    Scalar,
+    Schema,
+    StructType,
+    parts_of,
+    polars_type,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -68,8 +82,12 @@ def _type(kind: DataType, path: str) -> Any:
         if kind.name not in _SCALARS:
             raise PipelineError(f"avro: column {path.partition('_')[2]!r} is {kind}, which Avro does not know; cast it")
         return _SCALARS[kind.name]
+    if isinstance(kind, DecimalType):
+        return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
     if isinstance(kind, ListType):
         return {"type": "array", "items": ["null", _type(kind.inner, path)]}
+    if isinstance(kind, MapType):
+        return {"type": "map", "values": ["null", _type(kind.value, path)]}
     return _record(kind.fields, path)
 
 
@@ -79,7 +97,23 @@ def _as_long(column: pl.Expr, kind: DataType) -> pl.Expr:
 
     if isinstance(kind, ListType):
         return column.list.eval(_as_long(pl.element(), kind.inner))
+    if isinstance(kind, MapType):
+        if DURATION not in parts_of(kind.value):
+            return column
+        entries = column.cast(polars_type(kind.entries)).list.eval(_as_long(pl.element(), kind.entries.inner))
+        return entries.cast(polars_type(_with_longs(kind)))
     if isinstance(kind, StructType):
         members = [_as_long(column.struct.field(field.name), field.type).alias(field.name) for field in kind.fields]
         return pl.when(column.is_not_null()).then(pl.struct(members))
-    return column.dt.total_microseconds() if kind.name == "duration" else column
+    return column.dt.total_microseconds() if kind == DURATION else column
+
+
+def _with_longs(kind: DataType) -> DataType:
+    """The type of what `_as_long` gives."""
+    if isinstance(kind, ListType):
+        return ListType(_with_longs(kind.inner))
+    if isinstance(kind, MapType):
+        return MapType(_with_longs(kind.value))
+    if isinstance(kind, StructType):
+        return StructType(tuple(Field(part.name, _with_longs(part.type), part.nullable) for part in kind.fields))
+    return INT64 if kind == DURATION else kind

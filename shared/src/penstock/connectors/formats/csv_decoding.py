@@ -17,8 +17,23 @@ import msgspec
 
 from penstock.connectors.columns import MISSING, FrameBuilder, WrongValueError
 from penstock.connectors.formats.decoding import BadLine, Decoded, line_ends, timestamps_of
+from penstock.decimal_columns import decimals_of, decimals_of_texts
+from penstock.decimals import misfit, of_text, units_of
 from penstock.errors import PipelineError, nearest
-from penstock.types import FLOATS, INTEGERS, STRING, TIMESTAMP, Field, ListType, Scalar, Schema, StructType, polars_type
+from penstock.types import (
+    FLOATS,
+    INTEGERS,
+    STRING,
+    TIMESTAMP,
+    DecimalType,
+    Field,
+    ListType,
+    MapType,
+    Scalar,
+    Schema,
+    StructType,
+    polars_type,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -183,6 +198,8 @@ class CsvDecoder:
             return text
         if field.type in INTEGERS or field.type in FLOATS:
             return text.cast(polars_type(field.type), strict=False)
+        if isinstance(field.type, DecimalType):
+            return _decimals_of_texts(text, field.type)
         if field.type == TIMESTAMP and not self._has_zone:
             relaxed = Field(field.name, field.type, nullable=True)
             try:
@@ -213,15 +230,29 @@ class CsvDecoder:
     def _reason(self, field: Field, text: str | None) -> str:
         if text is None:
             return f"{field.name}: {MISSING}"
+        if isinstance(field.type, DecimalType):
+            value = of_text(text)
+            reason = f"; {misfit(value, field.type.precision, field.type.scale)}" if value is not None else ""
+            return f"{field.name}: expected {field.type}, got {text!r:.100}{reason}"
         if field.type in INTEGERS or field.type in FLOATS:
             return f"{field.name}: expected {field.type}, got {text!r:.100}"
         return self._value(field, text)[1]
 
 
+def _decimals_of_texts(text: pl.Series, kind: DecimalType) -> pl.Series:
+    """The numbers; null where a text is none, or one that does not fit exactly."""
+    found = decimals_of_texts(text, kind)
+    if found is not None:
+        return found
+    values = [None if one is None else of_text(one) for one in text]
+    units = [None if value is None else units_of(value, kind.precision, kind.scale) for value in values]
+    return decimals_of(text.name, units, kind)
+
+
 def check_csv(schema: Schema, where: str) -> None:
     """Raise `PipelineError` if CSV cannot hold a column of the schema."""
     for field in schema:
-        if isinstance(field.type, ListType | StructType):
+        if isinstance(field.type, ListType | MapType | StructType):
             raise PipelineError(f"{where}: column {field.name!r} is a {field.type}, which CSV cannot hold; use jsonl")
 
 

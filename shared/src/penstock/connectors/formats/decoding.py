@@ -16,12 +16,24 @@ import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
 from penstock.connectors.columns import MISSING, FrameBuilder, not_null, within_years
-from penstock.types import FLOATS, INTEGERS, TIMESTAMP, DataType, Field, ListType, Schema, StructType
+from penstock.types import (
+    FLOATS,
+    INTEGERS,
+    TIMESTAMP,
+    DataType,
+    DecimalType,
+    Field,
+    ListType,
+    MapType,
+    Schema,
+    StructType,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,7 +103,8 @@ class JsonDecoder:
 
     Unknown fields are ignored; a missing field has its default, or is null, and bad if it is not nullable; blank lines
     are nothing.
-    Bytes are base64, dates `YYYY-MM-DD`, times of day `HH:MM:SS`, durations ISO 8601 (`PT1.5S`).
+    Decimals are numbers or texts, read digit by digit and never by way of a float. Bytes are base64, dates
+    `YYYY-MM-DD`, times of day `HH:MM:SS`, durations ISO 8601 (`PT1.5S`).
 
     Args:
         schema: the columns.
@@ -259,6 +272,8 @@ def _row_struct(fields: Sequence[Field], *, timestamps_as_text: bool = False) ->
 def _hint(kind: DataType) -> Any:
     if isinstance(kind, ListType):
         return list[_hint(kind.inner) | None]
+    if isinstance(kind, MapType):
+        return dict[str, _hint(kind.value) | None]
     if isinstance(kind, StructType):
         # A TypedDict, because its keys may be any text, and columns are built from mappings as well as from objects.
         typed_dict: Any = typing.TypedDict
@@ -266,6 +281,8 @@ def _hint(kind: DataType) -> Any:
         return typed_dict("Nested", members)
     if kind in INTEGERS:
         return int
+    if isinstance(kind, DecimalType):
+        return Decimal
     return float if kind in FLOATS else _HINTS[kind.name]
 
 

@@ -1,6 +1,7 @@
 """Typed columns to a schema: what Parquet files, Arrow files and user-made batches hold becomes what a source declares.
 
-Columns are matched by name; others are left out. Widths of integers and floats may differ, units of timestamps too
+Columns are matched by name; others are left out. Widths of integers and floats may differ, decimals may have fewer
+digits behind the point than declared, units of timestamps too
 (finer ones than microseconds are cut), lists and strings may have any Arrow layout. Everything else must be the
 declared type: `SchemaMatcher` refuses it before a row is read. Values that do not fit (null, out of range) make rows bad.
 """
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.connectors.columns import MAX_MICROS, MIN_MICROS, MISSING, FrameBuilder
 from penstock.errors import PipelineError, nearest
+from penstock.map_columns import with_keys_once
 from penstock.types import (
     FLOATS,
     INTEGERS,
@@ -18,8 +20,10 @@ from penstock.types import (
     NUMERIC,
     TIMESTAMP,
     DataType,
+    DecimalType,
     Field,
     ListType,
+    MapType,
     Schema,
     StructType,
     of_arrow,
@@ -104,7 +108,7 @@ class SchemaMatcher:
         if isinstance(column.dtype, pl.Datetime) and column.dtype.time_zone is None and self._timezone is not None:
             zoned = column.dt.replace_time_zone(self._timezone, ambiguous="earliest", non_existent="null")
             column = zoned.dt.convert_time_zone("UTC")
-        return column if column.dtype == wanted else column.cast(wanted, strict=False)
+        return with_keys_once(column if column.dtype == wanted else column.cast(wanted, strict=False), field.type)
 
     def _failures(self, field: Field, column: pl.Series, raw: pl.DataFrame) -> list[int]:
         failed: set[int] = set()
@@ -124,6 +128,8 @@ def _problem(field: Field, raw: pl.DataFrame, row: int) -> str:
     if field.name not in raw.columns or raw[field.name][row : row + 1].null_count():
         return MISSING
     value = raw[field.name][row : row + 1]
+    if isinstance(value.dtype, pl.Decimal):
+        return f"{value[0]} does not fit into {field.type}"
     text = value.to_physical().cast(pl.String)[0] if not value.dtype.is_nested() else "a value in it"
     return f"{text} does not fit into {field.type}"
 
@@ -134,8 +140,12 @@ def _fits(have: DataType, wanted: DataType) -> bool:
         return True
     if isinstance(have, ListType) and isinstance(wanted, ListType):
         return _fits(have.inner, wanted.inner)
+    if isinstance(have, MapType) and isinstance(wanted, MapType):
+        return _fits(have.value, wanted.value)
     if isinstance(have, StructType) and isinstance(wanted, StructType):
         return [field.name for field in have.fields] == [field.name for field in wanted.fields] and all(
             _fits(one.type, other.type) for one, other in zip(have.fields, wanted.fields, strict=True)
         )
+    if isinstance(have, DecimalType) and isinstance(wanted, DecimalType):
+        return have.scale <= wanted.scale
     return (have in INTEGERS and wanted in INTEGERS) or (have in NUMERIC and wanted in FLOATS)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
 from penstock.connectors.base import Encoded, Policy
-from penstock.connectors.formats.encoding import as_text, encode_csv
+from penstock.connectors.formats.encoding import as_text, encode_csv, json_texts
 from penstock.connectors.kafka.partitioning import key_hashes
 from penstock.errors import BadRecordError
-from penstock.types import BINARY, BOOLEAN, INT32, INT64, STRING, Field, Schema
+from penstock.types import BINARY, BOOLEAN, INT32, INT64, STRING, Field, ListType, MapType, Schema, StructType
 
 if TYPE_CHECKING:
     import polars as pl
@@ -143,7 +143,7 @@ class KafkaEncoder:
 
         match self._shape.format:
             case "json":
-                return as_text(frame, self._schema).to_struct("row").struct.json_encode().cast(pl.Binary)
+                return json_texts(frame, self._schema).cast(pl.Binary)
             case "csv":
                 return _csv_lines(frame, self._schema)
             case "avro":
@@ -162,7 +162,7 @@ class KafkaEncoder:
         if len(self._shape.key) == 1:
             return self._bytes(frame, self._shape.key[0])
         columns = self._schema.select(self._shape.key)
-        return as_text(frame, columns).to_struct("key").struct.json_encode().cast(pl.Binary)
+        return json_texts(frame, columns).cast(pl.Binary)
 
     def _partition_key(self, frame: pl.DataFrame, columns: Mapping[str, pl.Series]) -> pl.Series:
         by = self._shape.partition_by
@@ -175,11 +175,12 @@ class KafkaEncoder:
         kind = self._schema.field(column).type
         if kind in (BINARY, STRING):
             return frame[column].cast(pl.Binary)
+        if isinstance(kind, ListType | MapType | StructType):
+            parts = json_texts(frame.select(pl.col(column).alias("v")), Schema((Field("v", kind, nullable=True),)))
+            return parts.str.slice(5).str.head(-1).cast(pl.Binary)
         text = as_text(frame.select(column), self._schema.select([column]))[column]
         if text.dtype == pl.Date:
             text = text.dt.to_string("iso")
-        elif isinstance(text.dtype, pl.Struct | pl.List):
-            text = text.to_frame("v").to_struct("row").struct.json_encode().str.slice(5).str.head(-1)
         return text.cast(pl.String).cast(pl.Binary)
 
     # -- bad rows -------------------------------------------------------------------------------------------------------
@@ -232,7 +233,7 @@ class KafkaEncoder:
         """Rows as dead letters: JSON whatever the format is, cut to what their topic takes."""
         import polars as pl
 
-        text = as_text(rows, self._schema).to_struct("row").struct.json_encode().cast(pl.Binary)
+        text = json_texts(rows, self._schema).cast(pl.Binary)
         reason = pl.Series(DEAD, [f"{self._what}: {reason}" for reason in reasons], pl.String)
         dead = pl.DataFrame({VALUE: text, DEAD: reason})
         overhead = pl.lit(_RECORD_OVERHEAD + len(DEAD_HEADER)) + pl.col(DEAD).str.len_bytes()

@@ -15,6 +15,7 @@ import polars as pl
 from penstock.batches import EVENT_TIME, hidden_of
 from penstock.errors import PenstockError, PipelineError, UserCodeError
 from penstock.graph.logical import MapBatches, MapRows, Node
+from penstock.map_columns import with_keys_once
 from penstock.task.operator import Operator, Output
 from penstock.task.rows import RowReader, RowWriter
 from penstock.types import Schema, arrow_type, of_arrow
@@ -149,8 +150,9 @@ class MapBatchesOperator(Operator):
             )
         for field, column in zip(expected, returned.columns, strict=True):
             self._check_column(field, column)
-        frame = pl.from_arrow(returned.cast(_all_nullable(expected)))
-        return cast("pl.DataFrame", frame).cast(cast("Any", self._output.polars()))
+        frame = cast("pl.DataFrame", pl.from_arrow(returned.cast(_all_nullable(expected))))
+        frame = frame.cast(cast("Any", self._output.polars()))
+        return frame.with_columns(with_keys_once(frame[field.name], field.type) for field in self._output)
 
     def _check_column(self, field: Any, column: Any) -> None:
         if column.type != field.type and not _same_values(column.type, field.type):
