@@ -299,7 +299,7 @@ class PurgingTrigger(Trigger):
         self.timers = trigger.timers
 
     def ever_fires(self) -> bool:
-        return self._trigger.ever_fires()
+        return self.within.ever_fires()
 
     def on_row(self, row: Any, window: TimeWindow, ctx: TriggerContext) -> TriggerResult:
         return _purging(self.within.on_row(row, window, ctx))
