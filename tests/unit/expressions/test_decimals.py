@@ -283,6 +283,13 @@ def test_comparison_and_choice():
     assert evaluate(col("a").round(1), a=[D("0.25"), D("-0.25"), D("9.99")]) == [D("0.3"), D("-0.3"), D("10.0")]
 
 
+def test_remainders_have_the_digits_of_the_divisor():
+    """Whose sign they have; and no rows are none."""
+    assert evaluate(col("a") % 1000, a=[D("-0.5")]) == [D("999.5")]
+    schema = Schema((Field("a", DecimalType(9, 2)),))
+    assert pl.DataFrame(schema=schema.polars()).select(to_polars(col("a") % 7 * 2 / 3, schema)).height == 0
+
+
 def test_lists_of_decimals():
     """Their extremes and elements; sums of them are refused."""
     lists = [[D("1.10"), D("-2.35"), None], [], None]

@@ -87,9 +87,10 @@ class _Operator:
     def apply(self, columns: Sequence[pl.Series]) -> pl.Series:
         """The results of whole columns."""
         left, right = (column.to_physical() for column in columns)
-        if len(left) != len(right):  # a constant
-            left, right = (part if len(part) > 1 else part.new_from_index(0, max(len(left), len(right)))
-                           for part in (left, right))  # fmt: skip
+        if len(left) != len(right):  # one is a constant
+            height = max(len(left), len(right)) if len(left) and len(right) else 0
+            left, right = (part if len(part) == height else part.head(height) if not height
+                           else part.new_from_index(0, height) for part in (left, right))  # fmt: skip
         if self._sign == "/" and ((right == 0) & left.is_not_null()).any():
             raise pl.exceptions.ComputeError("division by zero; write .nullif(0) behind the divisor to get null")
         what = f"a result of {self._sign}"

@@ -6,7 +6,7 @@ of (p1, s1) and (p2, s2)  scale                                   digits before 
 `a + b`, `a - b`          max(s1, s2)                             max(p1-s1, p2-s2)+1
 `a * b`                   s1 + s2                                 p1-s1 + p2-s2 + 1
 `a / b`                   max(6, s1 + p2 + 1)                     p1-s1 + s2
-`a % b`                   max(s1, s2)                             min(p1-s1, p2-s2)
+`a % b`                   max(s1, s2)                             p2-s2
 `a // b`                  0                                       p1-s1 + s2
 ========================= ======================================= ==================
 
@@ -51,7 +51,8 @@ def _quotient(left: DecimalType, right: DecimalType) -> DecimalType:
 
 
 def _remainder(left: DecimalType, right: DecimalType) -> DecimalType:
-    return fitted(min(left.precision - left.scale, right.precision - right.scale), max(left.scale, right.scale))
+    # Not the fewer digits of both, as in Flink: with the sign of the divisor, -1 % 1000 is 999.
+    return fitted(right.precision - right.scale, max(left.scale, right.scale))
 
 
 def _whole_quotient(left: DecimalType, right: DecimalType) -> DecimalType:
