@@ -38,6 +38,7 @@ from penstock import (
     col,
     count,
     cumulative,
+    every,
     lag,
     lead,
     purging,
@@ -230,6 +231,21 @@ def over_rows(out: Path, rate: float | None) -> Pipeline:
     total.write(files.Sink(out / "all"))
     keyed.over(rows=3).with_columns(mean=col("value").mean(), then=lead("value")).write(files.Sink(out / "rows"))
     keyed.over(within="10h").with_columns(top=col("value").max(), n=count()).write(files.Sink(out / "within"))
+    return p
+
+
+def ranked(out: Path, rate: float | None) -> Pipeline:
+    """The best rows of a key, in windows and at the end; what is there once; windows that fire early."""
+    p = Pipeline("ranked")
+    read = p.read(source(rate))
+    keyed = read.key_by("key")
+    keyed.window(tumbling("10s")).top(2, by="number").uid("best").write(files.Sink(out / "windows"))
+    keyed.window(tumbling("10s")).deduplicate("last").select("key", "window_end").write(files.Sink(out / "last"))
+    keyed.top(3, by=col("value") * 1_000_000 + col("number")).final().write(files.Sink(out / "top"))
+    read.distinct("key", "value").select("key", "value").write(files.Sink(out / "distinct"))
+    estimates = {"different": col("number").approx_n_unique(), "p90": col("value").approx_quantile(0.9)}
+    early = keyed.window(sliding("20s", "10s")).trigger(every("3s"))
+    early.agg(**AGGREGATES, **estimates).final().write(files.Sink(out / "early"))
     return p
 
 
@@ -501,6 +517,7 @@ CASES = (
     Case("count-windows", count_windows, every_row),
     Case("late", late_windows, accounted_for),
     Case("over", over_rows, several_sinks),
+    Case("ranked", ranked, several_sinks),
     Case("running", running, newest_per_key),
     Case("reduced", reduced, newest_per_key),
     Case("keyed-process", keyed_process, every_row),
