@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import polars as pl
+import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from window_cases import GROUPS, SCHEMA, Batch, Mark, Restore, frame_of, histories
 
+from penstock import (
+    Pipeline,
+    at_watermark,
+    col,
+    count,
+    cumulative,
+    every,
+    every_rows,
+    session,
+    sliding,
+    tumbling,
+)
 from penstock.batches import EVENT_TIME
+from penstock.connectors import iterables
+from penstock.errors import PipelineError
 from penstock.graph.logical import LastRows, Node
 from penstock.testing.harness import OperatorHarness, input_node
 from penstock.times import MAX_WATERMARK
 from penstock.types import BOOLEAN, Field, Schema, row_class
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def final_node(schema=SCHEMA, retracted=None):
@@ -61,3 +81,35 @@ def test_a_key_whose_last_row_was_retracted_is_left_out():
         harness.frame(frame_of(rows).insert_column(2, pl.Series("retracted", retracted)))
     harness.watermark(MAX_WATERMARK)
     assert [(row["key"], row["value"]) for row in harness.output()] == [("b", 2), ("c", 4)]
+
+
+BIDS = [{"key": f"k{n % 3}", "value": n, "at": START + timedelta(minutes=n * n % 500)} for n in range(60)]
+
+
+@pytest.mark.parametrize("trigger", [at_watermark(), every("7m"), every_rows(1)], ids=lambda each: each.describe())
+@pytest.mark.parametrize(
+    "window",
+    [tumbling("1h"), sliding("1h", "20m"), cumulative("1h", every="15m"), session("4m")],
+    ids=["tumbling", "sliding", "cumulative", "session"],
+)
+def test_the_last_results_of_a_trigger_are_those_of_the_windows(window, trigger):
+    """One row per key and window, whatever was sent on the way; of sessions, only of those that there are at the end."""
+    p = Pipeline("final")
+    schema = pa.schema({"key": pa.string(), "value": pa.int64(), "at": pa.timestamp("us", "UTC")})
+    read = iterables.Source(BIDS, schema=schema, event_time="at", max_out_of_orderness="1d")
+    windows = p.read(read).key_by("key").window(window)
+    plain = windows.agg(n=count(), total=col("value").sum()).collect()
+    last = windows.trigger(trigger).agg(n=count(), total=col("value").sum()).final().collect()
+    assert plain.height > 9
+    assert sorted(last.select(plain.columns).rows()) == sorted(plain.rows())
+
+
+def test_a_column_that_says_which_window_it_is_must_be_there():
+    """Behind a trigger as behind lateness."""
+    p = Pipeline("final")
+    read = iterables.Source(
+        BIDS, schema=pa.schema({"key": pa.string(), "at": pa.timestamp("us", "UTC")}), event_time="at"
+    )
+    early = p.read(read).key_by("key").window(tumbling("1h")).trigger(every("7m")).agg(n=count())
+    with pytest.raises(PipelineError, match="final: window_start, which says which row a row replaces"):
+        early.drop("window_start", "window_end").final()

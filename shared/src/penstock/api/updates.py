@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.errors import PipelineError
 from penstock.expressions.nodes import Column, without_alias
-from penstock.graph.logical import RANK, RETRACTED, Node, Project, Read, Top, WindowAggregate, ancestors
+from penstock.graph.logical import RANK, RETRACTED, Node, Project, Read, Top, WindowAggregate, WindowRows, ancestors
 
 
 def update_keys(node: Node) -> tuple[tuple[str, ...], str | None]:
@@ -38,8 +38,10 @@ def _columns(node: Node) -> tuple[tuple[str, ...], str | None]:
                         f"keep it, or write .final() before .{node.verb}(...)"
                     )
             return tuple(names[key] for key in keys), None if retracted is None else names[retracted]
-        case WindowAggregate() as window:
-            return (*node.keys, "window_start", "window_end"), RETRACTED if window.retracts else None
+        case WindowAggregate() | WindowRows() as window:
+            names = [field.name for field in window.window_fields]
+            bounds = [name for name in names if name != RETRACTED]
+            return (*node.keys, *bounds), RETRACTED if RETRACTED in names else None
         case Top():
             return (*node.keys, RANK), None
         case _:
