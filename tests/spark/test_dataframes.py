@@ -18,7 +18,7 @@ import msgspec
 import pytest
 from embedded_runs import rows
 
-from penstock import KeyedProcess, OutputTag, Pipeline, ValueState, col, count, session, tumbling
+from penstock import KeyedProcess, OutputTag, Pipeline, ValueState, col, count, every, session, tumbling
 from penstock.connectors import collecting, files, iterables
 from penstock.connectors import spark as spark_connector
 from penstock.errors import BadRecordError, PipelineError, UsageError
@@ -172,6 +172,30 @@ def test_a_stream_of_python_functions_is_a_dataframe(own):
     made = to_dataframe(gaps, own, parallelism=2).collect()
     assert len(made) == 2 * len(BIDS) - 7
     assert sum(row.seconds for row in made if row["at"].microsecond) == sum(bid.price for bid in BIDS)
+
+
+class Newest(KeyedProcess[Bid, Bid]):
+    """The row before, which is state."""
+
+    before = ValueState(Bid)
+
+    def on_row(self, row: Bid, ctx: Any) -> None:
+        last = self.before.get()
+        if last is not None:
+            ctx.emit(last)
+        self.before.set(row)
+
+
+def test_rows_of_the_users_class_are_state_in_tasks(own):
+    """In a process function, in windows over rows and under a trigger."""
+    p = Pipeline("state")
+    keyed = p.read(spark_connector.Source(frame(own), schema=Bid, event_time="at")).key_by("auction")
+    assert to_dataframe(keyed.process(Newest()), own, parallelism=2).count() == len(BIDS) - 7
+    early = keyed.window(tumbling("1h")).trigger(every("20m")).agg(n=count(), names=col("bidder").collect()).final()
+    assert sum(row.n for row in to_dataframe(early, own, parallelism=2).collect()) == len(BIDS)
+    per_ten = keyed.count_window(10).apply(lambda key, window, rows: [rows[0]], returns=Bid)
+    rows_of_keys = Counter(bid.auction for bid in BIDS).values()
+    assert to_dataframe(per_ten, own, parallelism=2).count() == sum(number // 10 for number in rows_of_keys)
 
 
 def test_types_that_spark_has_not_are_wider_ones(own):

@@ -23,6 +23,7 @@ from penstock.triggers import (
 from penstock.types import Field, Schema
 from penstock.window_assigners import Bounds
 from penstock.window_process import (
+    MADE_BY,
     ONCE,
     Kept,
     Meta,
@@ -299,5 +300,6 @@ def of_partials(taken: type[Any], partial: type[Any]) -> type[PartialProcess]:
     of = cast("Any", KeyedProcess)[taken, Totalled]
     states = {"rows": declared_rows(taken), "partials": partials, "__orig_bases__": (of,)}
     made = type("agg", (PartialProcess,), states)
+    setattr(made, MADE_BY, (of_partials, (taken, partial)))
     made.__module__ = __name__
     return made

@@ -43,6 +43,9 @@ _ARMED: Final = 65_536
 ONCE: Final = (AtWatermark, EveryEventTime, EveryProcessingTime)
 """What these set with the first row of a window stays set while the window is open."""
 
+MADE_BY: Final = "__made_by__"
+"""On a class that a function makes: that function and its arguments, for whoever needs the class in another process."""
+
 
 class WindowContext(KeyedContext[Any], Protocol):
     """What operators give this process beyond `KeyedContext`."""

@@ -9,7 +9,7 @@ from penstock.errors import PenstockError, UserCodeError
 from penstock.process_functions import KeyedProcess, OpenContext
 from penstock.window_assigners import Bounds
 from penstock.window_functions import TimeWindow, WindowFunction
-from penstock.window_process import Kept, WindowContext, WindowProcess, declared_rows
+from penstock.window_process import MADE_BY, Kept, WindowContext, WindowProcess, declared_rows
 
 
 class Fired(NamedTuple):
@@ -73,5 +73,6 @@ def typed(kind: type[WindowProcess], name: str, taken: type[Any], given: type[An
     """A class of this kind for rows `taken` that gives rows `given`: states are declared by class."""
     of = cast("Any", KeyedProcess)[taken, given]
     made = type(name, (kind,), {"rows": declared_rows(taken), "__orig_bases__": (of,)})
+    setattr(made, MADE_BY, (typed, (kind, name, taken, given)))
     made.__module__ = __name__
     return made

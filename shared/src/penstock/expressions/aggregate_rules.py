@@ -164,7 +164,7 @@ def _collect(arguments: Arguments) -> tuple[DataType, bool]:
 def _best_rows(arguments: Arguments) -> tuple[DataType, bool]:
     check_filter(arguments)
     value, by, *_ = arguments.operands
-    if by.type not in ORDERED:
+    if family(by.type) not in ORDERED:
         raise arguments.fail(f"a column to order by ({describe(ORDERED)})", by.type)
     k = arguments.options["k"]
     if not isinstance(k, int) or isinstance(k, bool) or k < 1:
@@ -218,10 +218,10 @@ AGGREGATES: Final = (
                       "Whether a condition holds in every row; null counts as true.", "bool_and"),
     AggregateFunction("max_by", "x.max_by(y)", _row_by,
                       "The value, null or not, of the row with the largest y, of several the one that arrived first, "
-                      "in windows that overlap any. Rows in which y is null or NaN are left out.", "max_by"),
+                      "in sessions and windows that overlap any. Rows in which y is null or NaN are left out.", "max_by"),
     AggregateFunction("min_by", "x.min_by(y)", _row_by,
                       "The value, null or not, of the row with the smallest y, of several the one that arrived first, "
-                      "in windows that overlap any. Rows in which y is null or NaN are left out.", "min_by"),
+                      "in sessions and windows that overlap any. Rows in which y is null or NaN are left out.", "min_by"),
     AggregateFunction("first", "x.first()", _one_row,
                       "The value, null or not, of the row with the smallest event time; of rows with equal times, any. "
                       "Without event time: of the row that arrived first.", "first"),

@@ -14,6 +14,7 @@ from typing import Self
 
 import polars as pl
 
+from penstock.errors import PipelineError
 from penstock.expressions.accumulator_calls import AccumulatorCalls
 from penstock.expressions.aggregate_partials import COMPUTED, rows
 from penstock.expressions.exact_sums import carried
@@ -72,6 +73,8 @@ class AggregatePlan:
         Raises:
             PipelineError: an expression does not fit the schema or is not made of aggregates.
         """
+        if not aggregates:
+            raise PipelineError(f"{where}: name at least one aggregate, such as n=count()")
         fields = tuple(aggregate_field(expr, schema, where, name) for name, expr in aggregates)
         columns = PartialColumns(event_time=event_time)
         builder = _PlanBuilder(schema, where, columns)

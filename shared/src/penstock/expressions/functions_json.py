@@ -52,7 +52,8 @@ ROWS: Final = (
         "json.get", 'x.json.get("$.a.b[0]", int)', _get_rule,
         lambda c: c[0].str.json_path_match(c.option("path")),
         "The value at a path within JSON text, as text or as the type that is named: a string without its quotes, other "
-        "values as JSON. Null where there is none, where it is JSON's null, and where the text is no JSON.",
+        "values as JSON. Null where there is none, where it is JSON's null, and where the text is no JSON. A number "
+        "with a point has been a float64 on its way: for exact ones declare a decimal in the schema of the source.",
         ("json_value", "json_extract_string", "->>"), polars=("str.json_path_match",),
     ),
     Function(

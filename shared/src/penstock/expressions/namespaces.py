@@ -692,8 +692,8 @@ def _refuse_decimals(kind: DataType, where: str) -> None:
     for part in parts_of(kind):
         if isinstance(part, DecimalType):
             raise PipelineError(
-                f"{where}: {part} would be read by way of a float; declare the column in the schema of the source, or "
-                "have the number written as text and cast it: .json.get(path).cast(DecimalType(...))"
+                f"{where}: {part} would be read by way of a float; declare the column in the schema of the source "
+                "(or where the data has the number as text, cast that: .json.get(path).cast(DecimalType(...)))"
             )
 
 

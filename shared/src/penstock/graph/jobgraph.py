@@ -430,7 +430,13 @@ def _columns_read(node: Node) -> frozenset[str] | None:
     """The columns of its input that an operator looks at; None for all. Event time is not among them."""
     match node.operation:
         case WindowAggregate(late=None, aggregates=named) | RunningAggregate(aggregates=named):
-            return frozenset(node.inputs[0].keys).union(*(columns_of(expr) for _, expr in named))
+            read = [expr for _, expr in named]
+            match node.operation:
+                case WindowAggregate(window=SessionWindow(gap=gap)) if gap is not None:
+                    read.append(gap)
+                case _:
+                    pass
+            return frozenset(node.inputs[0].keys).union(*map(columns_of, read))
         case Project(columns=named):
             return frozenset[str]().union(*(columns_of(expr) for _, expr in named))
         case _:

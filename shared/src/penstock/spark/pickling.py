@@ -2,7 +2,8 @@
 
 Functions and classes of the script and of modules that are not installed are pickled by value, as PySpark does with those
 of a notebook: a worker may not have the modules. Of rows' classes that takes two things more. Annotations that are text
-are resolved, for the names in them may mean nothing in a task; and a `msgspec.Struct` is defined again.
+are resolved, for the names in them may mean nothing in a task; and a `msgspec.Struct` is defined again. Classes that
+Penstock makes for a pipeline are made again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from pyspark import cloudpickle
@@ -26,6 +27,10 @@ from penstock.errors import PipelineError
 from penstock.graph.logical import LogicalPlan
 from penstock.spark.code import PickledPlan, digest
 from penstock.types import is_row_class
+from penstock.window_process import MADE_BY
+
+_CACHE: Final = "__msgspec_cache__"
+"""Where msgspec keeps, on a dataclass, what it knows of it: it cannot be pickled, and is made again when it is missed."""
 
 
 def pickle_plan(plan: LogicalPlan) -> PickledPlan:
@@ -74,8 +79,12 @@ class _Pickler(cloudpickle.Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         """What else than PySpark would: see the head of the module."""
+        if isinstance(obj, type) and MADE_BY in vars(obj):
+            return getattr(obj, MADE_BY)
         if isinstance(obj, type) and is_row_class(obj) and self._is_by_value(obj):
             _resolve(obj)
+            if _CACHE in vars(obj):
+                delattr(obj, _CACHE)
             if issubclass(obj, msgspec.Struct):
                 return _define, (obj.__name__, _fields(obj), _config(obj))
         return super().reducer_override(obj)
