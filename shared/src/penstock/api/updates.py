@@ -39,9 +39,9 @@ def _columns(node: Node) -> tuple[tuple[str, ...], str | None]:
                     )
             return tuple(names[key] for key in keys), None if retracted is None else names[retracted]
         case WindowAggregate() | WindowRows() as window:
-            names = [field.name for field in window.window_fields]
-            bounds = [name for name in names if name != RETRACTED]
-            return (*node.keys, *bounds), RETRACTED if RETRACTED in names else None
+            said = [field.name for field in window.window_fields]
+            bounds = [name for name in said if name != RETRACTED]
+            return (*node.keys, *bounds), RETRACTED if RETRACTED in said else None
         case Top():
             return (*node.keys, RANK), None
         case _:
