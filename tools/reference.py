@@ -6,15 +6,20 @@ examples are those of the docstrings, which tests run.
 
 from __future__ import annotations
 
+import ast
+import doctest
 import inspect
 import json
+import pkgutil
 import re
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any, Final
 
-from penstock import Pipeline
+import penstock
+from penstock import Pipeline, connectors, spark, testing
 from penstock.connectors.base import Sink, Source
 from tools.reference_parts import INTRODUCTION, PARTS, Part
 
@@ -43,6 +48,7 @@ def _anchor(title: str) -> str:
 def _part(part: Part) -> Iterator[str]:
     yield f"## {part.title}\n"
     yield part.text.strip() + "\n"
+    yield "\n".join(["```python", *_imports(part), "```", ""])
     yield from part.made()
     for name, value in part.entries:
         yield from _entry(name, value)
@@ -60,6 +66,40 @@ def _entry(name: str, value: Any) -> Iterator[str]:
 def _is_made(value: Any) -> bool:
     """Whether users make objects of a class: one that they derive from takes nothing."""
     return isinstance(value, type) and bool(_signature(value).parameters)
+
+
+# -- imports ------------------------------------------------------------------------------------------------------------
+
+_HOMES: Final = (
+    ("penstock", frozenset(penstock.__all__)),
+    ("penstock.connectors", frozenset(found.name for found in pkgutil.iter_modules(connectors.__path__))),
+    ("penstock.spark", frozenset(spark.__all__)),
+    ("penstock.testing", frozenset(testing.__all__)),
+)
+"""Where a name of an example is from; streams and the like are given to users, who do not import them."""
+
+
+def _imports(part: Part) -> Iterator[str]:
+    """What a part explains and what its examples use, for a newcomer who has only this page."""
+    explained = {name.partition(".")[0] for name, value in part.entries if "." not in name or not _is_verb(value)}
+    used = explained.union(*(_names_used(value) for _, value in part.entries))
+    for home, exported in _HOMES:
+        if names := ", ".join(sorted(used & exported)):
+            begin = f"from {home} import "
+            yield from (f"{begin}{line.rstrip(',')}" for line in textwrap.wrap(names, _WIDTH - len(begin)))
+
+
+def _is_verb(value: Any) -> bool:
+    return inspect.isfunction(value) and "." in value.__qualname__
+
+
+def _names_used(value: Any) -> set[str]:
+    """The names that the examples of an entry read and do not make themselves."""
+    examples = doctest.DocTestParser().get_examples(inspect.getdoc(value) or "")
+    names = [node for each in examples for node in ast.walk(ast.parse(each.source)) if isinstance(node, ast.Name)]
+    made = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+    given = {"spark"} if inspect.isfunction(value) and "spark" in inspect.signature(value).parameters else set[str]()
+    return {node.id for node in names} - made - given
 
 
 # -- signatures ---------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from penstock import testing
 from penstock.api import stream, verbs
 from penstock.api.pipeline import DeclaredPipeline
 from penstock.connectors import base, collecting, console, declaring, files, generate, iterables, kafka, sockets
+from penstock.expressions import constructors
 from penstock.spark import to_dataframe
 from penstock.types import arrow_type, of_python
 
@@ -52,7 +53,8 @@ bids = p.read(files.Source("bids.jsonl", schema=Bid, event_time="at"))
 with four bids: for auction 1 of 50 at 10:00:00 and of 120 at 10:00:12, for auction 2 of 250 at 10:00:04 and of 80 at
 10:01:00. A duration is a text such as `"10s"`, `"5m"`, `"1h"` or `"1d"`, or a `timedelta`. What is wrong is said when the
 pipeline is built, as a `PipelineError` at the line that says it. Expressions are on [a page of their own](functions.md).
-Whole pipelines stand in [examples](../README.md#more-examples).
+Below each heading stands where its names and those of its examples are from; what tests use (`evaluate`, `elapse`,
+`run_pipeline`) is in `penstock.testing`. Whole pipelines stand in [examples](../README.md#more-examples).
 """
 
 
@@ -243,6 +245,19 @@ A running result changes with the rows. It is a stream of updates: a row replace
 A Kafka sink with that key keeps the newest; a file sink keeps all; `final()` gives the last of each when the input ends.
 """,
         tuple(_verbs(stream.UpsertStream)),
+    ),
+    Part(
+        "Expressions",
+        """
+What verbs compute: `col("price") * 2`. All functions and aggregates are on [a page of their own](functions.md); here are
+conditions, and aggregates of one's own.
+""",
+        (
+            *_of("when"),
+            *_verbs(constructors.When),
+            *_verbs(constructors.Then),
+            *_of("aggregate", "Accumulator"),
+        ),
     ),
     Part(
         "Windows",

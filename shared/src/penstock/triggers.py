@@ -360,6 +360,10 @@ def every_rows(rows: int) -> Trigger:
 def every(interval: Duration, *, time: Literal["event", "processing"] = "event") -> Trigger:
     """Fire at every whole `interval` since 1970 while a window is open, at its end, and again for each late row.
 
+    It fires whether rows came since or not, so the same result may be sent again. To send changes only, derive a
+    `Trigger` whose `on_row` sets a timer if none is set and notes it with `ctx.set`, and whose `on_event_time` answers
+    FIRE if one is noted, and removes the note.
+
     Args:
         interval: how often.
         time: by the watermark, or by the wall clock. Flink fires by the wall clock without the end of the window, so that

@@ -38,3 +38,13 @@ def test_guarantees_are_shown_by_tests_that_there_are() -> None:
     for shown in SHOWN_BY.values():
         file, _, test = shown.partition("::")
         assert f"def {test}(" in (ROOT / "tests" / file).read_text(encoding="utf-8")
+
+
+def test_what_it_says_to_import_is_there() -> None:
+    """The first code block of each part."""
+    blocks = [part.split("```python\n")[1].split("```")[0] for part in page().split("\n## ")[1:]]
+    assert all(block.startswith("from penstock") for block in blocks)
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(block, names)
+    assert {"Pipeline", "Accumulator", "files", "evaluate", "elapse", "run_pipeline"} <= names.keys()

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast, ov
 from penstock.api.over import others_than, over_schema, top_schema, window_rows_schema
 from penstock.api.row_windows import Applied, RowWindows, aggregate_node, apply_node, count_windows
 from penstock.api.updates import update_keys
-from penstock.api.verbs import ColumnVerbs, StreamBase, Verbs, process_node, returned_class
+from penstock.api.verbs import (
+    ColumnVerbs,
+    StreamBase,
+    Verbs,
+    belongs_before,
+    is_triggered,
+    process_node,
+    returned_class,
+)
 from penstock.arguments import checked
 from penstock.connectors.base import EventTime, Row, WatermarkStrategy
 from penstock.connectors.declaring import watermark_strategy, zone
@@ -46,6 +54,7 @@ from penstock.graph.logical import (
     Top,
     Union,
     WindowAggregate,
+    ancestors,
 )
 from penstock.process_functions import KeyedProcess, OutputTag, Process
 from penstock.times import Duration, duration_us
@@ -76,13 +85,19 @@ BAD_RECORD_SCHEMA = Schema((Field("error", STRING), Field("raw", BINARY), Field(
 """Columns of `dead_letters()`: what was wrong, the record as it came, and where it stood."""
 
 
+_ALL_TOGETHER = "or .key_by(all=lit(1)) for all rows together"
+_OF_WINDOWS = ("late_to", "allowed_lateness", "trigger")
+
+
 @checked
 class Stream(ColumnVerbs, Generic[T]):
     """A stream of rows `T`."""
 
     def _instead(self, name: str) -> str:
+        if name in _OF_WINDOWS and (verb := belongs_before(self._node, name)):
+            return f"it says something of windows, not of their results; write it before .{verb}(...)"
         if hasattr(KeyedStream, name):
-            return "the stream has no key; write .key_by(...) before it"
+            return f"the stream has no key; write .key_by(...) before it, {_ALL_TOGETHER}"
         if hasattr(OverStream, name):
             return "the stream has no key; write .key_by(...).over() before it"
         if hasattr(WindowedStream, name):
@@ -145,7 +160,7 @@ class Stream(ColumnVerbs, Generic[T]):
         return Stream(self._pipeline, self._derive(Filter(predicate), self._node.schema, self._node.row_type))
 
     def explode(self, *columns: str) -> Stream[Row]:
-        """One row per element of these list columns.
+        """One row per element of these list columns. An empty or null list gives one row with null, as in Polars.
 
         Example:
             >>> bids.explode("tags").select("auction", "tags").collect().rows()
@@ -286,13 +301,16 @@ class Stream(ColumnVerbs, Generic[T]):
         """Bring all rows with equal values of these columns to one subtask, in order.
 
         A key that is computed gets a name, `key_by(bucket=col("auction") % 10)`, and is a further column from there on:
-        Python functions behind it then see rows of a class that has it too, and not of the user's.
+        Python functions behind it then see rows of a class that has it too, and not of the user's. All rows together are
+        those of one constant key: `key_by(all=lit(1))`; one subtask then has them all.
 
         Example:
             >>> sorted(bids.key_by("auction").agg(bids=count()).collect().rows())
             [(1, 2), (2, 2)]
             >>> sorted(bids.key_by(dear=col("price") > 100).agg(bids=count()).collect().rows())
             [(False, 2), (True, 2)]
+            >>> bids.key_by(all=lit(1)).agg(bids=count()).select("bids").collect()["bids"].max()
+            4
         """
         names = [_key_name(column) for column in columns]
         if named:
@@ -301,7 +319,7 @@ class Stream(ColumnVerbs, Generic[T]):
                     raise PipelineError(f"key_by: there is a column {name!r} already; give {name}= another name")
             return cast("KeyedStream[T]", self.with_columns(**named).key_by(*names, *named))
         if not names:
-            raise PipelineError("key_by: name at least one column")
+            raise PipelineError(f"key_by: name at least one column, {_ALL_TOGETHER}")
         for name in names:
             field = self._node.schema.field(name, "key_by")
             if isinstance(field.type, ListType):
@@ -351,7 +369,8 @@ class Stream(ColumnVerbs, Generic[T]):
             time_unit: what a number counts since 1970: `"s"`, `"ms"`, `"us"` or `"ns"`.
             time_format: format of text that is not RFC 3339.
             timezone: zone of text without an offset.
-            max_out_of_orderness: how much later than the newest row before it a row may come; `"0s"` if not given.
+            max_out_of_orderness: how much later than the newest row before it a row may come, exactly so much included;
+                `"0s"` if not given.
             watermarks: another strategy instead: `periodic(...)` or `punctuated(...)`.
 
         Example:
@@ -470,6 +489,8 @@ class KeyedStream(StreamBase, Generic[T]):
     _what = "a stream with a key"
 
     def _instead(self, name: str) -> str:
+        if name == "with_columns":
+            return "do it before key_by; to look at other rows of the key, write .over().with_columns(...)"
         if hasattr(Stream, name):
             return "do it before key_by; after key_by there are window, over, top, deduplicate, agg, reduce, process"
         return super()._instead(name)
@@ -1011,19 +1032,29 @@ class CountWindowedStream(_RowWindowed[T]):
 class UpsertStream(ColumnVerbs):
     """A stream of updates: a row replaces the earlier one of its key (and window). It can be shaped and written.
 
-    Aggregating, windowing or joining it is refused until updates can be retracted: it would count twice.
+    Aggregating or windowing it is refused until updates can be retracted: it would count twice.
     """
 
     _what = "a stream of updates"
 
     def _instead(self, name: str) -> str:
+        if name in _OF_WINDOWS and (verb := belongs_before(self._node, name)):
+            return f"it says something of windows, not of their results; write it before .{verb}(...)"
         if hasattr(Stream, name) or hasattr(KeyedStream, name):
             return (
                 f"this is a stream of updates (a row replaces an earlier one of its key), so {name} would count or keep "
-                "outdated rows; write it, take .final() of it if the input has an end, or aggregate with windows without "
-                "allowed_lateness"
+                f"outdated rows; write it, take .final() of it if the input has an end, or {self._without_updates()}"
             )
         return super()._instead(name)
+
+    def _without_updates(self) -> str:
+        """What to change above, so that no row replaces another."""
+        if any(is_triggered(node.operation) for node in (self._node, *ancestors(self._node))):
+            return (
+                "leave .trigger(...) out, or write .trigger(purging(...)), whose results are each of what came since the "
+                "last one"
+            )
+        return "aggregate with windows without allowed_lateness"
 
     def select(self, *exprs: Expr | str, **named: Operand) -> UpsertStream:
         """Only these columns; the key columns should be among them.
@@ -1066,7 +1097,7 @@ class UpsertStream(ColumnVerbs):
         return UpsertStream(self._pipeline, self._rename_node(names))
 
     def final(self) -> Stream[Row]:
-        """Only the last row of every key, sent at the end of the input: a stream of rows, to be aggregated or joined.
+        """Only the last row of every key, sent at the end of the input: a stream of rows, which all verbs take.
 
         The key is that of the updates: with windows the window too, behind `top` the rank. Sessions that were retracted
         are left out. Watermarks wait for the end as well, so that no row is late behind.

@@ -7,25 +7,31 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar
 
 from penstock.api.process_checks import check_methods
 from penstock.arguments import checked
 from penstock.errors import PipelineError, nearest
-from penstock.expressions import Expr, Operand, col, contains_aggregate, lit, output_field, output_name
+from penstock.expressions import Expr, Operand, col, contains_aggregate, lit, needs_over, output_field, output_name
 from penstock.graph.logical import (
     As,
     DeadLetters,
+    Filter,
     KeyBy,
     Node,
     Operation,
+    Over,
     ProcessRows,
     Project,
     Side,
     Union,
+    WindowAggregate,
+    WindowRows,
     Write,
+    ancestors,
 )
 from penstock.process_functions import KeyedProcess, OutputTag, Process, check_process, process_types
+from penstock.triggers import AtWatermark
 from penstock.types import (
     Field,
     Schema,
@@ -42,6 +48,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 U = TypeVar("U")
+
+
+_CALLED_ELSEWHERE: Final = {"group_by": "key_by", "groupby": "key_by", "keyBy": "key_by"}
+"""What Polars, pandas and Flink call verbs that another name lies nearer to."""
 
 
 class NoSuchVerbError(PipelineError, AttributeError):
@@ -61,12 +71,52 @@ class Verbs:
             raise NoSuchVerbError(f"{name}: {self._instead(name)}")
 
     def _instead(self, name: str) -> str:
+        if name.startswith("join"):
+            return "there is no join yet: union the streams, key_by and process"
+        if name in _CALLED_ELSEWHERE:
+            here = _CALLED_ELSEWHERE[name]
+            return f"did you mean {here!r}?" if hasattr(type(self), here) else self._instead(here)
         return f"{self._what} has no such verb; {nearest(name, verbs_of(type(self)))}"
 
 
 def verbs_of(kind: type) -> list[str]:
     """The names of what a stream of this class can do."""
     return [name for name in dir(kind) if not name.startswith("_")]
+
+
+def said_last(node: Node) -> str:
+    """The last verb that users wrote to have an operator: what a window gives, they asked for with `agg`."""
+    match node.operation:
+        case WindowAggregate(aggregates=((verb, _), *_), unpacked=True):
+            return verb
+        case WindowRows(aggregates=()):
+            return "apply"
+        case WindowAggregate() | WindowRows():
+            return "agg"
+        case Over():
+            return "with_columns"
+        case _:
+            return node.verb
+
+
+def is_triggered(operation: Operation) -> bool:
+    """Whether windows fire otherwise than they do without `trigger(...)`."""
+    return isinstance(operation, WindowRows) and not operation.count and type(operation.trigger) is not AtWatermark
+
+
+def belongs_before(node: Node, name: str) -> str | None:
+    """The verb that a setting of windows, `name`, must stand before, if the rows are results of windows."""
+    for above in (node, *ancestors(node)):
+        operation = above.operation
+        if is_triggered(operation) and name != "trigger":
+            return "trigger"
+        if isinstance(operation, WindowRows) and operation.count:
+            return None
+        if isinstance(operation, WindowAggregate | WindowRows) or (isinstance(operation, Over) and name == "late_to"):
+            return said_last(above)
+        if not isinstance(operation, Project | Filter | As):
+            return None
+    return None
 
 
 @checked
@@ -200,14 +250,20 @@ class StreamBase(Verbs):
         """The side output `tag` of the operator behind this stream."""
         declared = self._node.sides.get(tag.name)
         if declared is None and not isinstance(self._node.operation, ProcessRows):
-            known = nearest(tag.name, self._node.sides)
-            raise PipelineError(f"side: {self._node.verb} has no side output {tag.name!r}; {known}")
+            raise PipelineError(f"side: {self._node.verb} has no side output {tag.name!r}; {self._side_instead(tag)}")
         if declared is None:
             if tag.row_type is None:
                 raise PipelineError(f"side: say what rows {tag.name!r} carries: OutputTag({tag.name!r}, MyRow)")
             declared = schema_of(tag.row_type, f"OutputTag({tag.name!r})")
             self._node.sides = {**self._node.sides, tag.name: declared}
         return self._derive(Side(tag), declared, tag.row_type or row_class(declared))
+
+    def _side_instead(self, tag: OutputTag[Any]) -> str:
+        """Where the side output is that a verb has not: often at one before it."""
+        for node in ancestors(self._node):
+            if tag.name in node.sides:
+                return f"take it from the stream that .{said_last(node)}(...) gave"
+        return nearest(tag.name, self._node.sides)
 
 
 class WrittenStream(StreamBase):
@@ -229,7 +285,7 @@ class ColumnVerbs(StreamBase):
         fields: list[Field] = []
         for name, expr in columns:
             if contains_aggregate(expr):
-                raise PipelineError(f"{verb}: {expr} is an aggregate; it needs key_by and agg (after window, if any)")
+                raise PipelineError(f"{verb}: {_of_many(expr)}")
             field = output_field(expr, self._node.schema, verb)
             fields.append(Field(name, field.type, field.nullable))
         return self._derive(Project(verb, columns), Schema(tuple(fields)), updates=self._node.updates)
@@ -251,6 +307,16 @@ class ColumnVerbs(StreamBase):
         for name in names:
             self._node.schema.field(name, "rename")
         return self._project("rename", tuple((names.get(n, n), col(n)) for n in self._node.schema.names))
+
+
+def _of_many(expr: Expr) -> str:
+    """What to write instead of an aggregate where rows are seen one by one."""
+    beside = "write .key_by(...).over().with_columns(...)"
+    if needs_over(expr):
+        return f"{expr} looks at other rows of a key; {beside}"
+    return (
+        f"{expr} is an aggregate; it needs key_by and agg (after window, if any); to have it beside every row, {beside}"
+    )
 
 
 def process_node(stream: StreamBase, process: Process[Any, Any] | KeyedProcess[Any, Any]) -> Node:
@@ -292,6 +358,11 @@ def returned_class(function: Callable[..., Any], returns: type[Any] | None, verb
         if many and row_type is not None:
             arguments = typing.get_args(row_type)
             row_type = arguments[0] if arguments else None
+    if isinstance(row_type, type) and row_type is not type(None) and not is_row_class(row_type):
+        raise PipelineError(
+            f"{verb}: {name} returns {row_type.__name__}, which is no class of rows; return a dataclass or Struct "
+            "that has a field for it"
+        )
     if row_type is None or not is_row_class(row_type):
         shape = "Iterable[Output]" if many else "Output"
         raise PipelineError(

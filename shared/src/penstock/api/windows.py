@@ -105,7 +105,7 @@ def cumulative(
 
 @checked
 def session(gap: Duration | Expr) -> SessionWindow:
-    """Per key, one window per burst of rows: it ends `gap` behind its last row.
+    """Per key, one window per burst of rows: it ends `gap` behind its last row. A row exactly `gap` later belongs to it.
 
     Args:
         gap: how long a session waits for a further row; or an expression that says it of each row, as a duration or in

@@ -43,7 +43,8 @@ class SourceOptions(TypedDict, total=False):
     time_format: str | None
     """Format of text that is not RFC 3339, such as `"%d.%m.%Y %H:%M"`."""
     max_out_of_orderness: Duration | None
-    """How much later than the newest row before it a row of a split may come; `"0s"` if not given."""
+    """How much later than the newest row before it a row of a split may come: one exactly so much later is in time.
+    `"0s"` if not given."""
     watermarks: WatermarkStrategy | None
     """Another strategy instead: `periodic(...)` or `punctuated(...)`."""
     idle_after: Duration | None

@@ -83,11 +83,11 @@ def function(name: str) -> Function:
 
 
 def suggestion(name: str) -> str:
-    """The clause naming the function that is meant by a name of Polars, of SQL or of nobody."""
+    """The clause naming the function or aggregate that is meant by a name of Polars, of SQL or of nobody."""
     found = spellings().get(name.lower().rpartition(".")[2])
     if found is not None and name not in CATALOGUE:
         return f"did you mean {found}?"
-    return nearest(name, CATALOGUE)
+    return nearest(name, [*CATALOGUE, *(row.name for row in (*AGGREGATES, *OVER_ROWS))])
 
 
 def spellings() -> dict[str, str]:

@@ -61,7 +61,15 @@ class Then(Expr):
 
 @checked
 def when(condition: Expr | bool) -> When:
-    """Begins a conditional: `when(col("a") > 1).then(col("a")).otherwise(0)`."""
+    """Begins a conditional: `when(...).then(...)`, any number of further ones, and `.otherwise(...)`; else it is null.
+
+    Text in a branch is `lit("text")` or `col("name")`, so that one is not taken for the other.
+
+    Example:
+        >>> size = when(col("price") > 200).then(lit("large")).when(col("price") > 100).then(lit("medium"))
+        >>> bids.select("price", size=size.otherwise(lit("small"))).collect().rows()
+        [(50.0, 'small'), (250.0, 'large'), (120.0, 'medium'), (80.0, 'small')]
+    """
     return When((), as_node(condition, "when"))
 
 
@@ -233,6 +241,11 @@ def _beside(function: str, value: Expr | str, rows: int, default: Value) -> Expr
 @checked
 def aggregate(accumulator: Accumulator[Any, Any], *values: Expr | str, filter: Expr | None = None) -> Expr:
     """A user-defined aggregate over these columns, or with `filter` over the rows in which a condition holds.
+
+    Args:
+        accumulator: an instance of a class of yours, see `Accumulator`; stands wherever `col("x").sum()` may stand.
+        *values: the columns or expressions whose values `add` is given, in this order; text names a column.
+        filter: a condition; only rows for which it is true are added.
 
     Raises:
         PipelineError: the accumulator does not declare its types, or no column is given.

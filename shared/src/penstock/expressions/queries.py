@@ -93,6 +93,11 @@ def contains_aggregate(expr: Expr) -> bool:
     return any(isinstance(part, Aggregate) for part in walk(expr.node))
 
 
+def needs_over(expr: Expr) -> bool:
+    """Whether any part is only known beside the rows before it, such as `lag`."""
+    return any(isinstance(part, Aggregate) and part.function in inference.OVER for part in walk(expr.node))
+
+
 def to_json(expr: Expr) -> Any:
     """The expression as a JSON value."""
     return node_to_json(expr.node)

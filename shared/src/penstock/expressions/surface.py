@@ -63,6 +63,12 @@ class Expr:
         def __getattr__(self, name):
             raise unknown(name, f"{self}.{name}")
 
+        def __getitem__(self, key):
+            raise PipelineError(
+                f"{self}[{key!r}]: write .map.get({key!r}) for a value of a map, .list.get(0) for an element of a list, "
+                "or .struct.field('name') for a field of a struct"
+            )
+
     def __iter__(self) -> NoReturn:
         raise PipelineError(f"{self} is one column and cannot be iterated over")
 

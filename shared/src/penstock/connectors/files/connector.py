@@ -38,7 +38,8 @@ class Source(base.Source[T], Generic[T]):
             out) or a pattern with `*`, `?`, `[...]`, `**`. Relative to the current directory; URLs are refused.
         schema: dataclass, msgspec.Struct or pyarrow.Schema of the rows; Parquet and Arrow files can do without.
         format: `jsonl`, `csv`, `parquet`, `arrow`; by the file's extension if not given. Text may be compressed with
-            gzip (`.gz`): such a file is read again from its beginning after a restart, up to the position.
+            gzip (`.gz`): such a file is read again from its beginning after a restart, up to the position. The first row
+            of a CSV file is its header, the names of the columns.
         rate: rows per second of all files together, to replay data slowly; counts from the start of the job or of its
             resumption.
         batch_rows: rows that are read at a time. Smaller ones cost more per row, and where windows allow lateness each
