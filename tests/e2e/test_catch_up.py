@@ -67,8 +67,9 @@ def cluster(platform: Any, tmp_path: Path) -> Generator[Cluster]:
 
 
 def send(settings: KafkaSettings, topic: str, first: int, end: int) -> None:
-    """A row per second of event time."""
-    producer = Producer({"bootstrap.servers": settings.brokers, "log_level": 0})
+    """A row per second of event time, in order: a batch that is sent again behind the next one would be late."""
+    ordered = {"enable.idempotence": True, "max.in.flight.requests.per.connection": 1}
+    producer = Producer({"bootstrap.servers": settings.brokers, "log_level": 0, **ordered})
     for number in range(first, end):
         row = {"number": number, "key": number % 3, "at": (START + timedelta(seconds=number)).isoformat()}
         producer.produce(topic, json.dumps(row).encode(), partition=number % PARTITIONS)

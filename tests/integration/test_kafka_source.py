@@ -83,7 +83,8 @@ class Broker:
         self.admin.delete_topics([topic])[topic].result(30)
 
     def producer(self, **config: Any) -> Producer:
-        return Producer({"bootstrap.servers": self.settings.brokers, "linger.ms": 1, **config})
+        ordered = {"enable.idempotence": True, "max.in.flight.requests.per.connection": 1}
+        return Producer({"bootstrap.servers": self.settings.brokers, "linger.ms": 1, **ordered, **config})
 
     def send(self, topic: str, *values: bytes | None, partition: int = 0, producer: Producer | None = None, **options):
         """Append records and wait until they are there."""

@@ -105,7 +105,7 @@ async def test_brokers_that_are_away_cost_no_worker_its_life(tmp_path: Path, mon
         ticks += 1
         return 0
 
-    monkeypatch.setattr(supervisor_module, "UNRESPONSIVE_MS", 2 * HEARTBEAT_MS)
+    monkeypatch.setattr(supervisor_module, "UNRESPONSIVE_MS", 8 * HEARTBEAT_MS)
     monkeypatch.setattr(supervisor_module, "Outbox", lambda: Outbox(limit=1))
     monkeypatch.setattr(supervisor_module, "resident_bytes", looked)
     async with supervised(tmp_path) as watched:
@@ -118,7 +118,7 @@ async def test_brokers_that_are_away_cost_no_worker_its_life(tmp_path: Path, mon
 
         monkeypatch.setattr(watched.supervisor._log, "append", away)
         begun = ticks
-        await watched.until(lambda: ticks >= begun + 8, "the supervisor looks at the worker for a while")
+        await watched.until(lambda: ticks >= begun + 14, "the supervisor looks at the worker for a while")
         assert len(watched.supervisor._outbox) <= 2
         heard = len(watched.beats(name))
         back.set()

@@ -43,7 +43,15 @@ class Topic:
     def __init__(self, settings: KafkaSettings, name: str) -> None:
         self.settings, self.name = settings, name
         TopicAdmin(settings, "test").create(name, PARTITIONS)
-        self._producer = Producer({"bootstrap.servers": settings.brokers, "linger.ms": 1, "log_level": 0})
+        self._producer = Producer(
+            {
+                "bootstrap.servers": settings.brokers,
+                "linger.ms": 1,
+                "log_level": 0,
+                "enable.idempotence": True,
+                "max.in.flight.requests.per.connection": 1,  # rows of a partition stay in order, whatever is sent again
+            }
+        )
 
     def send(self, first: int, end: int) -> None:
         rows = events(np.arange(first, end, dtype=np.int64)).with_columns(pl.col("at").dt.strftime("%FT%T%.6fZ"))
