@@ -8,15 +8,18 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from brute_force import Groups
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from window_cases import GROUPS, LATE, SCHEMA, frame_of, group_of, histories, late_rows, run
 
+from penstock import Pipeline
 from penstock.api.over import over_schema
 from penstock.batches import EVENT_TIME
-from penstock.errors import IncompatibleStateError
+from penstock.connectors import iterables
+from penstock.errors import IncompatibleStateError, PipelineError
 from penstock.expressions import Accumulator, aggregate, col, count, lag, lead, row_number
 from penstock.graph.logical import Node, Over
 from penstock.task.operators import over
@@ -275,3 +278,16 @@ def test_many_rows_of_one_key_that_are_due_at_once_do_not_all_look_at_all_others
         model.row(*row)
     model.watermark(range(GROUPS), MAX_WATERMARK)
     assert [row["product"] for row in harness.output()] == [row["product"] for row in model.emitted]
+
+
+@pytest.mark.parametrize("function", ["max_by", "min_by", "first", "last"])
+def test_a_map_of_one_row_is_refused(function):
+    """Polars cannot reorder maps that are all null, and would end the process."""
+    schema = pa.schema(
+        {"key": pa.string(), "labels": pa.map_(pa.string(), pa.int64()), "at": pa.timestamp("us", "UTC")}
+    )
+    keyed = Pipeline("maps").read(iterables.Source([], schema=schema, event_time="at")).key_by("key")
+    labels = col("labels")
+    chosen = getattr(labels, function)(*(["at"] if function.endswith("_by") else []))
+    with pytest.raises(PipelineError, match=rf"over: {function} of map\[string, int64\] is not possible"):
+        keyed.over().with_columns(one=chosen)

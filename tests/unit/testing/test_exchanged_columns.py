@@ -53,3 +53,22 @@ def test_the_best_rows_by_a_decimal(parallelism):
     found = run_pipeline(p, VISITS, parallelism=parallelism)
     expected = {key: sorted((v.paid for v in VISITS if v.key == key), reverse=True)[:2] for key in range(3)}
     assert {key: [row["paid"] for row in found if row["key"] == key] for key in range(3)} == expected
+
+
+@dataclass
+class Gift:
+    at: datetime
+    key: int
+    given: Annotated[Decimal, DecimalType(12, 2)] | None
+
+
+@pytest.mark.parametrize("batch", [1, 100])
+def test_empty_lists_of_decimals_cross(batch):
+    """Also such as are cut out of others."""
+    gifts = [Gift(START + timedelta(seconds=10 * n), 1, Decimal(n) if n < 9 else None) for n in range(10)]
+    p = Pipeline("gifts")
+    sessions = p.read(iterables.Source(gifts, event_time="at")).key_by("key").window(session("3s"))
+    each = sessions.agg(given=col("given").collect_distinct()).key_by("window_start").deduplicate("first")
+    each.write(files.Sink("never-written"))
+    found = run_pipeline(p, gifts, parallelism=2, batch=batch)
+    assert sorted(row["given"] for row in found) == [[], *([Decimal(n)] for n in range(9))]

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from penstock.errors import PipelineError
 from penstock.expressions import Expr, contains_aggregate, over_field, row_field
+from penstock.expressions.nodes import Aggregate, walk
 from penstock.expressions.typing_rules import ORDERED
 from penstock.graph.logical import RANK, window_bounds
-from penstock.types import INT64, Field, Schema, family
+from penstock.types import INT64, Field, MapType, Schema, family, parts_of
+
+_ONE_ROW: Final = frozenset({"max_by", "min_by", "first", "last"})
+"""Aggregates that give the value of one of the rows."""
 
 
 def over_schema(columns: Sequence[tuple[str, Expr]], schema: Schema) -> Schema:
@@ -22,9 +27,22 @@ def over_schema(columns: Sequence[tuple[str, Expr]], schema: Schema) -> Schema:
     fields: dict[str, Field] = {field.name: field for field in schema}
     for name, expr in columns:
         fields[name] = over_field(expr, schema, "over", name)
+        _refuse_maps(expr, schema)
         if not contains_aggregate(expr):
             raise PipelineError(f"over: {name}={expr} looks at no other row; write .with_columns(...) before key_by")
     return Schema(tuple(fields.values()))
+
+
+def _refuse_maps(expr: Expr, schema: Schema) -> None:
+    """Polars 2.1 cannot bring maps that are all null into another order, which finding one row of a frame takes."""
+    for node in walk(expr.node):
+        if isinstance(node, Aggregate) and node.function in _ONE_ROW:
+            kind = row_field(Expr(node.args[0]), schema, "over").type
+            if any(isinstance(part, MapType) for part in parts_of(kind)):
+                raise PipelineError(
+                    f"over: {node.function} of {kind} is not possible in over; take what is needed of it before, such "
+                    'as col("labels").map.get("env")'
+                )
 
 
 def top_schema(n: int, by: Expr, schema: Schema, keys: Sequence[str]) -> Schema:

@@ -41,7 +41,15 @@ def frame_schema(edge: JobEdge) -> pa.Schema:
 def encode_payload(frame: pl.DataFrame) -> memoryview:
     """An Arrow IPC record batch without schema; copied once, when its header is put before it."""
     table = frame.to_arrow(compat_level=pl.CompatLevel.oldest()).combine_chunks()
+    for index, field in enumerate(table.schema):
+        if pa.types.is_nested(field.type) and "decimal" in str(field.type):
+            table = table.set_column(index, field, _copied(table.column(index)))
     return memoryview(table.to_batches()[0].serialize())
+
+
+def _copied(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The same values anew: Arrow writes an empty list of decimals that was cut out of others as an invalid message."""
+    return column.take(pa.array(np.arange(len(column))))
 
 
 def decode_payload(payload: memoryview, schema: pa.Schema, *, timed: bool = False) -> pl.DataFrame:
