@@ -232,14 +232,17 @@ def in_order(rows: list[Any]) -> list[Any]:
     return sorted(rows, key=repr)
 
 
-@settings(max_examples=40, deadline=None)
-@given(
+any_history = given(
     steps=histories(st.integers(-50, 100)),
     window=st.sampled_from(WINDOWS),
     trigger=st.sampled_from(TRIGGERS),
     lateness=st.sampled_from([0, 0, 1, 15]),
     parallelism=st.integers(1, 4),
 )
+
+
+@settings(max_examples=40, deadline=None)
+@any_history
 def test_functions_get_what_the_model_says(steps, window, trigger, lateness, parallelism):
     """With their rows in order of arrival."""
     node = windowed(window, trigger, lateness).apply(listed)._node
@@ -250,13 +253,7 @@ def test_functions_get_what_the_model_says(steps, window, trigger, lateness, par
 
 
 @settings(max_examples=40, deadline=None)
-@given(
-    steps=histories(st.integers(-50, 100)),
-    window=st.sampled_from(WINDOWS),
-    trigger=st.sampled_from(TRIGGERS),
-    lateness=st.sampled_from([0, 0, 1, 15]),
-    parallelism=st.integers(1, 4),
-)
+@any_history
 def test_aggregates_under_a_trigger_are_of_the_same_rows(steps, window, trigger, lateness, parallelism):
     """What was sent of a session that grew is taken back; what was purged is not."""
     stream = windowed(window, trigger, lateness).agg(values=col("value").collect(), total=col("value").sum())
@@ -290,13 +287,7 @@ def totals_of(values: tuple[int, ...]) -> dict[str, Any]:
 
 
 @settings(max_examples=40, deadline=None)
-@given(
-    steps=histories(st.integers(-50, 100)),
-    window=st.sampled_from(WINDOWS),
-    trigger=st.sampled_from(TRIGGERS),
-    lateness=st.sampled_from([0, 0, 1, 15]),
-    parallelism=st.integers(1, 4),
-)
+@any_history
 def test_aggregates_are_held_as_partials_and_are_of_the_same_rows(steps, window, trigger, lateness, parallelism):
     """Also by a trigger of the user's, which looks at the rows; no row is kept."""
     stream = windowed(window, trigger, lateness).agg(**PARTIALS)

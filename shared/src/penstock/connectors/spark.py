@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Unpack, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, TypeGuard, Unpack
 
 from penstock.arguments import checked
 from penstock.connectors import base
@@ -51,17 +51,16 @@ class Source(base.Source[T], Generic[T]):
         schema: type[T] | Schema | pa.Schema | None = None,
         **options: Unpack[SourceOptions],
     ) -> None:
-        named = isinstance(data, str) or not hasattr(data, "schema")
-        if not named and schema is None:
-            schema = _arrow_schema(cast("DataFrame", data))
+        if schema is None and _is_frame(data):
+            schema = _arrow_schema(data)
         if schema is None:
             raise PipelineError(
                 f"{_WHAT}: give schema=, the columns of the rows: a table is looked at when the pipeline runs"
             )
         vars(self).update(vars(declare(_WHAT, schema, **options)))
         self.data: Final = data
-        if not named:
-            self._check(cast("DataFrame", data))
+        if _is_frame(data):
+            self._check(data)
 
     def frame(self, session: SparkSession) -> DataFrame:
         """The columns of the schema by their numbers in it: Spark does not take every name for one in Python functions.
@@ -72,9 +71,9 @@ class Source(base.Source[T], Generic[T]):
         made: Any = self.data
         if isinstance(made, str):
             made = session.table(made)
-        elif not hasattr(made, "schema"):
+        elif not _is_frame(made):
             made = made(session)
-        if not hasattr(made, "mapInArrow"):
+        if not _is_frame(made):
             raise PipelineError(f"{_WHAT}: {self._name()} gave {made!r:.100}, not a DataFrame")
         wanted = [(name, self.schema.names.index(name)) for name in self._check(made)]
         return made.select(*(made["`" + name.replace("`", "``") + "`"].alias(str(number)) for name, number in wanted))
@@ -92,7 +91,7 @@ class Source(base.Source[T], Generic[T]):
     def _name(self) -> str:
         if isinstance(self.data, str):
             return self.data
-        return "the DataFrame" if hasattr(self.data, "schema") else getattr(self.data, "__qualname__", "the function")
+        return "the DataFrame" if _is_frame(self.data) else getattr(self.data, "__qualname__", "the function")
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the DataFrame, which is the driver's: tasks are given its rows."""
@@ -122,6 +121,11 @@ class Source(base.Source[T], Generic[T]):
     def describe(self) -> Mapping[str, Any]:
         """See `Source.describe`."""
         return {"data": self._name()}
+
+
+def _is_frame(data: object) -> TypeGuard[DataFrame]:
+    """Whether it is a DataFrame, of classic Spark or Connect: neither is imported for it."""
+    return hasattr(data, "mapInArrow")
 
 
 def _arrow_schema(frame: DataFrame) -> pa.Schema:

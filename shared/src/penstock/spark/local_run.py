@@ -129,18 +129,16 @@ def run(
     spark_graph(pipeline.plan, parallelism or PLANNED_PARALLELISM)  # what can be refused is, before a JVM is started
     from penstock.spark.pickling import pickle_plan
 
-    found = spark or active_session()
-    own = None if found is not None else open_session(pipeline.name, SparkSettings())
     with contextlib.ExitStack() as opened:
-        if own is not None:
-            opened.callback(own.stop)
-        at = found or own
-        assert at is not None
-        check_workers(at)
+        session = spark or active_session()
+        if session is None:
+            session = open_session(pipeline.name, SparkSettings())
+            opened.callback(session.stop)
+        check_workers(session)
         result = _execute(
-            at,
+            session,
             SparkRun(
-                at,
+                session,
                 pipeline,
                 pickle_plan(pipeline.plan),
                 parallelism=parallelism,
