@@ -18,6 +18,7 @@ from penstock.ports import (
     NewRecord,
     OffsetOutOfRangeError,
     RecordTooLargeError,
+    TopicMismatchError,
     TopicNotFoundError,
 )
 from penstock.settings import ClusterSettings
@@ -264,9 +265,9 @@ async def test_topics(log: Log) -> None:
     await log.create_topic("a.b-c_d", 1)
     await log.create_topic("a.b-c_d", 1)
     assert await log.topics() == ["a.b-c_d", "t"]
-    with pytest.raises(ExternalError, match="exists with 2 partitions"):
+    with pytest.raises(TopicMismatchError, match="exists with 2 partitions"):
         await log.create_topic("t", 3)
-    with pytest.raises(ExternalError, match="compacted"):
+    with pytest.raises(TopicMismatchError, match="compacted"):
         await log.create_topic("t", 2, compacted=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 from collections import Counter
@@ -12,6 +13,9 @@ import pytest
 from embedded_runs import Attempt, Stress, assert_same, finish, settings
 from pipelines import CASES, Case, Result, write_files
 
+from penstock.embedded import EmbeddedJob
+from penstock.jobmanager.job_shell import JobShell
+from penstock.protocol.jobevents import CaptureOffsets, OffsetsCaptured
 from penstock.task import exchange, sources
 from penstock.task.environment import SubtaskSettings
 
@@ -61,6 +65,36 @@ def test_a_source_at_its_end_makes_no_key_group_old(expected: dict[str, Result],
     stress = Stress(lambda out: case.declare(out, 500), tmp_path, "planned", planned=planned)
     compare(case.result(stress.run()), expected["files"], stress.history)
     assert len(stress.history) == 3
+
+
+def test_a_leader_that_dies_between_exchanges_and_begin(
+    expected: dict[str, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one begins at another parallelism: it neither waits for what is there to change nor writes into it."""
+    case = next(case for case in CASES if case.name == "retimed")
+    write_files(tmp_path / "in")
+    capture = JobShell._capture
+
+    async def interrupted() -> None:
+        made = asyncio.Event()
+
+        async def dies(shell: JobShell, command: CaptureOffsets) -> OffsetsCaptured:
+            await capture(shell, command)
+            made.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        with monkeypatch.context() as patched:
+            patched.setattr(JobShell, "_capture", dies)
+            job = EmbeddedJob(case.declare(tmp_path / "out", None), tmp_path / "state", settings(2))
+            run = asyncio.create_task(job.run(resume=False))
+            await asyncio.wait_for(made.wait(), 30)
+            run.cancel()
+            await asyncio.gather(run, return_exceptions=True)
+
+    asyncio.run(interrupted())
+    finish(case.declare(tmp_path / "out", None), tmp_path / "state", settings(3), resume=True)
+    compare(case.result(tmp_path / "out"), expected["retimed"], "resumed")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

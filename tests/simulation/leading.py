@@ -334,6 +334,9 @@ class Coordinator(Node):
 
     def _capture(self, command: job.CaptureOffsets) -> Work:
         yield self.sleep(self.kernel.random.randint(1, 60 if self._world.scenario.concurrent_io else 6))
+        for vertex, partitions in command.exchanges.items():
+            if not self._world.log.create_topic(f"{vertex}.g{command.generation}", partitions):
+                return job.ExchangesTaken(command.generation)
         offsets: Mapping[str, tuple[int, ...]] = {
             vertex: tuple(
                 self._world.log.partition(f"{vertex}.g{command.generation}", number).end for number in range(partitions)

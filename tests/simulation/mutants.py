@@ -146,5 +146,11 @@ _ALL = (
     _mutant(31, "changed_graph_begins_before_published", Patch(Endings, "opened", value("_newest", becomes="0"))),
     _mutant(32, "repeated_deploy_starts_again", Patch(WorkerMachine, "_on_deploy", condition("_started"))),
     _mutant(33, "idle_channel_holds_back_event_time", Patch(InputGate, "_accept", statement("rest"))),
+    _mutant(34, "exchanges_in_another_shape_are_asked_for_again", Patch(
+        jobmaster.JobMaster, "_on_exchanges_taken", returned(
+            "CaptureOffsets", becomes="self._generation = event.generation\n"
+            "return [CaptureOffsets(event.generation, self.topology.exchanges)]",
+        ),
+    )),
 )  # fmt: skip
 MUTANTS: dict[str, Mutant] = {mutant.name: mutant for mutant in _ALL}

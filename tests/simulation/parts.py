@@ -68,6 +68,7 @@ class SimulatedLog:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._partitions: dict[tuple[str, int], Partition] = {}
+        self._created: dict[str, int] = {}
         self._lands_at: dict[tuple[str, str, int], int] = {}
         self._dropped: set[tuple[str, str, int]] = set()
         self._confirms_at: dict[tuple[str, str, int], int] = {}
@@ -83,6 +84,10 @@ class SimulatedLog:
     def partition(self, topic: str, number: int) -> Partition:
         """Created when first named."""
         return self._partitions.setdefault((topic, number), Partition())
+
+    def create_topic(self, topic: str, partitions: int) -> bool:
+        """Whether the topic has that many partitions, because nobody made it before or because they made it so."""
+        return self._created.setdefault(topic, partitions) == partitions
 
     def append(self, node: Node, topic: str, number: int, value: Any) -> Operation:
         """The offset behind the record, once it is confirmed."""

@@ -18,8 +18,9 @@ BASE = secrets.randbelow(10**9)
 SEEDS = 1_000
 SHARDS = 4
 KILLING = recorded_seeds()
-RARE = (9_001_705, 9_003_994)
-"""Histories with a cancel while slots are missing, which fewer than one in three thousand has."""
+RARE = (9_001_705, 9_003_994, 315_788_865)
+"""Histories with what fewer than one in three thousand has: a cancel while slots are missing, and a leader that dies
+between the exchanges of a generation and its BEGIN and whose successor begins at another parallelism."""
 
 
 class Reached:

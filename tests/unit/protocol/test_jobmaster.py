@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 
 import msgspec
+import pytest
 
+from penstock.errors import ProtocolError
 from penstock.protocol.checkpoints import CheckpointSettings
 from penstock.protocol.jobevents import (
     AckReceived,
@@ -13,6 +15,7 @@ from penstock.protocol.jobevents import (
     Append,
     CaptureOffsets,
     ChangedGraph,
+    ExchangesTaken,
     JobCommand,
     JobEvent,
     ManifestStored,
@@ -65,6 +68,8 @@ class Shell:
         )  # fmt: skip
         self.commands: list[JobCommand] = []
         self.now = 0
+        self.taken: set[int] = set()
+        """Generations whose exchanges exist in another shape."""
 
     def feed(self, *events: JobEvent) -> None:
         queue = list(events)
@@ -81,6 +86,8 @@ class Shell:
                 stored = msgspec.structs.replace(record, seq=self.history.next_seq, **extra)
                 self.history.apply(stored)
                 return [RecordStored(stored)]
+            case CaptureOffsets() if command.generation in self.taken:
+                return [ExchangesTaken(command.generation)]
             case CaptureOffsets():
                 return [OffsetsCaptured(command.generation, {})]
             case StoreManifest():
@@ -124,6 +131,25 @@ def test_begin_stands_in_the_log_before_anything_is_deployed():
     assert shell.announced(CheckpointCompleted) == []
     shell.ack()
     assert len(shell.announced(CheckpointCompleted)) == 1
+
+
+def test_exchanges_of_a_leader_that_died_before_begin_are_left_aside():
+    """It had made them for another parallelism: the next generation begins, and nobody deletes what others may use."""
+    shell = Shell()
+    shell.taken = {0, 1}
+    shell.start()
+    begins = [c.record for c in shell.commands if isinstance(c, Append) and isinstance(c.record, Begin)]
+    assert [begin.generation for begin in begins] == [2]
+
+
+def test_exchanges_that_change_under_a_running_job_are_an_error():
+    """What BEGIN names is in use: there is nothing to go on with, and no generation to flee to."""
+    shell = Shell()
+    shell.start()
+    heir = Shell(shell.history)
+    heir.taken = {0}
+    with pytest.raises(ProtocolError, match="generation 0 changed"):
+        heir.start(epoch=2)
 
 
 def test_the_end_waits_for_the_final_checkpoint_and_for_publishing():

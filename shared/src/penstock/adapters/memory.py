@@ -22,6 +22,7 @@ from penstock.ports import (
     OffsetOutOfRangeError,
     Scale,
     ScaleChangedError,
+    TopicMismatchError,
     TopicNotFoundError,
 )
 
@@ -75,7 +76,7 @@ class MemoryLog:
             made = [_Partition(compact_at=self._compact_after) for _ in range(partitions)]
             self._topics[topic] = _Topic(made, compacted)
         elif len(there.partitions) != partitions or there.compacted != compacted:
-            raise ExternalError(
+            raise TopicMismatchError(
                 f"topic {topic} exists with {len(there.partitions)} partitions (compacted: {there.compacted}); "
                 f"asked for were {partitions} (compacted: {compacted})"
             )

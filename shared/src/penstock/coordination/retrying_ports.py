@@ -138,7 +138,7 @@ class RetryingLog:
     async def create_topic(
         self, topic: str, partitions: int, *, compacted: bool = False, retention_ms: int | None = None
     ) -> None:
-        """Create it for certain; another number of partitions is an error that stays, and raises `ExternalError`."""
+        """Create it for certain; what is there in another shape stays so, and raises `TopicMismatchError`."""
         await self._insist(
             f"create topic {topic}",
             lambda: self._log.create_topic(topic, partitions, compacted=compacted, retention_ms=retention_ms),

@@ -28,13 +28,14 @@ from penstock.graph.rescaling import scaled
 from penstock.jobmanager.job_cleanup import CleanSinks, JobCleanup
 from penstock.jobmanager.job_inbox import JobInbox
 from penstock.jobmanager.leadership import ControlPorts
-from penstock.ports import NewRecord
+from penstock.ports import NewRecord, TopicMismatchError
 from penstock.protocol.job_observer import JobObserver
 from penstock.protocol.jobevents import (
     Announce,
     Append,
     CaptureOffsets,
     ChangedGraph,
+    ExchangesTaken,
     JobCommand,
     JobEnded,
     JobEvent,
@@ -468,12 +469,18 @@ class JobShell:
                 self._marked_ms = self._ports.clock.monotonic_ms()
         await self._ports.log.append(COMMANDS, 0, [NewRecord(encode(command)) for command in commands])
 
-    async def _capture(self, command: CaptureOffsets) -> OffsetsCaptured:
+    async def _capture(self, command: CaptureOffsets) -> OffsetsCaptured | ExchangesTaken:
         offsets: dict[str, tuple[int, ...]] = {}
         log = self._ports.log
         for vertex, partitions in command.exchanges.items():
             topic = exchange_topic(self.job, vertex, command.generation)
-            await log.create_topic(topic, partitions)
+            try:
+                await log.create_topic(topic, partitions)
+            except TopicMismatchError as error:
+                _log.warning(
+                    "exchanges of an attempt that never began are left aside", job=self.job[:8], error=str(error)
+                )
+                return ExchangesTaken(command.generation)
             some = asyncio.Semaphore(ASKED_AT_ONCE)
 
             async def ask(partition: int, topic: str = topic, some: asyncio.Semaphore = some) -> tuple[int, int]:

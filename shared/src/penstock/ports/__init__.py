@@ -12,6 +12,7 @@ from penstock.ports.log import (
     NewRecord,
     OffsetOutOfRangeError,
     RecordTooLargeError,
+    TopicMismatchError,
     TopicNotFoundError,
 )
 from penstock.ports.metadata import Metadata
@@ -31,5 +32,6 @@ __all__ = [
     "Scale",
     "ScaleChangedError",
     "TaskManagerScale",
+    "TopicMismatchError",
     "TopicNotFoundError",
 ]

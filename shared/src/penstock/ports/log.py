@@ -15,6 +15,12 @@ class TopicNotFoundError(ExternalError):
     retryable = False
 
 
+class TopicMismatchError(ExternalError):
+    """The topic exists with another number of partitions, or is compacted where it should not be."""
+
+    retryable = False
+
+
 class OffsetOutOfRangeError(ExternalError):
     """The offset was trimmed away or lies beyond the end. It is never reset silently."""
 
@@ -65,7 +71,7 @@ class Log(Protocol):
     async def create_topic(
         self, topic: str, partitions: int, *, compacted: bool = False, retention_ms: int | None = None
     ) -> None:
-        """Create the topic; if it exists with as many partitions this does nothing, else it raises `ExternalError`.
+        """Create the topic; if it exists just so this does nothing, else it raises `TopicMismatchError`.
 
         `retention_ms`: records older than that may be trimmed by the log itself; None keeps them until `trim`.
         """

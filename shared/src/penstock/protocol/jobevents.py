@@ -88,6 +88,13 @@ class OffsetsCaptured:
 
 
 @dataclass(frozen=True)
+class ExchangesTaken:
+    """An exchange of `generation` exists in another shape."""
+
+    generation: int
+
+
+@dataclass(frozen=True)
 class StatusReported:
     """A worker reports a subtask."""
 
@@ -145,7 +152,7 @@ class Ticked:
 
 
 JobEvent = (
-    Opened | RecordStored | SlotsOffered | OffsetsCaptured | StatusReported | TasksListed | WorkerGone
+    Opened | RecordStored | SlotsOffered | OffsetsCaptured | ExchangesTaken | StatusReported | TasksListed | WorkerGone
     | AckReceived | ManifestStored | Requested | Ticked
 )  # fmt: skip
 
@@ -168,7 +175,10 @@ class Announce:
 
 @dataclass(frozen=True)
 class CaptureOffsets:
-    """Create the exchanges of this generation if they are missing and read their end offsets."""
+    """Create the exchanges of this generation if they are missing and read their end offsets.
+
+    `OffsetsCaptured` follows, or `ExchangesTaken`.
+    """
 
     generation: int
     exchanges: Mapping[str, int]

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import assert_never
 
+from penstock.errors import ProtocolError
 from penstock.protocol.attempts import AttemptTasks
 from penstock.protocol.checkpoints import CheckpointBook, CheckpointSettings, PendingCheckpoint, Purpose
 from penstock.protocol.completing import Completions
@@ -26,6 +27,7 @@ from penstock.protocol.jobevents import (
     Append,
     CaptureOffsets,
     ChangedGraph,
+    ExchangesTaken,
     JobCommand,
     JobEnded,
     JobEvent,
@@ -183,6 +185,8 @@ class JobMaster:
                 return []
             case OffsetsCaptured():
                 return self._on_offsets(event)
+            case ExchangesTaken():
+                return self._on_exchanges_taken(event)
             case StatusReported():
                 return self._on_status(event, now_ms)
             case TasksListed():
@@ -318,6 +322,20 @@ class JobMaster:
         if not alone:
             self._changed = None
         return [Append(begin)]
+
+    def _on_exchanges_taken(self, event: ExchangesTaken) -> list[JobCommand]:
+        """Take the next number: a leader before us died between its exchanges and its BEGIN, at another parallelism.
+
+        No attempt has ever used them. They are not made anew: a leader that is no more, and does not know it yet, must
+        never delete what another one's attempt may be reading. They go with the generations before.
+        """
+        if self.phase is not Phase.CAPTURING or event.generation != self._generation:
+            return []
+        begin = self.history.begin
+        if begin is not None and begin.generation == event.generation:
+            raise ProtocolError(f"job {self.job}: the exchanges of generation {event.generation} changed while it runs")
+        self._generation += 1
+        return [CaptureOffsets(self._generation, self.topology.exchanges)]
 
     def _on_begin_recorded(self, begin: Begin, now_ms: int) -> list[JobCommand]:
         self._move(Phase.RUNNING)

@@ -31,7 +31,7 @@ from penstock.adapters.directory.records import fsync_path
 from penstock.adapters.directory.state import current_boot
 from penstock.adapters.naming import checked_topic
 from penstock.errors import CorruptDataError, ExternalError
-from penstock.ports import LogRecord, NewRecord, TopicNotFoundError
+from penstock.ports import LogRecord, NewRecord, TopicMismatchError, TopicNotFoundError
 
 T = TypeVar("T")
 
@@ -114,7 +114,7 @@ class DirectoryLog:
             raise ExternalError(f"cannot create topic {topic} in {self._root}: {error}") from error
         there = self._load(topic)
         if there != wanted:
-            raise ExternalError(
+            raise TopicMismatchError(
                 f"topic {topic} exists with {there.partitions} partitions (compacted: {there.compacted}); "
                 f"asked for were {partitions} (compacted: {compacted})"
             )

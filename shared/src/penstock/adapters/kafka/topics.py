@@ -14,6 +14,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from penstock.adapters.kafka.connection import ANSWER_TIMEOUT_MS, RECOVERY_TIMEOUT_S, KafkaConnection
 from penstock.errors import ExternalError
 from penstock.kafka_clients import durable_topic
+from penstock.ports import TopicMismatchError
 
 LARGEST_BATCH_BYTES: Final = 8 << 20
 _TOPIC_RESOURCE: Final = 2
@@ -48,10 +49,10 @@ class KafkaTopics:
     async def _check_same(self, topic: str, partitions: int, compacted: bool) -> None:
         there = len(await self._connection.leaders(topic))
         if there != partitions:
-            raise ExternalError(f"topic {topic} exists with {there} partitions, not {partitions}; delete it first")
+            raise TopicMismatchError(f"topic {topic} exists with {there} partitions, not {partitions}; delete it first")
         is_compacted = "compact" in await self._config(topic, "cleanup.policy")
         if is_compacted != compacted:
-            raise ExternalError(
+            raise TopicMismatchError(
                 f"topic {topic} exists and is {'' if is_compacted else 'not '}compacted, it should be the other; "
                 "delete it first"
             )
