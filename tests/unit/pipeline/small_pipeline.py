@@ -23,6 +23,7 @@ from penstock.runs.run_log import AttemptBegan, RunHistory, RunOutcome, Submitte
 from penstock.runs.run_scheduler import RunFacts
 from penstock.runs.run_store import RunStore
 from penstock.runs.run_views import RunProgress
+from penstock.runs.schedule_store import ScheduleStore
 from penstock_pipeline.service import PipelinePorts, PipelineService, PipelineSettings
 
 DONE = RunOutcome("FINISHED", counts={"events": {"rows_in": 7}})
@@ -53,7 +54,8 @@ class FakeChildren:
 
     def facts(self, history: RunHistory) -> RunFacts:
         known = self.processes.get(history.submitted.run)
-        if known is None or history.attempt is None:
+        attempt = history.attempt
+        if known is None or attempt is None or (history.submitted.run, attempt.attempt) not in self.started:
             return RunFacts(history, decided=known is not None and known.decided)
         return RunFacts(history, known.alive, known.outcome, known.decided)
 
@@ -90,6 +92,7 @@ class SmallPipeline:
         self.children = FakeChildren()
         numbers = itertools.count()
         self.store = RunStore(self.blobs, self.clock, lambda: f"{next(numbers):032x}")
+        self.schedules = ScheduleStore(self.blobs, self.clock, lambda: f"{next(numbers):032x}")
 
     @asynccontextmanager
     async def service(self, *, concurrent: int = 1, overrides: bool = False) -> AsyncGenerator[PipelineService]:
@@ -97,7 +100,7 @@ class SmallPipeline:
         await self.blobs.put("artifacts/a.zip", b"zip")
         ports = PipelinePorts(self.log, self.blobs, self.metadata, self.clock)
         settings = PipelineSettings("one", "host", "address", concurrent, RunOptions(master="local[2]"), overrides)
-        service = PipelineService(ports, self.store, self.children, settings)  # pyright: ignore[reportArgumentType]
+        service = PipelineService(ports, self.store, self.schedules, self.children, settings)  # pyright: ignore[reportArgumentType]
         serving = asyncio.ensure_future(service.run())
         try:
             yield service

@@ -20,6 +20,7 @@ from penstock.errors import UsageError
 from penstock.platform.processes import ProcessId, identify
 from penstock.protocol.requests import RunOptions
 from penstock.runs.run_store import RunStore
+from penstock.runs.schedule_store import ScheduleStore
 from penstock.service.http_server import (
     Readiness,
     ServiceOptions,
@@ -99,8 +100,9 @@ async def _serve(settings: ClusterSettings, options: PipelineOptions, children: 
         await retry_until_done("try the store's conditional PUT", clock, lambda: check_conditional_put(blobs))
         ports = PipelinePorts(RetryingLog(log, clock), RetryingBlobs(blobs, clock), metadata, clock)
         store = RunStore(ports.blobs, clock, lambda: uuid.uuid4().hex)
+        schedules = ScheduleStore(ports.blobs, clock, lambda: uuid.uuid4().hex)
         service = PipelineService(
-            ports, store, children,
+            ports, store, schedules, children,
             PipelineSettings(
                 name, host, reachable(options.http), options.concurrent, defaults, options.allow_overrides
             ),

@@ -9,9 +9,16 @@ from penstock.observability.metrics import (
     RUN_TASKS,
     RUNS,
     RUNS_ENDED,
+    SCHEDULE_BEHIND,
+    SCHEDULE_DUE,
+    SCHEDULE_FAILURES,
+    SCHEDULE_STOPPED,
+    SCHEDULES,
     Sample,
 )
 from penstock.runs.run_log import RUN_ENDED
+from penstock.runs.schedule import Timetable
+from penstock_pipeline.schedules import Schedules
 from penstock_pipeline.service import PipelineService
 
 
@@ -29,5 +36,25 @@ def pipeline_samples(service: PipelineService, now_us: int) -> list[Sample]:
             Sample(RUN_SECONDS, labels, max(0, now_us - attempt.at_us) / 1e6),
             Sample(RUN_STAGES, labels, view.progress.stages_done),
             Sample(RUN_TASKS, labels, view.progress.tasks - view.progress.tasks_done),
+        ]
+    return [*found, *_schedule_samples(service.schedules, now_us)]
+
+
+def _schedule_samples(schedules: Schedules, now_us: int) -> list[Sample]:
+    there = [schedule for schedule in schedules.known.values() if schedule.state != "REMOVED"]
+    states = [schedule.state for schedule in there]
+    found = [Sample(SCHEDULES, {"state": state}, states.count(state)) for state in ("ACTIVE", "PAUSED", "STOPPED")]
+    for schedule in there:
+        labels = {"schedule": schedule.name}
+        table = Timetable(schedule.name, schedule.definition)
+        period = table.period(schedule.next_us)
+        if period is not None and schedule.state != "PAUSED":
+            found += [
+                Sample(SCHEDULE_DUE, labels, period.end_us / 1e6),
+                Sample(SCHEDULE_BEHIND, labels, table.behind(schedule.next_us, now_us)),
+            ]
+        found += [
+            Sample(SCHEDULE_STOPPED, labels, int(schedule.state == "STOPPED")),
+            Sample(SCHEDULE_FAILURES, labels, schedules.failures[schedule.name]),
         ]
     return found

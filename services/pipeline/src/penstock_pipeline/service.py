@@ -41,8 +41,10 @@ from penstock.runs.run_scheduler import (
 )
 from penstock.runs.run_store import RunStore
 from penstock.runs.run_views import PIPELINE_VIEW, PipelineView, RunView
+from penstock.runs.schedule_store import ScheduleStore
 from penstock_pipeline.children import Children
 from penstock_pipeline.request_reader import RequestReader
+from penstock_pipeline.schedules import Schedules
 
 TICK_MS: Final = 1_000
 
@@ -85,7 +87,14 @@ class RunNumbers:
 class PipelineService:
     """The runs of one cluster."""
 
-    def __init__(self, ports: PipelinePorts, store: RunStore, children: Children, settings: PipelineSettings) -> None:
+    def __init__(
+        self,
+        ports: PipelinePorts,
+        store: RunStore,
+        schedules: ScheduleStore,
+        children: Children,
+        settings: PipelineSettings,
+    ) -> None:
         self._ports = ports
         self._store = store
         self._children = children
@@ -93,6 +102,7 @@ class PipelineService:
         self._decider = RunDecider(children.place, settings.concurrent)
         self._open: dict[str, RunHistory] = {}
         """The runs that have not ended."""
+        self.schedules = Schedules(schedules, store, ports.clock, self._open, self._carry_out)
         self._writing = asyncio.Lock()
         """Requests and decisions write logs, never at the same time."""
         self._view_problem = ""
@@ -137,18 +147,21 @@ class PipelineService:
     async def _serve(self, request: AnyRunRequest) -> None:
         """Do what is asked, once: the log of the run knows which requests were carried out."""
         async with self._writing:
-            history = self._open.get(request.job) or await self._store.history(request.job)
-            if history.knows(request.request):
-                return
-            _log.info("request", kind=type(request).__name__, run=request.job)
-            match request:
-                case SubmitRun():
-                    await self._submit(request, history)
-                case CancelRun():
-                    if request.job in self._open and not history.cancel_asked:
-                        await self._append(request.job, CancelAsked(request=request.request))
-                case _:
-                    assert_never(request)
+            await self._carry_out(request)
+
+    async def _carry_out(self, request: AnyRunRequest) -> None:
+        history = self._open.get(request.job) or await self._store.history(request.job)
+        if history.knows(request.request):
+            return
+        _log.info("request", kind=type(request).__name__, run=request.job)
+        match request:
+            case SubmitRun():
+                await self._submit(request, history)
+            case CancelRun():
+                if request.job in self._open and not history.cancel_asked:
+                    await self._append(request.job, CancelAsked(request=request.request))
+            case _:
+                assert_never(request)
 
     async def _submit(self, request: SubmitRun, history: RunHistory) -> None:
         ended = history.ended
@@ -169,6 +182,7 @@ class PipelineService:
     async def _act(self) -> None:
         while True:
             async with self._writing:
+                await self.schedules.step()
                 facts = await self._look()
                 for command in self._decider.decide(facts, self._ports.clock.monotonic_ms()):
                     await self._obey(command)

@@ -139,6 +139,32 @@ RUN_STAGES = Metric("penstock_run_done_stages", "gauge", "stages", _RUN, "Stages
 RUN_TASKS = Metric(
     "penstock_run_open_tasks", "gauge", "tasks", _RUN, "Tasks of a run's active stages that are not done."
 )
+SCHEDULES = Metric("penstock_schedules", "gauge", "schedules", ("state",), "Schedules of runs on Spark.")
+_SCHEDULE: Final = ("schedule",)
+SCHEDULE_DUE = Metric(
+    "penstock_schedule_due_timestamp_seconds",
+    "gauge",
+    "seconds",
+    _SCHEDULE,
+    "When the run is due, since the epoch, that a schedule is at: in the past while it is behind.",
+)
+SCHEDULE_BEHIND = Metric(
+    "penstock_schedule_behind_periods",
+    "gauge",
+    "periods",
+    _SCHEDULE,
+    "Periods that are over and whose runs are not; none for schedules that are paused.",
+)
+SCHEDULE_STOPPED = Metric(
+    "penstock_schedule_stopped", "gauge", "", _SCHEDULE, "1 if a schedule has stopped at a run that failed."
+)
+SCHEDULE_FAILURES = Metric(
+    "penstock_schedule_failures_total",
+    "counter",
+    "runs",
+    _SCHEDULE,
+    "Runs of a schedule that failed since the service was started, repeated ones counted each time.",
+)
 
 JOB_METRICS: Final = (
     ROWS_IN, ROWS_OUT, LATE_ROWS, BAD_ROWS, BYTES_IN, BYTES_OUT, BUSY, IDLE, BLOCKED, WATERMARK, WATERMARK_LAG,
@@ -149,7 +175,8 @@ JOB_METRICS: Final = (
 SERVICE_METRICS: Final = (
     LEADING, WORKERS, SLOTS, FREE_SLOTS, MISSING_SLOTS, TASK_MANAGERS_WANTED, TASK_MANAGERS, SHORT_SLOTS,
     SCALING_FAILS, TASK_MANAGER_SLOTS, WORKER_MEMORY, RUNS, RUNS_ENDED,
-    RUN_ATTEMPTS_LOST, RUN_SECONDS, RUN_STAGES, RUN_TASKS,
+    RUN_ATTEMPTS_LOST, RUN_SECONDS, RUN_STAGES, RUN_TASKS, SCHEDULES, SCHEDULE_DUE, SCHEDULE_BEHIND,
+    SCHEDULE_STOPPED, SCHEDULE_FAILURES,
 )  # fmt: skip
 """Of the services themselves."""
 CATALOGUE: Final = JOB_METRICS + SERVICE_METRICS
