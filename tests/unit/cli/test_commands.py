@@ -19,8 +19,19 @@ from penstock.service.typed_options import option_names, typed_options
 
 def parsers() -> dict[str, argparse.ArgumentParser]:
     """The parser of each command but those of the services, whose packages have them."""
-    (commands,) = (action for action in _parser()._actions if isinstance(action, argparse._SubParsersAction))
-    return {name: parser for name, parser in commands.choices.items() if name not in SERVICES}
+    return {name: parser for name, parser in commands_of(_parser()).items() if name not in SERVICES}
+
+
+def commands_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Those below a parser, by all their words."""
+    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    found: dict[str, argparse.ArgumentParser] = {}
+    for name, one in commands.choices.items():
+        if any(isinstance(action, argparse._SubParsersAction) for action in one._actions):
+            found |= {f"{name} {word}": below for word, below in commands_of(one).items()}
+        else:
+            found[name] = one
+    return found
 
 
 def options_of(parser: argparse.ArgumentParser) -> set[str]:

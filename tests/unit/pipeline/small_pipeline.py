@@ -81,11 +81,21 @@ class FakeChildren:
         self.forgotten += sorted(self.processes.keys() - runs)
 
 
+class SetClock(SystemClock):
+    """Its wall time is what a test says."""
+
+    def __init__(self, wall_us: int) -> None:
+        self.wall_us = wall_us
+
+    def now_us(self) -> int:
+        return self.wall_us
+
+
 class SmallPipeline:
     """The ports, the processes, and services that are started one after the other."""
 
-    def __init__(self) -> None:
-        self.clock = SystemClock()
+    def __init__(self, clock: SystemClock | None = None) -> None:
+        self.clock = clock or SystemClock()
         self.log = MemoryLog()
         self.blobs = MemoryBlobs()
         self.metadata = MemoryMetadata(self.clock)

@@ -2,96 +2,28 @@
 
 from __future__ import annotations
 
-import io
 import json
 import uuid
-import zipfile
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any
 
-import httpx2
 import msgspec
 import pytest
-from small_pipeline import DONE, SmallPipeline, until
+from small_pipeline import DONE, SmallPipeline
+from small_rest import Rest, graph, sources, submission
 
-from penstock import Pipeline
-from penstock.client import ClusterClient, NoAnswerError, RefusedError
+from penstock.client import NoAnswerError, RefusedError
 from penstock.client.documents import ArtifactDescription
-from penstock.client.run_documents import RunOptions, RunSubmission
-from penstock.connectors import collecting, iterables
 from penstock.coordination.job_catalog import JobCatalog
-from penstock.graph.jobgraph import build_job_graph
 from penstock.protocol.joblog import Artifact
 from penstock.protocol.requests import SubmitJob
 from penstock.runs.run_log import RunOutcome
-from penstock.service.http_server import Readiness
-from penstock_dispatcher.app import dispatcher_app
-from penstock_dispatcher.cluster import DispatcherPorts
 from penstock_pipeline import service as service_module
-from penstock_pipeline.service import PipelineService
-
-ADDRESS = "http://localhost"
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Decisions follow each other faster than in life."""
     monkeypatch.setattr(service_module, "TICK_MS", 20)
-
-
-@dataclass
-class Row:
-    a: int
-
-
-def graph(name: str = "flights") -> dict[str, Any]:
-    pipeline = Pipeline(name)
-    pipeline.read(iterables.Source([Row(1)])).write(collecting.Sink())
-    return build_job_graph(pipeline.plan, 1).to_json()
-
-
-def sources(text: str = "p = 1") -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr(zipfile.ZipInfo("flights.py"), text + "\n")  # without a time: always the same bytes
-    return buffer.getvalue()
-
-
-def submission(run: str = "", **options: Any) -> RunSubmission:
-    return RunSubmission("flights", graph(), ArtifactDescription("flights.py"), RunOptions(**options), run)
-
-
-class Rest:
-    """A dispatcher and its client."""
-
-    def __init__(self, small: SmallPipeline) -> None:
-        self.small = small
-        ports = DispatcherPorts(small.log, small.blobs, small.metadata, small.clock, lambda: uuid.uuid4().hex)
-        transport = httpx2.ASGITransport(dispatcher_app(ports, Readiness(), list), raise_app_exceptions=False)
-        self.client = ClusterClient(ADDRESS, transport)
-        self.http = httpx2.AsyncClient(transport=transport, base_url=ADDRESS)
-        small.children.sources = sources()
-
-    @asynccontextmanager
-    async def service(self, **options: Any) -> AsyncGenerator[PipelineService]:
-        """A pipeline service that the dispatcher sees."""
-        async with self.small.service(**options) as service:
-
-            async def seen() -> bool:
-                return bool((await self.client.runs()).service)
-
-            await until(seen, "the service is seen")
-            yield service
-
-    async def state(self, run: str, state: str) -> None:
-        """Wait until REST says so."""
-
-        async def there() -> bool:
-            return (await self.client.run(run)).summary.state == state
-
-        await until(there, f"{run} is {state}")
 
 
 @pytest.fixture

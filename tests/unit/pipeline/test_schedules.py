@@ -11,10 +11,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from msgspec.structs import replace
-from small_pipeline import DONE, Process, SmallPipeline, until
+from small_pipeline import DONE, Process, SetClock, SmallPipeline, until
 
 from penstock.adapters.memory import MemoryBlobs
-from penstock.adapters.system_clock import SystemClock
 from penstock.observability.metrics import prometheus_text
 from penstock.ports import BlobExistsError
 from penstock.protocol.joblog import Artifact
@@ -44,22 +43,12 @@ def at(text: str) -> int:
     return to_micros(datetime.fromisoformat(text).replace(tzinfo=ZONE))
 
 
-class SetClock(SystemClock):
-    """Its wall time is what a test says."""
-
-    def __init__(self) -> None:
-        self.wall_us = at("2026-11-04T10:00")
-
-    def now_us(self) -> int:
-        return self.wall_us
-
-
 class Scheduled(SmallPipeline):
     """A pipeline service with a schedule, at ten o'clock on the fourth of November."""
 
     def __init__(self, **changes: Any) -> None:
         super().__init__()
-        self.clock: SetClock = SetClock()
+        self.clock: SetClock = SetClock(at("2026-11-04T10:00"))
         self.numbers = itertools.count()
         self.store = type(self.store)(self.blobs, self.clock, self.new_id)
         self.schedules = ScheduleStore(self.blobs, self.clock, self.new_id)
@@ -341,7 +330,7 @@ async def lived(small: Scheduled, blobs: DeadlyBlobs) -> None:
 
 
 async def test_every_day_has_one_run_wherever_the_service_dies() -> None:
-    """Killed at each of its writes, before it and behind it, and started again: no day is left out and none comes twice."""
+    """Killed at each of its writes, before it and behind it, and started again: no day is left out, none comes twice."""
     whole = await life_and_death(None, behind=False)
     assert whole.writes > 20
     for number in range(1, whole.writes + 1):

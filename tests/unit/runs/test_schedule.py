@@ -15,6 +15,7 @@ from schedule_documents import ZONE, at, definition
 
 from penstock.errors import UsageError
 from penstock.protocol.requests import RunOptions
+from penstock.runs.periods import filled
 from penstock.runs.run_log import AttemptBegan, AttemptLost, CancelAsked, RunEnded, RunHistory, Submitted
 from penstock.runs.schedule import (
     REMEMBERED,
@@ -28,7 +29,6 @@ from penstock.runs.schedule import (
     added,
     after_step,
     due_period,
-    filled,
     next_step,
     paused,
     removed,

@@ -20,6 +20,7 @@ from penstock_dispatcher.penstock_routes import PenstockRoutes
 from penstock_dispatcher.refusing import answer_errors
 from penstock_dispatcher.run_routes import RunRoutes
 from penstock_dispatcher.runs import Runs
+from penstock_dispatcher.schedule_routes import ScheduleRoutes
 
 
 def dispatcher_app(ports: DispatcherPorts, readiness: Readiness, samples: Callable[[], list[Sample]]) -> FastAPI:
@@ -30,7 +31,9 @@ def dispatcher_app(ports: DispatcherPorts, readiness: Readiness, samples: Callab
     penstock = PenstockRoutes(cluster, jobs)
     flink = FlinkRoutes(cluster, jobs, penstock)
     app.include_router(penstock.router())
-    app.include_router(RunRoutes(cluster, jobs, Runs(cluster, ports)).router())
+    runs = Runs(cluster, ports)
+    app.include_router(RunRoutes(cluster, jobs, runs).router())
+    app.include_router(ScheduleRoutes(cluster, ports, runs).router())
     app.include_router(flink.router(""))
     app.include_router(flink.router("/v1"), include_in_schema=False)
     _document(app)

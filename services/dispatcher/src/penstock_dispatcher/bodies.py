@@ -22,7 +22,7 @@ MAX_SUBMISSION_BYTES: Final = MAX_SOURCES_BYTES + MAX_DOCUMENT_BYTES + (64 << 10
 """Both parts, and what surrounds them."""
 MAX_SUBMITTING: Final = 8
 """Submissions that are read at a time: each of them is kept whole."""
-SUBMISSIONS: Final = ("/penstock/v1/jobs", "/penstock/v1/runs")
+SUBMISSIONS: Final = ("/penstock/v1/jobs", "/penstock/v1/runs", "/penstock/v1/schedules")
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from penstock import __version__
-from penstock.client import documents, run_documents
+from penstock.client import documents, run_documents, schedule_documents
 from penstock.coordination.worker_logs import WorkerLogList
 
 KINDS: Final = (
@@ -19,7 +19,8 @@ KINDS: Final = (
     documents.Requested, documents.RequestState, documents.JobList, documents.JobDetail, documents.CheckpointList,
     documents.Failures, documents.JobLog, documents.SavepointSummary, documents.SavepointList, documents.WorkerList,
     documents.Overview, WorkerLogList, run_documents.RunSubmission, run_documents.RunBody, run_documents.RunList,
-    run_documents.RunDetail, run_documents.RunLog, run_documents.Located,
+    run_documents.RunDetail, run_documents.RunLog, run_documents.Located, schedule_documents.ScheduleSubmission,
+    schedule_documents.ScheduleList, schedule_documents.ScheduleDetail,
 )  # fmt: skip
 """All documents of the interface."""
 _REFERENCE: Final = "#/components/schemas/{name}"

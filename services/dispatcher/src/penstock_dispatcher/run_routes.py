@@ -34,7 +34,7 @@ from penstock_dispatcher.jobs import ENDED, Found, Jobs
 from penstock_dispatcher.naming import has_ended
 from penstock_dispatcher.penstock_routes import checked_id, sent
 from penstock_dispatcher.refusing import RestError
-from penstock_dispatcher.runs import Runs
+from penstock_dispatcher.runs import NO_SERVICE, Runs
 
 RunName = Annotated[
     str, Path(description="its id, six or more characters of its beginning, or its name: the newest one")
@@ -137,7 +137,7 @@ class RunRoutes:
         asked = checked_id(submission.request, self._cluster.new_id(), "request")
         checked_graph(submission.name, submission.graph, "run.graph")
         await check_sources(sources, submission.artifact.target)
-        _check_options(submission.options, await self._runs.serving_view())
+        check_options(submission.options, await self._runs.serving_view(), "run")
         history = await self._runs.history(run)
         if _is_executed_once(history):
             _check_same(run, history, submission, await asyncio.to_thread(lambda: hashlib.sha256(sources).hexdigest()))
@@ -193,8 +193,11 @@ def _check_same(run: str, history: RunHistory, submission: RunSubmission, digest
         )
 
 
-def _check_options(options: RunOptions, view: PipelineView) -> None:
+def check_options(options: RunOptions, view: PipelineView | None, part: str) -> None:
+    """Raise `RestError` for options, in that part of a submission, that the service does not take."""
     if options.parallelism is not None and not 1 <= options.parallelism <= 1 << 15:
-        raise RestError(400, f"run.options.parallelism: {options.parallelism} is not from 1 to {1 << 15}")
-    if (options.master or options.conf) and not view.overrides:
+        raise RestError(400, f"{part}.options.parallelism: {options.parallelism} is not from 1 to {1 << 15}")
+    if (options.master or options.conf) and view is None:
+        raise RestError(503, NO_SERVICE)
+    if (options.master or options.conf) and view is not None and not view.overrides:
         raise RestError(400, overrides_refused(view.master))

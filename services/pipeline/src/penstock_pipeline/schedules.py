@@ -49,7 +49,7 @@ class Schedules:
         open_runs: Mapping[str, RunHistory],
         submit: Callable[[SubmitRun], Awaitable[None]],
     ) -> None:
-        """`open_runs`: the runs that have not ended, always as they are now; `submit` does as for a request of a client."""
+        """`open_runs`: the runs that have not ended, always as they are now; `submit` carries out a request."""
         self._store = store
         self._runs = runs
         self._clock = clock

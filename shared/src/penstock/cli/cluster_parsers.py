@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from penstock.cli.commands import ByEngine, Command
 from penstock.cli.options import Commands, add_command, count, positive
-from penstock.cli.spark_options import add_native_option
+from penstock.cli.spark_options import add_run_options
 from penstock.protocol.checkpoints import TOLERABLE_FAILED
 from penstock.submission.restart_text import RESTART_USAGE
 
@@ -23,7 +23,8 @@ def add_cluster_commands(commands: Commands) -> None:
     _add_state(commands)
 
 
-def _parser(commands: Commands, name: str, summary: str, examples: Sequence[str]) -> argparse.ArgumentParser:
+def cluster_parser(commands: Commands, name: str, summary: str, examples: Sequence[str]) -> argparse.ArgumentParser:
+    """A command that talks to a cluster."""
     parser = add_command(commands, name, summary, examples)
     parser.add_argument(
         "--cluster", metavar="FILE", help="the cluster's settings ($PENSTOCK_CLUSTER, or .penstock/cluster.toml)"
@@ -34,7 +35,7 @@ def _parser(commands: Commands, name: str, summary: str, examples: Sequence[str]
 
 
 def _add_submit(commands: Commands) -> None:
-    parser = _parser(
+    parser = cluster_parser(
         commands,
         "submit",
         "Run a pipeline on a cluster; follows it until its end, Ctrl-C leaves it running.",
@@ -97,10 +98,7 @@ def _add_submit(commands: Commands) -> None:
     _add_timeout(parser, "60s", "for the cluster to accept it")
     spark = parser.add_argument_group("options of --engine spark")
     spark.add_argument("--run-id", metavar="ID", help="names this run: what finished by this name is not run again")
-    spark.add_argument("--to-savepoint", metavar="DIR", help="leave the state as a savepoint in this (absolute) folder")
-    spark.add_argument("--master", metavar="URL", help="instead of the pipeline service's, if that allows it")
-    spark.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="likewise, a setting of Spark")
-    add_native_option(spark)
+    add_run_options(spark)
 
     engines = {
         "penstock": Command("penstock.cli.submit:submit_command"),
@@ -111,7 +109,7 @@ def _add_submit(commands: Commands) -> None:
 
 
 def _add_looking(commands: Commands) -> None:
-    parser = _parser(
+    parser = cluster_parser(
         commands,
         "jobs",
         "List the jobs of a cluster, runs on Spark among them.",
@@ -124,14 +122,16 @@ def _add_looking(commands: Commands) -> None:
         ("checkpoints", "List the newest checkpoints and savepoints of a job."),
         ("metrics", "Print the metrics of a job in Prometheus' text format."),
     ):
-        parser = _parser(commands, name, summary, [f"penstock {name} hot-auctions", f"penstock {name} 3f9a1c --json"])
+        parser = cluster_parser(
+            commands, name, summary, [f"penstock {name} hot-auctions", f"penstock {name} 3f9a1c --json"]
+        )
         parser.add_argument("job", metavar="JOB", help=JOB_OR_RUN if name == "status" else JOB)
         parser.set_defaults(command=Command(f"penstock.cli.jobs:{name}_command"))
     _add_logs(commands)
 
 
 def _add_logs(commands: Commands) -> None:
-    parser = _parser(
+    parser = cluster_parser(
         commands,
         "logs",
         "Show what happened to a job: attempts, checkpoints, failures, its end.",
@@ -179,7 +179,7 @@ def _add_operating(commands: Commands) -> None:
 
 
 def _operation(commands: Commands, name: str, summary: str, examples: Sequence[str]) -> argparse.ArgumentParser:
-    parser = _parser(commands, name, summary, examples)
+    parser = cluster_parser(commands, name, summary, examples)
     one = "?" if name == "stop" else None
     parser.add_argument("job", metavar="JOB", nargs=one, help=JOB_OR_RUN if name == "cancel" else JOB)
     _add_timeout(parser, "5m", "until it is done; it is done nevertheless")
@@ -193,7 +193,7 @@ def _add_timeout(parser: argparse.ArgumentParser, default: str, what: str) -> No
 
 
 def _add_state(commands: Commands) -> None:
-    parser = _parser(
+    parser = cluster_parser(
         commands,
         "state",
         "Read a savepoint: its operators, their state, one key.",

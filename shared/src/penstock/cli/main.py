@@ -17,6 +17,7 @@ from penstock.cli.cluster_parsers import add_cluster_commands
 from penstock.cli.commands import ByEngine, Command
 from penstock.cli.options import positive
 from penstock.cli.platform_parsers import add_platform_commands
+from penstock.cli.schedule_parsers import add_schedule_commands
 from penstock.cli.services import SERVICES, add_service_commands, run_service_command
 from penstock.cli.spark_options import add_backfill, add_catch_up, add_engine_option, add_spark_options, refusal
 from penstock.errors import IncompatibleStateError, PenstockError, PipelineError, UsageError, UserCodeError
@@ -106,6 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     add_backfill(commands)
     add_catch_up(commands)
     add_cluster_commands(commands)
+    add_schedule_commands(commands)
     add_service_commands(commands)
     add_platform_commands(commands)
     return parser

@@ -31,6 +31,14 @@ def add_native_option(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def add_run_options(group: argparse._ActionsContainer) -> None:
+    """Of runs by a cluster's pipeline service: what they leave, and where Spark is."""
+    group.add_argument("--to-savepoint", metavar="DIR", help="leave the state as a savepoint in this (absolute) folder")
+    group.add_argument("--master", metavar="URL", help="instead of the pipeline service's, if that allows it")
+    group.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="likewise, a setting of Spark")
+    add_native_option(group)
+
+
 def add_spark_options(parser: argparse.ArgumentParser) -> None:
     """Where Spark is, which run this is, and where its state comes from and goes to."""
     group = parser.add_argument_group("options of --engine spark")

@@ -24,20 +24,29 @@ from penstock.submission.cluster_checks import advice
 
 
 @dataclass(frozen=True)
-class SubmitRun(SubmitOptions):
-    """`penstock submit --engine spark`."""
+class RunOptionsGiven:
+    """What is said of how a pipeline is run."""
 
-    run_id: str | None
+    parallelism: int | None
     to_savepoint: str | None
     master: str | None
     conf: list[str]
     native: Literal["auto", "off"]
 
 
+@dataclass(frozen=True)
+class SubmitRun(SubmitOptions, RunOptionsGiven):
+    """`penstock submit --engine spark`."""
+
+    run_id: str | None
+
+
 def submit_run_command(command: SubmitRun) -> int:
     """Submit the run, and follow it unless told not to; the exit code."""
     settings = load_settings(command.cluster)
-    options = _options(command)
+    options = run_options(command)
+    if command.run_id is not None:
+        checked_run_id(command.run_id)
     parameters = parse_parameters(command.param)
     pipeline = load_pipeline(command.file, parameters)
     submission, sources = prepare_run(pipeline, command.file, parameters, options, command.run_id or "")
@@ -47,15 +56,14 @@ def submit_run_command(command: SubmitRun) -> int:
     return asyncio.run(_submit(settings, submission, sources, command, console))
 
 
-def _options(command: SubmitRun) -> RunOptions:
+def run_options(command: RunOptionsGiven) -> RunOptions:
+    """How the pipeline is run; raises `UsageError`."""
     to_savepoint = command.to_savepoint or ""
     if to_savepoint and not Path(to_savepoint).is_absolute():
         raise UsageError(
             f"--to-savepoint {to_savepoint}: the pipeline service works in another directory; give an absolute path that "
             "it reaches"
         )
-    if command.run_id is not None:
-        checked_run_id(command.run_id)
     return RunOptions(
         parallelism=command.parallelism,
         master=command.master or "",

@@ -34,6 +34,7 @@ from penstock.client.documents import (
 )
 from penstock.client.errors import NoAnswerError, RefusedError
 from penstock.client.run_documents import Located, RunBody, RunDetail, RunList, RunLog, RunSubmission
+from penstock.client.schedule_documents import ScheduleDetail, ScheduleList, ScheduleSubmission
 from penstock.coordination.collected_rows import CollectedPart
 from penstock.coordination.worker_logs import WorkerLogList
 from penstock.errors import CorruptDataError, UsageError
@@ -221,6 +222,36 @@ class ClusterClient:
         """As `outcome`, of a request for a run."""
         path = f"/runs/{_quoted(requested.job)}/requests/{requested.request}"
         return await self._waited(lambda: self._get(path, RequestState), timeout_s)
+
+    # -- schedules ------------------------------------------------------------------------------------------------------
+
+    async def schedules(self) -> ScheduleList:
+        """All schedules."""
+        return await self._get("/schedules", ScheduleList)
+
+    async def schedule(self, name: str) -> ScheduleDetail:
+        """One schedule."""
+        return await self._get(f"/schedules/{_quoted(name)}", ScheduleDetail)
+
+    async def add_schedule(self, submission: ScheduleSubmission, sources: bytes) -> ScheduleDetail:
+        """Add a schedule; one that is there with the same content stays as it is."""
+        files = {
+            "schedule": ("schedule.json", msgspec.json.encode(submission), "application/json"),
+            "sources": ("sources.zip", sources, "application/zip"),
+        }
+        return _decoded(await self._ask("POST", "/schedules", files=files, timeout_s=UPLOAD_S), ScheduleDetail)
+
+    async def pause_schedule(self, name: str) -> ScheduleDetail:
+        """Let no more runs of it begin; what is at work goes on."""
+        return _decoded(await self._ask("POST", f"/schedules/{_quoted(name)}/pause", content=b""), ScheduleDetail)
+
+    async def resume_schedule(self, name: str) -> ScheduleDetail:
+        """Let it go on, after a pause or a stop."""
+        return _decoded(await self._ask("POST", f"/schedules/{_quoted(name)}/resume", content=b""), ScheduleDetail)
+
+    async def remove_schedule(self, name: str) -> ScheduleDetail:
+        """Remove it; what is at work goes on."""
+        return _decoded(await self._ask("DELETE", f"/schedules/{_quoted(name)}"), ScheduleDetail)
 
     # -- requests -------------------------------------------------------------------------------------------------------
 

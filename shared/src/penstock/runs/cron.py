@@ -9,11 +9,12 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Final
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
 from penstock.errors import UsageError
+from penstock.runs.periods import zone_of
 from penstock.times import from_micros, to_micros
 
 _FIELDS: Final = ("minute", "hour", "day-of-month", "month", "day-of-week")
@@ -70,14 +71,6 @@ class Cron:
         while following is not None and following <= moment_us:
             found, following = following, self.next_after(following)
         return found
-
-
-def zone_of(name: str) -> ZoneInfo:
-    """The time zone of that name; raises `UsageError` if there is none."""
-    try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise UsageError(f"there is no time zone {name!r}; write for example UTC or Europe/Berlin") from error
 
 
 @lru_cache(maxsize=_REMEMBERED)

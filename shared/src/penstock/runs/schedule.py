@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-import string
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from datetime import UTC
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -22,13 +21,11 @@ from penstock.errors import UsageError
 from penstock.protocol.joblog import Artifact
 from penstock.protocol.requests import RunOptions, SubmitRun
 from penstock.runs.cron import Cron
+from penstock.runs.periods import PLACEHOLDERS, depends_on_period, filled, moment_of, period_values, zone_of
 from penstock.runs.run_log import EndState, RunHistory
-from penstock.times import from_micros, to_micros
+from penstock.runs.schedule_views import EndedPeriod, OnFailure, ScheduleState
+from penstock.times import from_micros
 
-ScheduleState = Literal["ACTIVE", "PAUSED", "STOPPED", "REMOVED"]
-OnFailure = Literal["stop", "skip"]
-
-PLACEHOLDERS: Final = ("day", "start", "end")
 MAX_RETRIES: Final = 100
 MAX_PAUSE_MS: Final = 7 * 86_400_000
 REMEMBERED: Final = 30
@@ -43,6 +40,10 @@ _OWN_FOLDER: Final = "--to-savepoint: every run leaves a savepoint of its own; w
 def is_schedule_name(text: str) -> bool:
     """Whether a schedule can be called so: as runs, but shorter, because their ids begin with it."""
     return _NAME.fullmatch(text) is not None
+
+
+class ScheduleExistsError(UsageError):
+    """There is another schedule of this name."""
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,16 +77,6 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
                 and getattr(mine, name) != getattr(its, name)
             ]
         return found
-
-
-class EndedPeriod(msgspec.Struct, frozen=True):
-    """A period that the schedule is done with."""
-
-    run: str
-    begin_us: int
-    end_us: int
-    state: EndState
-    reason: str = ""
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,8 +119,8 @@ class Timetable:
         """
         self._name = name
         self.cron: Final = Cron(definition.cron, definition.timezone)
-        self.start_us: Final = self._moment("--start", definition.start)
-        self.end_us: Final = self._moment("--end", definition.end)
+        self.start_us: Final = moment_of("--start", definition.start, self.cron.zone)
+        self.end_us: Final = moment_of("--end", definition.end, self.cron.zone)
 
     def first(self, now_us: int) -> int:
         """Where the first period begins.
@@ -149,11 +140,6 @@ class Timetable:
             return None
         end_us = self.cron.next_after(begin_us)
         return Period(self._run(begin_us, end_us), begin_us, end_us) if end_us is not None else None
-
-    def values(self, period: Period) -> dict[str, str]:
-        """What placeholders stand for."""
-        begin, end = (from_micros(moment).astimezone(self.cron.zone) for moment in (period.begin_us, period.end_us))
-        return {"day": begin.date().isoformat(), "start": begin.isoformat(), "end": end.isoformat()}
 
     def due(self, begin_us: int, count: int) -> list[Period]:
         """So many periods from the one that begins then."""
@@ -178,41 +164,8 @@ class Timetable:
             return f"{self._name}-{begin:%Y-%m-%d}"
         return f"{self._name}-{begin.astimezone(UTC):%Y-%m-%dT%H%MZ}"
 
-    def _moment(self, option: str, text: str) -> int | None:
-        if not text:
-            return None
-        try:
-            moment = datetime.fromisoformat(text)
-            aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=self.cron.zone)
-            if moment.year >= 1970:
-                return to_micros(aware.astimezone(UTC))
-        except (ValueError, OverflowError):
-            pass
-        raise UsageError(f"{option} {text}: write a day from 1970 on, 2026-11-01, or a time, 2026-11-01T06:00")
-
 
 # -- placeholders -------------------------------------------------------------------------------------------------------
-
-
-def filled(what: str, text: str, values: dict[str, str]) -> str:
-    """A text with its placeholders replaced; `what` it is, in the error.
-
-    Raises:
-        UsageError: there is no such placeholder.
-    """
-    known = ", ".join("{" + name + "}" for name in PLACEHOLDERS)
-    parts: list[str] = []
-    try:
-        for literal, name, form, conversion in string.Formatter().parse(text):
-            parts.append(literal)
-            if name is None:
-                continue
-            if name not in values or form or conversion:
-                raise UsageError(f"{what}: {{{name}}} is no placeholder; there are {known}; a brace is {{{{ or }}}}")
-            parts.append(values[name])
-    except ValueError as error:
-        raise UsageError(f"{what}: {error}; there are {known}; a brace is written {{{{ or }}}}") from error
-    return "".join(parts)
 
 
 def filled_in(definition: Definition, values: dict[str, str]) -> Definition:
@@ -239,10 +192,9 @@ def check_definition(name: str, definition: Definition) -> Timetable:
             "letter or digit"
         )
     timetable = Timetable(name, definition)
-    values = dict.fromkeys(PLACEHOLDERS, "")
-    empty = filled_in(definition, values)
+    filled_in(definition, dict.fromkeys(PLACEHOLDERS, ""))
     folder = definition.options.to_savepoint
-    if folder and empty.options.to_savepoint == filled_in(definition, dict.fromkeys(values, "x")).options.to_savepoint:
+    if folder and not depends_on_period(folder):
         raise UsageError(_OWN_FOLDER)
     if not 0 <= definition.retries <= MAX_RETRIES:
         raise UsageError(f"--retries {definition.retries}: from 0 to {MAX_RETRIES}")
@@ -260,7 +212,8 @@ def added(before: Schedule | None, name: str, definition: Definition, now_us: in
     One that is replaced goes on where it is, unless another start is given; what was done is remembered.
 
     Raises:
-        UsageError: it cannot be, or there is another one of this name and `replaces` is false.
+        UsageError: it cannot be.
+        ScheduleExistsError: there is another one of this name, and `replaces` is false.
     """
     timetable = check_definition(name, definition)
     if before is None or before.state == "REMOVED":
@@ -270,7 +223,7 @@ def added(before: Schedule | None, name: str, definition: Definition, now_us: in
     if not differing:
         return before
     if not replaces:
-        raise UsageError(
+        raise ScheduleExistsError(
             f"there is a schedule {name!r} with something else: {', '.join(differing)}; --replace puts this in its place"
         )
     known = before.definition
@@ -388,7 +341,7 @@ def after_step(schedule: Schedule, step: EndPeriod | StopSchedule) -> Schedule:
 
 def submission_of(schedule: Schedule, step: SubmitPeriod, now_us: int) -> SubmitRun:
     """The request for a period's run."""
-    values = Timetable(schedule.name, schedule.definition).values(step.period)
+    values = period_values(step.period.begin_us, step.period.end_us, zone_of(schedule.definition.timezone))
     definition = filled_in(schedule.definition, values)
     return SubmitRun(
         request=step.request, job=step.period.run, issued_us=now_us, name=definition.pipeline, graph=definition.graph,
