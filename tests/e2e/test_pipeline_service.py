@@ -8,6 +8,7 @@ import signal
 import urllib.error
 import urllib.request
 from collections.abc import Generator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,38 @@ def test_cancelled_at_work_and_in_the_queue(cluster: Cluster, tmp_path: Path) ->
     refused = cluster.finish(second, 2).stderr
     assert f"process {cluster.service.pid} on" in refused
     assert "is the pipeline service of this cluster already" in refused
+
+
+def test_missed_days_are_caught_up_each_once(cluster: Cluster) -> None:
+    """Two days of a schedule, its service killed during the first run; what is wrong is refused when it is added."""
+    today = datetime.now(UTC).date()
+    days = [f"daily-{today - timedelta(days=days)}" for days in (2, 1)]
+    given = ("--cron", "0 0 * * *", "--start", str(today - timedelta(days=2)), "--end", str(today))
+    parameters = ("--param", f"out={cluster.folder}/daily-{{day}}", "--param", "rate=2000")
+    add = ("schedule", "add", "daily", cluster.pipeline, *given, *parameters, "--parallelism", "2")
+    assert "hour '25' is none" in cluster.run(*add, "--cron", "0 25 * * *", code=1).stderr
+    assert f"daily: added\nnext: {days[0]}, due" in cluster.run(*add).stdout
+    assert "nothing to change" in cluster.run(*add).stdout
+    assert "with something else: --retries; --replace" in cluster.run(*add, "--retries", "3", code=1).stderr
+    wait_for(lambda: cluster.computes(days[0], 1), "Spark computes the first day")
+    assert (
+        f"{days[0]}, due {today - timedelta(days=1)} 00:00:00Z, running"
+        in cluster.run("schedule", "show", "daily").stdout
+    )
+    asyncio.run(cluster.service.crash())
+    asyncio.run(cluster.service.start())
+
+    def done() -> list[str]:
+        shown = msgspec.json.decode(cluster.run("schedule", "show", "daily", "--json").stdout)
+        assert shown["summary"]["state"] == "ACTIVE", shown
+        return [period["run"] for period in reversed(shown["ended"])]
+
+    wait_for(lambda: done() == days, "both days are done")
+    for run in days:
+        cluster.check(run)
+        assert cluster.run("logs", run).stdout.count("submitted:") == 1
+    assert "over" in cluster.run("schedule", "list").stdout
+    assert cluster.run("schedule", "remove", "daily").stdout.startswith("daily: removed")
 
 
 def test_an_error_in_the_user_s_code_is_shown_as_such(cluster: Cluster) -> None:

@@ -265,11 +265,26 @@ async def test_what_cannot_be_read_keeps_nobody_else_from_running() -> None:
     small = Scheduled()
     await small.add()
     await small.blobs.put(f"{SCHEDULES}another/{1:020d}", b"{}")
+    unknown = replace(await small.now(), name="mars", definition=replace(small.definition, timezone="Mars/Base"))
+    assert await small.schedules.write(None, unknown) is not None
     await small.blobs.put(f"runs/log/{DAYS[1]}/{0:020d}", b"{}")
     async with small.service():
         await small.finish(DAYS[0])
         await small.until_state("STOPPED")
     assert f"run {DAYS[1]}: its log cannot be read" in (await small.now()).reason
+
+
+async def test_a_day_whose_work_folder_is_gone_is_left_to_people() -> None:
+    """Repeated in another folder its rows could be there twice."""
+    small = Scheduled()
+    await small.add()
+    async with small.service():
+        await small.state(DAYS[0], "RUNNING")
+    small.children.place = "another"
+    async with small.service():
+        await small.until_state("STOPPED")
+    assert await small.submissions(DAYS[0]) == 1
+    assert "could double its rows" in (await small.now()).reason
 
 
 # -- deaths -------------------------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def due(one: Schedule, now_us: int = NOW) -> Period:
 
 def asked(one: Schedule, history: RunHistory = UNKNOWN, now_us: int = NOW) -> RunHistory:
     """The log of the run once what is to be asked now is asked."""
-    step = next_step(one, due(one, now_us), history, now_us)
+    step = next_step(one, due(one, now_us), history, now_us, PLACE)
     assert isinstance(step, SubmitPeriod)
     request = submission_of(one, step, now_us)
     record = Submitted(
@@ -79,7 +79,7 @@ def test_a_run_is_due_at_the_end_of_its_period() -> None:
     one = schedule(parameters={"day": "{day}", "rest": "{start}/{end} {{kept}}"})
     assert due_period(one, at("2026-11-02T01:59:59")) is None
     assert due(one, at("2026-11-02T02:00")).run == "orders-2026-11-01"
-    step = next_step(one, due(one), RunHistory(), NOW)
+    step = next_step(one, due(one), RunHistory(), NOW, PLACE)
     assert isinstance(step, SubmitPeriod)
     request = submission_of(one, step, NOW)
     assert (request.job, request.name) == ("orders-2026-11-01", "orders")
@@ -208,9 +208,9 @@ def test_missed_periods_are_caught_up_oldest_first_one_at_a_time() -> None:
     runs: list[str] = []
     while due_period(one, NOW) is not None:
         history = asked(one)
-        assert next_step(one, due(one), history, NOW) is None
+        assert next_step(one, due(one), history, NOW, PLACE) is None
         history = ended(history, "FINISHED")
-        step = next_step(one, due(one), history, NOW)
+        step = next_step(one, due(one), history, NOW, PLACE)
         assert step == EndPeriod(due(one), "FINISHED", "")
         assert isinstance(step, EndPeriod)
         runs.append(due(one).run)
@@ -223,11 +223,11 @@ def test_a_run_that_failed_is_repeated_after_a_pause_and_then_the_schedule_stops
     """Whoever resumes it gives the run fresh attempts; the period is not passed over."""
     one = schedule(retries=1)
     history = ended(asked(one), "FAILED", NOW)
-    assert next_step(one, due(one), history, NOW + 299_999_999) is None
-    again = next_step(one, due(one), history, NOW + 300_000_000)
+    assert next_step(one, due(one), history, NOW + 299_999_999, PLACE) is None
+    again = next_step(one, due(one), history, NOW + 300_000_000, PLACE)
     assert again == SubmitPeriod(due(one), request_of(one, due(one), 1), 1)
     history = ended(asked(one, history, NOW + 300_000_000), "FAILED", NOW, "no such column")
-    step = next_step(one, due(one), history, NOW + HOUR_US)
+    step = next_step(one, due(one), history, NOW + HOUR_US, PLACE)
     assert isinstance(step, StopSchedule)
     assert "orders-2026-11-01 has failed 2 times" in step.reason
     assert "resume orders. The last one: no such column" in step.reason
@@ -238,45 +238,60 @@ def test_a_run_that_failed_is_repeated_after_a_pause_and_then_the_schedule_stops
     fresh = resumed(stopped)
     assert (fresh.state, fresh.reason) == ("ACTIVE", "")
     history = ended(asked(fresh, history), "FAILED", NOW)
-    assert next_step(fresh, due(fresh), history, NOW) is None
+    assert next_step(fresh, due(fresh), history, NOW, PLACE) is None
     history = ended(asked(fresh, history, NOW + HOUR_US), "FINISHED", NOW)
-    assert next_step(fresh, due(fresh), history, NOW) == EndPeriod(due(fresh), "FINISHED", "")
+    assert next_step(fresh, due(fresh), history, NOW, PLACE) == EndPeriod(due(fresh), "FINISHED", "")
 
 
 def test_a_schedule_may_skip_what_fails() -> None:
     """It remembers that it did, and why."""
     one = schedule(retries=0, on_failure="skip")
-    step = next_step(one, due(one), ended(asked(one), "FAILED", reason="boom"), NOW)
+    step = next_step(one, due(one), ended(asked(one), "FAILED", reason="boom"), NOW, PLACE)
     assert step == EndPeriod(due(one), "FAILED", "boom")
+
+
+@pytest.mark.parametrize("failing", ["stop", "skip"])
+def test_what_failed_in_another_work_folder_is_not_repeated(failing: Any) -> None:
+    """It may be decided there. People may: when they resume the schedule, it is asked for again."""
+    one = schedule(on_failure=failing)
+    lost = ended(asked(one), "FAILED", reason="a work folder that is gone")
+    step = next_step(one, due(one), lost, NOW + HOUR_US, "another")
+    if failing == "skip":
+        assert step == EndPeriod(due(one), "FAILED", "a work folder that is gone")
+        return
+    assert isinstance(step, StopSchedule)
+    assert "has failed once" in step.reason
+    again = resumed(after_step(one, step))
+    assert isinstance(next_step(again, due(again), lost, NOW, "another"), SubmitPeriod)
 
 
 def test_a_cancelled_run_is_skipped() -> None:
     """A person did not want it, whether it was the first attempt or a later one."""
     one = schedule()
     waiting = asked(one).after(CancelAsked(request="x")).after(RunEnded(state="CANCELED", reason="asked", at_us=NOW))
-    assert next_step(one, due(one), waiting, NOW) == EndPeriod(due(one), "CANCELED", "asked")
+    assert next_step(one, due(one), waiting, NOW, PLACE) == EndPeriod(due(one), "CANCELED", "asked")
     later = ended(asked(one, ended(asked(one), "FAILED", NOW), NOW + HOUR_US), "CANCELED", NOW)
-    assert next_step(one, due(one), later, NOW) == EndPeriod(due(one), "CANCELED", "")
+    assert next_step(one, due(one), later, NOW, PLACE) == EndPeriod(due(one), "CANCELED", "")
 
 
 def test_what_a_person_ran_by_that_id_counts() -> None:
     """What finished is not repeated, what is at work is waited for; what failed or was cancelled before is asked for."""
     one = schedule()
     by_hand = RunHistory().after(replace(asked(one).submitted, request="by hand"))
-    assert next_step(one, due(one), by_hand, NOW) is None
-    assert next_step(one, due(one), ended(by_hand, "FINISHED"), NOW) == EndPeriod(due(one), "FINISHED", "")
+    assert next_step(one, due(one), by_hand, NOW, PLACE) is None
+    assert next_step(one, due(one), ended(by_hand, "FINISHED"), NOW, PLACE) == EndPeriod(due(one), "FINISHED", "")
     for state in ("FAILED", "CANCELED"):
-        assert isinstance(next_step(one, due(one), ended(by_hand, state), NOW), SubmitPeriod)
+        assert isinstance(next_step(one, due(one), ended(by_hand, state), NOW, PLACE), SubmitPeriod)
 
 
 def test_a_paused_schedule_begins_nothing() -> None:
     """What is at work comes to its end and counts; when it is resumed, what was missed is caught up."""
     one = paused(schedule(retries=0))
     assert one.state == "PAUSED"
-    assert next_step(one, due(one), RunHistory(), NOW) is None
+    assert next_step(one, due(one), RunHistory(), NOW, PLACE) is None
     history = asked(resumed(one))
-    assert next_step(one, due(one), ended(history, "FINISHED"), NOW) == EndPeriod(due(one), "FINISHED", "")
-    assert isinstance(next_step(one, due(one), ended(history, "FAILED"), NOW), StopSchedule)
+    assert next_step(one, due(one), ended(history, "FINISHED"), NOW, PLACE) == EndPeriod(due(one), "FINISHED", "")
+    assert isinstance(next_step(one, due(one), ended(history, "FAILED"), NOW, PLACE), StopSchedule)
     assert resumed(one) == schedule(retries=0)
     assert resumed(resumed(one)) == resumed(one)
     assert due_period(removed(one), NOW) is None
@@ -335,7 +350,7 @@ class Model:
         period = due_period(seen, self.now_us)
         if period is None:
             return
-        step = next_step(seen, period, runs.get(period.run, RunHistory()), self.now_us)
+        step = next_step(seen, period, runs.get(period.run, RunHistory()), self.now_us, PLACE)
         match step:
             case SubmitPeriod():
                 self.submit(seen, step, runs.get(period.run, RunHistory()))

@@ -11,7 +11,7 @@ from typing import Final, assert_never
 
 import structlog
 
-from penstock.errors import CorruptDataError
+from penstock.errors import CorruptDataError, UsageError
 from penstock.ports import Clock
 from penstock.protocol.requests import SubmitRun
 from penstock.runs.run_log import RunHistory
@@ -23,6 +23,7 @@ from penstock.runs.schedule import (
     ScheduleStep,
     StopSchedule,
     SubmitPeriod,
+    Timetable,
     after_step,
     due_period,
     next_step,
@@ -48,8 +49,15 @@ class Schedules:
         clock: Clock,
         open_runs: Mapping[str, RunHistory],
         submit: Callable[[SubmitRun], Awaitable[None]],
+        place: str,
     ) -> None:
-        """`open_runs`: the runs that have not ended, always as they are now; `submit` carries out a request."""
+        """
+        Args:
+            open_runs: the runs that have not ended, always as they are now.
+            submit: carries out a request.
+            place: the id of the service's work folder.
+        """
+        self._place = place
         self._store = store
         self._runs = runs
         self._clock = clock
@@ -86,7 +94,9 @@ class Schedules:
     async def _read(self, name: str, version: int) -> None:
         try:
             found = await self._store.read(name)
-        except CorruptDataError as error:
+            if found is not None:
+                Timetable(name, found.definition)
+        except (CorruptDataError, UsageError) as error:  # such as a time zone that this machine does not know
             _log.error("a schedule cannot be read, so it has no runs", schedule=name, error=str(error))
             self._unreadable[name] = version
             self.known.pop(name, None)
@@ -124,9 +134,10 @@ class Schedules:
 
     async def _step(self, schedule: Schedule, period: Period, now_us: int) -> ScheduleStep | None:
         try:
-            return next_step(schedule, period, await self._history(schedule.name, period), now_us)
+            history = await self._history(schedule.name, period)
         except CorruptDataError as error:
             return StopSchedule(f"run {period.run}: its log cannot be read: {error}")
+        return next_step(schedule, period, history, now_us, self._place)
 
     async def _history(self, name: str, period: Period) -> RunHistory:
         going_on = self._open.get(period.run)

@@ -102,7 +102,7 @@ class PipelineService:
         self._decider = RunDecider(children.place, settings.concurrent)
         self._open: dict[str, RunHistory] = {}
         """The runs that have not ended."""
-        self.schedules = Schedules(schedules, store, ports.clock, self._open, self._carry_out)
+        self.schedules = Schedules(schedules, store, ports.clock, self._open, self._carry_out, children.place)
         self._writing = asyncio.Lock()
         """Requests and decisions write logs, never at the same time."""
         self._view_problem = ""

@@ -161,7 +161,7 @@ SCHEDULE_STOPPED = Metric(
 SCHEDULE_FAILURES = Metric(
     "penstock_schedule_failures_total",
     "counter",
-    "runs",
+    "failures",
     _SCHEDULE,
     "Runs of a schedule that failed since the service was started, repeated ones counted each time.",
 )

@@ -1,4 +1,4 @@
-"""Times of a cron expression in a time zone: what `cronsim` says, as microseconds since the epoch, always rising.
+"""Times of a cron expression in a time zone, by the library cronsim; in microseconds since the epoch, always rising.
 
 Where clocks change it does as Debian's cron: what names minute and hour happens once a day (an hour that is left out: as
 soon as there is one again; an hour that comes twice: the first time); what has `*` there goes by real time.

@@ -22,7 +22,7 @@ from penstock.protocol.joblog import Artifact
 from penstock.protocol.requests import RunOptions, SubmitRun
 from penstock.runs.cron import Cron
 from penstock.runs.periods import PLACEHOLDERS, depends_on_period, filled, moment_of, period_values, zone_of
-from penstock.runs.run_log import EndState, RunHistory
+from penstock.runs.run_log import AttemptBegan, EndState, RunHistory
 from penstock.runs.schedule_views import EndedPeriod, OnFailure, ScheduleState
 from penstock.times import from_micros
 
@@ -292,8 +292,12 @@ def due_period(schedule: Schedule, now_us: int) -> Period | None:
     return period if period is not None and period.end_us <= now_us else None
 
 
-def next_step(schedule: Schedule, period: Period, history: RunHistory, now_us: int) -> ScheduleStep | None:
-    """What is to be done about a period that is due; `history` is the log of its run. None: wait."""
+def next_step(schedule: Schedule, period: Period, history: RunHistory, now_us: int, place: str) -> ScheduleStep | None:
+    """What is to be done about a period that is due. None: wait.
+
+    `history` is the log of its run, `place` the work folder in which it would be at work now. What has failed in another
+    one may be decided there: only people repeat that, since it could double its rows.
+    """
     ended = history.ended
     if history.records and ended is None:
         return None
@@ -306,13 +310,17 @@ def next_step(schedule: Schedule, period: Period, history: RunHistory, now_us: i
     if asked and ended is not None:
         if ended.state == "CANCELED":
             return EndPeriod(period, "CANCELED", ended.reason)
-        if asked > definition.retries:
+        if asked > definition.retries or _was_elsewhere(history, place):
             return _given_up(schedule, period, asked, ended.reason)
         if now_us < ended.at_us + definition.retry_pause_ms * 1_000:
             return None
     if schedule.state != "ACTIVE":
         return None
     return SubmitPeriod(period, request_of(schedule, period, asked), asked)
+
+
+def _was_elsewhere(history: RunHistory, place: str) -> bool:
+    return any(isinstance(record, AttemptBegan) and record.place != place for record in history.records)
 
 
 def _given_up(schedule: Schedule, period: Period, asked: int, reason: str) -> ScheduleStep:
