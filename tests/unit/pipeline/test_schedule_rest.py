@@ -41,6 +41,7 @@ async def rest() -> AsyncGenerator[Rest]:
 
 
 DAYS = ["orders-2026-11-01", "orders-2026-11-02", "orders-2026-11-03", "orders-2026-11-04", "orders-2026-11-05"]
+DAY_US = 86_400_000_000
 NOW_US = to_micros(datetime(2026, 11, 3, 10, tzinfo=UTC))
 
 
@@ -114,6 +115,24 @@ async def test_another_schedule_of_the_name_is_refused_unless_it_is_meant(rest: 
         assert (replaced.changed, replaced.retries) == (True, 5)
         with pytest.raises(RefusedError, match=f"run {DAYS[0]} of schedule 'orders' is at work"):
             await rest.client.add_schedule(daily(cron="0 1 * * *", replace=True), sources())
+
+
+async def test_what_others_change_at_the_same_time_is_not_lost(rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who comes second decides again, from what is there then."""
+    await rest.client.add_schedule(daily(), sources())
+    small, create = rest.small, rest.small.blobs.create
+
+    async def slow(key: str, data: bytes) -> None:
+        monkeypatch.setattr(small.blobs, "create", create)
+        before = await small.schedules.read("orders")
+        assert before is not None
+        assert await small.schedules.write(before, replace(before, next_us=before.next_us + DAY_US)) is not None
+        await create(key, data)
+
+    monkeypatch.setattr(small.blobs, "create", slow)
+    paused = await rest.client.pause_schedule("orders")
+    assert (paused.changed, paused.summary.state) == (True, "PAUSED")
+    assert paused.due[0].run == DAYS[1]
 
 
 async def test_what_is_refused(rest: Rest) -> None:

@@ -18,7 +18,7 @@ from penstock.observability.metrics import prometheus_text
 from penstock.ports import BlobExistsError
 from penstock.protocol.joblog import Artifact
 from penstock.protocol.requests import RunOptions
-from penstock.runs.run_log import RunOutcome, Submitted
+from penstock.runs.run_log import AttemptBegan, RunEnded, RunOutcome, Submitted
 from penstock.runs.schedule import Definition, Schedule, added, paused, removed, resumed
 from penstock.runs.schedule_store import KEPT, SCHEDULES, ScheduleStore
 from penstock.times import to_micros
@@ -258,6 +258,24 @@ async def test_two_services_make_every_run_once() -> None:
             await small.state(run, "FINISHED")
         await small.until_ended(*DAYS)
     assert [await small.submissions(run) for run in DAYS] == [1, 1, 1]
+
+
+async def test_the_end_of_a_run_that_another_service_has_is_seen() -> None:
+    """It stands in its log alone."""
+    small = Scheduled(start="2026-11-03")
+    run = DAYS[2]
+    record = Submitted(
+        run=run, request="by hand", name="flights", graph={}, artifact=small.definition.artifact, options=RunOptions()
+    )
+    history = await small.store.append(run, await small.store.history(run), record)
+    await small.add()
+    async with small.service():
+        await small.ticks()
+        for following in (AttemptBegan(attempt=1, place="there", host="two"), RunEnded(state="FINISHED")):
+            assert history is not None
+            history = await small.store.append(run, history, following)
+        await small.until_ended(run)
+        assert small.children.started == []
 
 
 async def test_what_cannot_be_read_keeps_nobody_else_from_running() -> None:
