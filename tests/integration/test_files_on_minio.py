@@ -9,6 +9,7 @@ from typing import Any
 
 import obstore
 import polars as pl
+import pyarrow as pa
 import pytest
 from embedded_runs import Stress, assert_same, finish
 from pipelines import AGGREGATES, source
@@ -19,6 +20,7 @@ from penstock.connectors import files, iterables
 from penstock.errors import ExternalError, PipelineError
 
 HOURS = ["day", "minute"]
+ONE = pa.schema([("n", pa.int64())])
 
 
 class Bucket:
@@ -121,7 +123,7 @@ def test_settings_of_the_environment(bucket: Bucket, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", bucket.options["access_key_id"])
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", bucket.options["secret_access_key"])
     p = Pipeline("environment")
-    p.read(iterables.Source([{"n": 1}])).write(files.Sink(bucket.url("environment")))
+    p.read(iterables.Source([{"n": 1}], schema=ONE)).write(files.Sink(bucket.url("environment")))
     assert p.run().state == "FINISHED"
     assert len(bucket.names("environment")) == 1
 
@@ -136,6 +138,8 @@ def test_what_cannot_be_reached_says_why(bucket: Bucket) -> None:
     with pytest.raises(PipelineError, match="there is no bucket s3://nobodys-bucket; create it, or correct the URL"):
         files.Source("s3://nobodys-bucket/x/*", storage_options=bucket.options).discover()
     p = Pipeline("nowhere")
-    p.read(iterables.Source([{"n": 1}])).write(files.Sink("s3://nobodys-bucket/out", storage_options=bucket.options))
+    p.read(iterables.Source([{"n": 1}], schema=ONE)).write(
+        files.Sink("s3://nobodys-bucket/out", storage_options=bucket.options)
+    )
     with pytest.raises(PipelineError, match="there is no bucket s3://nobodys-bucket"):
         p.run()
