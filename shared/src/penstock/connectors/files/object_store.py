@@ -44,6 +44,10 @@ _TIMEOUT: Final = timedelta(seconds=300)
 _RETRY_TIMEOUT: Final = timedelta(seconds=30)
 _ENDPOINT: Final = frozenset({"endpoint", "endpoint_url", "aws_endpoint", "aws_endpoint_url"})
 _ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_REFUSED: Final = re.compile(
+    "PermissionDenied|Unauthenticated|SignatureDoesNotMatch|InvalidAccessKeyId|AccessDenied|40[13]"
+)
+"""How stores say that somebody may not."""
 _REASON: Final = re.compile(r"<Code>(.*?)</Code><Message>(.*?)</Message>", re.DOTALL)
 
 Options = tuple[tuple[str, str], ...]
@@ -125,25 +129,23 @@ def _client(root: str, options: Options) -> ObjectStore:
 @contextmanager
 def _asking(what: str, place: Location) -> Generator[None]:
     """Foreign errors as ours; `FileNotFoundError` passes where the bucket is there."""
-    from obstore.exceptions import BaseError, PermissionDeniedError, PreconditionError, UnauthenticatedError
+    from obstore.exceptions import BaseError, PreconditionError
 
     try:
         yield
     except PreconditionError as error:
         raise ExternalError(f"{place} was replaced while it was read; start again with what is there now") from error
-    except (UnauthenticatedError, PermissionDeniedError) as error:
-        raise ExternalError(
-            f"cannot {what} {place}: {_reason(error)}; check the credentials in storage_options= or the environment, and "
-            "what they may do"
-        ) from error
-    except FileNotFoundError as error:
-        if "NoSuchBucket" in str(error):
-            raise PipelineError(
-                f"cannot {what} {place}: there is no bucket {place.root}; create it, or correct the URL"
-            ) from error
-        raise
     except (BaseError, OSError, ValueError) as error:
-        raise ExternalError(f"cannot {what} {place}: {_reason(error)}") from error
+        if "NoSuchBucket" in str(error):
+            advice = f"there is no bucket {place.root}; create it, or correct the URL"
+            raise PipelineError(f"cannot {what} {place}: {advice}") from error
+        if isinstance(error, FileNotFoundError):
+            raise
+        refused = _REFUSED.search(f"{type(error).__name__} {error}")
+        advice = (
+            "; check the credentials in storage_options= or the environment, and what they may do" if refused else ""
+        )
+        raise ExternalError(f"cannot {what} {place}: {_reason(error)}{advice}") from error
 
 
 def _reason(error: Exception) -> str:
