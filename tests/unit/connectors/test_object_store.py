@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
+import threading
 from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
@@ -197,6 +199,29 @@ def test_a_pipeline_from_store_to_store(bucket: Path) -> None:
     assert part.parent.name == "day=2026-11-21"
     assert part.read_text().splitlines()[0] == "i,s"
     assert pl.read_csv(part)["i"].to_list() == [7, 8, 9]
+
+
+async def test_a_store_that_answers_late_holds_nothing_up(
+    bucket: Path, monkeypatch: pytest.MonkeyPatch, time: Any
+) -> None:
+    """A file is opened by its first read, beside the event loop; a read that is cancelled meanwhile loses nothing."""
+    frame(1, 2).write_parquet(bucket / "a.parquet")
+    source = files.Source("s3://orders/a.parquet", schema=SCHEMA)
+    [split] = source.discover()
+    answers, head = threading.Event(), obstore.head
+    monkeypatch.setattr(obstore, "head", lambda *given: answers.wait(30) and head(*given))
+    reader = source.open(split, None, time.context())
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(reader.read(1), 0.05)
+    assert reader.position() is None
+    answers.set()
+    fetched = await reader.read(10)
+    assert fetched is not None
+    assert fetched.frame["i"].to_list() == [1, 2]
+    await reader.close()
+    unread = source.open(split, {"group": 0, "row": 1, "identity": None}, time.context())
+    assert unread.position() == {"group": 0, "row": 1, "identity": None}
+    await unread.close()
 
 
 def test_secrets_stay_out_of_plans() -> None:

@@ -142,6 +142,13 @@ class Source(base.Source[T], Generic[T]):
 
     def open(self, split: Split, position: Position, context: ReadContext) -> base.SplitReader:
         """See `Source.open`."""
+        if isinstance(self._place, str):
+            return self._opened(split, position, context)
+        from penstock.connectors.files.reading import RemoteReader
+
+        return RemoteReader(lambda: self._opened(split, position, context), position)
+
+    def _opened(self, split: Split, position: Position, context: ReadContext) -> base.SplitReader:
         rate = None if self.rate is None else self.rate / len(self.discover())
         pace = Pace(rate, context.monotonic_ms, self.batch_rows)
         constants = constants_of(self._named(split.id), self.schema)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
-from penstock.connectors.base import BadRow, EndOfSplit, Fetched, Position
+from penstock.connectors.base import BadRow, EndOfSplit, Fetched, Position, SplitReader
 from penstock.connectors.formats.decoding import LineDecoder
 from penstock.connectors.formats.schema_matching import SchemaMatcher
 from penstock.connectors.pacing import Pace
@@ -129,6 +129,37 @@ def _changed(file: InputFile, where: str) -> PipelineError:
         f"{file} is not the file that was read up to {where} before: it was replaced, cut or rewritten; put the "
         "former content back, or start the job without the snapshot"
     )
+
+
+class RemoteReader:
+    """A reader that is opened by its first `read`, in a thread, because to open a file of a store takes its time."""
+
+    def __init__(self, open: Callable[[], SplitReader], position: Position) -> None:
+        self._open = open
+        self._position = position
+        self._reader: SplitReader | None = None
+        self._opening: asyncio.Future[SplitReader] | None = None
+
+    async def read(self, max_rows: int) -> Fetched | None:
+        """See `SplitReader.read`."""
+        reader = self._reader
+        if reader is None:
+            if self._opening is None:
+                self._opening = asyncio.ensure_future(asyncio.to_thread(self._open))
+            reader = self._reader = await asyncio.shield(self._opening)
+        return await reader.read(max_rows)
+
+    def position(self) -> Position:
+        """See `SplitReader.position`."""
+        return self._position if self._reader is None else self._reader.position()
+
+    async def close(self) -> None:
+        """See `SplitReader.close`."""
+        if self._opening is None:
+            return
+        await asyncio.wait([self._opening])
+        if self._opening.exception() is None:
+            await self._opening.result().close()
 
 
 # -- text ---------------------------------------------------------------------------------------------------------------
