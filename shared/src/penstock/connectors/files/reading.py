@@ -142,11 +142,10 @@ class RemoteReader:
 
     async def read(self, max_rows: int) -> Fetched | None:
         """See `SplitReader.read`."""
-        reader = self._reader
-        if reader is None:
-            if self._opening is None:
-                self._opening = asyncio.ensure_future(asyncio.to_thread(self._open))
-            reader = self._reader = await asyncio.shield(self._opening)
+        if self._opening is None:
+            self._opening = asyncio.ensure_future(asyncio.to_thread(self._open))
+        reader = await asyncio.shield(self._opening)
+        self._reader = reader
         return await reader.read(max_rows)
 
     def position(self) -> Position:
