@@ -13,6 +13,7 @@ from tests.chaos.feed import TOPIC
 from tests.chaos.outputs import SINKS
 
 from penstock.coordination.control_topics import COMMANDS, EVENTS, REQUESTS
+from penstock.coordination.job_store import JobReader
 from penstock.kafka_clients import confluent_options
 
 _CONTROL: Final = {f"penstock.{NAME}.{topic}" for topic in (COMMANDS, EVENTS, REQUESTS)}
@@ -24,7 +25,7 @@ _KEPT: Final = tuple(
         r"leaders/\d+",
         r"finished/[0-9a-f]{32}",
         r"artifacts/[0-9a-f]{64}\.zip",
-        r"jobs/[0-9a-f]{32}/log/\d{20}",
+        r"jobs/[0-9a-f]{32}/log/(compacted-)?\d{20}",
         r"jobs/[0-9a-f]{32}/answers/[0-9a-f]{32}",
     )
 )
@@ -91,13 +92,6 @@ async def _in_store(cluster: ChaosCluster) -> list[str]:
 
 async def _savepoints(cluster: ChaosCluster) -> set[str]:
     """Beginnings of the keys that belong to savepoints."""
-    from penstock.protocol.joblog import Savepoint, decode_record
-
-    found: set[str] = set()
-    for key in await cluster.blobs.list("jobs/"):
-        if "/log/" not in key:
-            continue
-        record = decode_record(await cluster.blobs.get(key), key)
-        if isinstance(record, Savepoint):
-            found.add(record.manifest.rpartition("/")[0] + "/")
-    return found
+    jobs = {key.split("/")[1] for key in await cluster.blobs.list("jobs/") if "/log/" in key}
+    histories = [await JobReader(cluster.blobs).history(job) for job in sorted(jobs)]
+    return {record.manifest.rpartition("/")[0] + "/" for history in histories for record in history.savepoints.values()}

@@ -15,8 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from running_examples import EXAMPLES, example, rows_of, same
+
+from penstock import Pipeline, col
+from penstock.connectors import files, iterables
 
 Row = dict[str, Any]
 Run = Callable[..., list[Row]]
@@ -164,3 +168,26 @@ def _attempts(clicks: list[Row]) -> Iterator[int]:
             steps += clicks[0]["step"] == ("look", "basket", "buy")[steps]
             clicks = clicks[1:]
         yield steps
+
+
+# -- of an archive ------------------------------------------------------------------------------------------------------
+
+
+def test_the_daily_table_of_orders(tmp_path: Path) -> None:
+    """`orders_daily.py` over what `orders_archive.py` would have kept: windows of the day's orders and of no others."""
+    feed = example(EXAMPLES / "orders_feed.py")
+    orders = feed.orders(np.arange(4_000)).with_columns(at=pl.col("at") + timedelta(hours=23, minutes=59, seconds=59))
+    archive = Pipeline("archive")
+    kept = archive.read(iterables.Source(orders.to_dicts(), schema=feed.Order)).with_columns(day=col("at").dt.date())
+    kept.write(files.Sink(tmp_path / "archive", format="parquet", partition_by=["day"]))
+    assert archive.run(directory=tmp_path / "state").state == "FINISHED"
+    for day in ("2026-01-01", "2026-01-02"):
+        rows_of(EXAMPLES / "orders_daily.py", tmp_path / day, 2, archive=tmp_path / "archive", day=day)
+        found = pl.read_parquet(tmp_path / day / "out" / f"day={day}" / "part-*")
+        of_day = orders.filter(pl.col("at").dt.date() == pl.lit(day).str.to_date())
+        assert 0 < of_day.height < orders.height
+        wanted = of_day.group_by("customer", window_start=pl.col("at").dt.truncate("10s")).agg(
+            orders=pl.len().cast(pl.Int64), euros=pl.col("euros").sum().round(2)
+        )
+        got = found.with_columns(pl.col("euros").round(2)).select(wanted.columns)
+        assert sorted(got.rows()) == sorted(wanted.rows())

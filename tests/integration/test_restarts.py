@@ -5,17 +5,23 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import cast
 
 import pytest
-from embedded_runs import Attempt, Stress, assert_same, finish, settings
-from pipelines import CASES, Case, Result, write_files
+from embedded_runs import Attempt, Stress, assert_same, finish, interrupt, settings
+from pipelines import CASES, Case, Result, source, write_files
 
+from penstock import Pipeline
+from penstock.adapters.directory.blobs import DirectoryBlobs
+from penstock.connectors import files
 from penstock.embedded import EmbeddedJob
+from penstock.errors import UsageError
 from penstock.jobmanager.job_shell import JobShell
 from penstock.protocol.jobevents import CaptureOffsets, OffsetsCaptured
+from penstock.savepoint.transfer import export_savepoint
 from penstock.task import exchange, sources
 from penstock.task.environment import SubtaskSettings
 
@@ -95,6 +101,37 @@ def test_a_leader_that_dies_between_exchanges_and_begin(
     asyncio.run(interrupted())
     finish(case.declare(tmp_path / "out", None), tmp_path / "state", settings(3), resume=True)
     compare(case.result(tmp_path / "out"), expected["retimed"], "resumed")
+
+
+@pytest.mark.parametrize("name", ["keyed-process", "sessions"])
+def test_a_run_begins_with_a_savepoint(name: str, expected: dict[str, Result], tmp_path: Path) -> None:
+    """In another directory, at another parallelism: with its state and positions, and with what it had staged."""
+    case = next(case for case in CASES if case.name == name)
+    attempt = Attempt(2, 20, 60, after_checkpoints=3)
+    assert interrupt(case.declare(tmp_path / "out", 2_000), tmp_path / "state", attempt, resume=False) is None
+
+    async def export() -> None:
+        job = EmbeddedJob(case.declare(tmp_path / "out", None), tmp_path / "state", settings())
+        found = await job.find()
+        assert found is not None
+        assert found.history.restore is not None
+        await export_savepoint(DirectoryBlobs(tmp_path / "state" / "blobs"), found.history.restore, tmp_path / "kept")
+
+    asyncio.run(export())
+    shutil.rmtree(tmp_path / "state")
+    again = case.declare(tmp_path / "out", None)
+    assert again.run(parallelism=3, directory=tmp_path / "other", from_savepoint=tmp_path / "kept").state == "FINISHED"
+    compare(case.result(tmp_path / "out"), expected[name], "from a savepoint")
+
+
+def test_what_no_run_can_begin_with(tmp_path: Path) -> None:
+    """Where no savepoint is, and a run that is continued besides."""
+    p = Pipeline("p")
+    p.read(source(None)).write(files.Sink(tmp_path / "out"))
+    with pytest.raises(UsageError, match="nowhere: no savepoint is there"):
+        p.run(directory=tmp_path / "state", from_savepoint=tmp_path / "nowhere")
+    with pytest.raises(UsageError, match="give one"):
+        p.run(directory=tmp_path / "state", from_savepoint=tmp_path / "nowhere", resume=True)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -18,11 +18,11 @@ from penstock import Pipeline, savepoint
 from penstock.adapters.directory.blobs import DirectoryBlobs
 from penstock.adapters.system_clock import SystemClock
 from penstock.api.loading import load_pipeline
-from penstock.client.exporting import export_savepoint, import_savepoint
 from penstock.coordination.job_catalog import JobCatalog
 from penstock.embedded import CURRENT, EmbeddedJob
 from penstock.graph.jobgraph import build_job_graph
 from penstock.protocol.joblog import Submit
+from penstock.savepoint.transfer import export_savepoint, import_savepoint
 from penstock.spark.code import pack_code
 from penstock.spark.engine import RunOptions, SparkRun
 from penstock.spark.result import SparkResult

@@ -250,7 +250,7 @@ def test_history_lies_in_an_object_store(topic, platform, local, tmp_path, monke
         )
         assert result.total("events", "rows_in") == count
         assert sorted(savepoint.read(kept).splits()["split"]) == ["0", "1", "2"]
-    with pytest.raises(PipelineError, match=r"no object with a known extension in 's3://.*/nothing'"):
+    with pytest.raises(PipelineError, match=r"neither an object nor a folder s3://.*/nothing"):
         run_part(
             local, tmp_path, given(topic, tmp_path / "2"), file=FILE, target=tmp_path / "none",
             archives={"events": f"{place}/nothing"},

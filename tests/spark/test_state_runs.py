@@ -17,9 +17,9 @@ from penstock import savepoint
 from penstock.adapters.memory import MemoryBlobs
 from penstock.api.loading import load_pipeline
 from penstock.cli.main import main
-from penstock.client.exporting import import_savepoint
 from penstock.errors import ExternalError, IncompatibleStateError, UsageError
 from penstock.graph.jobgraph import build_job_graph
+from penstock.savepoint.transfer import import_savepoint
 from penstock.spark import engine, lowering
 from penstock.spark.starting import starting_point
 from penstock.submission.admission import check_compatible

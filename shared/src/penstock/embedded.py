@@ -163,18 +163,22 @@ class EmbeddedJob:
         history = await self._store.history(job)
         return FoundJob(job, history) if history.submit is not None else None
 
-    async def run(self, *, resume: bool) -> JobResult:
+    async def run(self, *, resume: bool, from_savepoint: Path | None = None) -> JobResult:
         """Run to the end of the input, to a suspension or a failure.
 
+        Args:
+            resume: continue what the directory holds.
+            from_savepoint: the folder of a savepoint that a run which begins anew starts with.
+
         Raises:
-            UsageError: there is nothing to resume, or another run is at work in the directory.
+            UsageError: there is nothing to resume, no savepoint, or another run is at work in the directory.
             IncompatibleStateError: the pipeline changed so that its state does not fit; names the operator.
         """
         with claimed(self._directory):
-            return await self._run(resume=resume)
+            return await self._run(resume=resume, from_savepoint=from_savepoint)
 
-    async def _run(self, *, resume: bool) -> JobResult:
-        history = await self._continue() if resume else await self._start_anew()
+    async def _run(self, *, resume: bool, from_savepoint: Path | None) -> JobResult:
+        history = await self._continue() if resume else await self._start_anew(from_savepoint)
         await self._recover_sinks(history)
         async with self._services() as ended:
             outcome = await ended
@@ -215,8 +219,8 @@ class EmbeddedJob:
         assert self._coordinator is not None
         return self._coordinator
 
-    async def _start_anew(self) -> JobHistory:
-        """Forget what an earlier run left, then submit.
+    async def _start_anew(self, from_savepoint: Path | None) -> JobHistory:
+        """Forget what an earlier run left, then submit, from the savepoint in that folder if there is one.
 
         Killed at any moment of it, the directory holds a job that is whole or none: the job's name goes first and comes
         last, and sinks have made room before there is a job that could be resumed.
@@ -224,11 +228,18 @@ class EmbeddedJob:
         for node in self._plan:
             if isinstance(node.operation, Read):
                 await asyncio.to_thread(node.operation.source.discover)  # a wrong path must not cost earlier results
+        from penstock.savepoint.folder import read_folder  # they load what reads states
+        from penstock.savepoint.transfer import import_savepoint
+
+        if from_savepoint is not None:
+            check_compatible(self.graph, (await asyncio.to_thread(read_folder, from_savepoint))[0])
         await self._blobs.delete(CURRENT)
         await asyncio.to_thread(self._clear)
         for _, sink in self._sinks():
             await asyncio.to_thread(sink.begin)
-        return await self._submit(None)
+        if from_savepoint is None:
+            return await self._submit(None)
+        return await self._submit(await import_savepoint(self._blobs, from_savepoint))
 
     def _clear(self) -> None:
         for part in ("log", "blobs"):
@@ -367,6 +378,7 @@ def run(
     restart: str = "none",
     state_backend: Literal["fs", "memory"] = "fs",
     durable: bool = True,
+    from_savepoint: str | Path | None = None,
 ) -> JobResult:
     """See `Pipeline.run`."""
     settings = EmbeddedSettings(
@@ -377,11 +389,19 @@ def run(
         restart=parse_restart(restart),
         data=SubtaskSettings(state_backend=state_backend),
     )
-    return run_pipeline(pipeline, settings, directory=directory, resume=resume)
+    if from_savepoint is not None and resume:
+        raise UsageError("run: resume= continues a run, from_savepoint= begins one with a savepoint's state: give one")
+    savepoint = None if from_savepoint is None else Path(from_savepoint)
+    return run_pipeline(pipeline, settings, directory=directory, resume=resume, from_savepoint=savepoint)
 
 
 def run_pipeline(
-    pipeline: DeclaredPipeline, settings: EmbeddedSettings, *, directory: str | Path | None, resume: bool
+    pipeline: DeclaredPipeline,
+    settings: EmbeddedSettings,
+    *,
+    directory: str | Path | None,
+    resume: bool,
+    from_savepoint: Path | None = None,
 ) -> JobResult:
     """Run a pipeline in this process.
 
@@ -395,7 +415,7 @@ def run_pipeline(
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-")))
         else:
             folder = Path(directory)
-        result = run_blocking(EmbeddedJob(pipeline, folder, settings).run(resume=resume))
+        result = run_blocking(EmbeddedJob(pipeline, folder, settings).run(resume=resume, from_savepoint=from_savepoint))
     if result.state == "FAILED":
         raise (
             result.error if isinstance(result.error, PenstockError) else UserCodeError(result.reason)

@@ -55,6 +55,7 @@ class Pipeline(DeclaredPipeline):
         restart: str = "none",
         state_backend: Literal["fs", "memory"] = "fs",
         durable: bool = True,
+        from_savepoint: str | Path | None = None,
     ) -> JobResult: ...
     @overload
     def run(
@@ -92,6 +93,7 @@ class Pipeline(DeclaredPipeline):
             restart: what follows a failure, such as `"fixed-delay:3:1s"`; none by default: the error is raised here.
             state_backend: where snapshots go: files in `directory`, or (small state only) the checkpoint's metadata.
             durable: survive a power loss; without it only the death of the process.
+            from_savepoint: the folder of a savepoint with whose state and positions the run begins.
 
         Returns:
             What became of it. While Penstock itself imports the file (`penstock run FILE`, a task manager), this call

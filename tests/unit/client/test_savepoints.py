@@ -11,13 +11,13 @@ import pytest
 
 from penstock import savepoint as savepoints
 from penstock.adapters.memory import MemoryBlobs
-from penstock.client.exporting import export_savepoint, import_savepoint
 from penstock.errors import CorruptDataError, UsageError
 from penstock.protocol.manifests import Manifest, decode_manifest, encode_manifest
 from penstock.protocol.messages import Handle, OperatorHandles, Restore, SubtaskSnapshot
 from penstock.savepoint.folder import check_target, read_folder, write_file
 from penstock.savepoint.listing import entries_of, only_key, rows_of
 from penstock.savepoint.operators import checked_uid
+from penstock.savepoint.transfer import export_savepoint, import_savepoint
 from penstock.state.segments import encode_segments
 from penstock.types import Schema, schema_of
 

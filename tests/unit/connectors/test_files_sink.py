@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from penstock.connectors import files
 from penstock.connectors.base import LostPartError, WriteContext
-from penstock.connectors.files import writing as file_writing
+from penstock.connectors.files import local as local_files
 from penstock.errors import PipelineError
 from penstock.types import (
     BINARY,
@@ -223,8 +223,8 @@ class Disk:
         self._descriptors: dict[int, Path] = {}
         self._folder = folder
         self._open = os.open
-        monkeypatch.setattr(file_writing.os, "open", self._opened)
-        monkeypatch.setattr(file_writing.os, "fsync", self._sync)
+        monkeypatch.setattr(local_files.os, "open", self._opened)
+        monkeypatch.setattr(local_files.os, "fsync", self._sync)
 
     def _opened(self, path: Path, flags: int, mode: int = 0o777) -> int:
         descriptor = self._open(path, flags, mode)
@@ -263,7 +263,7 @@ def test_what_was_committed_survives_a_power_loss(
         before.append(disk.names(staging))
         rename(source, target)
 
-    monkeypatch.setattr(file_writing.os, "rename", renamed)
+    monkeypatch.setattr(local_files.os, "rename", renamed)
     writer.commit(committable)
     assert before == [{staged.name, committable["proof"]}]
     assert committable["visible"] in disk.names(tmp_path)
@@ -382,23 +382,6 @@ def test_a_new_job_may_replace_what_earlier_ones_left(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
     with pytest.raises(PipelineError, match="no existing='overwrite'; there are: append, replace"):
         files.Sink(tmp_path, existing="overwrite")  # pyright: ignore[reportArgumentType] (the point of the test)
-
-
-@pytest.mark.parametrize(
-    ("path", "what"),
-    [
-        ("s3://bucket/out", "mount the store"),
-        (Path("s3://bucket/out"), "mount the store"),
-        ("HDFS://node/x", "mount the store"),
-        ("https://example.org/rows.jsonl", "mount the store"),
-        ("file:///tmp/out", "write it without the scheme"),
-    ],
-)
-def test_a_url_is_refused_where_it_is_declared(path: Any, what: str) -> None:
-    """Never a local folder that is called like a scheme: nothing would ever arrive in the bucket."""
-    for declare in (files.Sink, lambda place: files.Source(place, schema=SIMPLE)):
-        with pytest.raises(PipelineError, match=rf"is a URL, and only local files .*{what}"):
-            declare(path)
 
 
 def test_paths_that_look_like_urls_and_are_none(tmp_path: Path) -> None:

@@ -12,13 +12,13 @@ from typing import Any
 import polars as pl
 
 from penstock.adapters.memory import MemoryBlobs
-from penstock.client.exporting import export_savepoint, import_savepoint
 from penstock.graph.describe import state_signature
 from penstock.graph.logical import Node
 from penstock.protocol.joblog import StateBackend
 from penstock.protocol.keygroups import key_group_range
 from penstock.protocol.manifests import Manifest, decode_manifest, encode_manifest
 from penstock.protocol.messages import Restore, SubtaskSnapshot
+from penstock.savepoint.transfer import export_savepoint, import_savepoint
 from penstock.task.operator import Operator
 from penstock.task.snapshots import FrozenSubtask, restore_operator, upload
 from penstock.testing.harness import HarnessSnapshot, OperatorHarness

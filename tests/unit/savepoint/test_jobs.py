@@ -38,7 +38,6 @@ from penstock import (
 )
 from penstock.adapters.directory.blobs import DirectoryBlobs
 from penstock.adapters.memory import MemoryBlobs
-from penstock.client.exporting import export_savepoint, import_savepoint
 from penstock.connectors import collecting, iterables
 from penstock.coordination.job_catalog import JobCatalog
 from penstock.embedded import CURRENT, EmbeddedJob, EmbeddedSettings, JobResult
@@ -47,6 +46,7 @@ from penstock.graph.jobgraph import build_job_graph
 from penstock.protocol.joblog import Submit
 from penstock.savepoint import objects
 from penstock.savepoint.operators import parts_of
+from penstock.savepoint.transfer import export_savepoint, import_savepoint
 from penstock.submission.admission import check_compatible
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

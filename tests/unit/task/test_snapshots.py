@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from penstock import Process
 from penstock.adapters.memory import MemoryBlobs
 from penstock.adapters.system_clock import SystemClock
-from penstock.client.exporting import export_savepoint
 from penstock.coordination.job_store import JobStore
 from penstock.errors import CorruptDataError, UsageError
 from penstock.protocol.incremental import named_objects
@@ -22,6 +21,7 @@ from penstock.protocol.keygroups import KeyGroupRange, key_group_range
 from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import Restore, SubtaskSnapshot
 from penstock.savepoint.folder import read_folder
+from penstock.savepoint.transfer import export_savepoint
 from penstock.task import snapshots
 from penstock.task.operator import OperatorSnapshot, RestoredState
 from penstock.task.operators import build_operator

@@ -43,6 +43,7 @@ class Run:
     dir: str | None
     resume: bool
     fresh: bool
+    from_savepoint: str | None
     metrics: str | None
     state_backend: Literal["fs", "memory"]
     no_fsync: bool
@@ -54,6 +55,15 @@ def run_command(command: Run) -> int:
     """Run the pipeline; the exit code."""
     if command.resume and command.fresh:
         raise UsageError("--resume continues a run, --fresh discards it: give one of them")
+    if command.resume and command.from_savepoint:
+        raise UsageError(
+            "--resume continues a run, --from-savepoint begins one with a savepoint's state: give one of them"
+        )
+    if command.from_savepoint and not Path(command.from_savepoint).is_dir():
+        raise UsageError(
+            f"--from-savepoint {command.from_savepoint}: there is no such folder; of a cluster's savepoint make one with "
+            "penstock savepoint JOB --to DIR"
+        )
     pipeline = load_pipeline(command.file, parse_parameters(command.param))
     settings = EmbeddedSettings(
         parallelism=command.parallelism or 1,
@@ -74,7 +84,8 @@ async def _run(pipeline: DeclaredPipeline, directory: Path, settings: EmbeddedSe
     job = EmbeddedJob(pipeline, directory, settings, code)
     await _announce(job, directory, command, console)
     started = time.monotonic()
-    running = asyncio.ensure_future(job.run(resume=command.resume))
+    savepoint = Path(command.from_savepoint) if command.from_savepoint else None
+    running = asyncio.ensure_future(job.run(resume=command.resume, from_savepoint=savepoint))
     interrupts = _Interrupts(job, running, console)
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, interrupts.interrupt)

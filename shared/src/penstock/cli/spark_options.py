@@ -44,10 +44,10 @@ def add_spark_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("options of --engine spark")
     add_session_options(group)
     _add_run_id(group)
-    group.add_argument(
+    parser.add_argument(
         "--from-savepoint",
         metavar="SAVEPOINT",
-        help="start with its state: the folder of one, or the key of its manifest in a cluster's store",
+        help="start with its state: the folder of one, or on Spark the key of its manifest in a cluster's store",
     )
     group.add_argument(
         "--to-savepoint",

@@ -1,26 +1,14 @@
-"""Savepoints between a cluster's store and a folder (whose form is `penstock.savepoint.folder`).
-
-Brought into a store, everything lies below `imported/<checksum>/`; the same folder brought in twice is the same
-savepoint.
-"""
+"""Savepoints between a cluster's store and a folder."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from pathlib import Path
-from typing import Final
 
 from penstock.adapters.cluster_ports import cluster_store
-from penstock.coordination.job_store import JobReader
-from penstock.ports import Blobs
-from penstock.protocol.manifests import encode_manifest
 from penstock.protocol.messages import Restore
-from penstock.savepoint.folder import handles_of, read_file, read_folder, seal_folder, with_keys, write_file
-from penstock.savepoint.objects import read_object
+from penstock.savepoint.transfer import export_savepoint, import_savepoint
 from penstock.settings import ClusterSettings
-
-IMPORTED: Final = "imported/"
 
 
 def export_from(settings: ClusterSettings, restore: Restore, folder: Path) -> None:
@@ -33,35 +21,7 @@ def export_from(settings: ClusterSettings, restore: Restore, folder: Path) -> No
     asyncio.run(export())
 
 
-async def export_savepoint(blobs: Blobs, restore: Restore, folder: Path) -> None:
-    """Copy a savepoint into a folder."""
-    manifest = await JobReader(blobs).manifest(restore)
-    names: dict[str, str] = {}
-    for handle in handles_of(manifest):
-        if handle.key not in names:
-            names[handle.key] = f"objects/{len(names):06d}-{handle.key.rpartition('/')[2]}"
-            data = await read_object(blobs, handle)
-            await asyncio.to_thread(write_file, folder / names[handle.key], data)
-    await asyncio.to_thread(seal_folder, folder, with_keys(manifest, lambda key: names[key]))
-
-
 async def import_into(settings: ClusterSettings, folder: Path) -> Restore:
     """Copy the savepoint in a folder into the cluster's store."""
     async with cluster_store(settings) as blobs:
         return await import_savepoint(blobs, folder)
-
-
-async def import_savepoint(blobs: Blobs, folder: Path) -> Restore:
-    """Copy the savepoint in a folder into a store; its manifest goes last.
-
-    Raises:
-        UsageError: the folder holds no savepoint.
-        CorruptDataError: it is not whole.
-    """
-    manifest, digest = read_folder(folder)
-    prefix = f"{IMPORTED}{digest[:32]}/"
-    for handle in {handle.key: handle for handle in handles_of(manifest)}.values():
-        await blobs.put(prefix + handle.key, await asyncio.to_thread(read_file, folder, handle))
-    data = encode_manifest(with_keys(manifest, lambda key: prefix + key))
-    await blobs.put(f"{prefix}manifest.json", data)
-    return Restore(manifest.checkpoint, f"{prefix}manifest.json", hashlib.sha256(data).hexdigest())

@@ -2,7 +2,7 @@
 
 `manifest.json` is the savepoint's manifest with the keys of its objects relative to the folder, `objects/` holds them,
 `savepoint.json` comes last and vouches for the manifest. Copying between folders and a cluster's store is
-`penstock.client.exporting`'s business.
+`penstock.savepoint.transfer`'s business.
 """
 
 from __future__ import annotations

@@ -21,7 +21,6 @@ from penstock.blocking import run_blocking
 from penstock.client import Cluster, ClusterClient
 from penstock.client.cluster import answered
 from penstock.client.documents import ENDED, Requested
-from penstock.client.exporting import import_savepoint
 from penstock.coordination.artifacts import check_requirements, unpack
 from penstock.coordination.job_store import JobReader
 from penstock.errors import CorruptDataError, UsageError
@@ -30,6 +29,7 @@ from penstock.protocol.joblog import Artifact, JobSettings
 from penstock.protocol.messages import Restore
 from penstock.savepoint.folder import SEAL
 from penstock.savepoint.reading import read_restore
+from penstock.savepoint.transfer import import_savepoint
 from penstock.settings import ClusterSettings
 from penstock.spark.committing import RunManifests
 from penstock.spark.engine import RunOptions, spark_graph

@@ -101,7 +101,7 @@ def check_options(graph: JobGraph, plan: LogicalPlan, options: RunOptions) -> No
     for operator, path in options.archives.items():
         if operator not in sources:
             raise UsageError(f"--source {operator}=...: there is no such source; {nearest(operator, sources)}")
-        archive_of(sources[operator], path).splits()
+        archive_of(sources[operator], path).discover()
 
 
 def _check_positions(plan: LogicalPlan, sources: Mapping[str, Source[Any]]) -> None:

@@ -106,7 +106,7 @@ class _Feed:
 def _open(source: Source[Any], split: RunSplit) -> SplitReader:
     context = ReadContext(now_us, lambda: time.monotonic_ns() // 1_000_000)
     if split.archive:
-        return archive_of(source, split.archive).open(split.split, context)
+        return archive_of(source, split.archive).open(Split(split.split), None, context)
     return source.open(Split(split.split), split.position, context)
 
 

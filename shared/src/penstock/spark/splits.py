@@ -95,8 +95,8 @@ def sources_of(graph: JobGraph, plan: LogicalPlan) -> dict[str, Source[Any]]:
 
 def _archived(source: Source[Any], archive: str) -> Iterable[RunSplit]:
     if archive:
-        for split in archive_of(source, archive).splits():
-            yield RunSplit(split, archive=archive)
+        for split in archive_of(source, archive).discover():
+            yield RunSplit(split.id, archive=archive)
 
 
 def _found(source: Source[Any], entries: Mapping[str, SplitEntry], until_now: bool) -> Iterable[RunSplit]:

@@ -11,6 +11,7 @@ from penstock.graph.jobgraph import JobGraph
 from penstock.ports import Blobs
 from penstock.savepoint.objects import with_store
 from penstock.savepoint.reading import Savepoint, read
+from penstock.savepoint.transfer import IMPORTED
 from penstock.settings import ClusterSettings, load_settings
 from penstock.submission.admission import check_compatible
 from penstock.task.sources import SplitEntry
@@ -54,8 +55,6 @@ def starting_point(name: str, cluster: str | None = None) -> StartingPoint:
         return StartingPoint(read(folder), str(folder.absolute()))
     settings = load_settings(cluster)
     start = StartingPoint(read(name, store=settings), settings)
-    from penstock.client.exporting import IMPORTED  # needs the clients of a cluster, a folder does not
-
     if not name.startswith(IMPORTED) and not with_store(settings, lambda blobs: _is_published(blobs, name, start)):
         raise UsageError(
             f"{name}: a checkpoint, not a savepoint: rows that it covers may not be visible yet, and a run that starts "

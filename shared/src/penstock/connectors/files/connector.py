@@ -8,13 +8,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Unpack
 
 from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import Guarantee, Position, ReadContext, Split, T
 from penstock.connectors.declaring import SourceOptions, declare, zone
+from penstock.connectors.files.local import LocalFiles, LocalParts
+from penstock.connectors.files.object_store import SCHEMES, Location, StoredFiles, StoredParts, location
+from penstock.connectors.files.partitions import PartitionedReader, check_partition_by, constants_of, inferred
 from penstock.connectors.formats.names import Format, format_of, is_compressed
 from penstock.connectors.pacing import Pace, checked_rate
 from penstock.errors import PipelineError
@@ -23,7 +26,8 @@ from penstock.types import Schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.connectors.files.reading import Content, TextFile
+    from penstock.connectors.files.reading import Content, InputFile, InputFiles, TextFile
+    from penstock.connectors.files.writing import PartFolder
 
 _HEAD_BYTES = 1 << 20
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
@@ -35,8 +39,11 @@ class Source(base.Source[T], Generic[T]):
 
     Args:
         path: a file, a folder (all files in it and below, sorted; names that begin with a dot or an underscore are left
-            out) or a pattern with `*`, `?`, `[...]`, `**`. Relative to the current directory; URLs are refused.
-        schema: dataclass, msgspec.Struct or pyarrow.Schema of the rows; Parquet and Arrow files can do without.
+            out) or a pattern with `*`, `?`, `[...]`, `**`. Relative to the current directory, or a URL of an object
+            store: `s3://bucket/folder`, `gs://...`, `abfss://container@account.dfs.core.windows.net/...` (needs
+            `penstock[stores]`).
+        schema: dataclass, msgspec.Struct or pyarrow.Schema of the rows; Parquet and Arrow files can do without. Columns
+            that folders name (`day=2026-11-21/`) count as columns of the files below.
         format: `jsonl`, `csv`, `parquet`, `arrow`; by the file's extension if not given. Text may be compressed with
             gzip (`.gz`): such a file is read again from its beginning after a restart, up to the position. The first row
             of a CSV file is its header, the names of the columns.
@@ -45,6 +52,10 @@ class Source(base.Source[T], Generic[T]):
         batch_rows: rows that are read at a time. Smaller ones cost more per row, and where windows allow lateness each
             batch sends the corrections of its rows.
         delimiter, null: of CSV: between columns; the unquoted text that means null.
+        storage_options: how the object store is reached where the environment ("AWS_ENDPOINT_URL",
+            "AWS_ACCESS_KEY_ID", workload identities) does not say it, by the names that Polars and Delta Lake use:
+            "endpoint_url", "access_key_id", "secret_access_key", "region", "skip_signature" and others; and "ssl_cafile",
+            the certificates (PEM) of an authority of one's own. Plans do not show them.
         **options: as at every source, see `SourceOptions`.
 
     Raises:
@@ -69,10 +80,12 @@ class Source(base.Source[T], Generic[T]):
         batch_rows: int | None = None,
         delimiter: str = ",",
         null: str = "",
+        storage_options: Mapping[str, str] | None = None,
         **options: Unpack[SourceOptions],
     ) -> None:
         what = "files.Source"
-        self.path: Final = _checked_path(path, what)
+        self._place: Final = _checked_place(path, storage_options, what)
+        self.path: Final = str(self._place)
         self.format: Final = format
         self.rate: Final = checked_rate(rate, what)
         self.batch_rows: Final = _checked_batch(batch_rows, what)
@@ -80,81 +93,86 @@ class Source(base.Source[T], Generic[T]):
         self.null: Final = null
         vars(self).update(vars(declare(what, self._inferred() if schema is None else schema, **options)))
 
+    @property
+    def _files(self) -> InputFiles:
+        return LocalFiles(self._place) if isinstance(self._place, str) else StoredFiles(self._place)
+
     def _inferred(self) -> pa.Schema:
-        """The schema of the first file, if it says."""
+        """The schema of the first file, if it says, and what all folders name."""
+        import pyarrow as pa
+
         from penstock.connectors.files.reading import arrow_schema
 
-        path = self._file(self.discover()[0])
-        if self._format(path) in ("jsonl", "csv"):
+        names = [split.id for split in self.discover()]
+        file = self._files.file(names[0])
+        if self._format(file) in ("jsonl", "csv"):
             raise PipelineError(
-                f"files.Source: {path} does not tell the types of its columns; give schema=, a dataclass with a field "
+                f"files.Source: {file} does not tell the types of its columns; give schema=, a dataclass with a field "
                 "per column"
             )
-        return arrow_schema(path)
+        found = arrow_schema(file)
+        return pa.schema([*found, *Schema(inferred(map(self._named, names), found.names)).arrow()])
+
+    def _named(self, name: str) -> str:
+        """What of a file's path and place may name folders."""
+        return f"{self.path}/{name}"
 
     # -- splits -------------------------------------------------------------------------------------------------------
 
     def discover(self) -> Sequence[Split]:
         """See `Source.discover`. The id of a split is the file's path below the folder (before the pattern)."""
-        root, found = self._found()
-        splits = [Split(path.relative_to(root).as_posix(), path.stat().st_size) for path in found]
-        return sorted(splits, key=lambda split: split.id)
-
-    def _found(self) -> tuple[Path, list[Path]]:
-        path = Path(self.path)
-        if path.is_file():
-            return path.parent, [path]
-        if path.is_dir():
-            root, candidates = path, path.rglob("*")
-        elif any(character in self.path for character in "*?["):
-            root, pattern = _split_pattern(path)
-            candidates = root.glob(pattern)
-        else:
-            raise PipelineError(f"files.Source: there is neither a file nor a folder {self.path!r} in {Path.cwd()}")
-        found = [other for other in candidates if other.is_file() and not _is_hidden(other.relative_to(root))]
-        if path.is_dir() and self.format is None:
-            found = [other for other in found if format_of(other) is not None]
+        files = self._files
+        found = [(name, size) for name, size in files.find() if not _is_hidden(PurePosixPath(name))]
+        if self.format is None and files.is_folder:
+            found = [(name, size) for name, size in found if format_of(PurePosixPath(name)) is not None]
         if not found:
             raise PipelineError(
                 f"files.Source: no file in {self.path!r}"
                 + ("" if self.format else " has a known extension; name the format with format=")
             )
-        return root, found
+        return [Split(name, size) for name, size in sorted(found)]
 
-    def _file(self, split: Split) -> Path:
-        path = Path(self.path)
-        if path.is_dir():
-            return path / split.id
-        return (path.parent if path.name == split.id else _split_pattern(path)[0]) / split.id
-
-    def _format(self, path: Path) -> Format:
-        found = self.format or format_of(path)
+    def _format(self, file: InputFile) -> Format:
+        found = self.format or format_of(PurePosixPath(str(file)))
         if found is None:
-            raise PipelineError(f"files.Source: {path} has no known extension; name the format with format=")
+            raise PipelineError(f"files.Source: {file} has no known extension; name the format with format=")
         return found
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def open(self, split: Split, position: Position, context: ReadContext) -> base.SplitReader:
         """See `Source.open`."""
-        from penstock.connectors.files.reading import ColumnarReader, GzipContent, PlainContent, TextReader
+        if isinstance(self._place, str):
+            return self._opened(split, position, context)
+        from penstock.connectors.files.reading import RemoteReader
 
-        path = self._file(split)
+        return RemoteReader(lambda: self._opened(split, position, context), position)
+
+    def _opened(self, split: Split, position: Position, context: ReadContext) -> base.SplitReader:
         rate = None if self.rate is None else self.rate / len(self.discover())
         pace = Pace(rate, context.monotonic_ms, self.batch_rows)
-        kind = self._format(path)
+        constants = constants_of(self._named(split.id), self.schema)
+        if not constants:
+            return self._reader(split, self.schema, position, pace)
+        own = self.schema.select(name for name in self.schema.names if name not in constants)
+        return PartitionedReader(self._reader(split, own, position, pace), self.schema, constants)
+
+    def _reader(self, split: Split, schema: Schema, position: Position, pace: Pace) -> base.SplitReader:
+        from penstock.connectors.files.reading import ColumnarReader, GzipContent, TextReader
+
+        file = self._files.file(split.id)
+        kind = self._format(file)
         if kind in ("parquet", "arrow"):
-            return ColumnarReader(path, split.id, self.schema, self.timezone, position, pace)
-        content = (
-            GzipContent(path) if is_compressed(path) else PlainContent(path, position["end"] if position else None)
-        )
+            return ColumnarReader(file, split.id, schema, self.timezone, position, pace)
+        compressed = is_compressed(PurePosixPath(str(file)))
+        content = GzipContent(file) if compressed else file.content(position["end"] if position else None)
         try:
-            return TextReader(self._text_file(path, split.id, kind, content), position, pace)
+            return TextReader(self._text_file(file, split.id, kind, schema, content), position, pace)
         except BaseException:
             content.close()
             raise
 
-    def _text_file(self, path: Path, name: str, kind: Format, content: Content) -> TextFile:
+    def _text_file(self, file: InputFile, name: str, kind: Format, schema: Schema, content: Content) -> TextFile:
         from penstock.connectors.files.reading import TextFile
         from penstock.connectors.formats.csv_decoding import CsvDecoder, header_of
         from penstock.connectors.formats.decoding import JsonDecoder
@@ -163,11 +181,11 @@ class Source(base.Source[T], Generic[T]):
         head = content.read(0, _HEAD_BYTES)
         begin = len(_BYTE_ORDER_MARK) if head.startswith(_BYTE_ORDER_MARK) else 0
         if kind == "jsonl":
-            return TextFile(path, name, content, JsonDecoder(self.schema, naive), begin, 0)
+            return TextFile(file, name, content, JsonDecoder(schema, naive), begin, 0)
         behind = head.find(b"\n") + 1 or len(head)
-        header = header_of(head[:behind], self.delimiter, str(path))
-        decoder = CsvDecoder(self.schema, header, str(path), delimiter=self.delimiter, null=self.null, zone=naive)
-        return TextFile(path, name, content, decoder, behind, 1)
+        header = header_of(head[:behind], self.delimiter, str(file))
+        decoder = CsvDecoder(schema, header, str(file), delimiter=self.delimiter, null=self.null, zone=naive)
+        return TextFile(file, name, content, decoder, behind, 1)
 
     @property
     def bounded(self) -> bool:
@@ -192,15 +210,20 @@ Existing = Literal["append", "replace"]
 class Sink(base.Sink):
     """Files in a folder, exactly once: rows become visible with the checkpoint that covers them, as `part-*` files.
 
-    Whoever consumes the files may move or delete them at once. Use one folder per sink and job. Of a stream of updates
-    every update is written: of the rows of one key (and window) the last one in the order of file names counts.
+    Whoever consumes the files may move or delete them at once; one that was deleted on an object store in the moment of
+    a crash may come back under its name. Use one folder per sink and job. Of a stream of updates every update is
+    written: of the rows of one key (and window) the last one in the order of file names counts.
 
     Args:
-        folder: is created if need be. Relative to the current directory; a local one, URLs are refused.
+        folder: is created if need be. Relative to the current directory, or a URL of an object store, as at
+            `files.Source`.
         existing: what a job that starts anew does with the `part-*` files of earlier jobs: `append` leaves them beside
             its own, `replace` removes them. A job that is resumed never removes anything visible.
         format: `jsonl`, `csv`, `parquet` or `arrow`. JSON has no NaN and no infinity: they are written as null.
         delimiter, null: of CSV.
+        partition_by: columns that name folders instead of standing in the files, outermost first: with `["day"]` rows go
+            to `day=2026-11-21/part-*`, as Hive, Spark, DuckDB and Polars read it. Text, whole numbers, booleans, dates.
+        storage_options: as at `files.Source`.
 
     Example:
         >>> written = bids.select("auction", "price").write(files.Sink("out", format="csv"))
@@ -221,13 +244,21 @@ class Sink(base.Sink):
         existing: Existing = "append",
         delimiter: str = ",",
         null: str = "",
+        partition_by: Sequence[str] = (),
+        storage_options: Mapping[str, str] | None = None,
     ) -> None:
         what = "files.Sink"
-        self.folder: Final = _checked_path(folder, what)
+        self._place: Final = _checked_place(folder, storage_options, what)
+        self.folder: Final = str(self._place)
         self.format: Final = format
         self.existing: Final = existing
         self.delimiter: Final = _checked_delimiter(delimiter, what)
         self.null: Final = null
+        self.partition_by: Final = _checked_columns(partition_by, what)
+
+    @property
+    def _folder(self) -> PartFolder:
+        return LocalParts(Path(self._place)) if isinstance(self._place, str) else StoredParts(self._place)
 
     @property
     def guarantee(self) -> Guarantee:
@@ -237,10 +268,16 @@ class Sink(base.Sink):
     @property
     def place(self) -> str:
         """The folder: of files of several sinks nobody could tell whose rows are in them."""
-        return os.path.realpath(self.folder)
+        return os.path.realpath(self.folder) if isinstance(self._place, str) else self.folder
 
     def check(self, schema: Schema, *, updates: bool) -> None:
         """See `Sink.check`; updates are written as rows."""
+        check_partition_by(self.partition_by, schema, "files.Sink")
+        if self.partition_by and updates:
+            raise PipelineError(
+                "files.Sink: partition_by= of a stream of updates: a later update of a key may lie in another folder, "
+                "and nobody could tell which one counts; write the final rows (.final()), or leave partition_by= out"
+            )
         if self.format == "csv":
             from penstock.connectors.formats.csv_decoding import check_csv
 
@@ -250,47 +287,62 @@ class Sink(base.Sink):
         """See `Sink.open`."""
         from penstock.connectors.files.writing import FileWriter, staged_file
 
+        written = schema.select(name for name in schema.names if name not in self.partition_by)
         return FileWriter(
-            Path(self.folder),
+            self._folder,
             self.format,
             context,
-            lambda path: staged_file(path, schema, self.format, self.delimiter, self.null),
+            lambda path: staged_file(path, written, self.format, self.delimiter, self.null),
+            self.partition_by,
         )
 
     def begin(self) -> base.Removal:
         """See `Sink.begin`."""
         if self.existing == "append":
             return base.remove_nothing
-        from penstock.connectors.files.writing import removal, visible_files
+        from penstock.connectors.files.writing import visible_files
 
-        return removal(visible_files(Path(self.folder)))
+        return visible_files(self._folder, self.partition_by)
 
     def recover(
         self, needed: Sequence[Any], operator: str | None = None, attempt: str = "", attempt_number: int | None = None
     ) -> base.Removal:
         """See `Sink.recover`."""
-        from penstock.connectors.files.writing import leftovers, removal
+        from penstock.connectors.files.writing import leftovers
 
-        return removal(leftovers(Path(self.folder), needed, operator, attempt, attempt_number))
+        return leftovers(self._folder, needed, operator, attempt, attempt_number)
 
     def describe(self) -> Mapping[str, Any]:
         """See `Sink.describe`."""
-        return {"folder": self.folder, "format": self.format, "existing": self.existing}
+        described: dict[str, Any] = {"folder": self.folder, "format": self.format, "existing": self.existing}
+        return described | ({"partition_by": list(self.partition_by)} if self.partition_by else {})
 
 
-def _checked_path(path: str | os.PathLike[str], what: str) -> str:
-    """A local path; `Path` makes one slash of the two of a URL."""
+def _checked_place(path: str | os.PathLike[str], options: Mapping[str, str] | None, what: str) -> str | Location:
+    """A local path, or where on an object store; `Path` makes one slash of the two of a URL."""
     text = os.fspath(path)
+    stored = location(text, options, what) if "://" in text else None
+    if stored is None and options is not None:
+        raise PipelineError(f"{what}: storage_options= are those of an object store, and {text!r} is a local path")
     scheme = _SCHEME.match(text)
-    if scheme is None:
-        return text
-    local = (
-        "write it without the scheme" if scheme[1].lower() == "file" else "mount the store and name the mounted folder"
-    )
+    if stored is not None or scheme is None:
+        return stored or text
+    if scheme[1].lower() == "file":
+        local = "write it without the scheme"
+    elif scheme[1].lower() in SCHEMES:
+        local = f"write it as text, '{scheme[1]}://...' with two slashes (a Path keeps one of them)"
+    else:
+        local = f"there are {', '.join(f'{known}://' for known in SCHEMES)}; else mount the store and name the folder"
     raise PipelineError(
-        f"{what}: {text!r} is a URL, and only local files and folders are served (nothing would go to {scheme[1]}): "
-        f"{local}; for a local folder that is really called {scheme[1] + ':'!r} write './{text}'"
+        f"{what}: {text!r} is a URL that is not served (nothing would go to {scheme[1]}): {local}; for a local folder "
+        f"that is really called {scheme[1] + ':'!r} write './{text}'"
     )
+
+
+def _checked_columns(columns: Sequence[str], what: str) -> tuple[str, ...]:
+    if len(set(columns)) < len(columns):
+        raise PipelineError(f"{what}: partition_by= names a column twice: {', '.join(columns)}")
+    return tuple(columns)
 
 
 def _checked_batch(batch_rows: int | None, what: str) -> int | None:
@@ -305,13 +357,5 @@ def _checked_delimiter(delimiter: str, what: str) -> str:
     return delimiter
 
 
-def _split_pattern(path: Path) -> tuple[Path, str]:
-    """The folder before the first part with a wildcard, and the pattern from there."""
-    for index, part in enumerate(path.parts):
-        if any(character in part for character in "*?["):
-            return Path(*path.parts[:index]), str(Path(*path.parts[index:]))
-    return path.parent, path.name
-
-
-def _is_hidden(relative: Path) -> bool:
+def _is_hidden(relative: PurePosixPath) -> bool:
     return any(part.startswith((".", "_")) for part in relative.parts)

@@ -1,23 +1,21 @@
 """Readers of one file: text formats by byte offset, columnar formats by row group (or batch) and row.
 
-A position also tells the file apart from another one that may have taken its place: of a plain text file the bytes
-before the position (it may grow meanwhile, and is read to where it ended when it was first opened), of a compressed or
-columnar file its size and last bytes. Bytes are fetched in threads; a cancelled `read` loses nothing, because a fetch
-that was under way is awaited by the next one.
+A position also tells the file apart from another one that may have taken its place: of a plain text file on a disk the
+bytes before the position (it may grow meanwhile, and is read to where it ended when it was first opened), of a
+compressed or columnar file its size and last bytes, of an object its size and the store's own tag. Bytes are fetched in
+threads; a cancelled `read` loses nothing, because a fetch that was under way is awaited by the next one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gzip
-import os
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
-from penstock.connectors.base import BadRow, EndOfSplit, Fetched, Position
+from penstock.connectors.base import BadRow, EndOfSplit, Fetched, Position, SplitReader
 from penstock.connectors.formats.decoding import LineDecoder
 from penstock.connectors.formats.schema_matching import SchemaMatcher
 from penstock.connectors.pacing import Pace
@@ -28,8 +26,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 CHUNK_BYTES: Final = 4 << 20
-_WINDOW_BYTES: Final = 256
 _MAX_RECORD_BYTES: Final = 256 << 20
+_PARQUET: Final = b"PAR1"
+_IPC_FILE: Final = b"ARROW1"
 
 
 # -- bytes --------------------------------------------------------------------------------------------------------------
@@ -37,6 +36,9 @@ _MAX_RECORD_BYTES: Final = 256 << 20
 
 class Content(Protocol):
     """The (decompressed) bytes of a file, read in a thread."""
+
+    end: int | None
+    """Where reading ends, of a file that may grow."""
 
     def read(self, offset: int, size: int) -> bytes:
         """Up to `size` bytes at `offset`, fewer only at the end. Offsets do not go back."""
@@ -51,40 +53,57 @@ class Content(Protocol):
         ...
 
 
-class PlainContent:
-    """A file that may grow; it is read to `end`."""
+class InputFile(Protocol):
+    """One file, wherever it lies. As text it is its path or URL, for messages."""
 
-    def __init__(self, path: Path, end: int | None) -> None:
-        self._path = path
-        self._file = _opened(path)
-        self.end = os.fstat(self._file.fileno()).st_size if end is None else end
+    def open(self) -> IO[bytes]:
+        """Its bytes, to be sought and read. Raises `PipelineError` if it cannot be opened."""
+        ...
 
-    def read(self, offset: int, size: int) -> bytes:
-        """See `Content.read`."""
-        try:
-            return os.pread(self._file.fileno(), max(0, min(size, self.end - offset)), offset)
-        except OSError as error:
-            raise ExternalError(f"cannot read {self._path}: {error}") from error
+    def arrow(self) -> pa.NativeFile:
+        """The same for Arrow."""
+        ...
 
-    def identity(self, offset: int) -> Any:
-        """See `Content.identity`: a checksum of the first bytes and of those before the offset."""
-        head = self.read(0, min(offset, _WINDOW_BYTES))
-        start = max(0, offset - _WINDOW_BYTES)
-        return zlib.crc32(self.read(start, offset - start), zlib.crc32(head))
+    def identity(self) -> Any:
+        """A JSON value that differs if the file, which is not to change, is another one."""
+        ...
 
-    def close(self) -> None:
-        """See `Content.close`."""
-        self._file.close()
+    def content(self, end: int | None) -> Content:
+        """Its bytes for a reader of text, up to `end` if that is given."""
+        ...
+
+
+class InputFiles(Protocol):
+    """What a source's path, folder, pattern or URL names."""
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is a folder: of its files only those count whose format is known."""
+        ...
+
+    def find(self) -> list[tuple[str, int]]:
+        """The files there are: names below the folder (before the pattern) and sizes in bytes.
+
+        Raises:
+            PipelineError: there is nothing of that name.
+        """
+        ...
+
+    def file(self, name: str) -> InputFile:
+        """The file that `find` named so."""
+        ...
 
 
 class GzipContent:
     """A compressed file: offsets are those of the decompressed bytes, and reaching one means reading up to it."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._raw = _opened(path)
+    end: int | None = None
+
+    def __init__(self, file: InputFile) -> None:
+        self._name = str(file)
+        self._raw = file.open()
         self._file = gzip.GzipFile(fileobj=self._raw)
-        self._identity = whole_identity(path)
+        self._identity = file.identity()
 
     def read(self, offset: int, size: int) -> bytes:
         """See `Content.read`."""
@@ -93,7 +112,7 @@ class GzipContent:
                 self._file.seek(offset)
             return self._file.read(size)
         except (OSError, EOFError, zlib.error) as error:
-            raise ExternalError(f"cannot decompress {self._path}: {error}") from error
+            raise ExternalError(f"cannot decompress {self._name}: {error}") from error
 
     def identity(self, offset: int) -> Any:
         """See `Content.identity`."""
@@ -105,25 +124,41 @@ class GzipContent:
         self._raw.close()
 
 
-def whole_identity(path: Path) -> list[int]:
-    """Size and checksum of the last bytes of a file that is not to change."""
-    with _opened(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        return [size, zlib.crc32(os.pread(file.fileno(), _WINDOW_BYTES, max(0, size - _WINDOW_BYTES)))]
-
-
-def _opened(path: Path) -> Any:
-    try:
-        return open(path, "rb")
-    except OSError as error:
-        raise PipelineError(f"cannot open {path}: {error.strerror}") from error
-
-
-def _changed(path: Path, where: str) -> PipelineError:
+def _changed(file: InputFile, where: str) -> PipelineError:
     return PipelineError(
-        f"{path} is not the file that was read up to {where} before: it was replaced, cut or rewritten; put the "
+        f"{file} is not the file that was read up to {where} before: it was replaced, cut or rewritten; put the "
         "former content back, or start the job without the snapshot"
     )
+
+
+class RemoteReader:
+    """A reader that is opened by its first `read`, in a thread, because to open a file of a store takes its time."""
+
+    def __init__(self, open: Callable[[], SplitReader], position: Position) -> None:
+        self._open = open
+        self._position = position
+        self._reader: SplitReader | None = None
+        self._opening: asyncio.Future[SplitReader] | None = None
+
+    async def read(self, max_rows: int) -> Fetched | None:
+        """See `SplitReader.read`."""
+        if self._opening is None:
+            self._opening = asyncio.ensure_future(asyncio.to_thread(self._open))
+        reader = await asyncio.shield(self._opening)
+        self._reader = reader
+        return await reader.read(max_rows)
+
+    def position(self) -> Position:
+        """See `SplitReader.position`."""
+        return self._position if self._reader is None else self._reader.position()
+
+    async def close(self) -> None:
+        """See `SplitReader.close`."""
+        if self._opening is None:
+            return
+        await asyncio.wait([self._opening])
+        if self._opening.exception() is None:
+            await self._opening.result().close()
 
 
 # -- text ---------------------------------------------------------------------------------------------------------------
@@ -133,7 +168,7 @@ def _changed(path: Path, where: str) -> PipelineError:
 class TextFile:
     """What a `TextReader` reads."""
 
-    path: Path
+    file: InputFile
     name: str
     """The split's id, for messages."""
     content: Content
@@ -159,7 +194,7 @@ class TextReader:
         self._at_end = False
         self._fetching: asyncio.Future[bytes] | None = None
         if position and file.content.identity(self._offset) != position["identity"]:
-            raise _changed(file.path, f"byte {self._offset}")
+            raise _changed(file.file, f"byte {self._offset}")
 
     async def read(self, max_rows: int) -> Fetched | None:
         """See `SplitReader.read`."""
@@ -191,7 +226,7 @@ class TextReader:
         rest = self._buffer[self._start :]
         if len(rest) > _MAX_RECORD_BYTES:
             raise PipelineError(
-                f"{self._file.path}: the record at byte {self._offset} has no end within {_MAX_RECORD_BYTES} bytes; "
+                f"{self._file.file}: the record at byte {self._offset} has no end within {_MAX_RECORD_BYTES} bytes; "
                 "is it the right format?"
             )
         wanted = max(CHUNK_BYTES, len(rest))
@@ -213,13 +248,8 @@ class TextReader:
     def position(self) -> Position:
         """See `SplitReader.position`."""
         content = self._file.content
-        end = content.end if isinstance(content, PlainContent) else None
-        return {
-            "offset": self._offset,
-            "line": self._line,
-            "identity": content.identity(self._offset),
-            "end": end,
-        }
+        identity = content.identity(self._offset)
+        return {"offset": self._offset, "line": self._line, "identity": identity, "end": content.end}
 
     async def close(self) -> None:
         """See `SplitReader.close`."""
@@ -236,17 +266,17 @@ class ColumnarReader:
     """Follows a Parquet or Arrow file. Position: `{"group", "row", "identity"}`, a row group or batch and a row in it."""
 
     def __init__(
-        self, path: Path, name: str, schema: Schema, timezone: str | None, position: Position, pace: Pace
+        self, file: InputFile, name: str, schema: Schema, timezone: str | None, position: Position, pace: Pace
     ) -> None:
         self._name = name
         self._pace = pace
-        self._identity = whole_identity(path)
+        self._identity = file.identity()
         if position and position["identity"] != self._identity:
-            raise _changed(path, f"row {position['row']} of row group {position['group']}")
+            raise _changed(file, f"row {position['row']} of row group {position['group']}")
         self._group: int = position["group"] if position else 0
         self._row: int = position["row"] if position else 0
-        self._conformer = SchemaMatcher(schema, arrow_schema(path), str(path), timezone)
-        self._batches = _batches(path, self._group, self._conformer.names)
+        self._conformer = SchemaMatcher(schema, arrow_schema(file), str(file), timezone)
+        self._batches = _batches(file, self._group, self._conformer.names)
         self._batch: pa.RecordBatch | None = None
         self._fetching: asyncio.Future[pa.RecordBatch | None] | None = None
 
@@ -290,7 +320,7 @@ class ColumnarReader:
         self._batch = None
 
 
-def arrow_schema(path: Path) -> pa.Schema:
+def arrow_schema(file: InputFile) -> pa.Schema:
     """The Arrow schema of a Parquet or Arrow file.
 
     Raises:
@@ -300,61 +330,56 @@ def arrow_schema(path: Path) -> pa.Schema:
     from pyarrow import ipc, parquet
 
     try:
-        if is_parquet(path):
-            return parquet.read_schema(path)
-        with pa.OSFile(str(path), "rb") as file:
-            reader: Any = ipc.open_file(file) if _is_ipc_file(path) else ipc.open_stream(file)
+        magic = _magic(file)
+        with file.arrow() as opened:
+            if magic.startswith(_PARQUET):
+                return parquet.read_schema(opened)
+            reader: Any = ipc.open_file(opened) if magic == _IPC_FILE else ipc.open_stream(opened)
             return reader.schema
     except (OSError, pa.ArrowException) as error:
-        raise PipelineError(f"{path} is neither a Parquet nor an Arrow file: {error}") from error
+        raise PipelineError(f"{file} is neither a Parquet nor an Arrow file: {error}") from error
 
 
-def _batches(path: Path, first: int, names: list[str]) -> Iterator[pa.RecordBatch]:
+def _batches(file: InputFile, first: int, names: list[str]) -> Iterator[pa.RecordBatch]:
     """The row groups (batches) of a file from the one with number `first`; each `next` blocks."""
     import pyarrow as pa
 
-    made = _parquet_groups(path, first, names) if is_parquet(path) else _ipc_batches(path, first)
     try:
-        yield from made
+        magic = _magic(file)
+        with file.arrow() as opened:
+            if magic.startswith(_PARQUET):
+                yield from _parquet_groups(opened, first, names)
+            else:
+                yield from _ipc_batches(opened, first, of_file=magic == _IPC_FILE)
     except (OSError, pa.ArrowException) as error:
-        raise ExternalError(f"cannot read {path}: {error}") from error
+        raise ExternalError(f"cannot read {file}: {error}") from error
 
 
-def _parquet_groups(path: Path, first: int, names: list[str]) -> Iterator[pa.RecordBatch]:
+def _parquet_groups(opened: pa.NativeFile, first: int, names: list[str]) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
     from pyarrow import parquet
 
-    with parquet.ParquetFile(path) as file:
+    with parquet.ParquetFile(opened, pre_buffer=True) as file:
         for group in range(first, file.num_row_groups):
             table = file.read_row_group(group, columns=names, use_threads=False)
             chunks = table.combine_chunks().to_batches()
             yield chunks[0] if chunks else pa.RecordBatch.from_pylist([], schema=table.schema)
 
 
-def _ipc_batches(path: Path, first: int) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
+def _ipc_batches(opened: pa.NativeFile, first: int, *, of_file: bool) -> Iterator[pa.RecordBatch]:
     from pyarrow import ipc
 
-    with pa.OSFile(str(path), "rb") as file:
-        if _is_ipc_file(path):
-            reader = ipc.open_file(file)
-            for number in range(first, reader.num_record_batches):
-                yield reader.get_batch(number)
-        else:
-            for number, batch in enumerate(ipc.open_stream(file)):
-                if number >= first:
-                    yield batch
+    if of_file:
+        reader = ipc.open_file(opened)
+        for number in range(first, reader.num_record_batches):
+            yield reader.get_batch(number)
+    else:
+        for number, batch in enumerate(ipc.open_stream(opened)):
+            if number >= first:
+                yield batch
 
 
-def is_parquet(path: Path) -> bool:
-    """Whether the file begins as Parquet files do."""
-    return _magic(path, 4) == b"PAR1"
-
-
-def _is_ipc_file(path: Path) -> bool:
-    return _magic(path, 6) == b"ARROW1"
-
-
-def _magic(path: Path, size: int) -> bytes:
-    with _opened(path) as file:
-        return file.read(size)
+def _magic(file: InputFile) -> bytes:
+    """How the file begins: with `_PARQUET`, with `_IPC_FILE`, or as a stream of Arrow batches."""
+    with file.open() as opened:
+        return opened.read(len(_IPC_FILE))

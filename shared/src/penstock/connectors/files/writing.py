@@ -2,29 +2,26 @@
 
     <folder>/.staging/<operator>--<subtask>-attempt<number>-<attempt>-<n>.<format>
     <folder>/.staging/<name of the staged file>.committed
-    <folder>/part-<checkpoint>-<operator>-<subtask>-<attempt>.<format>
+    <folder>/<column>=<value>/part-<checkpoint>-<operator>-<subtask>-<attempt>.<format>
 
 The order of names is the order of time, so that of the updates of a key the last one counts: between two checkpoints a
-key belongs to one subtask, later perhaps to another.
-
-A commit is one rename, and its proof is an empty file that stands beside the staged one, durably, before that is
-renamed. Nobody removes a staged file that a complete checkpoint lists, so where there is a proof and no staged file the
-rename has happened: a repeated commit has only to make it durable, even if somebody has consumed the visible file since,
-which never appears twice. Where there is neither, rows are lost, and the commit fails. A proof goes when no checkpoint
-lists the file any more.
+key belongs to one subtask, later perhaps to another. Of a checkpoint there is one file per subtask and folder, and
+another one, numbered behind the name, where that becomes large. How a staged file becomes visible, once, is the business
+of the folder it lies in: see `local` and `object_store`.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
 import re
 import urllib.parse
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from penstock.connectors.base import LostPartError, Prepared, Removal, WriteContext
+from penstock.connectors.base import Prepared, Removal, WriteContext
+from penstock.connectors.files.partitions import escaped, folder_of
 from penstock.connectors.formats.encoding import encode_csv, encode_jsonl
 from penstock.connectors.formats.names import Format
 from penstock.errors import ExternalError
@@ -39,6 +36,10 @@ PROOF: Final = ".committed"
 _NUMBER: Final = re.compile(r"\d+-attempt(\d+)-")
 _GROUP_ROWS: Final = 100_000
 """Rows of a row group (record batch) of columnar formats, at least, the last one aside."""
+LARGEST_FILE_BYTES: Final = 1 << 30
+"""Another file begins behind it: object stores copy no more than 5 GB at once, and readers share work by files."""
+MOST_OPEN_FILES: Final = 200
+"""Of one writer; where rows go to more folders, files that wait longest for rows are closed."""
 
 
 class StagedFile(Protocol):
@@ -48,119 +49,182 @@ class StagedFile(Protocol):
         """Append rows."""
         ...
 
+    def size_bytes(self) -> int:
+        """About how large it has become."""
+        ...
+
     def close(self) -> None:
         """Write what is missing and close the file."""
         ...
+
+
+class PartFolder(Protocol):
+    """The folder of a sink. Names are below it, those of staged files below its `.staging`. Everything here blocks."""
+
+    def open(self) -> None:
+        """Make ready for `writable`."""
+        ...
+
+    def close(self) -> None:
+        """Give back what `open` took."""
+        ...
+
+    def writable(self, staged: str) -> Path:
+        """Where the rows of a staged file are to be written, on this machine."""
+        ...
+
+    def persist(self, staged: Sequence[str]) -> None:
+        """Make staged files, which were written and closed, durable."""
+        ...
+
+    def publish(self, staged: str, visible: str, proof: str | None) -> None:
+        """Make a staged file visible; see `SinkWriter.commit`."""
+        ...
+
+    def staged(self) -> list[str]:
+        """All staged files and proofs."""
+        ...
+
+    def remove_staged(self, name: str) -> None:
+        """Remove a staged file or a proof, if it is there."""
+        ...
+
+    def visible(self, pattern: str) -> list[str]:
+        """The visible files whose names match."""
+        ...
+
+    def remove_visible(self, name: str) -> None:
+        """Remove a visible file, if it is there."""
+        ...
+
+
+@dataclass
+class _Open:
+    """A staged file that is being written."""
+
+    name: str
+    file: StagedFile
 
 
 class FileWriter:
     """Writes the rows of one subtask; see `SinkWriter`."""
 
     def __init__(
-        self, folder: Path, extension: str, context: WriteContext, create: Callable[[Path], StagedFile]
+        self,
+        folder: PartFolder,
+        extension: str,
+        context: WriteContext,
+        create: Callable[[Path], StagedFile],
+        partition_by: Sequence[str] = (),
     ) -> None:
         self._folder = folder
         self._extension = extension
         self._context = context
         self._create = create
-        self._file: StagedFile | None = None
-        self._path: Path | None = None
+        self._partition_by = partition_by
+        self._open: dict[str, _Open] = {}
+        """By the folder of the partition; the one that was written last comes last."""
+        self._closed: list[tuple[str, str]] = []
+        """Folders and staged files of this checkpoint that are complete."""
         self._number = 0
-        try:
-            (folder / STAGING).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ExternalError(f"cannot create {folder / STAGING}: {error}") from error
+        folder.open()
 
     def write(self, frame: pl.DataFrame) -> None:
         """See `SinkWriter.write`."""
         if not frame.height:
             return
-        try:
-            if self._file is None:
-                self._path = self._folder / STAGING / self._staged_name()
-                self._file = self._create(self._path)
-            self._file.write(frame)
-        except OSError as error:
-            raise ExternalError(f"cannot write {self._path}: {error}") from error
+        if not self._partition_by:
+            self._write("", frame)
+            return
+        parts = frame.partition_by(self._partition_by, maintain_order=True, include_key=False, as_dict=True)
+        for values, rows in parts.items():
+            self._write(folder_of(self._partition_by, values), rows)
 
-    def _staged_name(self) -> str:
+    def _write(self, folder: str, rows: pl.DataFrame) -> None:
+        opened = self._open.pop(folder, None) or self._created()
+        self._open[folder] = opened
+        try:
+            opened.file.write(rows)
+        except OSError as error:
+            raise ExternalError(f"cannot write {self._folder.writable(opened.name)}: {error}") from error
+        if opened.file.size_bytes() >= LARGEST_FILE_BYTES:
+            self._close(folder)
+        elif len(self._open) > MOST_OPEN_FILES:
+            self._close(next(iter(self._open)))
+
+    def _created(self) -> _Open:
         self._number += 1
         context = self._context
         owner = f"{_quoted(context.operator)}--{context.subtask}-attempt{context.attempt_number}-{context.attempt}"
-        return f"{owner}-{self._number}.{self._extension}"
+        name = f"{owner}-{self._number}.{self._extension}"
+        try:
+            return _Open(name, self._create(self._folder.writable(name)))
+        except OSError as error:
+            raise ExternalError(f"cannot write {self._folder.writable(name)}: {error}") from error
+
+    def _close(self, folder: str) -> None:
+        opened = self._open.pop(folder)
+        self._closed.append((folder, opened.name))
+        try:
+            opened.file.close()
+        except OSError as error:
+            raise ExternalError(f"cannot write {self._folder.writable(opened.name)}: {error}") from error
 
     def prepare(self, checkpoint: int) -> Prepared:
         """See `SinkWriter.prepare`. Without rows there is no file."""
-        if self._file is None or self._path is None:
+        for folder in list(self._open):
+            self._close(folder)
+        closed, self._closed = self._closed, []
+        if not closed:
             return Prepared()
-        path, file = self._path, self._file
-        self._file = self._path = None
-        try:
-            file.close()
-        except OSError as error:
-            raise ExternalError(f"cannot write {path}: {error}") from error
-        context = self._context
-        operator, attempt = _quoted(context.operator), context.attempt[:8]
-        visible = f"part-{checkpoint:08d}-{operator}-{context.subtask}-{attempt}.{self._extension}"
-        committable = {"staged": path.name, "visible": visible, "proof": path.name + PROOF}
-        return Prepared([committable], lambda: _persist(path))
+        context, counts = self._context, dict[str, int]()
+        owner = f"{_quoted(context.operator)}-{context.subtask}-{context.attempt[:8]}"
+        committables: list[dict[str, str]] = []
+        for folder, name in closed:
+            number = counts[folder] = counts.get(folder, -1) + 1
+            visible = f"part-{checkpoint:08d}-{owner}{f'_{number:04d}' if number else ''}.{self._extension}"
+            committables.append({"staged": name, "visible": folder + visible, "proof": name + PROOF})
+        return Prepared(committables, lambda: self._folder.persist([name for _, name in closed]))
 
     def commit(self, committable: Any) -> None:
-        """See `SinkWriter.commit`."""
-        staged, visible = self._folder / STAGING / committable["staged"], self._folder / committable["visible"]
-        proof = self._proof(committable)
-        try:
-            if proof is not None and staged.exists():
-                proof.touch()
-                _persist(proof)
-            os.rename(staged, visible)
-        except FileNotFoundError:
-            if proof is not None and not proof.exists():
-                raise LostPartError(
-                    f"{staged} is gone, and nothing says that it became {visible.name}: the rows of a completed "
-                    "checkpoint are lost; if they were taken away on purpose, create the empty file "
-                    f"{proof.name} there"
-                ) from None
-        except OSError as error:
-            raise ExternalError(f"cannot rename {staged} to {visible}: {error}") from error
-        # Only now may the checkpoint's list of staged files forget it: a power loss must not bring it back to staging.
-        # Also where it was renamed before: whoever did that may have been killed before it synced.
-        _fsync(self._folder)
-        _fsync(self._folder / STAGING)
-
-    def _proof(self, committable: Any) -> Path | None:
-        """None for a part that a version of Penstock staged which kept no proofs: where it is gone, it is visible."""
-        name = committable.get("proof")
-        return None if name is None else self._folder / STAGING / name
+        """See `SinkWriter.commit`. Versions that kept no proofs named none."""
+        self._folder.publish(committable["staged"], committable["visible"], committable.get("proof"))
 
     def forget(self, committable: Any) -> None:
         """See `ForgetsCommits.forget`."""
-        proof = self._proof(committable)
-        if proof is not None:
-            _unlink(proof)
+        if committable.get("proof") is not None:
+            self._folder.remove_staged(committable["proof"])
 
     def discard(self, committable: Any) -> None:
         """See `SinkWriter.discard`."""
-        _unlink(self._folder / STAGING / committable["staged"])
+        self._folder.remove_staged(committable["staged"])
 
     def close(self) -> None:
         """See `SinkWriter.close`."""
-        if self._file is not None and self._path is not None:
-            self._file.close()
-            self._path.unlink(missing_ok=True)
-            self._file = self._path = None
+        for folder in list(self._open):
+            self._close(folder)
+        for _, name in self._closed:
+            self._folder.writable(name).unlink(missing_ok=True)
+        self._closed.clear()
+        self._folder.close()
 
 
 def leftovers(
-    folder: Path, needed: Sequence[Any], operator: str | None, attempt: str, attempt_number: int | None
-) -> list[Path]:
-    """The staged files and proofs (of one operator) that `Sink.recover` is to remove."""
+    folder: PartFolder, needed: Sequence[Any], operator: str | None, attempt: str, attempt_number: int | None
+) -> Removal:
+    """Removes the staged files and proofs (of one operator) that are there now and `Sink.recover` does not keep."""
     keep = {committable["staged"] for committable in needed}
-    return [
-        path
-        for path in (folder / STAGING).glob("*")
-        if path.name.removesuffix(PROOF) not in keep and _is_older(path.name, operator, attempt, attempt_number)
+    found = [
+        name
+        for name in folder.staged()
+        if name.removesuffix(PROOF) not in keep and _is_older(name, operator, attempt, attempt_number)
     ]
+
+    def remove() -> None:
+        for name in found:
+            folder.remove_staged(name)
+
+    return remove
 
 
 def _is_older(name: str, operator: str | None, attempt: str, attempt_number: int | None) -> bool:
@@ -174,17 +238,13 @@ def _is_older(name: str, operator: str | None, attempt: str, attempt_number: int
     return attempt_number is None or number is None or int(number[1]) <= attempt_number
 
 
-def visible_files(folder: Path) -> list[Path]:
-    """The visible files of earlier jobs."""
-    return list(folder.glob("part-*"))
-
-
-def removal(paths: Iterable[Path]) -> Removal:
-    """Removes these files."""
+def visible_files(folder: PartFolder, partition_by: Sequence[str]) -> Removal:
+    """Removes the visible files of earlier jobs that are there now."""
+    found = folder.visible("/".join([*(f"{escaped(name)}=*" for name in partition_by), "part-*"]))
 
     def remove() -> None:
-        for path in paths:
-            _unlink(path)
+        for name in found:
+            folder.remove_visible(name)
 
     return remove
 
@@ -209,6 +269,9 @@ class _TextFile:
     def write(self, frame: pl.DataFrame) -> None:
         self._file.write(self._encode(frame, self._empty))
         self._empty = False
+
+    def size_bytes(self) -> int:
+        return self._file.tell()
 
     def close(self) -> None:
         self._file.close()
@@ -239,6 +302,9 @@ class _ColumnarFile:
         if self._rows >= _GROUP_ROWS:
             self._flush()
 
+    def size_bytes(self) -> int:
+        return self._file.tell()
+
     def _flush(self) -> None:
         import polars as pl
 
@@ -254,26 +320,3 @@ class _ColumnarFile:
 
 def _quoted(operator: str) -> str:
     return urllib.parse.quote(operator, safe="")
-
-
-def _unlink(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        raise ExternalError(f"cannot remove {path}: {error}") from error
-
-
-def _persist(path: Path) -> None:
-    _fsync(path)
-    _fsync(path.parent)
-
-
-def _fsync(path: Path) -> None:
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise ExternalError(f"cannot sync {path}: {error}") from error

@@ -1,0 +1,432 @@
+"""Files on object stores (S3 and what speaks its protocol, Google's, Azure's), through obstore.
+
+Objects are read by ranges, of the version that was found (their tag). A staged part is an object beside the visible ones
+under `.staging/`: its rows are written to a file of this machine and sent when a checkpoint asks for them. To commit is
+to copy it to its visible name, to put an empty object that proves it, and to delete it: a repeated commit copies the same
+bytes under the same name again, or finds the proof. Copies are made by the store.
+
+No store can rename and none can tell that an object was there before, so in one case a visible object may come back: if
+a consumer deletes it and the process dies after the copy and before the proof. It comes under the same name.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import posixpath
+import re
+import shutil
+import tempfile
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.connectors.base import LostPartError
+from penstock.connectors.files.local import WILDCARDS
+from penstock.connectors.files.writing import STAGING
+from penstock.errors import ExternalError, PipelineError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from obstore.store import ClientConfig, ObjectStore, RetryConfig
+
+SCHEMES: Final = ("s3", "gs", "abfss")
+_SAME: Final = {"s3a": "s3", "s3n": "s3"}
+"""What Hadoop calls them."""
+_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]+)(?:/(.*))?", re.DOTALL)
+_READ_AHEAD_BYTES: Final = 1 << 20
+_TIMEOUT: Final = timedelta(seconds=300)
+_RETRY_TIMEOUT: Final = timedelta(seconds=30)
+_ENDPOINT: Final = frozenset({"endpoint", "endpoint_url", "aws_endpoint", "aws_endpoint_url"})
+_ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_REFUSED: Final = re.compile(
+    "PermissionDenied|Unauthenticated|SignatureDoesNotMatch|InvalidAccessKeyId|AccessDenied|40[13]"
+)
+"""How stores say that somebody may not."""
+_REASON: Final = re.compile(r"<Code>(.*?)</Code><Message>(.*?)</Message>", re.DOTALL)
+
+Options = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Location:
+    """A place in a bucket, and how its store is reached."""
+
+    root: str
+    """Scheme and bucket: `s3://orders`."""
+    key: str
+    """Without slashes around it; empty: the whole bucket."""
+    options: Options = field(default=(), repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.root}/{self.key}"
+
+    def at(self, key: str) -> Location:
+        """Another place in the bucket."""
+        return Location(self.root, key.strip("/"), self.options)
+
+    def below(self, name: str) -> Location:
+        """What is called so in this folder."""
+        return self.at(f"{self.key}/{name}")
+
+    @property
+    def store(self) -> ObjectStore:
+        """The client, one for all of this process."""
+        return _client(self.root, self.options)
+
+
+def location(url: str, options: Mapping[str, str] | None, what: str) -> Location | None:
+    """Where a URL points to; None if it is of no object store.
+
+    Raises:
+        PipelineError: it has no bucket, or obstore is missing.
+    """
+    scheme = url.split(":", 1)[0].lower()
+    scheme = _SAME.get(scheme, scheme)
+    if scheme not in SCHEMES or ":" not in url:
+        return None
+    match = _URL.fullmatch(url)
+    if match is None:
+        raise PipelineError(f"{what}: {url!r} names no bucket; write {scheme}://bucket/folder")
+    try:
+        import obstore  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    except ImportError:
+        raise PipelineError(
+            f"{what}: {url!r} lies on an object store, which needs pip install 'penstock[stores]'"
+        ) from None
+    return Location(f"{scheme}://{match[2]}", (match[3] or "").strip("/"), tuple(sorted((options or {}).items())))
+
+
+@functools.lru_cache(maxsize=256)
+def _client(root: str, options: Options) -> ObjectStore:
+    from obstore.store import from_url
+
+    config: Any = {name.lower(): value for name, value in options}
+    authorities = config.pop("ssl_cafile", None)
+    if root.startswith("s3://") and not _ENDPOINT & config.keys():
+        named = [os.environ[name] for name in _ENDPOINT_VARIABLES if os.environ.get(name)]
+        config |= {"endpoint": named[0]} if named else {}
+    endpoint = next((config[name] for name in _ENDPOINT if name in config), "")
+    client: ClientConfig = {
+        "allow_http": endpoint.startswith("http://"),
+        "connect_timeout": timedelta(seconds=5),
+        "timeout": _TIMEOUT,
+    }
+    try:
+        if authorities is not None:
+            client["root_certificate"] = Path(authorities).read_bytes()
+        retries: RetryConfig = {"max_retries": 8, "retry_timeout": _RETRY_TIMEOUT}
+        return from_url(root, config=config, client_options=client, retry_config=retries)
+    except Exception as error:  # obstore has a class of its own per store and setting
+        raise PipelineError(f"{root}: storage_options= or the environment do not fit: {_reason(error)}") from error
+
+
+@contextmanager
+def _asking(what: str, place: Location) -> Generator[None]:
+    """Foreign errors as ours; `FileNotFoundError` passes where the bucket is there."""
+    from obstore.exceptions import BaseError, PreconditionError
+
+    try:
+        yield
+    except PreconditionError as error:
+        raise ExternalError(f"{place} was replaced while it was read; start again with what is there now") from error
+    except (BaseError, OSError, ValueError) as error:
+        if "NoSuchBucket" in str(error):
+            advice = f"there is no bucket {place.root}; create it, or correct the URL"
+            raise PipelineError(f"cannot {what} {place}: {advice}") from error
+        if isinstance(error, FileNotFoundError):
+            raise
+        refused = _REFUSED.search(f"{type(error).__name__} {error}")
+        advice = (
+            "; check the credentials in storage_options= or the environment, and what they may do" if refused else ""
+        )
+        raise ExternalError(f"cannot {what} {place}: {_reason(error)}{advice}") from error
+
+
+def _reason(error: Exception) -> str:
+    """The store's own words if it answered, else the first line of the client's."""
+    text = str(error)
+    answered = _REASON.search(text)
+    return f"{answered[2]} ({answered[1]})" if answered else text.splitlines()[0] if text else type(error).__name__
+
+
+# -- reading ------------------------------------------------------------------------------------------------------------
+
+
+class StoredFile:
+    """See `InputFile`: the version of an object that was there when it was first looked at."""
+
+    def __init__(self, place: Location) -> None:
+        self._place = place
+
+    def __str__(self) -> str:
+        return str(self._place)
+
+    @functools.cached_property
+    def _meta(self) -> Mapping[str, Any]:
+        import obstore
+
+        try:
+            with _asking("open", self._place):
+                return dict(obstore.head(self._place.store, self._place.key))
+        except FileNotFoundError as error:
+            raise PipelineError(f"cannot open {self._place}: there is no such object (any more)") from error
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return self._meta["size"]
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes at `offset`, fewer only at the end; blocks."""
+        import obstore
+
+        end = min(offset + size, self.size)
+        if offset >= end:
+            return b""
+        tag = self._meta["e_tag"]
+        with _asking("read", self._place):
+            options: Any = {"range": (offset, end)} | ({"if_match": tag} if tag else {})
+            return bytes(obstore.get(self._place.store, self._place.key, options=options).bytes())
+
+    def open(self) -> io.BufferedReader:
+        """See `InputFile.open`."""
+        return io.BufferedReader(_Bytes(self), _READ_AHEAD_BYTES)
+
+    def arrow(self) -> pa.NativeFile:
+        """See `InputFile.arrow`."""
+        import pyarrow as pa
+
+        return pa.PythonFile(self.open(), mode="r")
+
+    def identity(self) -> list[Any]:
+        """See `InputFile.identity`: its size and the store's tag."""
+        return [self.size, self._meta["e_tag"]]
+
+    def content(self, end: int | None) -> StoredContent:
+        """See `InputFile.content`; an object does not grow."""
+        return StoredContent(self)
+
+
+class _Bytes(io.RawIOBase):
+    """A stored file as Python's, for those who seek and read."""
+
+    def __init__(self, file: StoredFile) -> None:
+        self._file = file
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.size}[whence]
+        self._at = max(0, begin + offset)
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(self._at, len(buffer))
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+
+class StoredContent:
+    """See `Content`."""
+
+    end: int | None = None
+
+    def __init__(self, file: StoredFile) -> None:
+        self._file = file
+
+    def read(self, offset: int, size: int) -> bytes:
+        """See `Content.read`."""
+        return self._file.read(offset, size)
+
+    def identity(self, offset: int) -> Any:
+        """See `Content.identity`."""
+        return self._file.identity()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@dataclass(frozen=True)
+class StoredFiles:
+    """See `InputFiles`: an object, all objects below a folder, or a pattern."""
+
+    place: Location
+
+    @property
+    def is_folder(self) -> bool:
+        """See `InputFiles.is_folder`."""
+        return not self._is_pattern and not _exists(self.place)
+
+    @property
+    def _is_pattern(self) -> bool:
+        return any(character in self.place.key for character in WILDCARDS)
+
+    def find(self) -> list[tuple[str, int]]:
+        """See `InputFiles.find`."""
+        if self._is_pattern:
+            root, pattern = self._split_pattern()
+            return [(name, size) for name, size in _listed(root) if _matches(pattern, name.split("/"))]
+        size = _size(self.place)
+        found = _listed(self.place) if size is None else [(posixpath.basename(self.place.key), size)]
+        if not found:
+            raise PipelineError(f"files.Source: there is neither an object nor a folder {self.place}")
+        return found
+
+    def _split_pattern(self) -> tuple[Location, list[str]]:
+        """The folder before the first part with a wildcard, and the parts from there."""
+        parts = self.place.key.split("/")
+        first = next(index for index, part in enumerate(parts) if any(character in part for character in WILDCARDS))
+        return self.place.at("/".join(parts[:first])), parts[first:]
+
+    def file(self, name: str) -> StoredFile:
+        """See `InputFiles.file`."""
+        if self._is_pattern:
+            return StoredFile(self._split_pattern()[0].below(name))
+        itself = posixpath.basename(self.place.key) == name and _exists(self.place)
+        return StoredFile(self.place if itself else self.place.below(name))
+
+
+def _matches(pattern: Sequence[str], names: Sequence[str]) -> bool:
+    """As `Path.glob` has them: `**` is any number of folders, `*` and `?` stay within one name."""
+    if not pattern:
+        return not names
+    if pattern[0] == "**":
+        return any(_matches(pattern[1:], names[skipped:]) for skipped in range(len(names) + 1))
+    return bool(names) and fnmatchcase(names[0], pattern[0]) and _matches(pattern[1:], names[1:])
+
+
+def _listed(folder: Location) -> list[tuple[str, int]]:
+    """All objects below a folder: names without it, and sizes."""
+    import obstore
+
+    prefix = f"{folder.key}/" if folder.key else ""
+    with _asking("list", folder):
+        chunks = list(obstore.list(folder.store, folder.key or None, chunk_size=1_000))
+    return [
+        (item["path"].removeprefix(prefix), item["size"])
+        for chunk in chunks
+        for item in chunk
+        if item["path"].startswith(prefix) and item["path"] != prefix
+    ]
+
+
+def _size(place: Location) -> int | None:
+    import obstore
+
+    if not place.key:
+        return None
+    try:
+        with _asking("look at", place):
+            return obstore.head(place.store, place.key)["size"]
+    except FileNotFoundError:
+        return None
+
+
+def _exists(place: Location) -> bool:
+    return _size(place) is not None
+
+
+# -- writing ------------------------------------------------------------------------------------------------------------
+
+
+class StoredParts:
+    """See `PartFolder`."""
+
+    def __init__(self, folder: Location) -> None:
+        self._folder = folder
+        self._local: Path | None = None
+
+    def __str__(self) -> str:
+        return str(self._folder)
+
+    def open(self) -> None:
+        """See `PartFolder.open`."""
+        self._local = Path(tempfile.mkdtemp(prefix="penstock-staged-"))
+
+    def close(self) -> None:
+        """See `PartFolder.close`."""
+        if self._local is not None:
+            shutil.rmtree(self._local, ignore_errors=True)
+
+    def writable(self, staged: str) -> Path:
+        """See `PartFolder.writable`."""
+        assert self._local is not None
+        return self._local / staged
+
+    def persist(self, staged: Sequence[str]) -> None:
+        """See `PartFolder.persist`: sends the files."""
+        import obstore
+
+        for name in staged:
+            path, place = self.writable(name), self._staged(name)
+            with _asking("write", place):
+                obstore.put(place.store, place.key, path)
+            path.unlink()
+
+    def publish(self, staged: str, visible: str, proof: str | None) -> None:
+        """See `PartFolder.publish`."""
+        import obstore
+
+        assert proof is not None
+        source, target, shown = self._staged(staged), self._folder.below(visible), self._staged(proof)
+        if not _exists(shown):
+            try:
+                with _asking("copy", source):
+                    obstore.copy(source.store, source.key, target.key)
+            except FileNotFoundError:
+                if not _exists(shown):
+                    raise LostPartError(
+                        f"{source} is gone, and nothing says that it became {target}: the rows of a completed "
+                        "checkpoint are lost; if they were taken away on purpose, put the empty object "
+                        f"{shown}"
+                    ) from None
+                return
+            with _asking("write", shown):
+                obstore.put(shown.store, shown.key, b"")
+        _delete(source)
+
+    def staged(self) -> list[str]:
+        """See `PartFolder.staged`."""
+        return [name for name, _ in _listed(self._folder.below(STAGING))]
+
+    def remove_staged(self, name: str) -> None:
+        """See `PartFolder.remove_staged`."""
+        if self._local is not None:
+            self.writable(name).unlink(missing_ok=True)
+        _delete(self._staged(name))
+
+    def visible(self, pattern: str) -> list[str]:
+        """See `PartFolder.visible`."""
+        return [name for name, _ in _listed(self._folder) if _matches(pattern.split("/"), name.split("/"))]
+
+    def remove_visible(self, name: str) -> None:
+        """See `PartFolder.remove_visible`."""
+        _delete(self._folder.below(name))
+
+    def _staged(self, name: str) -> Location:
+        return self._folder.below(f"{STAGING}/{name}")
+
+
+def _delete(place: Location) -> None:
+    import obstore
+
+    try:
+        with _asking("delete", place):
+            obstore.delete(place.store, place.key)
+    except FileNotFoundError:
+        return

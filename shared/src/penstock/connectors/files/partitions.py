@@ -1,0 +1,183 @@
+"""Columns whose values stand in the names of folders, as Hive, Spark, DuckDB and Polars have them: `day=2026-11-21/`.
+
+A file in such a folder does not hold the column. Text is percent-encoded where a name could not have it; null is
+`__HIVE_DEFAULT_PARTITION__`.
+"""
+
+from __future__ import annotations
+
+import urllib.parse
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.connectors.base import Fetched, Position, SplitReader
+from penstock.errors import BadRecordError, PipelineError
+from penstock.types import BOOLEAN, DATE, INT64, INTEGERS, STRING, DataType, Field, Schema, polars_type
+
+if TYPE_CHECKING:
+    import polars as pl
+
+NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
+"""What Hive and Spark write for null."""
+TYPES: Final = frozenset({BOOLEAN, DATE, STRING, *INTEGERS})
+_PLAIN: Final = " !$&'()+,-.;@^_`{}~"
+"""What beside letters and digits stands for itself in the name of a folder."""
+
+
+# -- writing ------------------------------------------------------------------------------------------------------------
+
+
+def check_partition_by(columns: Sequence[str], schema: Schema, what: str) -> None:
+    """Raises `PipelineError` if rows of the schema cannot be parted by these columns."""
+    for name in columns:
+        field = schema.field(name, f"{what}: partition_by=")
+        if field.type not in TYPES:
+            raise PipelineError(
+                f"{what}: partition_by={name!r}: a folder can be named for text, whole numbers, booleans and dates, not "
+                f"for {field.type}; make such a column before, as .with_columns(day=col({name!r}).dt.date())"
+            )
+    if set(columns) >= set(schema.names):
+        raise PipelineError(f"{what}: partition_by= names all columns; at least one must be in the files")
+
+
+def folder_of(columns: Sequence[str], values: Sequence[Any]) -> str:
+    """The folder of rows with these values: `day=2026-11-21/shop=berlin/`."""
+    return "".join(f"{escaped(name)}={_text(name, value)}/" for name, value in zip(columns, values, strict=True))
+
+
+def _text(name: str, value: Any) -> str:
+    match value:
+        case None:
+            return NO_VALUE
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value)
+        case date():
+            return value.isoformat()
+        case _ if not value or value == NO_VALUE:
+            raise BadRecordError(
+                f"files.Sink: column {name!r} of partition_by= is {value!r}, which readers take for null; filter such "
+                "rows, or write another word for them"
+            )
+        case _:
+            return escaped(value)
+
+
+def escaped(text: str) -> str:
+    """As it stands in the name of a folder."""
+    return urllib.parse.quote(text, safe=_PLAIN)
+
+
+# -- reading ------------------------------------------------------------------------------------------------------------
+
+
+def values_in(path: str) -> dict[str, str]:
+    """Column to text, as the folders of a path say it; still encoded."""
+    parts = path.replace("\\", "/").split("/")[:-1]
+    pairs = [part.split("=", 1) for part in parts if "=" in part]
+    return {urllib.parse.unquote(name): text for name, text in pairs if name}
+
+
+def inferred(paths: Iterable[str], taken: Iterable[str]) -> tuple[Field, ...]:
+    """The columns that the folders of all these paths name, but those `taken`; a type is what fits every value."""
+    seen: dict[str, list[str]] = {}
+    found = [values_in(path) for path in paths]
+    for values in found:
+        for name, text in values.items():
+            seen.setdefault(name, []).append(text)
+    in_all = {name: texts for name, texts in seen.items() if len(texts) == len(found) and name not in set(taken)}
+    return tuple(Field(name, _type_of(texts), nullable=NO_VALUE in texts) for name, texts in in_all.items())
+
+
+def _type_of(texts: Sequence[str]) -> DataType:
+    for kind in (INT64, DATE):
+        if all(text == NO_VALUE or _fits(kind, text) for text in texts) and set(texts) != {NO_VALUE}:
+            return kind
+    return STRING
+
+
+def _fits(kind: DataType, text: str) -> bool:
+    try:
+        _value(kind, text)
+    except ValueError:
+        return False
+    return kind is not INT64 or str(int(text)) == text  # leading zeros are no number's
+
+
+def _value(kind: DataType, text: str) -> Any:
+    if text == NO_VALUE:
+        return None
+    if kind == BOOLEAN:
+        return {"true": True, "false": False}[text.lower()] if text.lower() in ("true", "false") else _refuse(text)
+    if kind == DATE:
+        return date.fromisoformat(text)
+    if kind in INTEGERS:
+        return int(text)
+    return urllib.parse.unquote(text)
+
+
+def _refuse(text: str) -> Any:
+    raise ValueError(text)
+
+
+def constants_of(path: str, schema: Schema) -> dict[str, Any]:
+    """The columns of the schema that the folders of a file name, with their values.
+
+    Raises:
+        PipelineError: a value does not fit the column's type.
+    """
+    constants: dict[str, Any] = {}
+    for name, text in values_in(path).items():
+        if name not in schema:
+            continue
+        field = schema.field(name)
+        if field.type not in TYPES:
+            raise PipelineError(
+                f"files.Source: {path}: column {name!r} is named by a folder, which cannot hold {field.type}"
+            )
+        try:
+            constants[name] = _value(field.type, text)
+            _column(field, constants[name], 1)
+        except (ValueError, TypeError, OverflowError):
+            raise PipelineError(
+                f"files.Source: {path}: {text!r} is no {field.type}, as the schema declares {name!r}"
+            ) from None
+        if constants[name] is None and not field.nullable:
+            raise PipelineError(
+                f"files.Source: {path}: {name!r} is null there; declare it as optional, or leave such folders out"
+            )
+    return constants
+
+
+def _column(field: Field, value: Any, rows: int) -> pl.Series:
+    import polars as pl
+
+    return pl.Series(field.name, [value], dtype=polars_type(field.type)).new_from_index(0, rows)
+
+
+class PartitionedReader:
+    """A `SplitReader` that adds the columns of the file's folders."""
+
+    def __init__(self, reader: SplitReader, schema: Schema, constants: Mapping[str, Any]) -> None:
+        self._reader = reader
+        self._schema = schema
+        self._constants = constants
+
+    async def read(self, max_rows: int) -> Fetched | None:
+        """See `SplitReader.read`."""
+        fetched = await self._reader.read(max_rows)
+        if fetched is None:
+            return None
+        frame = fetched.frame
+        added = [_column(self._schema.field(name), value, frame.height) for name, value in self._constants.items()]
+        return Fetched(frame.with_columns(added).select(self._schema.names), fetched.bad, fetched.size_bytes)
+
+    def position(self) -> Position:
+        """See `SplitReader.position`."""
+        return self._reader.position()
+
+    async def close(self) -> None:
+        """See `SplitReader.close`."""
+        await self._reader.close()
