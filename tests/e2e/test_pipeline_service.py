@@ -205,7 +205,7 @@ def test_missed_days_are_caught_up_each_once(cluster: Cluster) -> None:
     today = datetime.now(UTC).date()
     days = [f"daily-{today - timedelta(days=days)}" for days in (2, 1)]
     given = ("--cron", "0 0 * * *", "--start", str(today - timedelta(days=2)), "--end", str(today))
-    parameters = ("--param", f"out={cluster.folder}/daily-{{day}}", "--param", "rate=2000")
+    parameters = ("--param", f"out={cluster.folder}/daily-{{day}}", "--param", "rate=500")
     add = ("schedule", "add", "daily", cluster.pipeline, *given, *parameters, "--parallelism", "2")
     assert "hour '25' is none" in cluster.run(*add, "--cron", "0 25 * * *", code=1).stderr
     assert f"daily: added\nnext: {days[0]}, due" in cluster.run(*add).stdout
