@@ -66,8 +66,10 @@ class Services:
 
     def start_command(self, *arguments: str | Path) -> subprocess.Popen[str]:
         """`penstock ...` at this cluster."""
-        name, *rest = arguments
-        command = [sys.executable, "-m", "penstock.cli.main", name, "--cluster", self.file, *rest]
+        words = 2 if arguments[0] == "schedule" else 1
+        command = [
+            sys.executable, "-m", "penstock.cli.main", *arguments[:words], "--cluster", self.file, *arguments[words:],
+        ]  # fmt: skip
         return subprocess.Popen(
             list(map(str, command)), cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env={**os.environ, **VARIABLES, "COLUMNS": "200"},

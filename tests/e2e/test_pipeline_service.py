@@ -220,7 +220,7 @@ def test_missed_days_are_caught_up_each_once(cluster: Cluster) -> None:
     asyncio.run(cluster.service.start())
 
     def done() -> list[str]:
-        shown = msgspec.json.decode(cluster.run("schedule", "show", "daily", "--json").stdout)
+        shown = cluster.json("schedule", "show", "daily")
         assert shown["summary"]["state"] == "ACTIVE", shown
         return [period["run"] for period in reversed(shown["ended"])]
 
