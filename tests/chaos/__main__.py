@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--leader", type=int, default=None, help="how many of them hit the leader (a quarter)")
     parser.add_argument("--seed", type=int, default=None, help="of faults, moments and events; random if left out")
     parser.add_argument("--only", default="", help="only faults whose name (name@step) contains this")
-    parser.add_argument("--brief", action="store_true", help="the twelve that every test run does")
+    parser.add_argument("--brief", action="store_true", help="the twelve of `make acceptance`")
     parser.add_argument("--brokers", type=int, default=3, choices=(1, 3), help="Kafka brokers; one is never killed (3)")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="write the figures there")
     options = parser.parse_args()

@@ -429,4 +429,4 @@ BRIEF: Final[tuple[Fault, ...]] = (
     fault("mute-store-of-taskmanager"),
     fault("slow-store-of-taskmanager"),
 )
-"""What every test run does, on one broker: each named step once, each main kind once."""
+"""What `make acceptance` does, on one broker: each named step once, each main kind once."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from embedded_runs import Attempt, Stress, assert_same, finish, interrupt, settings
+from embedded_runs import Attempt, Stress, assert_same, finish, settings
 from pipelines import CASES, Case, Result, source, write_files
 
 from penstock import Pipeline
@@ -105,19 +105,23 @@ def test_a_leader_that_dies_between_exchanges_and_begin(
 
 @pytest.mark.parametrize("name", ["keyed-process", "sessions"])
 def test_a_run_begins_with_a_savepoint(name: str, expected: dict[str, Result], tmp_path: Path) -> None:
-    """In another directory, at another parallelism: with its state and positions, and with what it had staged."""
+    """In another directory, at another parallelism: with its state and positions, behind what it has made visible."""
     case = next(case for case in CASES if case.name == name)
-    attempt = Attempt(2, 20, 60, after_checkpoints=3)
-    assert interrupt(case.declare(tmp_path / "out", 2_000), tmp_path / "state", attempt, resume=False) is None
 
-    async def export() -> None:
-        job = EmbeddedJob(case.declare(tmp_path / "out", None), tmp_path / "state", settings())
+    async def stopped() -> None:
+        job = EmbeddedJob(case.declare(tmp_path / "out", 2_000), tmp_path / "state", settings(2, 20))
+        run = asyncio.create_task(job.run(resume=False))
+        async with asyncio.timeout(60):
+            while not job.started or len(job.progress.completed_checkpoints) < 3:
+                await asyncio.wait([run], timeout=0.001)
+            job.suspend()
+            assert (await run).state == "SUSPENDED"
         found = await job.find()
         assert found is not None
         assert found.history.restore is not None
         await export_savepoint(DirectoryBlobs(tmp_path / "state" / "blobs"), found.history.restore, tmp_path / "kept")
 
-    asyncio.run(export())
+    asyncio.run(stopped())
     shutil.rmtree(tmp_path / "state")
     again = case.declare(tmp_path / "out", None)
     assert again.run(parallelism=3, directory=tmp_path / "other", from_savepoint=tmp_path / "kept").state == "FINISHED"

@@ -11,12 +11,14 @@ import fnmatch
 import random
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from types import SimpleNamespace
 from typing import Any
 
 from tests.simulation.shells.loop import step
 
 from penstock.connectors.files import connector
+from penstock.connectors.files import local as local_files
 from penstock.connectors.files import writing as file_writing
 
 
@@ -96,13 +98,13 @@ class FileSystem:
         system = SimpleNamespace(
             rename=self._rename, open=self._open_for_sync, fsync=self._fsync, close=lambda name: None, O_RDONLY=0
         )
-        former_os, former_path = file_writing.os, connector.Path
-        file_writing.os, connector.Path = system, self.path  # pyright: ignore
+        former_os, former_path = local_files.os, connector.Path
+        local_files.os, connector.Path = system, self.path  # pyright: ignore
         file_writing.open = self._open  # pyright: ignore
         try:
             yield
         finally:
-            file_writing.os, connector.Path = former_os, former_path
+            local_files.os, connector.Path = former_os, former_path
             del file_writing.open  # pyright: ignore
 
     def _rename(self, old: SimulatedPath, new: SimulatedPath) -> None:
@@ -145,6 +147,9 @@ class _File:
     def write(self, data: bytes) -> None:
         self._inode.data += data
 
+    def tell(self) -> int:
+        return len(self._inode.data)
+
     def close(self) -> None:
         """Nothing is buffered."""
 
@@ -161,6 +166,15 @@ class SimulatedPath:
 
     def __str__(self) -> str:
         return self.text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SimulatedPath) and other.text == self.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def relative_to(self, folder: SimulatedPath) -> PurePosixPath:
+        return PurePosixPath(self.text).relative_to(folder.text)
 
     @property
     def name(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.simulation.mutating import Mutant, Patch, condition, returned, statement
 
 from penstock.connectors.files import writing as file_writing
+from penstock.connectors.files.local import LocalParts
 from penstock.connectors.files.writing import FileWriter
 from penstock.coordination.job_catalog import JobCatalog
 from penstock.jobmanager.coordinator import CoordinatorService
@@ -23,13 +24,13 @@ _SINKS = (
         Patch(sinks, "prepare_sink", statement("_check_turn"), also=(opening,)),
     )),
     Mutant(2, "commit_without_complete", (Patch(StagedParts, "to_commit", condition("_complete", becomes="True")),)),
-    Mutant(3, "commit_without_proof", (Patch(FileWriter, "commit", statement("touch"), statement("_persist")),)),
-    Mutant(4, "proof_is_not_durable", (Patch(FileWriter, "commit", statement("_persist")),)),
+    Mutant(3, "commit_without_proof", (Patch(LocalParts, "publish", statement("touch"), statement("_persist")),)),
+    Mutant(4, "proof_is_not_durable", (Patch(LocalParts, "publish", statement("_persist")),)),
     Mutant(5, "rename_is_not_durable", (
-        Patch(FileWriter, "commit", statement("_fsync", "STAGING"), statement("_fsync")),
+        Patch(LocalParts, "publish", statement("_fsync", "STAGING"), statement("_fsync", "target", becomes="pass")),
     )),
     Mutant(6, "staged_file_is_not_durable", (
-        Patch(FileWriter, "prepare", returned("_persist", becomes="return Prepared([committable])")),
+        Patch(FileWriter, "prepare", returned("persist", becomes="return Prepared(committables)")),
     )),
     Mutant(7, "proof_forgotten_at_once", (
         Patch(StagedParts, "to_forget", returned("_unlisted", becomes="return list(self._visible)")),

@@ -162,8 +162,7 @@ class LocalParts:
     def persist(self, staged: Sequence[str]) -> None:
         """See `PartFolder.persist`."""
         for name in staged:
-            _fsync(self._folder / STAGING / name)
-        _fsync(self._folder / STAGING)
+            _persist(self._folder / STAGING / name)
 
     def publish(self, staged: str, visible: str, proof: str | None) -> None:
         """See `PartFolder.publish`."""
@@ -172,8 +171,7 @@ class LocalParts:
         try:
             if shown is not None and source.exists():
                 shown.touch()
-                _fsync(shown)
-                _fsync(shown.parent)
+                _persist(shown)
                 _make_folders(self._folder, target.parent)
             os.rename(source, target)
         except FileNotFoundError:
@@ -186,8 +184,9 @@ class LocalParts:
         except OSError as error:
             raise ExternalError(f"cannot rename {source} to {target}: {error}") from error
         # Only now may the checkpoint's list of staged files forget it: a power loss must not bring it back to staging.
-        # Also where it was renamed before: whoever did that may have been killed before it synced.
-        if target.parent.exists():  # whoever consumed the file may have taken a partition's folder, too
+        # Also where it was renamed before: whoever did that may have been killed before it synced. Who consumed the file
+        # may have taken the folder of its partition, too.
+        if target.parent == self._folder or target.parent.exists():
             _fsync(target.parent)
         _fsync(self._folder / STAGING)
 
@@ -224,6 +223,11 @@ def _unlink(path: Path) -> None:
         path.unlink(missing_ok=True)
     except OSError as error:
         raise ExternalError(f"cannot remove {path}: {error}") from error
+
+
+def _persist(path: Path) -> None:
+    _fsync(path)
+    _fsync(path.parent)
 
 
 def _fsync(path: Path) -> None:
