@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import date
@@ -180,11 +182,34 @@ def test_what_was_not_prepared_leaves_nothing(bucket: Path, write_context: Calla
     """Neither in the store nor on this machine."""
     writer = files.Sink("s3://orders/out").open(SCHEMA, write_context())
     writer.write(frame(1))
-    local = writer._folder._local
+    local = writer._folder._scratch.folder
     assert list(local.iterdir())
+    writer.close()
     writer.close()
     assert not local.exists()
     assert names(bucket) == []
+
+
+def test_what_a_killed_process_has_gathered_is_removed(tmp_path: Path) -> None:
+    """By the next one, while that of a process that lives stays."""
+    code = (
+        "import sys; from pathlib import Path; from penstock.connectors.files.object_store import Scratch;"
+        "print(Scratch(Path(sys.argv[1])).folder, flush=True); sys.stdin.read()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    theirs = Path(process.stdout.readline().strip())
+    (theirs / "rows").write_text("x")
+    mine = object_store.Scratch(tmp_path)
+    assert theirs.exists()
+    process.kill()
+    process.communicate()
+    object_store.Scratch(tmp_path).close()
+    assert list(tmp_path.iterdir()) == [mine.folder]
+    mine.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_pipeline_from_store_to_store(bucket: Path) -> None:

@@ -11,6 +11,7 @@ a consumer deletes it and the process dies after the copy and before the proof. 
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import io
 import os
@@ -39,6 +40,7 @@ SCHEMES: Final = ("s3", "gs", "abfss")
 _SAME: Final = {"s3a": "s3", "s3n": "s3"}
 """What Hadoop calls them."""
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]+)(?:/(.*))?", re.DOTALL)
+_SCRATCH: Final = "penstock-staged-"
 _READ_AHEAD_BYTES: Final = 1 << 20
 _TIMEOUT: Final = timedelta(seconds=300)
 _RETRY_TIMEOUT: Final = timedelta(seconds=30)
@@ -349,24 +351,25 @@ class StoredParts:
 
     def __init__(self, folder: Location) -> None:
         self._folder = folder
-        self._local: Path | None = None
+        self._scratch: Scratch | None = None
 
     def __str__(self) -> str:
         return str(self._folder)
 
     def open(self) -> None:
         """See `PartFolder.open`."""
-        self._local = Path(tempfile.mkdtemp(prefix="penstock-staged-"))
+        self._scratch = Scratch(Path(tempfile.gettempdir()))
 
     def close(self) -> None:
         """See `PartFolder.close`."""
-        if self._local is not None:
-            shutil.rmtree(self._local, ignore_errors=True)
+        if self._scratch is not None:
+            self._scratch.close()
+            self._scratch = None
 
     def writable(self, staged: str) -> Path:
         """See `PartFolder.writable`."""
-        assert self._local is not None
-        return self._local / staged
+        assert self._scratch is not None
+        return self._scratch.folder / staged
 
     def persist(self, staged: Sequence[str]) -> None:
         """See `PartFolder.persist`: sends the files."""
@@ -406,7 +409,7 @@ class StoredParts:
 
     def remove_staged(self, name: str) -> None:
         """See `PartFolder.remove_staged`."""
-        if self._local is not None:
+        if self._scratch is not None:
             self.writable(name).unlink(missing_ok=True)
         _delete(self._staged(name))
 
@@ -420,6 +423,45 @@ class StoredParts:
 
     def _staged(self, name: str) -> Location:
         return self._folder.below(f"{STAGING}/{name}")
+
+
+class Scratch:
+    """A temporary folder of this process; those of processes that were killed are removed by the next one.
+
+    Whoever lives holds a lock on its folder, which its death gives back.
+    """
+
+    def __init__(self, root: Path) -> None:
+        for left in root.glob(f"{_SCRATCH}*"):
+            lock = _locked(left)
+            if lock is not None:
+                shutil.rmtree(left, ignore_errors=True)
+                os.close(lock)
+        folder, lock = root, None
+        while lock is None or not folder.exists():  # somebody took it for one that was left, before it was locked
+            folder = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=root))
+            lock = _locked(folder)
+        self.folder: Final = folder
+        self._lock: Final = lock
+
+    def close(self) -> None:
+        """Remove it."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        os.close(self._lock)
+
+
+def _locked(folder: Path) -> int | None:
+    """A descriptor that holds the lock of a folder; None if somebody else holds it, or it is gone."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def _delete(place: Location) -> None:
