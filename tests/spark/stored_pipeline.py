@@ -23,7 +23,11 @@ options = (
 
 p = Pipeline("stored")
 minutes = (
-    p.read(files.Source(param("source", "in"), schema=Event, event_time="at", storage_options=options))
+    p.read(
+        files.Source(
+            param("source", "in"), schema=Event, event_time="at", max_out_of_orderness="1h", storage_options=options
+        )
+    )
     .key_by("key")
     .window(tumbling("1m"))
     .agg(n=count(), total=col("value").sum())
