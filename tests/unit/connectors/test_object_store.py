@@ -22,7 +22,8 @@ from penstock import Pipeline, col
 from penstock.connectors import files
 from penstock.connectors.base import LostPartError
 from penstock.connectors.files import object_store
-from penstock.errors import ExternalError, PipelineError
+from penstock.errors import ExternalError, PipelineError, UsageError
+from penstock.submission.cluster_checks import check_fit
 from penstock.types import DATE, INT64, STRING, Field, Schema
 
 SCHEMA = Schema((Field("i", INT64), Field("s", STRING, nullable=True), Field("day", DATE)))
@@ -247,6 +248,19 @@ async def test_a_store_that_answers_late_holds_nothing_up(
     unread = source.open(split, {"group": 0, "row": 1, "identity": None}, time.context())
     assert unread.position() == {"group": 0, "row": 1, "identity": None}
     await unread.close()
+
+
+def test_a_cluster_takes_urls_and_refuses_relative_paths() -> None:
+    """A store is the same one wherever it is asked; a relative folder is not."""
+    for source, sink, refused in (("s3://orders/in", "s3://orders/out", 0), ("in", "out", 2), ("/in", "/out", 0)):
+        p = Pipeline("where")
+        p.read(files.Source(source, schema=SCHEMA)).write(files.Sink(sink))
+        try:
+            check_fit(p.plan)
+        except UsageError as error:
+            assert str(error).count("is relative to this directory") == refused
+        else:
+            assert not refused
 
 
 def test_secrets_stay_out_of_plans() -> None:

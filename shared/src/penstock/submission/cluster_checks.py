@@ -36,9 +36,9 @@ def check_streams(plan: LogicalPlan) -> None:
 def _problem(part: Source[Any] | Sink, workers: str) -> str:
     absolute = f", which is not that of {workers}; give an absolute path that is reached from there"
     match part:
-        case files.Source() if not Path(part.path).is_absolute():
+        case files.Source() if part.is_relative:
             return f"files.Source({part.path!r}) is relative to this directory{absolute}"
-        case files.Sink() if not Path(part.folder).is_absolute():
+        case files.Sink() if part.is_relative:
             return f"files.Sink({part.folder!r}) is relative to this directory{absolute}"
         case _:
             return ""

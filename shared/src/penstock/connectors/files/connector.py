@@ -94,6 +94,11 @@ class Source(base.Source[T], Generic[T]):
         vars(self).update(vars(declare(what, self._inferred() if schema is None else schema, **options)))
 
     @property
+    def is_relative(self) -> bool:
+        """Whether its files are those of the directory in which it is asked for them."""
+        return _is_relative(self._place)
+
+    @property
     def _files(self) -> InputFiles:
         return LocalFiles(self._place) if isinstance(self._place, str) else StoredFiles(self._place)
 
@@ -257,6 +262,11 @@ class Sink(base.Sink):
         self.partition_by: Final = _checked_columns(partition_by, what)
 
     @property
+    def is_relative(self) -> bool:
+        """Whether its folder is in the directory in which it is opened."""
+        return _is_relative(self._place)
+
+    @property
     def _folder(self) -> PartFolder:
         return LocalParts(Path(self._place)) if isinstance(self._place, str) else StoredParts(self._place)
 
@@ -337,6 +347,10 @@ def _checked_place(path: str | os.PathLike[str], options: Mapping[str, str] | No
         f"{what}: {text!r} is a URL that is not served (nothing would go to {scheme[1]}): {local}; for a local folder "
         f"that is really called {scheme[1] + ':'!r} write './{text}'"
     )
+
+
+def _is_relative(place: str | Location) -> bool:
+    return isinstance(place, str) and not Path(place).is_absolute()
 
 
 def _checked_columns(columns: Sequence[str], what: str) -> tuple[str, ...]:
