@@ -126,7 +126,7 @@ def test_the_plan_says_when_rows_of_a_sink_are_seen(tmp_path):
     read.write(kafka.Sink("again", delivery="at-least-once"))
     read.write(files.Sink(tmp_path))
     graph = batch_graph(p.plan, 2)
-    shown = explain_stages(graph, ways(graph, p.plan, native=True), [])
+    shown = explain_stages(graph, p.plan, ways(graph, p.plan, native=True), [])
     assert "staged by tasks, published once per run by the driver; exactly-once" in shown
     assert "seen as tasks write them; at-least-once" in shown
     assert "commits once per run; exactly-once" in shown

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -14,6 +14,7 @@ from penstock.coordination.job_progress import JobProgress
 from penstock.graph.jobgraph import SINK_VERBS, JobGraph, JobOperator, JobVertex
 from penstock.graph.logical import LogicalPlan
 from penstock.protocol.messages import OperatorCounter
+from penstock.runs.run_log import LATE_ROWS_KEPT
 from penstock.submission.collected import gathering_sinks
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK, format_time
 
@@ -187,6 +188,20 @@ def row_lines(
             lines.append(f"{name}: {bad:,} bad rows {_fate(operator)}")
         if operator.verb in SINK_VERBS:
             lines.append(f"{name}: {total(operator.id, 'rows_in'):,} rows")
+    return lines
+
+
+def run_row_lines(graph: JobGraph, counts: Mapping[str, Mapping[str, int]], seconds: float | None) -> list[str]:
+    """The same of a run on Spark, which counts what would have been late."""
+    lines = row_lines(graph, lambda operator, counter: counts.get(operator, {}).get(counter, 0), seconds)
+    for operator in graph.operators():
+        kept = counts.get(operator.id, {}).get(LATE_ROWS_KEPT, 0)
+        if kept:
+            most = "up to " if operator.settings.get("window", "").startswith("session(") else ""
+            lines.append(
+                f"{operator_name(operator)}: {most}{kept:,} rows would have been late in a stream, and are in its "
+                "results; reading its late_to sets them aside"
+            )
     return lines
 
 

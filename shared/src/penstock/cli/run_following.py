@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from penstock.cli.display import row_lines
+from penstock.cli.display import run_row_lines
 from penstock.cli.following import Follower
 from penstock.client.run_documents import RUN_ENDED, RunDetail, RunProgress, RunSummary
 from penstock.graph.jobgraph import graph_from_json
@@ -37,10 +37,7 @@ def counted_lines(detail: RunDetail) -> list[str]:
     seconds = None
     if detail.computed and summary.ended_us is not None and summary.began_us is not None:
         seconds = (summary.ended_us - summary.began_us) / 1e6
-    counts = detail.counts
-    return row_lines(
-        graph_from_json(detail.graph), lambda operator, counter: counts.get(operator, {}).get(counter, 0), seconds
-    )
+    return run_row_lines(graph_from_json(detail.graph), detail.counts, seconds)
 
 
 @dataclass

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock.api.loading import load_pipeline, parse_parameters
-from penstock.cli.display import operator_name, row_lines
+from penstock.cli.display import operator_name, run_row_lines
 from penstock.errors import UsageError
 from penstock.graph.jobgraph import SINK_VERBS, JobVertex
 from penstock.spark.engine import RunOptions, SparkRun, batch_graph
@@ -126,7 +126,7 @@ def plan_on_spark(command: PlanOnSpark) -> int:
     pipeline = load_pipeline(command.file, parse_parameters(command.param))
     graph = batch_graph(pipeline.plan, command.parallelism or PLANNED_PARALLELISM)
     found = ways(graph, pipeline.plan, native=command.native == "auto")
-    print(explain_stages(graph, found, refusals(graph, pipeline.plan)))
+    print(explain_stages(graph, pipeline.plan, found, refusals(graph, pipeline.plan)))
     return 0
 
 
@@ -154,6 +154,10 @@ class ConsoleWatch(RunWatch):
         for operator in run.graph.operators():
             if operator.verb in SINK_VERBS:
                 self.say(f"{operator_name(operator)}: {operator.guarantee}")
+        for vertex in run.graph.vertices:
+            for operator in vertex.operators:
+                for note in run.arrival.notes(vertex, operator):
+                    self.say(f"{operator_name(operator)}: {note}")
 
     def entered(self, vertex: JobVertex) -> None:
         self._name = vertex.name
@@ -179,7 +183,7 @@ class ConsoleWatch(RunWatch):
     def finished(self, run: SparkRun, result: SparkResult, seconds: float) -> None:
         if not result.computed:
             self.say(f"run {result.run} was computed before; its results are visible, nothing was computed again")
-        for line in row_lines(run.graph, result.total, seconds if result.computed else None):
+        for line in run_row_lines(run.graph, result.counts, seconds if result.computed else None):
             self.say(line)
         target = run.options.target
         if target is not None:

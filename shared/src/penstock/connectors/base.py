@@ -66,6 +66,11 @@ class WatermarkStrategy(ABC):
         return 0
 
     @property
+    def in_order(self) -> bool:
+        """Whether rows of a split are said to come in order of event time."""
+        return False
+
+    @property
     def every_us(self) -> int:
         """How often `on_period` of its generators wants to be called; Flink's auto-watermark interval by default."""
         return 200_000

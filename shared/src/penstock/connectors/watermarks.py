@@ -37,6 +37,11 @@ class BoundedOutOfOrderness(WatermarkStrategy):
         """See `WatermarkStrategy.lag_us`."""
         return self.bound_us
 
+    @property
+    def in_order(self) -> bool:
+        """See `WatermarkStrategy.in_order`."""
+        return self.bound_us == 0
+
     def generator(self) -> WatermarkGenerator:
         """See `WatermarkStrategy.generator`."""
         return _BoundedGenerator(self.bound_us)

@@ -57,6 +57,8 @@ class AggregateFunction:
     replay."""
     polars: tuple[str, ...] = ()
     """Polars' names where they are others."""
+    arrival: str = ""
+    """What of its result the order of arrival decides; empty if nothing."""
 
 
 _ORDERS: Final[tuple[DataType, ...]] = (
@@ -83,6 +85,11 @@ _GREATEST: Final[dict[DataType, str]] = {
     **dict.fromkeys(_ORDERS, "max({})"),
     **dict.fromkeys(_FLOATS, "coalesce(max(if(isnan({0}), null, {0})), max({0}))"),
 }
+
+
+_EQUAL_ROWS: Final = "which of several best rows counts"
+_EQUAL_TIMES: Final = "which of several rows with that event time counts"
+_LISTED: Final = "the places of rows with equal event times"
 
 
 def _only(arguments: Arguments, kinds: frozenset[DataType]) -> DataType:
@@ -218,30 +225,37 @@ AGGREGATES: Final = (
                       "Whether a condition holds in every row; null counts as true.", "bool_and"),
     AggregateFunction("max_by", "x.max_by(y)", _row_by,
                       "The value, null or not, of the row with the largest y, of several the one that arrived first, "
-                      "in sessions and windows that overlap any. Rows in which y is null or NaN are left out.", "max_by"),
+                      "in sessions and windows that overlap any. Rows in which y is null or NaN are left out.", "max_by",
+                      arrival=_EQUAL_ROWS),
     AggregateFunction("min_by", "x.min_by(y)", _row_by,
                       "The value, null or not, of the row with the smallest y, of several the one that arrived first, "
-                      "in sessions and windows that overlap any. Rows in which y is null or NaN are left out.", "min_by"),
+                      "in sessions and windows that overlap any. Rows in which y is null or NaN are left out.", "min_by",
+                      arrival=_EQUAL_ROWS),
     AggregateFunction("first", "x.first()", _one_row,
                       "The value, null or not, of the row with the smallest event time; of rows with equal times, any. "
-                      "Without event time: of the row that arrived first.", "first"),
+                      "Without event time: of the row that arrived first.", "first",
+                      arrival=_EQUAL_TIMES),
     AggregateFunction("last", "x.last()", _one_row,
                       "The value, null or not, of the row with the largest event time; of rows with equal times, any. "
-                      "Without event time: of the row that arrived last.", "last"),
+                      "Without event time: of the row that arrived last.", "last",
+                      arrival=_EQUAL_TIMES),
     AggregateFunction("n_unique", "x.n_unique()", _n_unique,
                       "Exact number of different values, nulls not counted (as SQL; Polars counts null). NaN equals "
                       "NaN, -0.0 equals 0.0.", "count distinct"),
     AggregateFunction("collect", "x.collect()", _collect,
                       "All values, nulls included, as a list ordered by event time, then arrival.", "list",
-                      polars=("implode",)),
+                      polars=("implode",),
+                      arrival=_LISTED),
     AggregateFunction("top_k_by", "x.top_k_by(y, 3)", _best_rows,
                       "The values, nulls included, of the rows with the largest y as a list, the largest first; of equal "
                       "ones in order of event time, then arrival. Null and NaN are behind all others. Keeps so many rows "
-                      "as state."),
+                      "as state.",
+                      arrival=_LISTED),
     AggregateFunction("bottom_k_by", "x.bottom_k_by(y, 3)", _best_rows,
                       "The values, nulls included, of the rows with the smallest y as a list, the smallest first; of "
                       "equal ones in order of event time, then arrival. Null and NaN are behind all others. Keeps so "
-                      "many rows as state."),
+                      "many rows as state.",
+                      arrival=_LISTED),
     AggregateFunction("collect_distinct", "x.collect_distinct()", _collect_distinct,
                       "The different values in ascending order, nulls left out.", "collect_set",
                       polars=("unique().drop_nulls().sort()",)),
@@ -259,7 +273,8 @@ AGGREGATES: Final = (
                       "and so on. The same whatever the batches. Keeps 42 KB as state at most.", "approx_quantile",
                       polars=("quantile",)),
     AggregateFunction("aggregate", "aggregate(Accumulator(), x, ...)", _count,
-                      "A user-defined aggregate; runs Python per row."),
+                      "A user-defined aggregate; runs Python per row.",
+                      arrival="the rows that its accumulator gets one after the other"),
 )  # fmt: skip
 """`aggregate` takes its type from the accumulator (see `inference`), so its rule is never asked. The partials of `mean`
 are those of `sum` and `count`; sums of integers of 64 bits have beside them the sum of their high halves."""
@@ -271,13 +286,16 @@ def _beside(arguments: Arguments) -> tuple[DataType, bool]:
 
 OVER_ROWS: Final = (
     AggregateFunction("row_number", "row_number()", _count,
-                      "How many rows of the key there are up to this one, by event time, then arrival.", "row_number"),
+                      "How many rows of the key there are up to this one, by event time, then arrival.", "row_number",
+                      arrival=_LISTED),
     AggregateFunction("lag", "lag(x, 1, default=...)", _beside,
                       "The value of the row so many rows before this one, by event time, then arrival; where there is "
-                      "none the default, or null.", "lag"),
+                      "none the default, or null.", "lag",
+                      arrival=_LISTED),
     AggregateFunction("lead", "lead(x, 1, default=...)", _beside,
                       "The value of the row so many rows after this one, by event time, then arrival; at the end of the "
-                      "input the default, or null.", "lead"),
+                      "input the default, or null.", "lead",
+                      arrival=_LISTED),
 )  # fmt: skip
 """What `keyed.over()` knows beside the aggregates."""
 

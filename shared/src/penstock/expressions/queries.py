@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import PipelineError
 from penstock.expressions import inference
+from penstock.expressions.aggregate_rules import BY_NAME
 from penstock.expressions.json_form import node_from_json, node_to_json
 from penstock.expressions.nodes import Aggregate, implied_name, node_columns, walk
 from penstock.expressions.surface import Expr
@@ -57,6 +58,12 @@ def over_field(expr: Expr, schema: Schema, where: str = "over", name: str | None
 def is_mergeable(expr: Expr) -> bool:
     """Whether its aggregates come to the same from parts of the rows, in whatever order these are merged."""
     return all(part.function in _ORDERLESS for part in walk(expr.node) if isinstance(part, Aggregate))
+
+
+def decided_by_arrival(expr: Expr) -> list[str]:
+    """What of the results of its aggregates the order of arrival decides, one text each."""
+    parts = [part for part in walk(expr.node) if isinstance(part, Aggregate)]
+    return list(dict.fromkeys(reason for part in parts if (reason := BY_NAME[part.function].arrival)))
 
 
 def keeps_values(expr: Expr) -> bool:

@@ -386,6 +386,8 @@ class LogicalPlan:
     """The number of key groups."""
     watermark_interval_us: int = 0
     """How much time a subtask leaves at least between two watermarks that it sends while rows flow."""
+    looking: frozenset[str] = frozenset()
+    """Ids of nodes, beside process functions, in front of which every row is to tell how far event time has come."""
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)
@@ -400,13 +402,18 @@ class LogicalPlan:
         Windows, running aggregates and the like have rows of their own, with their own times: what is before them need
         not know.
         """
-        carrying: set[str] = set()
+        return node.id in self.leading_to(
+            lambda each: isinstance(each.operation, ProcessRows) or each.id in self.looking
+        )
+
+    def leading_to(self, wanted: Callable[[Node], bool]) -> set[str]:
+        """Ids of the nodes whose rows, in their own event time, come to a node that is wanted."""
+        leading: set[str] = set()
         for consumer in reversed(self.nodes):
-            looks = isinstance(consumer.operation, ProcessRows)
-            makes = isinstance(consumer.operation, MAKING_ROWS | AssignEventTime | AssignProcessingTime)
-            if looks or (consumer.id in carrying and not makes):
-                carrying.update(each.id for each in consumer.inputs if each.event_time)
-        return node.id in carrying
+            makes = isinstance(consumer.operation, MAKING_ROWS | WindowRows | AssignEventTime | AssignProcessingTime)
+            if wanted(consumer) or (consumer.id in leading and not makes):
+                leading.update(each.id for each in consumer.inputs if each.event_time)
+        return leading
 
     @property
     def window_reach_us(self) -> int:
@@ -427,6 +434,16 @@ class LogicalPlan:
                 return 0
             case _:
                 return max((self.watermark_lag_us(each) for each in node.inputs), default=0)
+
+    def comes_in_order(self, node: Node) -> bool:
+        """Whether the sources of these rows say that they come in order of event time, split by split."""
+        match node.operation:
+            case Read(source=source):
+                return source.event_time is not None and source.event_time.watermarks.in_order
+            case AssignEventTime(event_time=event_time):
+                return event_time.watermarks.in_order
+            case _:
+                return all(self.comes_in_order(each) for each in node.inputs)
 
     def ending_in(self, node: Node, write: Write, *, chainable: bool = True) -> LogicalPlan:
         """What a node is made by, with a sink behind it."""

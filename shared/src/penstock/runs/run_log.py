@@ -22,6 +22,9 @@ RunState = Literal["QUEUED", "RUNNING", "FINISHED", "FAILED", "CANCELED"]
 EndState = Literal["FINISHED", "FAILED", "CANCELED"]
 RUN_ENDED: Final[frozenset[str]] = frozenset({"FINISHED", "FAILED", "CANCELED"})
 
+LATE_ROWS_KEPT: Final = "late_rows_kept"
+"""Counter of an operator in a run: rows that would have been late in a stream, and are in its results."""
+
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -87,7 +90,7 @@ class RunEnded(RunRecord, frozen=True, kw_only=True):
     frames: str = ""
     """Of an error in the user's code: the user's part of the traceback."""
     counts: dict[str, dict[str, int]] = {}
-    """Operator id to counter (those of `OperatorMetrics`) to value."""
+    """Operator id to counter (those of `OperatorMetrics`, and `LATE_ROWS_KEPT`) to value."""
     computed: bool = True
     """False if an earlier attempt had computed the run, and only its commits were carried to the end."""
 

@@ -17,6 +17,7 @@ from penstock.graph.jobgraph import JobGraph, JobVertex, build_job_graph
 from penstock.graph.logical import LogicalPlan, Read
 from penstock.ports import Clock
 from penstock.spark.archives import archive_of
+from penstock.spark.arrival import Arrival
 from penstock.spark.binding import Binding, binding_of, check_same, described
 from penstock.spark.code import TaskCode
 from penstock.spark.committing import (
@@ -145,6 +146,8 @@ class SparkRun:
         )
         check_options(self.graph, pipeline.plan, self.options)
         self.ways = ways(self.graph, pipeline.plan, native=self.options.native, stateful=self.options.stateful)
+        self.arrival = Arrival(self.graph, pipeline.plan)
+        """What there is to say of the order of rows."""
         self.run_id = checked_run_id(run)
         self._clock = clock
         self._session = session

@@ -6,26 +6,30 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from penstock.connectors.kafka import marks as kafka_marks
 from penstock.graph.jobgraph import JobEdge, JobGraph, JobOperator, JobVertex
+from penstock.graph.logical import LogicalPlan
+from penstock.spark.arrival import Arrival
 from penstock.spark.native import NativeWindow, Way
 from penstock.spark.replay import is_keyed
 from penstock.types import schema_from_json
 
 
-def explain_stages(graph: JobGraph, ways: Mapping[str, Way], refused: Sequence[str]) -> str:
-    """One block per stage, with the way in which it is computed, then what is refused."""
+def explain_stages(graph: JobGraph, plan: LogicalPlan, ways: Mapping[str, Way], refused: Sequence[str]) -> str:
+    """One block per stage, with the way in which it is computed and what is to know of the order of its rows; then what
+    is refused."""
+    arrival = Arrival(graph, plan)
     lines = [f"{graph.name}: {len(graph.vertices)} stages on Spark, parallelism {graph.parallelism}"]
     for vertex in graph.vertices:
-        lines += ["", *_stage(graph, vertex, ways[vertex.id])]
+        lines += ["", *_stage(graph, arrival, vertex, ways[vertex.id])]
     if refused:
         lines += ["", "cannot run on Spark:", *(f"  {reason}" for reason in refused)]
     return "\n".join(lines)
 
 
-def _stage(graph: JobGraph, vertex: JobVertex, way: Way) -> Iterator[str]:
+def _stage(graph: JobGraph, arrival: Arrival, vertex: JobVertex, way: Way) -> Iterator[str]:
     yield f"{vertex.id}  {vertex.name}"
     yield f"  {_tasks(vertex, way)}"
     for edge in vertex.inputs:
-        yield f"  <- {edge.vertex} {_exchange(vertex, edge, way)}"
+        yield f"  <- {edge.vertex} {_exchange(arrival, vertex, edge, way)}"
         yield f"     {schema_from_json(edge.schema)}"
     yield f"  {_how(way)}"
     consumers = len(list(graph.consumers(vertex.id)))
@@ -38,6 +42,7 @@ def _stage(graph: JobGraph, vertex: JobVertex, way: Way) -> Iterator[str]:
             yield f"  - {operator.verb} ({operator.id}): {_visible(operator)}; {operator.guarantee}"
         else:
             yield f"  - {operator.verb} ({operator.id})"
+        yield from (f"      {note}" for note in arrival.notes(vertex, operator))
 
 
 def _visible(operator: JobOperator) -> str:
@@ -57,13 +62,13 @@ def _tasks(vertex: JobVertex, way: Way) -> str:
     return f"{vertex.parallelism} tasks"
 
 
-def _exchange(vertex: JobVertex, edge: JobEdge, way: Way) -> str:
+def _exchange(arrival: Arrival, vertex: JobVertex, edge: JobEdge, way: Way) -> str:
     how = f"by {', '.join(edge.link.keys)}" if edge.link.keys else "round robin"
     tag = f" [{edge.link.tag}]" if edge.link.tag else ""
     if isinstance(way, NativeWindow):
         return f"partials of a key and window, shuffle {how}{tag}"
     order = ["key group"] if is_keyed(vertex) else []
-    order += ["event time"] if edge.event_time else []
+    order += ["arrival in its split" if arrival.is_fed_by_arrival(vertex) else "event time"] if edge.event_time else []
     return f"shuffle {how}{tag}, sorted by {', '.join([*order, 'producer and number'])}"
 
 

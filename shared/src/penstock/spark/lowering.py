@@ -24,10 +24,11 @@ from pyspark import StorageLevel
 from pyspark.sql import functions
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from penstock.batches import EVENT_TIME
+from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.connectors import spark
 from penstock.graph.jobgraph import JobEdge, JobGraph, JobVertex
 from penstock.graph.logical import LogicalPlan, Read
+from penstock.spark.arrival import Arrival
 from penstock.spark.code import TaskCode
 from penstock.spark.merging import merged_partials
 from penstock.spark.native import NativeWindow
@@ -88,6 +89,7 @@ class Lowering:
         self._staging = staging
         self._entered = entered
         self._natives = natives
+        self._arrival = Arrival(graph, plan)
         self._consumers = {vertex.id: list(graph.consumers(vertex.id)) for vertex in graph.vertices}
         self._frames: dict[str, DataFrame] = {}
         self._kept: dict[str, DataFrame] = {}
@@ -136,10 +138,7 @@ class Lowering:
         return (msgspec.json.decode(bytes(row[0])) for row in rows)
 
     def _stage(self, vertex: JobVertex) -> DataFrame:
-        edges = tuple(
-            StageEdge(edge, consumer.parallelism, consumer.max_parallelism, self._natives.get(consumer.id))
-            for consumer, _, edge in self._consumers[vertex.id]
-        )
+        edges = tuple(self._edge(vertex, consumer, edge) for consumer, _, edge in self._consumers[vertex.id])
         splits = self._beginning.splits.get(vertex.operators[0].id, ())
         native = self._natives.get(vertex.id)
         state = self._state.stage(vertex)
@@ -153,6 +152,20 @@ class Lowering:
         else:
             source = self._input(vertex, ticks=state.saved is not None)
         return source.mapInArrow(_task_function(task), from_arrow_schema(output_schema(edges)))
+
+    def _edge(self, producer: JobVertex, consumer: JobVertex, edge: JobEdge) -> StageEdge:
+        known, judging = self._arrival.is_known(producer), self._arrival.judging(consumer)
+        judged = judging is not None and known and edge.event_time
+        return StageEdge(
+            edge,
+            consumer.parallelism,
+            consumer.max_parallelism,
+            self._natives.get(consumer.id),
+            watermarks=self._arrival.carries_watermarks(consumer),
+            known=known,
+            judging=judging.id if judging is not None and judged else "",
+            restored=self._state.reached(consumer) if judged else {},
+        )
 
     def _source(self, vertex: JobVertex, splits: int) -> DataFrame:
         """A partition per split, with the split's number in it; or the rows of a DataFrame."""
@@ -172,8 +185,10 @@ class Lowering:
             ]
             together = together.unionByName(self._session.range(0, vertex.parallelism, 1, 1).select(*columns))
         placed = together.repartitionById(vertex.parallelism, functions.col(PARTITION))
-        ordered = placed.sortWithinPartitions(*sort_order(vertex))
-        return ordered.select(*input_names(len(vertex.inputs[0].schema)))
+        order = sort_order(vertex, by_arrival=self._arrival.is_fed_by_arrival(vertex))
+        ordered = placed.sortWithinPartitions(*order)
+        watermarks = self._arrival.carries_watermarks(vertex)
+        return ordered.select(*input_names(len(vertex.inputs[0].schema), watermarks=watermarks))
 
     def _merged(self, vertex: JobVertex, native: NativeWindow) -> DataFrame:
         """The partials of a window, merged."""
@@ -190,6 +205,8 @@ class Lowering:
         number, wanted = self._wanted(vertex, index, edge)
         tags: list[Column] = [functions.lit(index).cast("int").alias(INPUT)]
         tags += [functions.col(name) for name in (*SORT_TAGS, *READ_TAGS)]
+        if self._arrival.carries_watermarks(vertex):
+            tags.append(functions.col(WATERMARK))
         names = input_names(len(edge.schema))[len(READ_TAGS) :]
         columns = [functions.col(column_name(number, column)).alias(name) for column, name in enumerate(names)]
         return self._frames[edge.vertex].where(wanted).select(*tags, *columns)
@@ -213,17 +230,21 @@ def _together(inputs: Iterable[DataFrame]) -> DataFrame:
     return functools.reduce(lambda left, right: left.unionByName(right), inputs)
 
 
-def sort_order(vertex: JobVertex) -> list[Column]:
+def sort_order(vertex: JobVertex, *, by_arrival: bool = False) -> list[Column]:
     """The order of a vertex's input: total, so that a task that is run again does the same again.
+
+    `by_arrival`: by the watermark that rows carry, instead of by their event time.
 
     Spark compares rows by eight bytes of the first part, and only rows that agree there in full. So the key group, of
     which there are few, is joined with the event time in steps of 4096 us, which fits for the years 1 to 9999.
     """
     ties = [functions.col(name) for name in (INPUT, FROM, SEQ)]
-    group, moment = functions.col(GROUP).cast("long"), functions.col(EVENT_TIME)
+    group, moment = functions.col(GROUP).cast("long"), functions.col(WATERMARK if by_arrival else EVENT_TIME)
     match is_keyed(vertex), vertex.inputs[0].event_time:
         case True, True:
-            step = functions.shiftright(moment, 12) + functions.lit(1 << 46)
+            # A watermark may be the beginning of time.
+            first = functions.greatest(moment, functions.lit(-(1 << 58))) if by_arrival else moment
+            step = functions.shiftright(first, 12) + functions.lit(1 << 46)
             return [functions.shiftleft(group, 48) + step, moment, *ties]
         case True, False:
             return [group, *ties]

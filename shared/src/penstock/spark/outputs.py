@@ -10,8 +10,9 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from penstock.batches import EVENT_TIME
+from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.graph.logical import LogicalPlan
+from penstock.spark.arrival import LateRowsKept
 from penstock.spark.partials import PartialOutput
 from penstock.spark.wire import (
     FROM,
@@ -28,6 +29,7 @@ from penstock.spark.wire import (
 )
 from penstock.state.hashing import key_groups
 from penstock.task.exchange import key_group_owners
+from penstock.times import MIN_WATERMARK
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,18 +48,26 @@ class StageOutputs:
     """The outputs of one task."""
 
     def __init__(self, edges: Sequence[StageEdge], subtask: int, plan: LogicalPlan | None = None) -> None:
-        """`plan` is where the aggregates of windows stand that Spark computes."""
+        """`plan` is where the operators stand of which edges speak."""
         self._schema = output_schema(edges)
         self._subtask = subtask
         self._reports: list[bytes] = []
         self._report_partitions = edges[0].partitions if edges else 1
+        self.late: list[LateRowsKept] = []
+        """Of the edges to operators that find rows late in streaming."""
         self.edges = [self._edge(number, edge, plan) for number, edge in enumerate(edges)]
 
     def _edge(self, number: int, edge: StageEdge, plan: LogicalPlan | None) -> _EdgeOutput | PartialOutput:
+        late = None
+        if edge.judging:
+            assert plan is not None
+            late = LateRowsKept(plan.node(edge.judging), edge.max_parallelism, edge.restored)
+            self.late.append(late)
         if edge.native is None:
-            return _EdgeOutput(number, edge, self._subtask)
+            lag_us = plan.watermark_lag_us(plan.node(edge.edge.link.source)) if plan is not None else 0
+            return _EdgeOutput(number, edge, self._subtask, late, lag_us)
         assert plan is not None
-        return PartialOutput(number, edge, edge.native, plan)
+        return PartialOutput(number, edge, edge.native, plan, late)
 
     def report(self, report: Any) -> None:
         """Send a JSON value to the driver."""
@@ -97,8 +107,13 @@ class _EdgeOutput:
     run again because its output was lost sends every row where it went before.
     """
 
-    def __init__(self, number: int, edge: StageEdge, subtask: int) -> None:
+    def __init__(
+        self, number: int, edge: StageEdge, subtask: int, late: LateRowsKept | None = None, lag_us: int = 0
+    ) -> None:
+        """`lag_us`: how far event time stays behind rows where no watermark is known."""
         self.edge = edge
+        self._late = late
+        self._lag_us = lag_us
         self._waiting = 0
         self._waiting_bytes = 0
         self._number = number
@@ -111,11 +126,21 @@ class _EdgeOutput:
 
     def rows(self, frame: pl.DataFrame) -> None:
         """Take rows."""
+        if self._late is not None:
+            self._late.look_at(frame)
         names = [*self._columns, EVENT_TIME] if self.edge.edge.event_time else list(self._columns)
         chosen = frame.select(names)
+        if self.edge.watermarks:
+            chosen = chosen.with_columns(self._watermarks(frame).alias(WATERMARK))
         self._frames.append(chosen)
         self._waiting += chosen.height
         self._waiting_bytes += int(chosen.estimated_size())
+
+    def _watermarks(self, frame: pl.DataFrame) -> pl.Series:
+        """What the split of each row had reached; null in a batch is that nothing is known yet."""
+        if self.edge.known and WATERMARK in frame.columns:
+            return frame[WATERMARK].fill_null(MIN_WATERMARK)
+        return frame[EVENT_TIME] - (self._lag_us + 1)
 
     def watermark(self, watermark: int) -> None:
         """Nothing: the consumer's input is sorted, and its event time follows from the rows."""
@@ -141,6 +166,8 @@ class _EdgeOutput:
         columns |= self._placed(frame, numbers)
         if self.edge.edge.event_time:
             columns[EVENT_TIME] = frame[EVENT_TIME].to_arrow()
+        if self.edge.watermarks:
+            columns[WATERMARK] = frame[WATERMARK].to_arrow()
         for index, column in enumerate(encode_columns(frame, self.edge.schema)):
             columns[column_name(self._number, index)] = column
         return rows, columns

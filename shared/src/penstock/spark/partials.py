@@ -13,6 +13,7 @@ import polars as pl
 
 from penstock.batches import EVENT_TIME
 from penstock.graph.logical import LogicalPlan
+from penstock.spark.arrival import LateRowsKept
 from penstock.spark.native import NativeWindow
 from penstock.spark.wire import OUTPUT, StageEdge, column_name, encode_columns
 from penstock.task.operator import Operator, OperatorContext, Output, RestoredState
@@ -33,8 +34,16 @@ START: Final = "__start"
 class PartialOutput:
     """An edge out of a task to a window that Spark merges: a `Receiver` at the end of a chain."""
 
-    def __init__(self, number: int, edge: StageEdge, native: NativeWindow, plan: LogicalPlan) -> None:
+    def __init__(
+        self,
+        number: int,
+        edge: StageEdge,
+        native: NativeWindow,
+        plan: LogicalPlan,
+        late: LateRowsKept | None = None,
+    ) -> None:
         self.edge = edge
+        self._late = late
         self.rows_taken = 0
         self.consumer = native.operator
         self._number = number
@@ -46,6 +55,8 @@ class PartialOutput:
 
     def rows(self, frame: pl.DataFrame) -> None:
         """Take rows."""
+        if self._late is not None:
+            self._late.look_at(frame)
         chosen = frame.select([*self._partials.columns, EVENT_TIME])
         self._frames.append(chosen)
         self.rows_taken += chosen.height

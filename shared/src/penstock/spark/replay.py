@@ -99,7 +99,11 @@ class Replay:
         assert chain.head is not None
         for begin in range(0, frame.height, SLICE_ROWS):
             part = frame.slice(begin, SLICE_ROWS)
-            if self._event_time:
+            if self._work.by_arrival:
+                marks = self._work.reached(part[WATERMARK])
+                self._work.advance(int(marks[0]))
+                part = part.with_columns(marks)
+            elif self._event_time:
                 marks = self._work.reached(part[EVENT_TIME] - (self._lag + 1))
                 self._work.advance(int(marks[0]))
                 if self._carries_watermarks:

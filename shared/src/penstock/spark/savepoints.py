@@ -16,6 +16,7 @@ import msgspec
 
 from penstock.errors import CorruptDataError, ExternalError
 from penstock.graph.jobgraph import JobGraph, JobVertex
+from penstock.protocol.keygroups import key_group_range
 from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import OperatorHandles, SubtaskSnapshot
 from penstock.savepoint.folder import SEAL, check_target, handles_of, read_folder, seal_folder
@@ -24,6 +25,7 @@ from penstock.spark.starting import StartingPoint
 from penstock.spark.state import OBJECTS, SavedState, StageState
 from penstock.task.committer import STAGED
 from penstock.task.opening import SPLITS
+from penstock.task.snapshots import restored_beside_keys
 from penstock.task.sources import SplitEntry, owner_of
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
@@ -112,6 +114,17 @@ class RunState:
             return None
         own = msgspec.structs.replace(manifest, subtasks=subtasks, operators={}, intervals={})
         return SavedState(msgspec.json.encode(own), self._start.place)
+
+    def reached(self, vertex: JobVertex) -> dict[int, int]:
+        """How far event time had come for the key groups of a vertex's head in the savepoint."""
+        saved = self._saved(vertex)
+        if saved is None:
+            return {}
+        manifest = msgspec.json.decode(saved.manifest, type=Manifest)
+        restored = restored_beside_keys(
+            manifest, vertex.operators[0].id, key_group_range(0, 1, vertex.max_parallelism), 0, 1
+        )
+        return dict(restored.watermarks) if restored is not None else {}
 
     # -- the savepoint that the run leaves ------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 from penstock.connectors import spark
 from penstock.graph.jobgraph import JobVertex, graph_from_json
 from penstock.graph.logical import LogicalPlan, Read
+from penstock.spark.arrival import Arrival
 from penstock.spark.code import TaskCode, load_plan
 from penstock.spark.failures import wrapped
 from penstock.spark.native import NativeWindow
@@ -70,8 +71,9 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch], attempt: Attem
         TaskFailedError: whatever went wrong, in a form that reaches the driver.
     """
     try:
-        vertex = graph_from_json(msgspec.json.decode(task.graph)).vertex(task.vertex)
-        context = TaskContext(task, vertex, load_plan(task.code), attempt)
+        graph = graph_from_json(msgspec.json.decode(task.graph))
+        vertex, arrival = graph.vertex(task.vertex), Arrival(graph, load_plan(task.code))
+        context = TaskContext(task, vertex, arrival.plan, attempt, arrival.is_fed_by_arrival(vertex))
         work = _read if vertex.is_source else _replay
         for batch in batches:
             if batch.num_rows:
@@ -88,6 +90,7 @@ class TaskContext:
     vertex: JobVertex
     plan: LogicalPlan
     attempt: Attempt
+    by_arrival: bool
 
     def work(self, subtask: int) -> TaskWork:
         """What the chains of one subtask share."""
@@ -102,6 +105,7 @@ class TaskContext:
             self.task.staging,
             self.task.state,
             self.task.native,
+            self.by_arrival,
         )
 
 

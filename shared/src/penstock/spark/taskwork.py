@@ -13,6 +13,7 @@ from penstock.errors import PipelineError, ProtocolError
 from penstock.graph.jobgraph import JobVertex
 from penstock.graph.logical import LogicalPlan, Node
 from penstock.protocol.keygroups import KeyGroupRange, key_group_range
+from penstock.runs.run_log import LATE_ROWS_KEPT
 from penstock.spark.native import NativeWindow
 from penstock.spark.outputs import StageOutputs
 from penstock.spark.partials import MergedWindows, PartialOutput
@@ -41,8 +42,11 @@ class TaskWork:
         staging: str,
         state: StageState = NO_STATE,
         native: NativeWindow | None = None,
+        by_arrival: bool = False,
     ) -> None:
-        """`native` is the window at the head of the vertex if Spark computes it."""
+        """`native` is the window at the head of the vertex if Spark computes it; `by_arrival`: rows come in the order of
+        the watermarks that they carry."""
+        self.by_arrival = by_arrival
         self.vertex = vertex
         self.subtask = subtask
         self.plan = plan
@@ -126,12 +130,16 @@ class TaskWork:
         yield from self.outputs.drain(everything=True)
 
     def _all_counts(self) -> dict[str, dict[str, int]]:
-        """What the operators counted, and the rows of those that get them as partials."""
+        """What the operators counted, and what was counted on the way to others."""
         total = {operator: dict(counts) for operator, counts in self._counts.items()}
         for output in self.outputs.edges:
             if isinstance(output, PartialOutput):
                 known = total.setdefault(output.consumer, {})
                 known["rows_in"] = known.get("rows_in", 0) + output.rows_taken
+        for late in self.outputs.late:
+            if late.rows:
+                known = total.setdefault(late.operator, {})
+                known[LATE_ROWS_KEPT] = known.get(LATE_ROWS_KEPT, 0) + late.rows
         return total
 
     @property

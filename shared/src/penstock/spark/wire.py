@@ -12,14 +12,14 @@ integers nor offsets of 64 bits: `wire_type` says what a column travels as.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import polars as pl
 import pyarrow as pa
 
-from penstock.batches import EVENT_TIME
+from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.graph.jobgraph import JobEdge
 from penstock.spark.native import NativeWindow
 from penstock.types import DataType, ListType, MapType, Schema, StructType, arrow_type, schema_from_json
@@ -72,6 +72,14 @@ class StageEdge:
     max_parallelism: int
     native: NativeWindow | None = None
     """The window that Spark computes from what crosses the edge: partials of rows."""
+    watermarks: bool = False
+    """Whether rows carry the watermark that their split had reached (see `arrival`)."""
+    known: bool = True
+    """Whether the producer knows it."""
+    judging: str = ""
+    """Id of the node that finds rows late in streaming, if those are counted here."""
+    restored: Mapping[int, int] = field(default_factory=dict[int, int])
+    """How far event time had come for key groups in the state that this node begins with."""
 
     @property
     def schema(self) -> Schema:
@@ -99,14 +107,17 @@ def column_name(edge: int, column: int) -> str:
 def output_schema(edges: Sequence[StageEdge]) -> pa.Schema:
     """The schema of what a stage with these outputs sends."""
     fields = [pa.field(name, kind) for name, kind in _TAGS]
+    if any(edge.watermarks for edge in edges):
+        fields.append(pa.field(WATERMARK, pa.int64()))
     for number, edge in enumerate(edges):
         fields += [pa.field(column_name(number, i), wire_type(field.type)) for i, field in enumerate(edge.schema)]
     return pa.schema(fields)
 
 
-def input_names(columns: int) -> list[str]:
-    """The names of what a consumer's tasks are given: the tags that they look at, then the columns of the input."""
-    return [*READ_TAGS, *(f"c{index}" for index in range(columns))]
+def input_names(columns: int, *, watermarks: bool = False) -> list[str]:
+    """The names of what a consumer's tasks are given: the tags that they look at, the columns of the input, and the
+    watermarks if rows carry them."""
+    return [*READ_TAGS, *(f"c{index}" for index in range(columns)), *([WATERMARK] if watermarks else ())]
 
 
 def encode_columns(frame: pl.DataFrame, schema: Schema) -> list[Any]:
@@ -116,12 +127,13 @@ def encode_columns(frame: pl.DataFrame, schema: Schema) -> list[Any]:
 
 
 def decode_frame(batch: pa.RecordBatch, first: int, schema: Schema, *, event_time: bool) -> pl.DataFrame:
-    """The inverse of `encode_columns` for the columns from `first` on, with the hidden event time if there is one."""
+    """The inverse of `encode_columns` for the columns from `first` on, with hidden columns as far as they are there."""
     columns = [_cast(batch.column(first + index), arrow_type(field.type)) for index, field in enumerate(schema)]
     names = list(schema.names)
-    if event_time:
-        columns.append(batch.column(batch.schema.get_field_index(EVENT_TIME)))
-        names.append(EVENT_TIME)
+    for name in (EVENT_TIME, WATERMARK) if event_time else ():
+        if name in batch.schema.names:
+            columns.append(batch.column(batch.schema.get_field_index(name)))
+            names.append(name)
     frame = pl.from_arrow(pa.Table.from_arrays(columns, names=names))
     assert isinstance(frame, pl.DataFrame)
     return frame

@@ -21,12 +21,11 @@ from penstock.errors import IncompatibleStateError
 from penstock.graph.logical import CumulativeWindow, Node, SlidingWindow, TumblingWindow, WindowAggregate
 from penstock.state.segments import decode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
+from penstock.task.operators.lateness import FixedLateness
 from penstock.task.operators.partials import Partials
 from penstock.task.operators.progress import GroupWatermarks, LateRows
 from penstock.task.operators.window_panes import FrozenPanes, PaneStore, split_runs
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK, format_duration
-from penstock.window_clock import clock_of
-from penstock.window_shape import WindowShape
 
 _KIND: Final = "window"
 _WINDOW: Final = "__window"
@@ -46,10 +45,10 @@ class WindowAggregateOperator(Operator):
         operation = cast("WindowAggregate", node.operation)
         self._operator = node.operator_id
         window = cast("TumblingWindow | SlidingWindow | CumulativeWindow", operation.window)
-        self._shape = WindowShape.of(window)
         self._timezone = window.timezone
-        self._clock = clock_of(window.timezone)
         self._lateness = operation.allowed_lateness_us
+        self._judge = FixedLateness(window, self._lateness)
+        self._shape, self._clock = self._judge.shape, self._judge.clock
         self._late = LateRows(node)
         self._partials = Partials(node)
         self._by = list(self._partials.keys.names)
@@ -87,9 +86,7 @@ class WindowAggregateOperator(Operator):
         if not behind.any():
             self._process_rows(frame, output)
             return None
-        shown = self._clock.shown(times)
-        first_open = self._shape.first_open(self._clock.marks(np.where(behind, marks, times) - self._lateness))
-        late = behind & (shown < self._shape.start_of(first_open))
+        late, shown, first_open = self._judge.judged(times, np.broadcast_to(marks, len(times)))
         held = behind & ~late & (self._shape.end_after(shown) < first_open)
         carried = frame[WATERMARK].fill_null(MIN_WATERMARK).to_numpy()
         # Windows that are over for a key group that is ahead are no more; those over by what rows carry are still here.

@@ -1,0 +1,153 @@
+"""What is left on Spark of the order in which rows came: the watermark that the split of each row had reached by then.
+
+Spark sorts, so no row is late there. But where a row is read, the split's own order is at hand and event time comes on by
+it, as in streaming (`reading`). By that watermark rows that streaming would have found late are counted on their way to
+the operator, and take part all the same: a recomputation corrects what was late.
+
+Where a pipeline reads the late rows of an operator, that one and the process functions in front of it are fed in the
+order of that watermark instead, which rows then carry across exchanges: those of a split come as they did in it, splits
+side by side, and the streaming operator itself says what is late. Whatever makes rows with times of their own ends what
+is known: behind it no row is late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from penstock.batches import EVENT_TIME, WATERMARK
+from penstock.graph.jobgraph import JobGraph, JobOperator, JobVertex
+from penstock.graph.logical import (
+    MAKING_ROWS,
+    AssignEventTime,
+    AssignProcessingTime,
+    Deduplicate,
+    LogicalPlan,
+    Node,
+    Over,
+    ProcessRows,
+    Read,
+    WindowAggregate,
+    WindowRows,
+)
+from penstock.graph.ordering import arrival_decides
+from penstock.state.hashing import key_groups
+from penstock.task.operators.lateness import lateness_of
+from penstock.times import MIN_WATERMARK
+
+_ENDING: Final = MAKING_ROWS | WindowRows | AssignEventTime | AssignProcessingTime
+"""Verbs behind which rows have other times than before: what their split had reached says nothing about these."""
+
+
+class Arrival:
+    """Which stages of a graph go by the order of arrival, and what edges and tasks have to know for it."""
+
+    def __init__(self, graph: JobGraph, plan: LogicalPlan) -> None:
+        self._reads_late = frozenset(_late_rows_read(graph, plan))
+        self.plan = replace(plan, looking=self._reads_late)
+        """The plan in which rows on the way to these operators tell their watermarks."""
+        self._to_late = plan.leading_to(lambda node: node.id in self._reads_late)
+        self._to_judges = plan.leading_to(lambda node: lateness_of(node) is not None)
+
+    def is_fed_by_arrival(self, vertex: JobVertex) -> bool:
+        """Whether rows come in the order of the watermark that their split had reached."""
+        head = self._head(vertex)
+        if head.id in self._reads_late:
+            return True
+        return not vertex.is_source and head.id in self._to_late and not isinstance(head.operation, _ENDING)
+
+    def carries_watermarks(self, consumer: JobVertex) -> bool:
+        """Whether rows carry the watermark across the exchange to this vertex: it goes by it, or passes it on."""
+        head = self._head(consumer)
+        passes_on = head.id in self._to_judges and not isinstance(head.operation, _ENDING | ProcessRows | Deduplicate)
+        return passes_on or self.is_fed_by_arrival(consumer)
+
+    def judging(self, consumer: JobVertex) -> Node | None:
+        """The operator for which rows are judged before they are sorted for this vertex, if there is one."""
+        head = self._head(consumer)
+        return None if self.is_fed_by_arrival(consumer) or lateness_of(head) is None else head
+
+    def is_known(self, producer: JobVertex) -> bool:
+        """Whether the watermarks that rows of this vertex have follow from the order of their split.
+
+        Partitions of a DataFrame have no order, and a generator behind an exchange sees an order that no stream has.
+        """
+        operations = [self.plan.node(operator.node).operation for operator in producer.operators]
+        match operations[0]:
+            case Read(source=source):
+                return not source.on_spark_alone
+            case _:
+                return not any(isinstance(operation, AssignEventTime) for operation in operations)
+
+    def notes(self, vertex: JobVertex, operator: JobOperator) -> Iterator[str]:
+        """What there is to say of the order in which rows come to an operator, and of those that are late."""
+        node = self.plan.node(operator.node)
+        decided = arrival_decides(node)
+        if isinstance(node.operation, AssignEventTime):
+            if node.id in self._to_judges and not self.is_known(vertex):
+                yield "no row is late behind it: the order in which rows come to it is that of an exchange"
+        elif decided:
+            yield f"the order of arrival decides {decided}; {self._order(vertex)}"
+        if operator is vertex.operators[0] and lateness_of(node) is not None:
+            fed = self.is_fed_by_arrival(vertex)
+            yield "late rows go to its side output, as in a stream" if fed else "late rows are counted, and kept"
+
+    def _order(self, vertex: JobVertex) -> str:
+        if vertex.is_source or self.is_fed_by_arrival(vertex):
+            return "rows come here as in their split"
+        if not vertex.inputs[0].event_time:
+            return "rows come here split after split"
+        ordered = all(self.plan.comes_in_order(self.plan.node(edge.link.source)) for edge in vertex.inputs)
+        return "rows come here by event time" + (", as its sources say they do" if ordered else "")
+
+    def _head(self, vertex: JobVertex) -> Node:
+        return self.plan.node(vertex.operators[0].node)
+
+
+def _late_rows_read(graph: JobGraph, plan: LogicalPlan) -> Iterator[str]:
+    """The nodes whose late rows somebody reads."""
+    links = [link for operator in graph.operators() for link in operator.inputs]
+    links += [edge.link for vertex in graph.vertices for edge in vertex.inputs]
+    for node in plan:
+        match node.operation:
+            case WindowAggregate(late=late) | Over(late=late) | WindowRows(late=late) if late is not None:
+                if any((link.source, link.tag) == (node.id, late.name) for link in links):
+                    yield node.id
+            case _:
+                pass
+
+
+class LateRowsKept:
+    """Counts the rows that would have been late for an operator, while they are in the order of their split."""
+
+    def __init__(self, node: Node, max_parallelism: int, restored: Mapping[int, int]) -> None:
+        """`restored`: how far event time had come for the key groups in the state that the operator begins with. What
+        is late for that is late here too, and counted by the operator."""
+        self.operator = node.operator_id
+        self.rows = 0
+        lateness = lateness_of(node)
+        assert lateness is not None
+        self._lateness = lateness
+        self._keys = list(node.inputs[0].keys)
+        self._max_parallelism = max_parallelism
+        self._restored = np.full(max_parallelism, MIN_WATERMARK, np.int64) if restored else None
+        for group, reached in restored.items():
+            assert self._restored is not None
+            self._restored[group] = reached
+
+    def look_at(self, frame: pl.DataFrame) -> None:
+        """Rows leave for the operator."""
+        if WATERMARK not in frame.columns:
+            return
+        behind = frame.filter(pl.col(EVENT_TIME) <= pl.col(WATERMARK))
+        if not behind.height:
+            return
+        late = self._lateness(behind, behind[WATERMARK].to_numpy())
+        if self._restored is not None:
+            reached = self._restored[key_groups(behind, self._keys, self._max_parallelism).to_numpy()]
+            late &= ~self._lateness(behind, reached)
+        self.rows += int(late.sum())
