@@ -14,8 +14,9 @@ import msgspec
 import polars as pl
 import pyarrow as pa
 
-from penstock.batches import EVENT_TIME
+from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.graph.jobgraph import JobGraph, JobVertex
+from penstock.spark.arrival import Arrival
 from penstock.spark.replay import is_keyed
 from penstock.spark.stage import Attempt, StageTask, run_stage
 from penstock.spark.wire import (
@@ -42,9 +43,10 @@ CHUNK_ROWS = 700
 class LocalLowering:
     """See `penstock.spark.lowering.Lowering`."""
 
-    def __init__(self, _session, graph, _plan, code, beginning, state, execution, staging, entered, natives) -> None:
+    def __init__(self, _session, graph, plan, code, beginning, state, execution, staging, entered, natives) -> None:
         assert not natives, "there is no Spark here to compute anything"
         self._graph: JobGraph = graph
+        self._arrival = Arrival(graph, plan)
         self._json = msgspec.json.encode(graph.to_json())
         self._code, self._beginning, self._state = code, beginning, state
         self._execution, self._staging = execution, staging
@@ -63,7 +65,7 @@ class LocalLowering:
 
     def _run(self, vertex: JobVertex) -> Iterator[pa.RecordBatch]:
         edges = tuple(
-            StageEdge(edge, consumer.parallelism, consumer.max_parallelism)
+            self._arrival.edge(vertex, consumer, edge, None, self._state.reached)
             for consumer, _, edge in self._graph.consumers(vertex.id)
         )
         splits = self._beginning.splits[vertex.operators[0].id] if vertex.is_source else ()
@@ -87,7 +89,8 @@ class LocalLowering:
 
     def _input(self, vertex: JobVertex, number: int, *, ticks: bool) -> list[pa.RecordBatch]:
         frames: list[pl.DataFrame] = []
-        width = len(vertex.inputs[0].schema)
+        width, watermarks = len(vertex.inputs[0].schema), self._arrival.carries_watermarks(vertex)
+        carried = [WATERMARK] if watermarks else []
         for index, edge in enumerate(vertex.inputs):
             place = next(
                 n
@@ -98,7 +101,7 @@ class LocalLowering:
             assert isinstance(frame, pl.DataFrame)
             names = {column_name(place, column): f"c{column}" for column in range(width)}
             wanted = (pl.col(OUTPUT) == place) & (pl.col(PARTITION) == number)
-            chosen = frame.filter(wanted).select(*READ_TAGS, FROM, SEQ, *names).rename(names)
+            chosen = frame.filter(wanted).select(*READ_TAGS, FROM, SEQ, *names, *carried).rename(names)
             frames.append(chosen.with_columns(pl.lit(index).alias(INPUT)))
         rows = pl.concat(frames)
         if ticks:
@@ -107,7 +110,8 @@ class LocalLowering:
             )
             rows = pl.concat([rows, tick])
         by = [GROUP] if is_keyed(vertex) else []
-        by += [EVENT_TIME] if vertex.inputs[0].event_time else []
-        ordered = rows.sort([*by, INPUT, FROM, SEQ], nulls_last=False).select(input_names(width))
+        moment = WATERMARK if self._arrival.is_fed_by_arrival(vertex) else EVENT_TIME
+        by += [moment] if vertex.inputs[0].event_time else []
+        ordered = rows.sort([*by, INPUT, FROM, SEQ], nulls_last=False).select(input_names(width, watermarks=watermarks))
         assert ordered.filter(pl.col(OUTPUT) == REPORT_OUTPUT).height == 0
         return ordered.to_arrow(compat_level=pl.CompatLevel.oldest()).to_batches(max_chunksize=CHUNK_ROWS)

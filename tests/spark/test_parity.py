@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from embedded_runs import assert_same, counted, finish, rows, settings
+from embedded_runs import assert_same, counted, finish, newest, rows, settings
 from pipelines import CASES, Case, write_files
 from spark_runs import CASES_FILE, SPARK_CASES_FILE, execute, prepare, rounded, run
 
@@ -54,14 +54,17 @@ def test_every_verb_gives_the_same_rows(case: Case, spark, tmp_path):
     assert len({json.dumps(found, sort_keys=True) for found in counts.values()}) == 1
 
 
-def test_sorted_input_has_no_late_rows(spark, tmp_path):
-    """The impatient example sets rows aside when it streams; on Spark it comes to what the patient one does."""
-    patient = load_pipeline(str(EXAMPLES / "departures.py"), {"out": str(tmp_path / "patient")})
-    finish(patient, tmp_path / "state")
-    parameters = {"out": str(tmp_path / "spark"), "late": str(tmp_path / "late")}
+def test_what_is_set_aside_as_too_late_is_set_aside_on_spark(spark, tmp_path):
+    """The impatient example comes to the same windows and the same rows that are too late for them."""
+    parameters = {"out": str(tmp_path / "embedded"), "late": str(tmp_path / "embedded-late")}
+    finish(load_pipeline(str(EXAMPLES / "departures_late.py"), parameters), tmp_path / "state")
+    parameters = {"out": str(tmp_path / "spark"), "late": str(tmp_path / "spark-late")}
     run(spark, EXAMPLES / "departures_late.py", tmp_path, parameters)
-    assert rows(tmp_path / "late") == []
-    assert_same(rounded(counted(rows(tmp_path / "spark"))), rounded(counted(rows(tmp_path / "patient"))), "late")
+    late = counted(rows(tmp_path / "spark-late"))
+    assert late.total() == 1
+    assert_same(late, counted(rows(tmp_path / "embedded-late")), "late")
+    corrected = newest(rows(tmp_path / "spark"), "origin", "window_start")
+    assert rounded(corrected) == rounded(newest(rows(tmp_path / "embedded"), "origin", "window_start"))
 
 
 def test_every_type_crosses_an_exchange(spark, tmp_path):

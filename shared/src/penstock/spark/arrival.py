@@ -12,7 +12,7 @@ is known: behind it no row is late.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 
 from penstock.batches import EVENT_TIME, WATERMARK
-from penstock.graph.jobgraph import JobGraph, JobOperator, JobVertex
+from penstock.graph.jobgraph import JobEdge, JobGraph, JobOperator, JobVertex
 from penstock.graph.logical import (
     MAKING_ROWS,
     AssignEventTime,
@@ -35,6 +35,8 @@ from penstock.graph.logical import (
     WindowRows,
 )
 from penstock.graph.ordering import arrival_decides
+from penstock.spark.native import NativeWindow
+from penstock.spark.wire import StageEdge
 from penstock.state.hashing import key_groups
 from penstock.task.operators.lateness import lateness_of
 from penstock.times import MIN_WATERMARK
@@ -66,10 +68,28 @@ class Arrival:
         passes_on = head.id in self._to_judges and not isinstance(head.operation, _ENDING | ProcessRows | Deduplicate)
         return passes_on or self.is_fed_by_arrival(consumer)
 
-    def judging(self, consumer: JobVertex) -> Node | None:
-        """The operator for which rows are judged before they are sorted for this vertex, if there is one."""
-        head = self._head(consumer)
-        return None if self.is_fed_by_arrival(consumer) or lateness_of(head) is None else head
+    def edge(
+        self,
+        producer: JobVertex,
+        consumer: JobVertex,
+        edge: JobEdge,
+        native: NativeWindow | None,
+        restored: Callable[[JobVertex], Mapping[int, int]],
+    ) -> StageEdge:
+        """An edge as the tasks of its producer see it; `restored` tells how far event time had come for the key groups in
+        the state that a vertex begins with."""
+        head, known = self._head(consumer), self.is_known(producer)
+        judged = known and edge.event_time and lateness_of(head) is not None and not self.is_fed_by_arrival(consumer)
+        return StageEdge(
+            edge,
+            consumer.parallelism,
+            consumer.max_parallelism,
+            native,
+            watermarks=self.carries_watermarks(consumer),
+            known=known,
+            judging=head.id if judged else "",
+            restored=restored(consumer) if judged else {},
+        )
 
     def is_known(self, producer: JobVertex) -> bool:
         """Whether the watermarks that rows of this vertex have follow from the order of their split.

@@ -48,7 +48,6 @@ from penstock.spark.wire import (
     SEQ,
     SORT_TAGS,
     TICK_OUTPUT,
-    StageEdge,
     column_name,
     input_names,
     output_schema,
@@ -138,7 +137,10 @@ class Lowering:
         return (msgspec.json.decode(bytes(row[0])) for row in rows)
 
     def _stage(self, vertex: JobVertex) -> DataFrame:
-        edges = tuple(self._edge(vertex, consumer, edge) for consumer, _, edge in self._consumers[vertex.id])
+        edges = tuple(
+            self._arrival.edge(vertex, consumer, edge, self._natives.get(consumer.id), self._state.reached)
+            for consumer, _, edge in self._consumers[vertex.id]
+        )
         splits = self._beginning.splits.get(vertex.operators[0].id, ())
         native = self._natives.get(vertex.id)
         state = self._state.stage(vertex)
@@ -152,20 +154,6 @@ class Lowering:
         else:
             source = self._input(vertex, ticks=state.saved is not None)
         return source.mapInArrow(_task_function(task), from_arrow_schema(output_schema(edges)))
-
-    def _edge(self, producer: JobVertex, consumer: JobVertex, edge: JobEdge) -> StageEdge:
-        known, judging = self._arrival.is_known(producer), self._arrival.judging(consumer)
-        judged = judging is not None and known and edge.event_time
-        return StageEdge(
-            edge,
-            consumer.parallelism,
-            consumer.max_parallelism,
-            self._natives.get(consumer.id),
-            watermarks=self._arrival.carries_watermarks(consumer),
-            known=known,
-            judging=judging.id if judging is not None and judged else "",
-            restored=self._state.reached(consumer) if judged else {},
-        )
 
     def _source(self, vertex: JobVertex, splits: int) -> DataFrame:
         """A partition per split, with the split's number in it; or the rows of a DataFrame."""

@@ -13,8 +13,8 @@ class SparkResult:
 
     run: str
     counts: Mapping[str, Mapping[str, int]]
-    """Operator id to counter to value: those of `OperatorMetrics`, and `late_rows_kept`, rows that would have been late in
-    a stream and are in the operator's results."""
+    """Operator id to counter to value: those of `OperatorMetrics`, and `late_rows_kept`, rows that would have been late
+    in a stream and are in the operator's results."""
     computed: bool
     """False if an earlier execution of the same run had computed it, and only its commits were carried to the end."""
     state: Literal["FINISHED", "NOT_RUN"] = "FINISHED"
