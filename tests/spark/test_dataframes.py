@@ -332,7 +332,7 @@ def test_workers_of_another_python_are_named(own, monkeypatch, tmp_path):
 
 
 def test_late_rows_have_a_way_of_their_own(own):
-    """A side output is a stream like any other: empty here, where rows are sorted."""
+    """A side output is a stream like any other: empty here, because the partitions of a DataFrame have no order."""
     late = OutputTag[Any]("late")
     p = Pipeline("late")
     bids = p.read(spark_connector.Source(frame(own), schema=Bid, event_time="at"))
