@@ -16,11 +16,13 @@ from spark_runs import SPARK_CASES_FILE
 from penstock import PipelineError
 from penstock.adapters.system_clock import SystemClock
 from penstock.api.loading import load_pipeline
-from penstock.batches import EVENT_TIME
+from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.errors import UserCodeError
 from penstock.graph.jobgraph import JobEdge, JobGraph, Link, build_job_graph
+from penstock.graph.logical import WindowAggregate
 from penstock.protocol.keygroups import subtask_of
 from penstock.spark import taskwork
+from penstock.spark.arrival import LateRowsKept
 from penstock.spark.code import pack_code
 from penstock.spark.committing import RunManifest, RunManifests, commit, staged_parts
 from penstock.spark.failures import TaskFailedError, unwrapped, wrapped
@@ -138,6 +140,40 @@ def test_where_a_row_goes_does_not_depend_on_batches(sizes):
     once = sent(StageOutputs([edge()], 2), sizes).select(columns)
     again = sent(StageOutputs([edge()], 2), [sum(sizes)]).select(columns)
     assert once.equals(again)
+
+
+# -- late rows ----------------------------------------------------------------------------------------------------------
+
+
+def judge_of(pipeline: str, restored: dict[int, int] | None = None) -> LateRowsKept:
+    """Counts late rows for the window of tumbling seconds in a pipeline."""
+    plan = load_pipeline(str(SPARK_CASES_FILE), {"case": pipeline}).plan
+    node = next(node for node in plan if isinstance(node.operation, WindowAggregate))
+    return LateRowsKept(node, 240, restored or {})
+
+
+def behind(*rows: tuple[str, int, int | None]) -> pl.DataFrame:
+    """Rows of key, event time and watermark in seconds."""
+    columns = {"key": pl.String, EVENT_TIME: pl.Int64, WATERMARK: pl.Int64}
+    frame = pl.DataFrame(rows, schema=columns, orient="row")
+    return frame.with_columns(pl.col(EVENT_TIME) * 1_000_000, pl.col(WATERMARK) * 1_000_000)
+
+
+def test_rows_are_late_whose_window_was_over_when_they_came():
+    """By the watermark at their turn: being behind it is not enough, and null says nothing."""
+    late = judge_of("empty-window")
+    late.look_at(behind(("a", 10, 59), ("a", 10, 60), ("b", 10, None), ("b", 59, 60), ("b", 61, 119)))
+    assert late.rows == 2
+    late.look_at(behind(("a", 10, 60)).drop(WATERMARK))
+    assert late.rows == 2
+
+
+def test_what_is_late_for_the_state_is_counted_by_the_operator_alone():
+    """A run from a savepoint finds rows behind it late as a stream does: they are not kept."""
+    groups = key_groups(behind(("a", 0, 0)), ["key"], 240)
+    late = judge_of("empty-window", {int(groups[0]): 60_000_000})
+    late.look_at(behind(("a", 10, 120), ("a", 61, 120), ("b", 10, 120)))
+    assert late.rows == 2
 
 
 # -- replay -------------------------------------------------------------------------------------------------------------

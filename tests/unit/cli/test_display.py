@@ -9,7 +9,7 @@ from datetime import datetime
 import pytest
 from rich.console import Console
 
-from penstock import Pipeline, col, count, tumbling
+from penstock import Pipeline, col, count, session, tumbling
 from penstock.cli.display import (
     Rate,
     changed_lines,
@@ -19,6 +19,7 @@ from penstock.cli.display import (
     row_lines,
     rows_read,
     rows_written,
+    run_row_lines,
     start_lines,
     summary_lines,
 )
@@ -135,6 +136,19 @@ def test_the_summary_counts_and_says_where_the_result_lies() -> None:
     assert lines[0].startswith("rows read since checkpoint 12: 1,000")
     assert "files source in.jsonl: 4 bad rows were skipped" in lines
     assert "window (n2-window): 3 rows came too late and were left out; late_to keeps them" in lines
+
+
+def test_a_run_on_spark_says_what_would_have_been_late() -> None:
+    """Of sessions at most so many: one that is open may take a row whose own window is over."""
+    shown = graph()
+    counts = {"n2-window": {"rows_in": 9, "late_rows_kept": 3}}
+    [line] = [line for line in run_row_lines(shown, counts, None) if "late" in line]
+    assert line.startswith("window (n2-window): 3 rows would have been late in a stream, and are in its results")
+    p = Pipeline("sessions")
+    read = p.read(files.Source("in.jsonl", schema=Row, event_time="at"))
+    read.key_by("key").window(session("1h")).agg(n=count()).write(console.Sink())
+    [line] = [line for line in run_row_lines(build_job_graph(p.plan, 1), counts, None) if "late" in line]
+    assert line.startswith("window (n2-window): up to 3 rows")
 
 
 def test_checkpoints_are_counted_in_english() -> None:
