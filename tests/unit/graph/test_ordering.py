@@ -71,7 +71,7 @@ CASES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "process": (lambda s: s.key_by("key").process(Function()), "the rows that its function gets"),
     "apply": (
         lambda s: s.key_by("key").window(MINUTE).apply(lambda k, w, rows: rows, returns=Bid),
-        "the order in which",
+        "in which order",
     ),
     "count": (lambda s: s.key_by("key").count_window(3).agg(n=count()), "which rows are in a window"),
     "at-end": (lambda s: s.key_by("key").window(MINUTE).trigger(at_watermark()).agg(n=count()), ""),
@@ -113,7 +113,8 @@ def notes(p: Pipeline) -> list[str]:
         f"{operator.verb}: {note}"
         for vertex in graph.vertices
         for operator in vertex.operators
-        for note in arrival.notes(vertex, operator)
+        for note in (arrival.said_of_order(vertex, operator), arrival.said_of_late_rows(vertex, operator))
+        if note
     ]
 
 
@@ -129,12 +130,12 @@ def test_a_plan_says_in_which_order_rows_come_on_spark() -> None:
     windows.write(collecting.Sink())
     assert [note.split("; ")[-1] for note in notes(p)] == [
         "rows come here by event time, as its sources say they do",
-        "window: late rows are counted, and kept",
+        "window: late rows take part, counted",
     ]
     windows.side(LATE).write(collecting.Sink())
     assert [note.split("; ")[-1] for note in notes(p)] == [
         "rows come here as in their split",
-        "window: late rows go to its side output, as in a stream",
+        "window: late rows go aside, as in a stream",
     ]
 
 

@@ -156,8 +156,8 @@ class ConsoleWatch(RunWatch):
                 self.say(f"{operator_name(operator)}: {operator.guarantee}")
         for vertex in run.graph.vertices:
             for operator in vertex.operators:
-                for note in run.arrival.notes(vertex, operator):
-                    self.say(f"{operator_name(operator)}: {note}")
+                if said := run.arrival.said_of_order(vertex, operator):
+                    self.say(f"{operator_name(operator)}: {said}")
 
     def entered(self, vertex: JobVertex) -> None:
         self._name = vertex.name

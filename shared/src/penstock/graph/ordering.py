@@ -87,9 +87,7 @@ def _of_window_rows(operation: WindowRows) -> str:
             firings = ""
         case _:
             firings = "which rows are in a window when its trigger fires"
-    of_rows = (
-        _of_aggregates(operation.aggregates) if operation.aggregates else "the order in which its function gets rows"
-    )
+    of_rows = _of_aggregates(operation.aggregates) if operation.aggregates else "in which order its function gets rows"
     return _joined([firings, of_rows])
 
 

@@ -103,18 +103,23 @@ class Arrival:
             case _:
                 return not any(isinstance(operation, AssignEventTime) for operation in operations)
 
-    def notes(self, vertex: JobVertex, operator: JobOperator) -> Iterator[str]:
-        """What there is to say of the order in which rows come to an operator, and of those that are late."""
+    def said_of_order(self, vertex: JobVertex, operator: JobOperator) -> str:
+        """What the order of arrival decides of an operator's rows, and in which order they come; empty if nothing."""
         node = self.plan.node(operator.node)
         decided = arrival_decides(node)
         if isinstance(node.operation, AssignEventTime):
             if node.id in self._to_judges and not self.is_known(vertex):
-                yield "no row is late behind it: the order in which rows come to it is that of an exchange"
-        elif decided:
-            yield f"the order of arrival decides {decided}; {self._order(vertex)}"
-        if operator is vertex.operators[0] and lateness_of(node) is not None:
-            fed = self.is_fed_by_arrival(vertex)
-            yield "late rows go to its side output, as in a stream" if fed else "late rows are counted, and kept"
+                return "no row is late behind it: the order in which rows come to it is that of an exchange"
+            return ""
+        return f"the order of arrival decides {decided}; {self._order(vertex)}" if decided else ""
+
+    def said_of_late_rows(self, vertex: JobVertex, operator: JobOperator) -> str:
+        """What becomes of rows that a stream would find late for this operator; empty if it finds none late."""
+        if operator is not vertex.operators[0] or lateness_of(self._head(vertex)) is None:
+            return ""
+        return (
+            "late rows go aside, as in a stream" if self.is_fed_by_arrival(vertex) else "late rows take part, counted"
+        )
 
     def _order(self, vertex: JobVertex) -> str:
         if vertex.is_source or self.is_fed_by_arrival(vertex):

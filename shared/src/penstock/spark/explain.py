@@ -42,7 +42,8 @@ def _stage(graph: JobGraph, arrival: Arrival, vertex: JobVertex, way: Way) -> It
             yield f"  - {operator.verb} ({operator.id}): {_visible(operator)}; {operator.guarantee}"
         else:
             yield f"  - {operator.verb} ({operator.id})"
-        yield from (f"      {note}" for note in arrival.notes(vertex, operator))
+        said = arrival.said_of_order(vertex, operator), arrival.said_of_late_rows(vertex, operator)
+        yield from (f"      {text}" for text in said if text)
 
 
 def _visible(operator: JobOperator) -> str:
