@@ -127,14 +127,16 @@ class SparkRun:
         clock: Clock,
         parallelism: int | None = None,
         folder: Path | None = None,
+        staging: str | None = None,
         entered: Callable[[JobVertex], None] = lambda _: None,
         options: RunOptions | None = None,
     ) -> None:
-        """`folder` holds the manifests of the pipeline's runs; `.penstock/<name>/spark` if not given.
+        """`folder` holds the manifests of the pipeline's runs; `.penstock/<name>/spark` if not given. `staging` is as in
+        `SparkSettings`.
 
         Raises:
             PipelineError: the pipeline cannot run on Spark.
-            UsageError: the run id cannot be used.
+            UsageError: the run id, or the place for staged rows, cannot be used.
             IncompatibleStateError: the state of the savepoint to start from does not fit.
         """
         self.options = options or RunOptions()
@@ -151,7 +153,7 @@ class SparkRun:
         self._plan = pipeline.plan
         self._code = code
         self._folder = folder or Path(".penstock") / pipeline.name / "spark"
-        self._manifests = RunManifests(self._folder)
+        self._manifests = RunManifests(self._folder, staging)
         self._beginnings = RunBeginnings(self._folder)
         self._entered = entered
 
@@ -190,7 +192,6 @@ class SparkRun:
         beginning = self._begin(asked)
         prepare_sinks(sinks_of(self._plan), self._manifests, anew=options.start is None)
         state = RunState(self.graph, options.start, options.target, options.warn)
-        staging = str(self._manifests.staged_folder)
         natives = native_windows(self.ways)
         lowering = Lowering(
             self._session,
@@ -200,7 +201,7 @@ class SparkRun:
             beginning,
             state,
             execution,
-            staging,
+            self._manifests.staging,
             self._entered,
             natives,
         )

@@ -162,6 +162,7 @@ def _run_of(session: SparkSession, pipeline: DeclaredPipeline, wanted: LocalRun,
         run=wanted.run if wanted.run is not None else uuid.uuid4().hex,
         clock=SystemClock(),
         folder=wanted.folder,
+        staging=wanted.spark.staging,
         entered=watch.entered,
         options=wanted.options,
     )

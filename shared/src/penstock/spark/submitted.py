@@ -65,6 +65,7 @@ def _run(folder: AttemptFolder, spec: AttemptSpec, opened: ExitStack) -> RunOutc
         run=spec.run,
         clock=SystemClock(),
         folder=Path(spec.manifests),
+        staging=spec.staging,
         entered=tracker.entered,
         options=EngineOptions(
             starting_point(options.from_savepoint, str(folder.cluster)) if options.from_savepoint else None,
