@@ -31,6 +31,7 @@ from penstock.spark.committing import (
     staged_parts,
 )
 from penstock.spark.failures import unwrapped
+from penstock.spark.labels import RunLabels
 from penstock.spark.native import native_windows, ways
 from penstock.spark.refusing import check_runnable
 from penstock.spark.result import SparkResult
@@ -148,6 +149,7 @@ class SparkRun:
         check_options(self.graph, pipeline.plan, self.options)
         self.ways = ways(self.graph, pipeline.plan, native=self.options.native, stateful=self.options.stateful)
         self.run_id = checked_run_id(run)
+        self.labels = RunLabels(session, self.graph, self.run_id)
         self._clock = clock
         self._session = session
         self._plan = pipeline.plan
@@ -202,11 +204,12 @@ class SparkRun:
             state,
             execution,
             self._manifests.staging,
-            self._entered,
+            self._enter,
             natives,
         )
         try:
-            reports = lowering.run()
+            with self.labels.applied():
+                reports = lowering.run()
         except PenstockError:  # of the driver's own
             raise
         except Exception as error:  # Spark has a class of errors per way to reach it
@@ -221,6 +224,10 @@ class SparkRun:
         if manifest.kept is not None:
             check_written(manifest.kept)
         return self._manifests.create(manifest)
+
+    def _enter(self, vertex: JobVertex) -> None:
+        self.labels.computes(vertex)
+        self._entered(vertex)
 
     def _kept(self, state: RunState, reports: list[dict[str, Any]]) -> KeptState | None:
         target = self.options.target

@@ -74,7 +74,7 @@ def _run(folder: AttemptFolder, spec: AttemptSpec, opened: ExitStack) -> RunOutc
             native=options.native,
         ),
     )
-    tracker.begins(run.graph.parallelism)
+    tracker.begins(run)
     with tracker.followed():
         result = run.execute()
     counts = {operator: dict(counters) for operator, counters in result.counts.items()}

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.graph.jobgraph import JobVertex
 from penstock.runs.run_views import RunProgress
+from penstock.spark.labels import RunLabels
 from penstock.spark.session import ui_address
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from penstock.spark.engine import SparkRun
 
 PERIOD_S: Final = 1.0
 
@@ -28,13 +31,15 @@ class RunTracker:
         self._ui = ui_address(session) or ""
         self._changed = changed
         self._at = RunProgress().at
+        self._labels: RunLabels | None = None
         self._parallelism = 0
         self._told: RunProgress | None = None
         self._over = threading.Event()
 
-    def begins(self, parallelism: int) -> None:
+    def begins(self, run: SparkRun) -> None:
         """The session is there; what comes now is the run."""
-        self._at, self._parallelism = "planning", parallelism
+        self._at, self._labels = "planning", run.labels
+        self._parallelism = run.graph.parallelism
 
     def entered(self, vertex: JobVertex) -> None:
         """A job begins that computes everything up to this vertex."""
@@ -65,7 +70,8 @@ class RunTracker:
                 return
 
     def _look(self) -> RunProgress:
-        jobs = [self._tracker.getJobInfo(number) for number in self._tracker.getJobIdsForGroup(None)]
+        begun = self._labels.jobs() if self._labels is not None else ()
+        jobs = [self._tracker.getJobInfo(number) for number in begun]
         numbers = sorted({stage for job in jobs if job is not None for stage in job.stageIds})
         found = [(number, info) for number in numbers if (info := self._tracker.getStageInfo(number)) is not None]
         active = set(self._tracker.getActiveStageIds())
