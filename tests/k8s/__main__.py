@@ -291,8 +291,9 @@ class Trial:
         else:
             raise TrialError("a run on Spark was taken although there is no pipeline service")
         self.upgrade(
-            "pipeline.enabled=true", "pipeline.executors.memory=768m", "pipeline.executors.memoryOverhead=768m"
-        )
+            "pipeline.enabled=true", "pipeline.executors.memory=768m", "pipeline.executors.memoryOverhead=768m",
+            r"pipeline.conf.spark\.kubernetes\.executor\.request\.cores=100m",  # a trial's node may be a small one
+        )  # fmt: skip
         self.say("upgraded: a pipeline service")
         self.penstock(*command, *parameters, "--detach")
         self.wait(lambda: self.pods("executor"), "executors are made")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.graph.jobgraph import JobVertex
 from penstock.runs.run_views import RunProgress
 from penstock.spark.labels import RunLabels
-from penstock.spark.session import ui_address
+from penstock.spark.session import is_local, ui_address
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,7 +27,9 @@ class RunTracker:
         """`changed` is told every new state, from a thread of its own."""
         context: Any = session.sparkContext
         self._tracker = context.statusTracker()
-        self._stages = context._jsc.sc().statusStore()  # rows are in no public interface of PySpark
+        self._context = context._jsc.sc()
+        self._stages = self._context.statusStore()  # rows are in no public interface of PySpark
+        self._local = is_local(context.master)
         self._ui = ui_address(session) or ""
         self._changed = changed
         self._at = RunProgress().at
@@ -76,8 +78,9 @@ class RunTracker:
         found = [(number, info) for number in numbers if (info := self._tracker.getStageInfo(number)) is not None]
         active = set(self._tracker.getActiveStageIds())
         at_work = [info for number, info in found if number in active]
+        waits = ", waiting for executors: none is there" if at_work and not self._has_executors() else ""
         return RunProgress(
-            at=self._at,
+            at=self._at + waits,
             stages=len(numbers),
             stages_done=sum(info.numCompletedTasks == info.numTasks for _, info in found),
             tasks=sum(info.numTasks for info in at_work),
@@ -86,6 +89,10 @@ class RunTracker:
             parallelism=self._parallelism,
             ui=self._ui,
         )
+
+    def _has_executors(self) -> bool:
+        """Whether somebody is there to run tasks; a cluster that is full lets a run wait without a word."""
+        return self._local or int(self._context.getExecutorMemoryStatus().size()) > 1  # the driver is one of them
 
     def _rows(self, stage: int) -> int:
         """What a stage has handed to the next exchange."""
