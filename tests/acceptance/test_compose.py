@@ -157,8 +157,6 @@ def test_the_daily_pipeline_runs_on_spark(demo: Demo) -> None:
     wait_for(lambda: scheduled() == ["FINISHED"], "the day's run of the schedule is over", demo)
     daily = (
         "/opt/penstock/examples/orders_daily.py",
-        "--engine",
-        "spark",
         "--run-id",
         "check",
         "--param",

@@ -14,8 +14,8 @@ def add_engine_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine",
         choices=("embedded", "spark"),
-        default="embedded",
-        help="what runs it: this process and its workers, or Spark over bounded input (embedded)",
+        help="what runs it: this process and its workers, or Spark over bounded input (what the file says by "
+        'Pipeline(engine=...), or the cluster\'s settings by engine = "spark"; else embedded)',
     )
     add_native_option(parser)
 
