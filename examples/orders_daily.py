@@ -1,8 +1,8 @@
 """What each customer spent per ten seconds of a day, of all orders that `orders_archive.py` has kept of it.
 
 The same windows as those of the live job, `orders.py`, but for orders that came too late for it: here all are in time.
-Made for Spark (`penstock submit orders_daily.py --engine spark --run-id orders-2026-01-01 --param day=2026-01-01`), it
-runs on every engine. A run that is repeated replaces the day's table.
+At home on Spark (`penstock submit orders_daily.py --run-id orders-2026-01-01 --param day=2026-01-01`), it runs on every
+engine. A run that is repeated replaces the day's table.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Order:
 
 
 day = param("day", "2026-01-01")
-p = Pipeline("orders-daily")
+p = Pipeline("orders-daily", engine="spark")
 
 (
     p.read(

@@ -16,8 +16,8 @@ CHART: Final = ROOT / "helm" / "penstock"
 RULES: Final = ROOT / "infra" / "prometheus" / "alerts.yml"
 _HEAD: Final = """# The Penstock chart
 
-Coordinators (one leads), dispatchers (REST), task managers; Kafka, Redis and an S3 store are yours, or bundled ones of
-one pod each for trying out:
+Coordinators (one leads), dispatchers (REST), task managers, a service for runs on Spark; Kafka, Redis and an S3 store are
+yours, or bundled ones of one pod each for trying out:
 
     helm install penstock helm/penstock --set bundled.kafka.enabled=true \\
         --set bundled.redis.enabled=true --set bundled.minio.enabled=true

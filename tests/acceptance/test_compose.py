@@ -11,8 +11,12 @@ import urllib.request
 from collections.abc import Callable, Generator
 from typing import Any
 
+import polars as pl
 import pytest
 
+from penstock import Pipeline
+from penstock.connectors import files
+from penstock.errors import PipelineError
 from penstock.platform.free_ports import free_port
 
 from .committed import CommittedRows
@@ -33,7 +37,15 @@ class Demo:
         taken: set[int] = set()
         ports = {
             name: free_port(taken)
-            for name in ("PENSTOCK_PORT", "KAFKA_PORT", "REDIS_PORT", "STORE_PORT", "PROMETHEUS_PORT")
+            for name in (
+                "PENSTOCK_PORT",
+                "KAFKA_PORT",
+                "REDIS_PORT",
+                "STORE_PORT",
+                "PROMETHEUS_PORT",
+                "SPARK_PORT",
+                "SPARK_HISTORY_PORT",
+            )
         }
         variables = {name: str(port) for name, port in ports.items()}
         self.ports = ports
@@ -96,10 +108,11 @@ def wait_for(condition: Callable[[], Any], what: str, demo: Demo, deadline_s: fl
 
 
 def test_the_demo_survives_its_containers(demo: Demo) -> None:
-    """Both jobs run and show in REST and Prometheus; the leader's and the task manager's container are killed; the
+    """All jobs run and show in REST and Prometheus; the leader's and the task manager's container are killed; the
     result is exactly what the orders say."""
     jobs = lambda: {job["name"]: job["state"] for job in demo.get("/jobs/overview")["jobs"]}  # noqa: E731
-    wait_for(lambda: jobs() == {"orders": "RUNNING", "orders-feed": "RUNNING"}, "both jobs run", demo)
+    running = dict.fromkeys(("orders", "orders-feed", "orders-archive"), "RUNNING")
+    wait_for(lambda: jobs() == running, "the jobs run", demo)
     rate = "/api/v1/query?query=sum(rate(penstock_rows_in_total%7Bjob_name=%22orders%22%7D%5B30s%5D))%3E0"
     wait_for(lambda: demo.get(rate, "PROMETHEUS_PORT")["data"]["result"], "rows move in Prometheus", demo)
 
@@ -119,6 +132,44 @@ def test_the_demo_survives_its_containers(demo: Demo) -> None:
     demo.spent.read()
     assert windows(demo.spent.rows) == want
     assert jobs()["orders"] == "RUNNING"
+
+
+def test_the_daily_pipeline_runs_on_spark(demo: Demo) -> None:
+    """Over what the live job has archived, on the stack's own Spark cluster: the day's table has the live job's rows."""
+    stored = {
+        "endpoint_url": f"http://127.0.0.1:{demo.ports['STORE_PORT']}",
+        "access_key_id": "penstock",
+        "secret_access_key": "penstock-secret",
+    }
+
+    def table(path: str) -> pl.DataFrame:
+        source = files.Source(f"s3://penstock/{path}", storage_options=stored)
+        return Pipeline("read").read(source).collect()
+
+    def archived() -> bool:
+        try:
+            return table("archive/orders").height == ROWS
+        except PipelineError:  # not a file yet
+            return False
+
+    wait_for(archived, "all orders are archived", demo, 120)
+    scheduled = lambda: [run["state"] for run in demo.get("/penstock/v1/schedules/orders")["ended"]]  # noqa: E731
+    wait_for(lambda: scheduled() == ["FINISHED"], "the day's run of the schedule is over", demo)
+    daily = (
+        "/opt/penstock/examples/orders_daily.py",
+        "--run-id",
+        "check",
+        "--param",
+        "day=2026-01-01",
+    )
+    for _ in range(2):  # the second one finds the run finished
+        demo.compose("run", "--rm", "--no-deps", "demo-daily", "submit", *daily, timeout_s=300)
+        found = table("tables/spent").with_columns(pl.col("window_start").dt.strftime("%Y-%m-%dT%H:%M:%S%z"))
+        assert windows(found.to_dicts()) == expected(ROWS, closed=False)
+    applications = demo.get("/api/v1/applications", "SPARK_HISTORY_PORT")
+    assert [run["completed"] for each in applications for run in each["attempts"]].count(True) >= 2
+    [worker] = demo.get("/json/", "SPARK_PORT")["workers"]
+    assert worker["state"] == "ALIVE"
 
 
 def test_nobody_is_let_in_without_the_token(demo: Demo) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,13 +30,16 @@ AUTOSCALING: Final = ("taskmanager.autoscaling.enabled=true", "taskmanager.autos
 APPLICATION: Final = ("application.enabled=true", "application.file=/app/orders.py", "application.parallelism=4")
 EVERYTHING: Final = (
     *AUTOSCALING, "application.enabled=true", "application.file=orders.py", "application.source=the text",
-    "pipeline.enabled=true", "pipeline.volume.size=1Gi", "monitoring.enabled=true", "monitoring.dashboards=true",
+    "pipeline.volume.size=1Gi", "pipeline.executors.nodeSelector.disk=ssd", "monitoring.enabled=true",
+    "monitoring.dashboards=true",
     "dispatcher.ingress.enabled=true", "dispatcher.ingress.tlsSecret=tls", "networkPolicy.egress.enabled=true",
     "image.pullSecrets[0].name=registry",
 )  # fmt: skip
 MATRIX: Final = {
     "bundled": BUNDLED,
     "external": EXTERNAL,
+    "without Spark": (*EXTERNAL, "pipeline.enabled=false"),
+    "Spark elsewhere": (*EXTERNAL, "pipeline.master=spark://spark:7077", "store.forPipelines=false"),
     "autoscaling": (*EXTERNAL, *AUTOSCALING),
     "application": (*EXTERNAL, *APPLICATION),
     "everything": (*BUNDLED, *EVERYTHING, "bundled.kafka.storage=1Gi", "bundled.minio.storage=1Gi"),
@@ -96,9 +100,8 @@ def named(objects: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]
 
 
 def arguments(objects: list[dict[str, Any]], kind: str, name: str) -> list[str]:
-    """What the container of a workload is told."""
-    (container,) = named(objects, kind, name)["spec"]["template"]["spec"]["containers"]
-    return container["args"]
+    """What the first container of a workload is told."""
+    return named(objects, kind, name)["spec"]["template"]["spec"]["containers"][0]["args"]
 
 
 @pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX)
@@ -108,15 +111,16 @@ def test_lint(helm: str, values: tuple[str, ...]) -> None:
 
 
 def test_what_there_is_by_default(helm: str) -> None:
-    """Two coordinators and a budget for them, two dispatchers behind a service, a task manager; nothing bundled."""
+    """Two coordinators and a budget for them, two dispatchers behind a service, a task manager, a pipeline service that
+    may make executors; nothing bundled."""
     objects = rendered(helm, *EXTERNAL)
     workloads = [item for item in objects if item["kind"] in WORKLOADS]
     replicas = {item["metadata"]["name"]: item["spec"]["replicas"] for item in workloads}
-    assert replicas == {"demo-coordinator": 2, "demo-dispatcher": 2, "demo-taskmanager": 1}
+    assert replicas == {"demo-coordinator": 2, "demo-dispatcher": 2, "demo-taskmanager": 1, "demo-pipeline": 1}
     kinds = {item["kind"] for item in objects}
     assert kinds == {
-        "Deployment", "Job", "NetworkPolicy", "Pod", "PodDisruptionBudget", "PriorityClass", "Secret", "Service",
-        "ServiceAccount", "StatefulSet",
+        "ConfigMap", "Deployment", "Job", "NetworkPolicy", "Pod", "PodDisruptionBudget", "PriorityClass", "Role",
+        "RoleBinding", "Secret", "Service", "ServiceAccount", "StatefulSet",
     }  # fmt: skip
 
 
@@ -160,7 +164,7 @@ def test_what_kubernetes_would_not_take_is_found(helm: str, kubeconform: list[st
 def test_every_pod_is_restricted(helm: str, values: tuple[str, ...]) -> None:
     """As the pod security standard of that name asks; Penstock's own have a read-only root.
 
-    Nobody knows a token, but coordinators that set the number of task managers.
+    Nobody knows a token, but coordinators that set the number of task managers, and drivers that make executors.
     """
     found = pods(rendered(helm, *values))
     assert len(found) >= 6
@@ -169,7 +173,8 @@ def test_every_pod_is_restricted(helm: str, values: tuple[str, ...]) -> None:
         assert security["runAsNonRoot"] is True, name
         assert security["seccompProfile"] == {"type": "RuntimeDefault"}, name
         scales = name == "demo-coordinator" and "taskmanager.autoscaling.enabled=true" in values
-        assert spec["automountServiceAccountToken"] is scales, name
+        makes = name == "demo-pipeline" and "pipeline.master=spark://spark:7077" not in values
+        assert spec["automountServiceAccountToken"] is (scales or makes), name
         for container in spec["containers"]:
             own = container["securityContext"]
             assert own["allowPrivilegeEscalation"] is False, name
@@ -181,11 +186,11 @@ def test_every_pod_is_restricted(helm: str, values: tuple[str, ...]) -> None:
 
 def test_services_are_probed_and_end_gracefully(helm: str) -> None:
     """Alive and ready are two questions; there is time to hand slots and lease back."""
-    objects = rendered(helm, *EXTERNAL, "pipeline.enabled=true")
+    objects = rendered(helm, *EXTERNAL)
     found = pods([item for item in objects if item["kind"] in WORKLOADS])
     assert len(found) == 4
     for name, spec in found:
-        (container,) = spec["containers"]
+        container = spec["containers"][0]
         assert container["livenessProbe"]["httpGet"]["path"] == "/healthz", name
         assert container["readinessProbe"]["httpGet"]["path"] == "/readyz", name
         assert spec["terminationGracePeriodSeconds"] >= 40, name
@@ -193,7 +198,7 @@ def test_services_are_probed_and_end_gracefully(helm: str) -> None:
 
 def test_who_decides_goes_before_who_computes(helm: str) -> None:
     """On a full node coordinators, dispatchers, what they need and hooks displace task managers, never each other."""
-    objects = rendered(helm, *BUNDLED, "pipeline.enabled=true")
+    objects = rendered(helm, *BUNDLED)
     made = named(objects, "PriorityClass", "penstock-default-demo")
     assert made["value"] > 0
     for name, spec in pods(objects):
@@ -295,7 +300,7 @@ def test_monitoring(helm: str) -> None:
     objects = rendered(helm, *EXTERNAL, "monitoring.enabled=true", "monitoring.dashboards=true")
     rules = next(item["spec"] for item in objects if item["kind"] == "PrometheusRule")
     assert rules == yaml.safe_load((ROOT / "infra" / "prometheus" / "alerts.yml").read_text())
-    boards = [item for item in objects if item["kind"] == "ConfigMap"]
+    boards = [item for item in objects if "grafana_dashboard" in item["metadata"]["labels"]]
     for board in boards:
         ((name, text),) = board["data"].items()
         assert text == (ROOT / "infra" / "grafana" / "dashboards" / name).read_text()
@@ -319,6 +324,7 @@ def test_monitoring(helm: str) -> None:
             "minReplicas=8 is more than maxReplicas=7",
         ),
         ((*EXTERNAL, "pipeline.master=here"), "/pipeline/master"),
+        ((*EXTERNAL, "pipeline.executors.memory=2Gi"), "/pipeline/executors/memory"),
         ((*EXTERNAL, "application.enabled=true"), "application.file is missing"),
     ],
 )
@@ -349,9 +355,9 @@ def test_autoscaling(helm: str) -> None:
     ]  # fmt: skip
 
 
-def test_without_autoscaling_nobody_may_do_anything(helm: str) -> None:
+def test_without_autoscaling_and_spark_nobody_may_do_anything(helm: str) -> None:
     """There is no Role and no token."""
-    kinds = {item["kind"] for item in rendered(helm, *EXTERNAL)}
+    kinds = {item["kind"] for item in rendered(helm, *MATRIX["without Spark"])}
     assert not kinds & {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
 
 
@@ -368,9 +374,10 @@ def test_without_autoscaling_nobody_may_do_anything(helm: str) -> None:
     ],
 )
 def test_the_pipeline_service(helm: str, values: tuple[str, ...], volume: dict[str, Any] | None, claims: int) -> None:
-    """One, with a volume for what makes runs repeatable; master and settings of Spark as they are given."""
+    """One, with a volume for what makes runs repeatable; master and settings of Spark as they are given, and win."""
     settings = ("pipeline.master=spark://spark:7077", "pipeline.conf.spark\\.executor\\.memory=2g")
-    objects = rendered(helm, *EXTERNAL, "pipeline.enabled=true", *settings, *values)
+    settings = (*settings, "pipeline.conf.spark\\.eventLog\\.dir=/elsewhere")
+    objects = rendered(helm, *EXTERNAL, *settings, *values)
     spec = named(objects, "StatefulSet", "demo-pipeline")["spec"]
     assert spec["replicas"] == 1
     assert len(spec.get("volumeClaimTemplates", [])) == claims
@@ -378,8 +385,52 @@ def test_the_pipeline_service(helm: str, values: tuple[str, ...], volume: dict[s
     assert volumes == ([volume] if volume else [])
     told = arguments(objects, "StatefulSet", "demo-pipeline")
     assert told == [
-        "--dir", "/data", "--master", "spark://spark:7077", "--concurrent", "1", "--conf", "spark.executor.memory=2g",
+        "--dir", "/data", "--concurrent", "1", "--master", "spark://spark:7077",
+        "--staging", "s3://penstock/penstock/spark-staging", "--conf", "spark.eventLog.dir=/elsewhere",
+        "--conf", "spark.eventLog.enabled=true", "--conf", "spark.executor.memory=2g",
     ]  # fmt: skip
+    assert "demo-executor" not in {item["metadata"]["name"] for item in objects}
+    off = rendered(
+        helm, *EXTERNAL, "pipeline.history.enabled=false", "store.forPipelines=false", "pipeline.master=local[2]"
+    )
+    assert arguments(off, "StatefulSet", "demo-pipeline") == [
+        "--dir",
+        "/data",
+        "--concurrent",
+        "1",
+        "--master",
+        "local[2]",
+    ]
+    assert "initContainers" not in named(off, "StatefulSet", "demo-pipeline")["spec"]["template"]["spec"]
+
+
+def test_executors_are_pods(helm: str, kubeconform: list[str]) -> None:
+    """As restricted as all others, with the settings of the cluster; their driver may make them, they may do nothing."""
+    objects = rendered(
+        helm, *EXTERNAL, "image.pullSecrets[0].name=registry", "extraEnv[0].name=A", "extraEnv[0].value=b"
+    )
+    spec = named(objects, "StatefulSet", "demo-pipeline")["spec"]["template"]["spec"]
+    service, history = spec["containers"]
+    text = named(objects, "ConfigMap", "demo-executor")["data"]["pod.yaml"]
+    executor = yaml.safe_load(text)
+    (container,) = executor["spec"]["containers"]
+    assert container["env"] == [each for each in service["env"] if not each["name"].startswith("POD_")]
+    assert {"name": "A", "value": "b"} in container["env"]
+    assert container["securityContext"] == service["securityContext"]
+    assert executor["spec"]["securityContext"] == spec["securityContext"]
+    assert executor["spec"]["imagePullSecrets"] == [{"name": "registry"}]
+    assert executor["spec"]["serviceAccountName"] == "demo"
+    assert spec["serviceAccountName"] == "demo-pipeline"
+    assert [spec["automountServiceAccountToken"], executor["spec"]["automountServiceAccountToken"]] == [True, False]
+    assert {"name": "spark-local-dir-1", "mountPath": "/scratch"} in container["volumeMounts"]
+    told = arguments(objects, "StatefulSet", "demo-pipeline")
+    settings = dict(value.split("=", 1) for option, value in pairwise(told) if option == "--conf")
+    assert settings["spark.kubernetes.container.image"] == service["image"] == history["image"]
+    assert settings["spark.driver.host"] == "$(POD_IP)"
+    assert settings["spark.default.parallelism"] == "2"
+    executor["metadata"]["name"] = "made-by-spark"
+    container |= {"image": service["image"]}  # as Spark does
+    assert conforms(kubeconform, yaml.safe_dump(executor)).returncode == 0
 
 
 def test_application_mode(helm: str, tmp_path: Path) -> None:
@@ -403,11 +454,12 @@ def test_application_mode(helm: str, tmp_path: Path) -> None:
 
 
 def test_egress_is_limited_on_demand(helm: str) -> None:
-    """Each other, names, what is listed; the API server for the coordinator, only if it scales."""
+    """Each other, names, what is listed; the API server for who makes pods: coordinators that scale, drivers of Spark."""
     objects = rendered(helm, *EXTERNAL, *AUTOSCALING, "networkPolicy.egress.enabled=true")
     policies = {item["metadata"]["name"]: item["spec"] for item in objects if item["kind"] == "NetworkPolicy"}
     assert policies["demo-egress"]["policyTypes"] == ["Egress"]
     assert policies["demo-api-server"]["egress"] == [{"ports": [{"port": 443}, {"port": 6443}]}]
-    assert policies["demo-api-server"]["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "coordinator"
-    without = rendered(helm, *EXTERNAL, "networkPolicy.egress.enabled=true")
+    (who,) = policies["demo-api-server"]["podSelector"]["matchExpressions"]
+    assert who["values"] == ["coordinator", "pipeline"]
+    without = rendered(helm, *EXTERNAL, "networkPolicy.egress.enabled=true", "pipeline.master=local[2]")
     assert "demo-api-server" not in {item["metadata"]["name"] for item in without}

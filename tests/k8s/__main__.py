@@ -47,6 +47,14 @@ while open_ones and time.monotonic() < end:
             print(message.value().decode())
 consumer.close()
 """
+TABLE: Final = """
+import sys
+from penstock import Pipeline
+from penstock.connectors import files
+found = Pipeline("read").read(files.Source(sys.argv[1])).collect()
+text = found["window_start"].dt.strftime("%Y-%m-%dT%H:%M:%S%z")
+print(found.with_columns(window_start=text).drop("window_end").write_ndjson(), end="")
+"""
 
 
 _INSTANCE: Final = "app.kubernetes.io/instance"
@@ -132,6 +140,12 @@ class Trial:
         text = self.kubectl("exec", "--stdin", pod, "--", "python", "-", *arguments, given=READ)
         return [json.loads(line) for line in text.splitlines()]
 
+    def table(self, url: str) -> list[dict[str, Any]]:
+        """The rows of files on the store."""
+        (pod, *_) = self.pods("dispatcher")
+        text = self.kubectl("exec", "--stdin", pod, "--", "python", "-", url, given=TABLE)
+        return [json.loads(line) for line in text.splitlines()]
+
     def compare(self, want: list[Window], topic: str = "spent", release: str = RELEASE) -> None:
         """The rows of a topic are these, once they are all there."""
         self.wait(lambda: len(self.rows(topic, release)) >= len(want), f"all windows are in {topic}", 420)
@@ -162,7 +176,7 @@ class Trial:
         given = (
             *self._images, f"kafka.brokers={SERVERS}-kafka:9092", f"store.endpoint=http://{SERVERS}-minio:9000",
             f"secrets.redisUrl=redis://{SERVERS}-redis:6379/0", "secrets.storeAccessKey=penstock",
-            "secrets.storeSecretKey=penstock-secret", "taskmanager.slots=4", *more,
+            "secrets.storeSecretKey=penstock-secret", "taskmanager.slots=4", "pipeline.enabled=false", *more,
         )  # fmt: skip
         return [part for value in given for part in ("--set", value)]
 
@@ -172,7 +186,7 @@ class Trial:
         given = (
             *self._images, *(f"bundled.{part}.enabled=true" for part in ("kafka", "redis", "minio")),
             *(f"{part}.replicas=0" for part in ("coordinator", "dispatcher", "taskmanager")),
-            "networkPolicy.enabled=false", "savepointOnUninstall=false",
+            "pipeline.enabled=false", "networkPolicy.enabled=false", "savepointOnUninstall=false",
         )  # fmt: skip
         options = [part for value in given for part in ("--set", value)]
         self.helm("install", SERVERS, CHART, "--wait", "--timeout", "8m", *options)
@@ -265,7 +279,8 @@ class Trial:
             raise TrialError("the job that ran all the time was restarted")
 
     def spark(self) -> None:
-        """The same orders on Spark: refused while there is no pipeline service, then run by it."""
+        """The same orders on Spark: refused while there is no pipeline service, then run by it, on pods of its making;
+        then the day's table, on schedule, over what a job has archived."""
         command = ("submit", "again.py", "--engine", "spark", "--run-id", "orders-on-spark")
         parameters = ("--param", "until=latest", "--param", "spent=spark")
         try:
@@ -275,11 +290,37 @@ class Trial:
                 raise
         else:
             raise TrialError("a run on Spark was taken although there is no pipeline service")
-        self.upgrade("pipeline.enabled=true")
+        self.upgrade(
+            "pipeline.enabled=true", "pipeline.executors.memory=768m", "pipeline.executors.memoryOverhead=768m",
+            r"pipeline.conf.spark\.kubernetes\.executor\.request\.cores=100m",  # a trial's node may be a small one
+        )  # fmt: skip
         self.say("upgraded: a pipeline service")
+        self.penstock(*command, *parameters, "--detach")
+        self.wait(lambda: self.pods("executor"), "executors are made")
+        self.say(f"executors: {', '.join(self.pods('executor'))}")
         self.penstock(*command, *parameters)
         self.say("the run on Spark has ended")
         self.compare(expected(ORDERS, closed=False), "spark")
+        self.wait(lambda: not self.pods("executor"), "executors are gone")
+        examples = ROOT / "examples"
+        self.penstock("submit", str(examples / "orders_archive.py"), "--param", "until=latest")
+        self.say("the orders are archived")
+        when = ("--cron", "0 0 * * *", "--start", "2026-01-01", "--end", "2026-01-02", "--param", "day={day}")
+        self.penstock("schedule", "add", "orders", str(examples / "orders_daily.py"), *when)
+        ended = lambda: [run["state"] for run in self.get("/penstock/v1/schedules/orders")["ended"]]  # noqa: E731
+        self.wait(ended, "the day's run has ended", 300)
+        if ended() != ["FINISHED"] or windows(self.table("s3://penstock/tables/spent")) != expected(
+            ORDERS, closed=False
+        ):
+            raise TrialError(f"the day's table is not that of the orders, or there is none: {ended()}")
+        self.say("the day's table is as the orders say")
+        self.penstock("schedule", "remove", "orders")
+        pod = next(iter(self.pods("pipeline")))
+        script = (
+            "import urllib.request as r; print(r.urlopen('http://localhost:18080/api/v1/applications').read().decode())"
+        )
+        known = lambda: json.loads(self.kubectl("exec", pod, "--container", "pipeline", "--", "python", "-c", script))  # noqa: E731
+        self.wait(lambda: len(known()) == 2, "the history server knows both runs")
 
     def uninstall(self, release: str = RELEASE) -> None:
         """What runs is stopped with a savepoint first; nothing of the release is left."""
@@ -325,7 +366,7 @@ def main() -> int:
     parser.add_argument("--images", default="penstock", help="repository of the images (penstock)")
     parser.add_argument("--tag", default="dev", help="their tag (dev)")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="further values of the chart")
-    parser.add_argument("--spark", action="store_true", help="the pipeline service too, whose image is large")
+    parser.add_argument("--without-spark", action="store_true", help="leave runs on Spark out, whose image is large")
     options = parser.parse_args()
     trial = Trial(options)
     try:
@@ -334,7 +375,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), trial.forwarded():
             trial.trouble()
             trial.scaling()
-            if options.spark:
+            if not options.without_spark:
                 trial.spark()
             trial.uninstall()
             trial.goes_on()

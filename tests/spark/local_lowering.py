@@ -35,7 +35,12 @@ from penstock.spark.wire import (
     input_names,
 )
 
-SESSION: Any = SimpleNamespace(conf=SimpleNamespace(set=lambda *_: None))
+SESSION: Any = SimpleNamespace(
+    conf=SimpleNamespace(set=lambda *_: None),
+    sparkContext=SimpleNamespace(
+        getLocalProperty=lambda _: None, setLocalProperty=lambda *_: None, setJobGroup=lambda *_: None
+    ),
+)
 """Stands in for a Spark session."""
 CHUNK_ROWS = 700
 

@@ -240,3 +240,23 @@ def test_what_cannot_run_is_refused_when_planned(case, why, spark, tmp_path):
     """Before anything is computed, with the reason."""
     with pytest.raises(PipelineError, match=why):
         prepare(spark, SPARK_CASES_FILE, tmp_path, parameters(case, tmp_path))
+
+
+def test_spark_shows_what_its_jobs_are(spark, tmp_path):
+    """They are one group, told apart by what they compute; plans name the stages; the session is as it was."""
+    context = spark.sparkContext
+    context.setLocalProperty("spark.job.description", "mine")
+    (tmp_path / "marker").touch()  # so that it does not fail
+    made = prepare(spark, SPARK_CASES_FILE, tmp_path, parameters("fails-once", tmp_path))
+    execute(made)
+    assert context.getLocalProperty("spark.job.description") == "mine"
+    context.setLocalProperty("spark.job.description", None)
+    jobs = context.statusTracker().getJobIdsForGroup(f"penstock-{made.run_id}")
+    store = context._jsc.sc().statusStore()
+    shown = {store.job(number).description().get() for number in jobs}
+    (last,) = made.graph.vertices[-1:]
+    count = len(made.graph.vertices)
+    assert f"{made.graph.name}: {last.name} ({count} of {count}), run {made.run_id}" in shown
+    plans = spark._jsparkSession.sharedState().statusStore().executionsList()
+    text = "".join(plans.apply(index).physicalPlanDescription() for index in range(plans.size()))
+    assert all(vertex.name in text for vertex in made.graph.vertices)

@@ -30,7 +30,7 @@ from penstock.spark import engine, publishing
 from penstock.spark.code import pack_code
 from penstock.spark.committing import RunManifests
 from penstock.spark.publishing import publishing_job
-from penstock.spark.staging import StagedPart, check_shared
+from penstock.spark.staging import StagedPart, check_shared, staging_folder
 from penstock.task.publish_loop import PublishingError
 
 pytestmark = pytest.mark.timeout(300)
@@ -122,7 +122,7 @@ async def test_a_run_given_again_publishes_nothing_another_one_everything(topics
     run(spark, FILE, tmp_path, topics.parameters, topics.run_id())
     assert await topics.numbers() == sorted([*range(topics.rows)] * 2)
     assert await topics.marks() == []
-    assert list((tmp_path / "runs" / "staged").iterdir()) == []
+    assert list((tmp_path / "runs" / ".staging").iterdir()) == []
     assert list((tmp_path / "runs" / publishing.NOTES).iterdir()) == []
 
 
@@ -168,7 +168,7 @@ async def test_a_driver_killed_at_every_step_doubles_and_loses_nothing(topics, s
     assert await topics.numbers() == list(range(topics.rows))
     newest = {record.key: json.loads(record.value)["n"] for record in await topics.records("counts")}
     assert sum(newest.values()) == topics.rows
-    assert list((folder / "staged").iterdir()) == []
+    assert list((folder / ".staging").iterdir()) == []
 
 
 async def test_rows_that_another_folder_computed_are_not_doubled(topics, spark, tmp_path, monkeypatch):
@@ -202,7 +202,7 @@ async def test_staged_rows_are_there_until_they_are_visible(topics, spark, tmp_p
 def test_a_folder_that_is_not_shared_is_noticed_before_the_run_is_decided(tmp_path):
     """What tasks staged on other machines cannot be published by the driver."""
     with pytest.raises(ExternalError, match="all machines share"):
-        check_shared(tmp_path, [StagedPart("n1-write--0-x.arrow", 0, 1, 10)])
+        check_shared(staging_folder(str(tmp_path)), [StagedPart("n1-write--0-x.arrow", 0, 1, 10)])
 
 
 def interrupted(*_: object) -> None:

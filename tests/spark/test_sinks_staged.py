@@ -12,18 +12,29 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from obstore.store import LocalStore
 
 from penstock import Pipeline
 from penstock.connectors import files, iterables, kafka
 from penstock.connectors.base import Encoded, WriteContext
-from penstock.errors import BadRecordError, CorruptDataError
+from penstock.connectors.files import object_store
+from penstock.connectors.files.writing import PartFolder
+from penstock.errors import BadRecordError, CorruptDataError, UsageError
 from penstock.graph.jobgraph import JobEdge, Link
 from penstock.spark import staging
+from penstock.spark.committing import RunManifests
 from penstock.spark.engine import batch_graph
 from penstock.spark.explain import explain_stages
 from penstock.spark.native import ways
 from penstock.spark.outputs import BATCH_BYTES, StageOutputs
-from penstock.spark.staging import RecordStager, StagedFileError, StagedPart, read_batches, remove_staged
+from penstock.spark.staging import (
+    RecordStager,
+    StagedFileError,
+    StagedPart,
+    read_batches,
+    remove_staged,
+    staging_folder,
+)
 from penstock.spark.wire import StageEdge
 from penstock.types import BINARY, STRING, Field, Schema, schema_to_json
 
@@ -38,25 +49,38 @@ class Encoder:
         return Encoded(kept, frame.height - kept.height)
 
 
-def stage(folder: Path, subtask: int, frames: list[list[bytes]]) -> list[StagedPart]:
+KINDS = ("a folder", "a store")
+
+
+def at(kind: str, folder: Path, patch: pytest.MonkeyPatch) -> PartFolder:
+    """The place for staged files: a folder, or a store that is one."""
+    store = LocalStore(folder)
+    patch.setattr(object_store, "_client", lambda root, options: {"s3://bucket": store}[root])
+    return staging_folder(str(folder) if kind == "a folder" else "s3://bucket")
+
+
+def stage(folder: PartFolder, subtask: int, frames: list[list[bytes]]) -> list[StagedPart]:
     """What one task stages when it is given rows in these frames."""
     context = WriteContext("n1-write", subtask, "execution-0", 0, lambda: 0)
     stager = RecordStager(folder, Encoder(), ENCODED, context, partition=0)
     for values in frames:
         stager.write(pl.DataFrame({"value": values}, schema=ENCODED.polars()))
     prepared = stager.prepare(1)
+    if prepared.persist is not None:
+        prepared.persist()
     stager.close()
     assert stager.skipped == sum(value == b"" for values in frames for value in values)
     return msgspec.convert(list(prepared.committables), list[StagedPart])
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(st.lists(st.binary(max_size=3), max_size=9), max_size=4), min_size=1, max_size=3), st.data())
-def test_staged_rows_are_read_again_from_any_batch(tasks, data):
+def test_staged_rows_are_read_again_from_any_batch(kind, tasks, data):
     """In their order, task after task; a batch has its number whatever number reading begins at."""
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         patch.setattr(staging, "BATCH_ROWS", 4)
-        folder = Path(name)
+        folder = at(kind, Path(name), patch)
         parts = [part for subtask, frames in enumerate(tasks) for part in stage(folder, subtask, frames)]
         batches = list(read_batches(folder, parts, 0))
         staged = [value for frames in tasks for values in frames for value in values if value]
@@ -70,27 +94,45 @@ def test_staged_rows_are_read_again_from_any_batch(tasks, data):
 
 def test_wide_rows_make_small_batches(tmp_path):
     """A transaction holds whole batches, so none may be much larger than said."""
-    (part,) = stage(tmp_path, 0, [[os.urandom(100_000)] * 100])
-    sizes = [size for _, _, size in read_batches(tmp_path, [part], 0)]
+    folder = staging_folder(str(tmp_path))
+    (part,) = stage(folder, 0, [[os.urandom(100_000)] * 100])
+    sizes = [size for _, _, size in read_batches(folder, [part], 0)]
     assert len(sizes) == part.batches > 3
     assert max(sizes) <= staging.BATCH_BYTES
 
 
-def test_what_was_changed_or_is_gone_is_not_published(tmp_path):
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_changed_or_is_gone_is_not_published(kind, tmp_path, monkeypatch):
     """Neither is a reason to try again at once."""
-    (part,) = stage(tmp_path, 0, [[b"a"]])
+    folder = at(kind, tmp_path, monkeypatch)
+    (part,) = stage(folder, 0, [[b"a"]])
     with pytest.raises(CorruptDataError, match="instead of 2"):
-        list(read_batches(tmp_path, [msgspec.structs.replace(part, batches=2)], 0))
-    (tmp_path / part.file).write_bytes(b"torn")
+        list(read_batches(folder, [msgspec.structs.replace(part, batches=2)], 0))
+    (tmp_path / ".staging" / part.file).write_bytes(b"torn")
     with pytest.raises(CorruptDataError, match="not what was staged"):
-        list(read_batches(tmp_path, [part], 0))
-    remove_staged(tmp_path, set())
+        list(read_batches(folder, [part], 0))
+    remove_staged(folder, {part.file})
+    assert folder.staged() == [part.file]
+    remove_staged(folder, set())
     with pytest.raises(StagedFileError, match="by its id") as raised:
-        list(read_batches(tmp_path, [part], 0))
+        list(read_batches(folder, [part], 0))
     assert not raised.value.retryable
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_a_task_that_fails_leaves_nothing(tmp_path):
+def test_runs_of_two_folders_share_a_store_without_sharing_a_place(tmp_path):
+    """What one of them removes as a leftover must not be what another one has just staged; nothing relative is taken."""
+    first, second = (RunManifests(tmp_path / name, "s3://bucket/staged/") for name in ("one", "two"))
+    assert first.staging.startswith("s3://bucket/staged/")
+    assert first.staging != second.staging
+    assert RunManifests(tmp_path / "one", "s3://bucket/staged").staging == first.staging
+    assert RunManifests(tmp_path / "one").staging == str(tmp_path / "one")
+    with pytest.raises(UsageError, match="absolute path"):
+        RunManifests(tmp_path, "shared")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_task_that_fails_leaves_nothing(kind, tmp_path, monkeypatch):
     """A row that cannot be a record fails the task; what it had staged is removed."""
 
     class Strict:
@@ -98,11 +140,11 @@ def test_a_task_that_fails_leaves_nothing(tmp_path):
             raise BadRecordError("too large")
 
     context = WriteContext("n1-write", 0, "execution-0", 0, lambda: 0)
-    stager = RecordStager(tmp_path, Strict(), ENCODED, context, partition=0)
+    stager = RecordStager(at(kind, tmp_path, monkeypatch), Strict(), ENCODED, context, partition=0)
     with pytest.raises(BadRecordError):
         stager.write(pl.DataFrame({"value": [b"x"]}, schema=ENCODED.polars()))
     stager.close()
-    assert list(tmp_path.iterdir()) == []
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_wide_rows_are_handed_on_early():

@@ -33,6 +33,9 @@ helm.sh/chart: "{{ .Chart.Name }}-{{ .Chart.Version }}"
 {{- if not .Values.secrets.existing }}
 - secretRef: {name: "{{ include "penstock.name" . }}-token"}
 {{- end }}
+{{- with .Values.extraEnvFrom }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- define "penstock.brokers" -}}
@@ -70,6 +73,17 @@ redis://{{ include "penstock.name" . }}-redis:6379/0
 - {name: PENSTOCK_STORE_ENDPOINT, value: {{ include "penstock.storeEndpoint" . | quote }}}
 - {name: PENSTOCK_STORE_BUCKET, value: {{ .Values.store.bucket | quote }}}
 - {name: PENSTOCK_STORE_REGION, value: {{ .Values.store.region | quote }}}
+{{- if .Values.store.forPipelines }}
+- {name: AWS_ENDPOINT_URL, value: {{ include "penstock.storeEndpoint" . | quote }}}
+- {name: AWS_REGION, value: {{ .Values.store.region | quote }}}
+- name: AWS_ACCESS_KEY_ID
+  valueFrom: {secretKeyRef: {name: {{ include "penstock.secretName" . | quote }}, key: PENSTOCK_STORE_ACCESS_KEY}}
+- name: AWS_SECRET_ACCESS_KEY
+  valueFrom: {secretKeyRef: {name: {{ include "penstock.secretName" . | quote }}, key: PENSTOCK_STORE_SECRET_KEY}}
+{{- end }}
+{{- with .Values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- define "penstock.podSecurity" -}}
@@ -130,6 +144,11 @@ penstock-{{ .Release.Namespace }}-{{ include "penstock.name" . }}
 {{/* Who a coordinator is: of its own where it may set the number of task managers, so that nobody else may. */}}
 {{- define "penstock.coordinatorAccount" -}}
 {{ include "penstock.name" . }}{{ if .Values.taskmanager.autoscaling.enabled }}-coordinator{{ end }}
+{{- end -}}
+
+{{/* Who the pipeline service is: of its own where drivers make the pods of executors, which have no such rights. */}}
+{{- define "penstock.pipelineAccount" -}}
+{{ include "penstock.name" . }}{{ if not .Values.pipeline.master }}-pipeline{{ end }}
 {{- end -}}
 
 {{/* Where a coordinator finds the file of application mode. */}}
@@ -205,7 +224,7 @@ penstock-{{ .Release.Namespace }}-{{ include "penstock.name" . }}
 
 {{/*
 A service's pods: dict of root, part, port, values, arguments (a list), grace, tmp; and perhaps account, token (whether
-it is mounted), annotations, mounts and volumes (lists).
+it is mounted), annotations, env, mounts, volumes, and containers beside and before it (lists).
 */}}
 {{- define "penstock.podTemplate" -}}
 {{- $root := .root -}}
@@ -225,6 +244,9 @@ spec:
   {{- with $root.Values.image.pullSecrets }}
   imagePullSecrets: {{- toYaml . | nindent 4 }}
   {{- end }}
+  {{- with .initContainers }}
+  initContainers: {{- toYaml . | nindent 4 }}
+  {{- end }}
   containers:
     - name: {{ .part }}
       image: {{ include "penstock.image" (list $root .part) | quote }}
@@ -232,7 +254,9 @@ spec:
       args: {{- toYaml .arguments | nindent 8 }}
       ports:
         - {name: http, containerPort: {{ .port }}}
-      env: {{- include "penstock.env" $root | nindent 8 }}
+      env:
+        {{- include "penstock.env" $root | nindent 8 }}
+        {{- with .env }}{{ toYaml . | nindent 8 }}{{ end }}
       envFrom: {{- include "penstock.secrets" $root | nindent 8 }}
       securityContext: {{- include "penstock.containerSecurity" $root | nindent 8 }}
       {{- include "penstock.probes" $root | nindent 6 }}
@@ -240,6 +264,7 @@ spec:
       volumeMounts:
         - {name: tmp, mountPath: /tmp}
         {{- with .mounts }}{{ toYaml . | nindent 8 }}{{ end }}
+    {{- with .containers }}{{ toYaml . | nindent 4 }}{{ end }}
   volumes:
     - name: tmp
       emptyDir: {{- toYaml .tmp | nindent 8 }}

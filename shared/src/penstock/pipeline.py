@@ -36,6 +36,8 @@ class Pipeline(DeclaredPipeline):
         watermark_interval: how much time a subtask leaves at least between two watermarks that it sends to its consumers
             while rows flow; by default it sends one whenever it sends rows. With hundreds of subtasks fewer are less
             work, and windows that wait for rows of nobody are sent so much later. What comes out stays the same.
+        engine: `"spark"` for a pipeline over bounded input that is at home there: `penstock run` and `penstock submit`
+            use Spark for it unless `--engine` says otherwise. `run()` is told by its own argument.
 
     Example:
         >>> p = Pipeline("hot-auctions")

@@ -140,6 +140,9 @@ class ClusterSettings:
     """What clients prove to the dispatcher that they may submit code; needed where it listens beyond loopback."""
     token_file: str = ""
     """Or the file that holds it."""
+    engine: Literal["embedded", "spark"] = "embedded"
+    """What `penstock run` and `penstock submit` run pipelines on where neither their file nor `--engine` says so:
+    `spark`, or this machine and the task managers."""
     kafka: KafkaSettings = field(default_factory=KafkaSettings)
     redis: RedisSettings = field(default_factory=RedisSettings)
     store: StoreSettings = field(default_factory=StoreSettings)

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -102,6 +103,53 @@ def test_an_option_of_another_type_is_no_command() -> None:
 
     with pytest.raises(msgspec.ValidationError, match="Expected `int`, got `str`"):
         typed_options(argparse.Namespace(lines="1"), Lines)
+
+
+HOME = """
+from dataclasses import dataclass
+from penstock import Pipeline
+from penstock.connectors import console, iterables
+
+@dataclass
+class Row:
+    a: int
+
+print("imported")
+p = Pipeline("at-home"{})
+p.read(iterables.Source([Row(1)], schema=Row)).write(console.Sink())
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "settings", "words", "chosen"),
+    [
+        ("", "", [], "embedded"),
+        (', engine="spark"', "", [], "spark"),
+        (', engine="spark"', "", ["--engine", "embedded"], "embedded"),
+        ("", 'engine = "spark"', [], "spark"),
+        (', engine="embedded"', 'engine = "spark"', [], "embedded"),
+        (', engine="spark"', "", ["--native", "off"], "spark"),
+    ],
+)
+def test_a_file_or_the_settings_say_the_engine(
+    file: str,
+    settings: str,
+    words: list[str],
+    chosen: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The command line before the file, the file before the settings; the file is imported once."""
+    monkeypatch.chdir(tmp_path)
+    Path("home.py").write_text(HOME.format(file))
+    Path("cluster.toml").write_text(settings)
+    monkeypatch.setenv("PENSTOCK_CLUSTER", "cluster.toml")
+    assert main(["plan", "home.py", *words]) == 0
+    first, shown = capsys.readouterr().out.split("\n", 1)
+    assert first == "imported"
+    assert "imported" not in shown
+    assert ("on Spark" in shown) is (chosen == "spark")
 
 
 def refused() -> Iterator[tuple[list[str], str]]:

@@ -48,6 +48,7 @@ class PipelineOptions(ServiceOptions):
 
     master: str
     conf: list[str]
+    staging: str | None
     allow_overrides: bool
     concurrent: int
     dir: str
@@ -65,6 +66,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--master", default=DEFAULT_MASTER, metavar="URL", help=f"local[N], spark://host:port, ... ({DEFAULT_MASTER})"
     )
     parser.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark")
+    parser.add_argument(
+        "--staging", metavar="URL",
+        help="where executors leave rows of exactly-once Kafka sinks for drivers, if they do not share the folder of "
+        "--dir: s3://bucket/folder",
+    )  # fmt: skip
     parser.add_argument(
         "--allow-overrides", action="store_true", help="let runs name a master and settings of Spark of their own"
     )
@@ -84,7 +90,7 @@ async def serve(settings: ClusterSettings, options: PipelineOptions) -> None:
     defaults = RunOptions(master=options.master, conf=parse_conf(options.conf))
     folder = Path(options.dir)
     with claimed(folder):
-        children = Children(folder, uuid.uuid4().hex, settings, defaults)
+        children = Children(folder, uuid.uuid4().hex, settings, defaults, options.staging)
         await _serve(settings, options, children, defaults)
 
 

@@ -37,11 +37,15 @@ _log = structlog.get_logger("penstock.pipeline")
 class Children:
     """The attempts in one work folder."""
 
-    def __init__(self, folder: Path, new_place: str, settings: ClusterSettings, defaults: RunOptions) -> None:
-        """`new_place` names the folder if it has no name yet; `defaults` are master and settings of all runs."""
+    def __init__(
+        self, folder: Path, new_place: str, settings: ClusterSettings, defaults: RunOptions, staging: str | None = None
+    ) -> None:
+        """`new_place` names the folder if it has no name yet; `defaults` are master and settings of all runs. `staging`
+        is as in `SparkSettings`."""
         self._folder = folder.resolve()
         self._settings = settings
         self._defaults = defaults
+        self._staging = staging
         name = self._folder / "place"
         if not name.exists():
             temporary = self._folder / ".place.tmp"
@@ -90,7 +94,7 @@ class Children:
         )
         spec = AttemptSpec(
             run=submitted.run, name=submitted.name, artifact=submitted.artifact, options=options,
-            manifests=str(self._manifests(submitted)),
+            manifests=str(self._manifests(submitted)), staging=self._staging,
         )  # fmt: skip
         try:
             mark = self._mark(submitted, attempt)

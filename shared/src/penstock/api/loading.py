@@ -13,6 +13,16 @@ from penstock.api.parameters import check_parameters, set_parameters
 from penstock.api.pipeline import DeclaredPipeline, set_importing
 from penstock.errors import UsageError, nearest
 
+_peeked: dict[tuple[str, tuple[tuple[str, str], ...]], DeclaredPipeline] = {}
+
+
+def peek_pipeline(target: str, parameters: dict[str, str]) -> DeclaredPipeline:
+    """As `load_pipeline`, for who has to know what a command does with the file: which then takes the same pipeline, so
+    that the file is imported once."""
+    pipeline = load_pipeline(target, parameters)
+    _peeked[target, tuple(parameters.items())] = pipeline
+    return pipeline
+
 
 def load_pipeline(target: str, parameters: dict[str, str]) -> DeclaredPipeline:
     """The pipeline in `file.py`, or the one named in `file.py:name`.
@@ -22,6 +32,8 @@ def load_pipeline(target: str, parameters: dict[str, str]) -> DeclaredPipeline:
     Raises:
         UsageError: there is no such file, no pipeline in it, or several; or a parameter it never asks for.
     """
+    if peeked := _peeked.pop((target, tuple(parameters.items())), None):
+        return peeked
     path_text, _, name = target.partition(":")
     path = Path(path_text)
     if not path.is_file():

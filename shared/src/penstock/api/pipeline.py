@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from penstock.api.stream import SourceStream
 from penstock.arguments import checked
@@ -27,11 +27,17 @@ class DeclaredPipeline:
 
     @checked
     def __init__(
-        self, name: str, *, max_parallelism: int = DEFAULT_MAX_PARALLELISM, watermark_interval: Duration = "0s"
+        self,
+        name: str,
+        *,
+        max_parallelism: int = DEFAULT_MAX_PARALLELISM,
+        watermark_interval: Duration = "0s",
+        engine: Literal["embedded", "spark"] | None = None,
     ) -> None:
         if not name or not all(character.isalnum() or character in "-_." for character in name):
             raise PipelineError(f"Pipeline: {name!r} is no name; use letters, digits, '-', '_' and '.'")
         self.name = name
+        self.engine = engine
         if not 1 <= max_parallelism <= LARGEST_MAX_PARALLELISM:
             raise PipelineError(
                 f"Pipeline: max_parallelism must be between 1 and {LARGEST_MAX_PARALLELISM}, got {max_parallelism}"

@@ -50,8 +50,8 @@ def _add_submit(commands: Commands) -> None:
     parser.add_argument(
         "--engine",
         choices=("penstock", "spark"),
-        default="penstock",
-        help="what runs it: the task managers, or Spark, once over bounded input, by the pipeline service (penstock)",
+        help="what runs it: the task managers, or Spark, once over bounded input, by the pipeline service (what the file "
+        'says by Pipeline(engine=...), or the cluster\'s settings by engine = "spark"; else penstock)',
     )
     parser.add_argument(
         "--parallelism", type=positive, metavar="N", help="subtasks per operator (1; on Spark as many as it runs)"

@@ -11,6 +11,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Final, get_type_hints
 
 from penstock.errors import UsageError
@@ -49,7 +50,8 @@ class Command:
 
 @dataclass(frozen=True)
 class ByEngine:
-    """A command for every value of `--engine`; given options that the chosen one does not have are refused by name."""
+    """A command for every value of `--engine`, Penstock's own engine first; given options that the chosen one does not
+    have are refused by name."""
 
     parser: argparse.ArgumentParser
     engines: Mapping[str, Command]
@@ -62,7 +64,8 @@ class ByEngine:
         Raises:
             UsageError: it does not have all options that were given.
         """
-        command = self.engines[arguments.engine]
+        engine = arguments.engine or self._said(arguments)
+        command = self.engines[engine]
         known = command.names() | COMMON | {"engine", "command"}
         given = [
             "--" + name.replace("_", "-")
@@ -70,5 +73,17 @@ class ByEngine:
             if name not in known and value != self.parser.get_default(name)
         ]
         if given:
-            raise UsageError(self.refusal(arguments.engine, ", ".join(given)))
+            raise UsageError(self.refusal(engine, ", ".join(given)))
         return command(arguments)
+
+    def _said(self, arguments: argparse.Namespace) -> str:
+        """What the pipeline's file or the cluster's settings say."""
+        from penstock.api.loading import parse_parameters, peek_pipeline
+        from penstock.settings import load_settings
+
+        said = None
+        if Path(arguments.file.partition(":")[0]).is_file():  # else the command says what is wrong with it
+            said = peek_pipeline(arguments.file, parse_parameters(arguments.param)).engine
+        if said is None:
+            said = load_settings(getattr(arguments, "cluster", None)).engine
+        return "spark" if said == "spark" else next(iter(self.engines))

@@ -38,12 +38,13 @@ class SessionOptions:
     master: str | None
     remote: str | None
     conf: list[str]
+    staging: str | None
     cluster: str | None
 
     @property
     def spark(self) -> SparkSettings:
         """Where Spark is."""
-        return SparkSettings(self.master, self.remote, parse_conf(self.conf))
+        return SparkSettings(self.master, self.remote, parse_conf(self.conf), self.staging)
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ def add_engine_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine",
         choices=("embedded", "spark"),
-        default="embedded",
-        help="what runs it: this process and its workers, or Spark over bounded input (embedded)",
+        help="what runs it: this process and its workers, or Spark over bounded input (what the file says by "
+        'Pipeline(engine=...), or the cluster\'s settings by engine = "spark"; else embedded)',
     )
     add_native_option(parser)
 
@@ -125,6 +125,12 @@ def add_session_options(group: Any) -> None:
     group.add_argument("--master", metavar="URL", help="local[*], spark://host:port, k8s://... (local[*])")
     group.add_argument("--remote", metavar="URL", help="sc://host:port of a Spark Connect server instead of --master")
     group.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark")
+    group.add_argument(
+        "--staging",
+        metavar="URL",
+        help="where executors leave rows of exactly-once Kafka sinks for the driver, if they share no folder with it: "
+        "s3://bucket/folder",
+    )
 
 
 def _add_run_id(group: Any) -> None:

@@ -10,6 +10,7 @@ run id given again carries them to the end without computing anything. When all 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import secrets
@@ -21,6 +22,7 @@ from typing import Any
 import msgspec
 
 from penstock.connectors.base import Sink, WriteContext
+from penstock.connectors.files.local import LocalParts
 from penstock.errors import CorruptDataError, ExternalError, UsageError
 from penstock.graph.logical import LogicalPlan, Write
 from penstock.ports import Clock
@@ -28,7 +30,7 @@ from penstock.runs.run_log import is_run_id
 from penstock.spark.binding import Binding
 from penstock.spark.publishing import StagedSink, forget, publish
 from penstock.spark.savepoints import KeptState
-from penstock.spark.staging import STAGED, StagedPart, check_shared, publishes, remove_staged
+from penstock.spark.staging import StagedPart, check_shared, publishes, remove_staged, staging_folder
 
 
 class RunManifest(msgspec.Struct, frozen=True):
@@ -48,8 +50,20 @@ class RunManifest(msgspec.Struct, frozen=True):
 class RunManifests:
     """The manifests of one pipeline in a folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, staging: str | None = None) -> None:
+        """`staging` is as in `SparkSettings`.
+
+        Raises:
+            UsageError: it is a relative path, which means another folder on another machine.
+            PipelineError: it is a URL without a bucket, or obstore is missing.
+        """
+        if staging is not None and isinstance(staging_folder(staging), LocalParts) and not os.path.isabs(staging):
+            raise UsageError(
+                f"--staging {staging}: name a place on an object store (s3://bucket/folder), or an absolute path that "
+                "all machines share"
+            )
         self._folder = folder
+        self._staging = staging
 
     def find(self, run: str) -> RunManifest | None:
         """The manifest of a run, if it got that far."""
@@ -73,10 +87,14 @@ class RunManifests:
         """Where they stand, as an absolute path."""
         return self._folder.absolute()
 
-    @property
-    def staged_folder(self) -> Path:
-        """Where tasks stage rows of exactly-once sinks."""
-        return self.folder / STAGED
+    @functools.cached_property
+    def staging(self) -> str:
+        """Where tasks stage rows of exactly-once sinks: nowhere that another folder's runs may take for leftovers."""
+        if self._staging is None:
+            return str(self.folder)
+        note = self._folder / "staging"
+        create_once(note, secrets.token_hex(8).encode())
+        return f"{self._staging.rstrip('/')}/{note.read_text()}"
 
     def is_committed(self, run: str) -> bool:
         """Whether everything of a run is visible, and that is on record."""
@@ -169,7 +187,7 @@ def clean_sinks(sinks: Mapping[str, Write], manifests: RunManifests) -> None:
         if not publishes(write.sink):
             write.sink.recover(needed.get(operator, ()), operator)()
     files = {part["file"] for parts in needed.values() for part in parts if "file" in part}
-    remove_staged(manifests.staged_folder, files)
+    remove_staged(staging_folder(manifests.staging), files)
 
 
 def staged_parts(reports: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
@@ -185,7 +203,7 @@ def check_staged(manifest: RunManifest, plan: LogicalPlan, manifests: RunManifes
     """Before a run is decided: raise `ExternalError` if the driver could not publish what its tasks staged."""
     for operator, write in sinks_of(plan).items():
         if publishes(write.sink):
-            check_shared(manifests.staged_folder, _parts(manifest, operator))
+            check_shared(staging_folder(manifests.staging), _parts(manifest, operator))
 
 
 def commit(manifest: RunManifest, plan: LogicalPlan, manifests: RunManifests, clock: Clock) -> None:
@@ -203,7 +221,7 @@ def commit(manifest: RunManifest, plan: LogicalPlan, manifests: RunManifests, cl
             "give a new run another id"
         )
     published = [
-        StagedSink(plan.name, manifest.run, operator, write.sink, _parts(manifest, operator), clock)
+        StagedSink(plan.name, manifest.run, operator, write.sink, _parts(manifest, operator), manifests.staging, clock)
         for operator, write in sinks.items()
         if publishes(write.sink)
     ]

@@ -32,6 +32,7 @@ from penstock.spark.committing import (
     staged_parts,
 )
 from penstock.spark.failures import unwrapped
+from penstock.spark.labels import RunLabels
 from penstock.spark.native import native_windows, ways
 from penstock.spark.refusing import check_runnable
 from penstock.spark.result import SparkResult
@@ -128,14 +129,16 @@ class SparkRun:
         clock: Clock,
         parallelism: int | None = None,
         folder: Path | None = None,
+        staging: str | None = None,
         entered: Callable[[JobVertex], None] = lambda _: None,
         options: RunOptions | None = None,
     ) -> None:
-        """`folder` holds the manifests of the pipeline's runs; `.penstock/<name>/spark` if not given.
+        """`folder` holds the manifests of the pipeline's runs; `.penstock/<name>/spark` if not given. `staging` is as in
+        `SparkSettings`.
 
         Raises:
             PipelineError: the pipeline cannot run on Spark.
-            UsageError: the run id cannot be used.
+            UsageError: the run id, or the place for staged rows, cannot be used.
             IncompatibleStateError: the state of the savepoint to start from does not fit.
         """
         self.options = options or RunOptions()
@@ -149,12 +152,13 @@ class SparkRun:
         self.arrival = Arrival(self.graph, pipeline.plan)
         """What there is to say of the order of rows."""
         self.run_id = checked_run_id(run)
+        self.labels = RunLabels(session, self.graph, self.run_id)
         self._clock = clock
         self._session = session
         self._plan = pipeline.plan
         self._code = code
         self._folder = folder or Path(".penstock") / pipeline.name / "spark"
-        self._manifests = RunManifests(self._folder)
+        self._manifests = RunManifests(self._folder, staging)
         self._beginnings = RunBeginnings(self._folder)
         self._entered = entered
 
@@ -193,7 +197,6 @@ class SparkRun:
         beginning = self._begin(asked)
         prepare_sinks(sinks_of(self._plan), self._manifests, anew=options.start is None)
         state = RunState(self.graph, options.start, options.target, options.warn)
-        staging = str(self._manifests.staged_folder)
         natives = native_windows(self.ways)
         lowering = Lowering(
             self._session,
@@ -203,12 +206,13 @@ class SparkRun:
             beginning,
             state,
             execution,
-            staging,
-            self._entered,
+            self._manifests.staging,
+            self._enter,
             natives,
         )
         try:
-            reports = lowering.run()
+            with self.labels.applied():
+                reports = lowering.run()
         except PenstockError:  # of the driver's own
             raise
         except Exception as error:  # Spark has a class of errors per way to reach it
@@ -223,6 +227,10 @@ class SparkRun:
         if manifest.kept is not None:
             check_written(manifest.kept)
         return self._manifests.create(manifest)
+
+    def _enter(self, vertex: JobVertex) -> None:
+        self.labels.computes(vertex)
+        self._entered(vertex)
 
     def _kept(self, state: RunState, reports: list[dict[str, Any]]) -> KeptState | None:
         target = self.options.target

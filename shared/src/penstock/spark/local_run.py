@@ -33,7 +33,6 @@ from penstock.spark.session import (
     SparkSettings,
     active_session,
     check_workers,
-    is_remote,
     open_session,
 )
 
@@ -136,7 +135,6 @@ def run(
             opened.callback(session.stop)
         check_workers(session)
         result = _execute(
-            session,
             SparkRun(
                 session,
                 pipeline,
@@ -162,6 +160,7 @@ def _run_of(session: SparkSession, pipeline: DeclaredPipeline, wanted: LocalRun,
         run=wanted.run if wanted.run is not None else uuid.uuid4().hex,
         clock=SystemClock(),
         folder=wanted.folder,
+        staging=wanted.spark.staging,
         entered=watch.entered,
         options=wanted.options,
     )
@@ -171,7 +170,7 @@ def _watched(session: SparkSession, run: SparkRun, wanted: LocalRun, watch: RunW
     watch.began(run, session, wanted.spark.remote or str(session.sparkContext.master))
     started = time.monotonic()
     with watch.computing():
-        result = _execute(session, run)
+        result = _execute(run)
     if result is None:
         watch.interrupted(run)
     else:
@@ -179,7 +178,7 @@ def _watched(session: SparkSession, run: SparkRun, wanted: LocalRun, watch: RunW
     return result
 
 
-def _execute(session: SparkSession, run: SparkRun) -> SparkResult | None:
+def _execute(run: SparkRun) -> SparkResult | None:
     """The result, or None if Ctrl-C came before there was one.
 
     The run has a thread of its own: what PySpark does when Ctrl-C comes (it cancels all jobs) must not come in between
@@ -190,16 +189,13 @@ def _execute(session: SparkSession, run: SparkRun) -> SparkResult | None:
         try:
             return running.result()
         except KeyboardInterrupt:
-            return _interrupt(session, running)
+            return _interrupt(run, running)
 
 
-def _interrupt(session: SparkSession, running: Future[SparkResult]) -> SparkResult | None:
-    """Cancel whatever Spark is at, and what it may begin meanwhile, until the run is over."""
+def _interrupt(run: SparkRun, running: Future[SparkResult]) -> SparkResult | None:
+    """Cancel what Spark is at for the run, and what it may begin meanwhile, until the run is over."""
     while True:
-        if is_remote(session):
-            session.interruptAll()
-        else:
-            session.sparkContext.cancelAllJobs()
+        run.labels.cancel()
         try:
             return running.result(timeout=_POLL_S)
         except TimeoutError:

@@ -153,7 +153,7 @@ class Lowering:
             source = self._merged(vertex, native)
         else:
             source = self._input(vertex, ticks=state.saved is not None)
-        return source.mapInArrow(_task_function(task), from_arrow_schema(output_schema(edges)))
+        return source.mapInArrow(_task_function(task, vertex.name), from_arrow_schema(output_schema(edges)))
 
     def _source(self, vertex: JobVertex, splits: int) -> DataFrame:
         """A partition per split, with the split's number in it; or the rows of a DataFrame."""
@@ -242,7 +242,7 @@ def sort_order(vertex: JobVertex, *, by_arrival: bool = False) -> list[Column]:
             return ties
 
 
-def _task_function(task: StageTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _task_function(task: StageTask, name: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
@@ -252,4 +252,5 @@ def _task_function(task: StageTask) -> Callable[[Iterator[pa.RecordBatch]], Iter
             attempt = Attempt(context.taskAttemptId(), context.attemptNumber(), context.partitionId())
         return run_stage(task, batches, attempt)
 
+    tasks.__name__ = name  # as Spark's plans and pages show it
     return tasks

@@ -32,7 +32,7 @@ from penstock.ports import Clock
 from penstock.protocol.frames import Channel, Frame, FrameKind
 from penstock.protocol.manifests import Interval
 from penstock.protocol.publishing import CHUNK_BYTES, FramesRead, Mark, PublisherMachine, ReadFrames
-from penstock.spark.staging import STAGED, StagedPart, read_batches
+from penstock.spark.staging import StagedPart, read_batches, staging_folder
 from penstock.task.publish_loop import PublishHooks, PublishLoop, decode_mark
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ class StagedSink:
     operator: str
     sink: PublishedSink
     parts: tuple[StagedPart, ...]
+    place: str
+    """The folder or URL."""
     clock: Clock
 
     @property
@@ -125,7 +127,7 @@ class _Partition:
 
     def __init__(self, staged: StagedSink, folder: Path, partition: int, parts: Sequence[StagedPart]) -> None:
         self._staged = staged
-        self._folder = folder
+        self._staging = staging_folder(staged.place)
         self._partition = partition
         self._parts = parts
         self._batches = sum(part.batches for part in parts)
@@ -158,7 +160,7 @@ class _Partition:
         position = command.start
         left = command.max_bytes
         channel = Channel(0, self._partition)
-        for number, rows, size in read_batches(self._folder / STAGED, self._parts, command.start):
+        for number, rows, size in read_batches(self._staging, self._parts, command.start):
             if number >= command.end or left <= 0:
                 break
             header = Frame(FrameKind.DATA, self._staged.identity, channel, seq=number, rows=rows.height)

@@ -62,6 +62,9 @@ class SparkSettings:
     remote: str | None = None
     """`sc://host:port` of a Spark Connect server."""
     conf: Mapping[str, str] = field(default_factory=dict[str, str])
+    staging: str | None = None
+    """URL on an object store, or folder that all machines share, where tasks stage rows of exactly-once sinks for the
+    driver to publish; in the folder of the runs if None, which executors must share then."""
 
 
 def parse_conf(given: list[str]) -> dict[str, str]:

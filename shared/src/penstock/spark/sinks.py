@@ -11,14 +11,13 @@ import base64
 import io
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.connectors import console
 from penstock.connectors.base import Prepared, SinkWriter, WriteContext
 from penstock.graph.jobgraph import JobVertex
 from penstock.graph.logical import LogicalPlan, Write
-from penstock.spark.staging import RecordStager, publishes
+from penstock.spark.staging import RecordStager, publishes, staging_folder
 
 if TYPE_CHECKING:
     import polars as pl
@@ -44,7 +43,7 @@ class TaskSinks:
         self._attempt = attempt
         self._attempt_number = attempt_number
         self._parallelism = vertex.parallelism
-        self._staging = Path(staging)
+        self._staging = staging
         self._report = report
         self._writers: dict[str, SinkWriter] = {}
 
@@ -63,7 +62,7 @@ class TaskSinks:
             return write.sink.open(schema, context)
         encoder = asyncio.run(write.sink.encoder(schema, operator))
         encoded, partition = write.sink.encoded_schema(schema), self._subtask % self._parallelism
-        return RecordStager(self._staging, encoder, encoded, context, partition)
+        return RecordStager(staging_folder(self._staging), encoder, encoded, context, partition)
 
     def prepare(self) -> None:
         """Stage everything, durably, and report it."""

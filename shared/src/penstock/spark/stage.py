@@ -48,7 +48,7 @@ class StageTask:
     execution: str
     """What no other execution of the pipeline has; begins every name that a task gives."""
     staging: str
-    """The folder, seen from every machine, where rows of exactly-once sinks are staged."""
+    """The folder or URL, seen from every machine, where rows of exactly-once sinks are staged."""
     state: StageState = NO_STATE
     native: NativeWindow | None = None
     """The window at the head of the vertex, if what comes are its partials, merged by Spark."""

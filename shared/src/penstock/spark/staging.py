@@ -1,16 +1,17 @@
-"""Rows of exactly-once sinks between a task and the driver: encoded, and staged in files of the run's folder.
+"""Rows of exactly-once sinks between a task and the driver: encoded, and staged in files that both of them reach.
 
 A task writes the rows as the sink's own encoder makes them, so that a row that cannot be published fails the task (or is
 skipped) before anything is visible. What stands in a file is published by the driver (see `publishing`), and only of the
 attempts that the run's manifest names; the other files are removed. The files are Arrow's, in batches of a few MiB: the
-number of a batch is a position from which publishing can go on.
+number of a batch is a position from which publishing can go on. They lie where a files sink has its staged ones, in the
+folder of the pipeline's runs or, where executors do not share that with the driver, on an object store:
 
-    <folder of the pipeline's runs>/staged/<operator>--<subtask>-<execution>-<attempt>.arrow
+    <folder of the pipeline's runs>/.staging/<operator>--<subtask>-<execution>-<attempt>.arrow
+    <URL>/<pipeline>/<an id of that folder>/.staging/<the same>
 """
 
 from __future__ import annotations
 
-import os
 import urllib.parse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,14 +21,15 @@ import msgspec
 import pyarrow as pa
 
 from penstock.connectors.base import Prepared, PublishedSink, Sink, SinkEncoder, WriteContext
-from penstock.errors import CorruptDataError, ExternalError
+from penstock.connectors.files.local import LocalParts
+from penstock.connectors.files.object_store import StoredParts, location
+from penstock.connectors.files.writing import PartFolder
+from penstock.errors import CorruptDataError, ExternalError, PipelineError
 from penstock.types import Schema
 
 if TYPE_CHECKING:
     import polars as pl
 
-STAGED: Final = "staged"
-"""The folder of staged files in the folder of the pipeline's runs."""
 BATCH_BYTES: Final = 2 << 20
 """About how large a batch is: a transaction publishes whole batches."""
 BATCH_ROWS: Final = 65_536
@@ -53,10 +55,13 @@ class RecordStager:
     """The writer of an exactly-once sink in a task; see `SinkWriter`. What it stages is committed by the driver alone."""
 
     def __init__(
-        self, folder: Path, encoder: SinkEncoder, encoded: Schema, context: WriteContext, partition: int
+        self, folder: PartFolder, encoder: SinkEncoder, encoded: Schema, context: WriteContext, partition: int
     ) -> None:
         """`folder` is that of staged files, `encoded` the schema of what the encoder returns."""
-        self._path = folder / f"{_quoted(context.operator)}--{context.subtask}-{context.attempt}.arrow"
+        folder.open()
+        self._folder = folder
+        self._name = f"{_quoted(context.operator)}--{context.subtask}-{context.attempt}.arrow"
+        self._path = folder.writable(self._name)
         self._encoder = encoder
         self._arrow = encoded.arrow()
         self._partition = partition
@@ -65,10 +70,6 @@ class RecordStager:
         self._waiting_rows = self._waiting_bytes = 0
         self._batches = self._rows = 0
         self.skipped = 0
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ExternalError(f"cannot create {folder}: {error}") from error
 
     def write(self, frame: pl.DataFrame) -> None:
         """See `SinkWriter.write`."""
@@ -108,12 +109,12 @@ class RecordStager:
         if self._writer is None:
             return Prepared()
         writer, self._writer = self._writer, None
-        part = StagedPart(self._path.name, self._partition, self._batches, self._rows)
+        part = StagedPart(self._name, self._partition, self._batches, self._rows)
         try:
             writer.close()
         except OSError as error:
             raise ExternalError(f"cannot write {self._path}: {error}") from error
-        return Prepared([msgspec.to_builtins(part)], lambda: _persist(self._path))
+        return Prepared([msgspec.to_builtins(part)], lambda: self._folder.persist([self._name]))
 
     def commit(self, committable: Any) -> None:
         """Nothing: the driver publishes."""
@@ -127,6 +128,17 @@ class RecordStager:
             self._writer.close()
             self._writer = None
             self._path.unlink(missing_ok=True)
+        self._folder.close()
+
+
+def staging_folder(place: str) -> PartFolder:
+    """The folder of staged files at a path or a URL, whose store is reached as the environment says.
+
+    Raises:
+        PipelineError: a URL names no bucket, or obstore is missing.
+    """
+    stored = location(place, None, "--staging")
+    return LocalParts(Path(place)) if stored is None else StoredParts(stored)
 
 
 def publishes(sink: Sink) -> TypeGuard[PublishedSink]:
@@ -134,7 +146,9 @@ def publishes(sink: Sink) -> TypeGuard[PublishedSink]:
     return isinstance(sink, PublishedSink) and sink.guarantee == "exactly-once"
 
 
-def read_batches(folder: Path, parts: Sequence[StagedPart], start: int) -> Iterator[tuple[int, pl.DataFrame, int]]:
+def read_batches(
+    folder: PartFolder, parts: Sequence[StagedPart], start: int
+) -> Iterator[tuple[int, pl.DataFrame, int]]:
     """The batches of parts that follow each other, from number `start` on: number, rows, size in bytes.
 
     Raises:
@@ -146,57 +160,46 @@ def read_batches(folder: Path, parts: Sequence[StagedPart], start: int) -> Itera
     first = 0
     for part in parts:
         if start < first + part.batches:
-            path = folder / part.file
+            staged = folder.staged_file(part.file)
             try:
-                with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as file:
+                with staged.arrow() as source, pa.ipc.open_file(source) as file:
                     if file.num_record_batches != part.batches:
                         raise CorruptDataError(
-                            f"{path}: {file.num_record_batches} batches instead of {part.batches}: somebody changed it"
+                            f"{staged}: {file.num_record_batches} batches instead of {part.batches}: somebody changed it"
                         )
                     for number in range(max(start - first, 0), part.batches):
                         frame = pl.from_arrow(file.get_batch(number))
                         assert isinstance(frame, pl.DataFrame)
                         yield first + number, frame, int(frame.estimated_size())
             except pa.ArrowInvalid as error:
-                raise CorruptDataError(f"{path}: not what was staged: {error}") from error
-            except OSError as error:
+                raise CorruptDataError(f"{staged}: not what was staged: {error}") from error
+            except (OSError, PipelineError) as error:
                 raise StagedFileError(
-                    f"cannot read {path}, whose rows are to be published: {error}; make it readable, then give the run "
+                    f"cannot read {staged}, whose rows are to be published: {error}; make it readable, then give the run "
                     "again by its id"
                 ) from error
         first += part.batches
 
 
-def check_shared(folder: Path, parts: Sequence[StagedPart]) -> None:
+def check_shared(folder: PartFolder, parts: Sequence[StagedPart]) -> None:
     """Raise `ExternalError` if a part was staged where this process cannot see it."""
-    missing = next((part.file for part in parts if not (folder / part.file).is_file()), None)
+    there = set(folder.staged()) if parts else set[str]()
+    missing = next((part.file for part in parts if part.file not in there), None)
     if missing is not None:
         raise ExternalError(
-            f"{folder / missing}: a task staged it, and it is not here: the driver publishes what tasks stage for an "
-            "exactly-once sink, so the folder must be one that all machines share; run from such a folder, or say "
+            f"{folder.staged_file(missing)}: a task staged it, and it is not here: the driver publishes what tasks stage "
+            "for an exactly-once sink, so it must be where all machines see it; name a place on an object store with "
+            "--staging s3://bucket/folder, run from a folder that all machines share, or say "
             'delivery="at-least-once"'
         )
 
 
-def remove_staged(folder: Path, needed: set[str]) -> None:
+def remove_staged(folder: PartFolder, needed: set[str]) -> None:
     """Remove all staged files but those named."""
-    for path in folder.glob("*--*.arrow"):
-        if path.name not in needed:
-            path.unlink(missing_ok=True)
+    for name in folder.staged():
+        if name not in needed:
+            folder.remove_staged(name)
 
 
 def _quoted(operator: str) -> str:
     return urllib.parse.quote(operator, safe="")
-
-
-def _persist(path: Path) -> None:
-    """A part that a manifest names survives a power loss."""
-    try:
-        for place in (path, path.parent):
-            descriptor = os.open(place, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-    except OSError as error:
-        raise ExternalError(f"cannot sync {path}: {error}") from error

@@ -65,6 +65,7 @@ def _run(folder: AttemptFolder, spec: AttemptSpec, opened: ExitStack) -> RunOutc
         run=spec.run,
         clock=SystemClock(),
         folder=Path(spec.manifests),
+        staging=spec.staging,
         entered=tracker.entered,
         options=EngineOptions(
             starting_point(options.from_savepoint, str(folder.cluster)) if options.from_savepoint else None,
@@ -73,7 +74,7 @@ def _run(folder: AttemptFolder, spec: AttemptSpec, opened: ExitStack) -> RunOutc
             native=options.native,
         ),
     )
-    tracker.begins(run.graph.parallelism)
+    tracker.begins(run)
     with tracker.followed():
         result = run.execute()
     counts = {operator: dict(counters) for operator, counters in result.counts.items()}

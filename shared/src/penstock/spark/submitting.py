@@ -52,6 +52,8 @@ class AttemptSpec(msgspec.Struct, frozen=True, kw_only=True):
     """With the master and the settings that count, those of the pipeline service included."""
     manifests: str
     """The folder with the manifests of the pipeline's runs."""
+    staging: str | None = None
+    """See `SparkSettings`."""
 
 
 class AttemptFolder:
@@ -144,14 +146,15 @@ def submit_command(folder: AttemptFolder, spec: AttemptSpec) -> list[str]:
 
 
 def submit_environment(master: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment of spark-submit: this Python, this Spark, and no settings of a cluster but those in the folder."""
+    """The environment of spark-submit: this Python (or of executors another one, if PYSPARK_PYTHON says so), this Spark,
+    and no settings of a cluster but those in the folder."""
     overrides = tuple(f"PENSTOCK_{item.name.upper()}" for item in fields(ClusterSettings))
     kept = {name: value for name, value in environment.items() if not name.startswith(overrides)}
     kept |= {
         "SPARK_HOME": str(_spark_home()),
-        "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }
+    kept.setdefault("PYSPARK_PYTHON", sys.executable)
     if is_local(master):
         kept.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     return kept

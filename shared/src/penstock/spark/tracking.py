@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.graph.jobgraph import JobVertex
 from penstock.runs.run_views import RunProgress
-from penstock.spark.session import ui_address
+from penstock.spark.labels import RunLabels
+from penstock.spark.session import is_local, ui_address
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from penstock.spark.engine import SparkRun
 
 PERIOD_S: Final = 1.0
 
@@ -24,17 +27,21 @@ class RunTracker:
         """`changed` is told every new state, from a thread of its own."""
         context: Any = session.sparkContext
         self._tracker = context.statusTracker()
-        self._stages = context._jsc.sc().statusStore()  # rows are in no public interface of PySpark
+        self._context = context._jsc.sc()
+        self._stages = self._context.statusStore()  # rows are in no public interface of PySpark
+        self._local = is_local(context.master)
         self._ui = ui_address(session) or ""
         self._changed = changed
         self._at = RunProgress().at
+        self._labels: RunLabels | None = None
         self._parallelism = 0
         self._told: RunProgress | None = None
         self._over = threading.Event()
 
-    def begins(self, parallelism: int) -> None:
+    def begins(self, run: SparkRun) -> None:
         """The session is there; what comes now is the run."""
-        self._at, self._parallelism = "planning", parallelism
+        self._at, self._labels = "planning", run.labels
+        self._parallelism = run.graph.parallelism
 
     def entered(self, vertex: JobVertex) -> None:
         """A job begins that computes everything up to this vertex."""
@@ -65,13 +72,15 @@ class RunTracker:
                 return
 
     def _look(self) -> RunProgress:
-        jobs = [self._tracker.getJobInfo(number) for number in self._tracker.getJobIdsForGroup(None)]
+        begun = self._labels.jobs() if self._labels is not None else ()
+        jobs = [self._tracker.getJobInfo(number) for number in begun]
         numbers = sorted({stage for job in jobs if job is not None for stage in job.stageIds})
         found = [(number, info) for number in numbers if (info := self._tracker.getStageInfo(number)) is not None]
         active = set(self._tracker.getActiveStageIds())
         at_work = [info for number, info in found if number in active]
+        waits = ", waiting for executors: none is there" if at_work and not self._has_executors() else ""
         return RunProgress(
-            at=self._at,
+            at=self._at + waits,
             stages=len(numbers),
             stages_done=sum(info.numCompletedTasks == info.numTasks for _, info in found),
             tasks=sum(info.numTasks for info in at_work),
@@ -80,6 +89,10 @@ class RunTracker:
             parallelism=self._parallelism,
             ui=self._ui,
         )
+
+    def _has_executors(self) -> bool:
+        """Whether somebody is there to run tasks; a cluster that is full lets a run wait without a word."""
+        return self._local or int(self._context.getExecutorMemoryStatus().size()) > 1  # the driver is one of them
 
     def _rows(self, stage: int) -> int:
         """What a stage has handed to the next exchange."""

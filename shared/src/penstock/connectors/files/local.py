@@ -198,6 +198,10 @@ class LocalParts:
         """See `PartFolder.remove_staged`."""
         _unlink(self._folder / STAGING / name)
 
+    def staged_file(self, name: str) -> LocalFile:
+        """See `PartFolder.staged_file`."""
+        return LocalFile(self._folder / STAGING / name)
+
     def visible(self, pattern: str) -> list[str]:
         """See `PartFolder.visible`."""
         return [path.relative_to(self._folder).as_posix() for path in self._folder.glob(pattern)]

@@ -413,6 +413,10 @@ class StoredParts:
             self.writable(name).unlink(missing_ok=True)
         _delete(self._staged(name))
 
+    def staged_file(self, name: str) -> StoredFile:
+        """See `PartFolder.staged_file`."""
+        return StoredFile(self._staged(name))
+
     def visible(self, pattern: str) -> list[str]:
         """See `PartFolder.visible`."""
         return [name for name, _ in _listed(self._folder) if _matches(pattern.split("/"), name.split("/"))]

@@ -30,6 +30,8 @@ from penstock.types import Schema
 if TYPE_CHECKING:
     import polars as pl
 
+    from penstock.connectors.files.reading import InputFile
+
 STAGING: Final = ".staging"
 PROOF: Final = ".committed"
 """Ends the name of the file that proves a commit."""
@@ -87,6 +89,10 @@ class PartFolder(Protocol):
 
     def remove_staged(self, name: str) -> None:
         """Remove a staged file or a proof, if it is there."""
+        ...
+
+    def staged_file(self, name: str) -> InputFile:
+        """A staged file that is durable, to be read."""
         ...
 
     def visible(self, pattern: str) -> list[str]:
