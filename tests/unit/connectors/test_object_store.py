@@ -159,6 +159,37 @@ def test_a_commit_that_dies_anywhere_is_repeated(
     assert [name for name in names(bucket) if ".staging" in name] == [f"out/.staging/{committable['proof']}"]
 
 
+@pytest.mark.parametrize("fails_at", range(3))
+def test_sending_is_repeated_until_it_was_done(
+    fails_at: int, bucket: Path, write_context: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint that is declined leaves it to the next one, whatever of the files was sent, and committed, by then."""
+    writer = files.Sink("s3://orders/out", format="parquet", partition_by=["s"]).open(SCHEMA, write_context())
+    writer.write(frame(1, 2))
+    prepared = writer.prepare(1)
+    assert prepared.persist is not None
+    calls, put = 0, obstore.put
+
+    def failing(*given: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls - 1 == fails_at:
+            raise OSError("away")
+        return put(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(obstore, "put", failing)
+        if fails_at < 2:
+            with pytest.raises(ExternalError, match=r"cannot write s3://orders/out/\.staging/.*: away"):
+                prepared.persist()
+        prepared.persist()
+    for committable in prepared.committables:
+        writer.commit(committable)
+    prepared.persist()
+    writer.close()
+    assert len([name for name in names(bucket) if "/part-" in name]) == 2
+
+
 def test_recovery_and_forgetting(bucket: Path, write_context: Callable[..., Any]) -> None:
     """As of local files: what no checkpoint names goes, proofs when nobody asks for them any more."""
     sink = files.Sink("s3://orders/out", existing="replace")

@@ -324,7 +324,8 @@ class SinkWriter(Protocol):
 class Prepared:
     """The staged parts of one checkpoint: JSON values for `commit`, and the work that makes them durable.
 
-    `persist` runs in a background thread; when it returns the staged parts survive a power loss.
+    `persist` runs in a background thread; when it returns the staged parts survive a power loss. It may be called again,
+    also after they were committed: a checkpoint that is declined leaves it to the next one.
     """
 
     committables: Sequence[Any] = ()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -159,10 +158,9 @@ class LocalParts:
         """See `PartFolder.writable`."""
         return self._folder / STAGING / staged
 
-    def persist(self, staged: Sequence[str]) -> None:
+    def persist(self, staged: str) -> None:
         """See `PartFolder.persist`."""
-        for name in staged:
-            _persist(self._folder / STAGING / name)
+        _persist(self._folder / STAGING / staged)
 
     def publish(self, staged: str, visible: str, proof: str | None) -> None:
         """See `PartFolder.publish`."""

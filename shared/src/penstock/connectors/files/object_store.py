@@ -371,15 +371,14 @@ class StoredParts:
         assert self._scratch is not None
         return self._scratch.folder / staged
 
-    def persist(self, staged: Sequence[str]) -> None:
-        """See `PartFolder.persist`: sends the files."""
+    def persist(self, staged: str) -> None:
+        """See `PartFolder.persist`: sends the file."""
         import obstore
 
-        for name in staged:
-            path, place = self.writable(name), self._staged(name)
-            with _asking("write", place):
-                obstore.put(place.store, place.key, path)
-            path.unlink()
+        path, place = self.writable(staged), self._staged(staged)
+        with _asking("write", place):
+            obstore.put(place.store, place.key, path)
+        path.unlink()
 
     def publish(self, staged: str, visible: str, proof: str | None) -> None:
         """See `PartFolder.publish`."""

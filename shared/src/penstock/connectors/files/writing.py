@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import threading
 import urllib.parse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -73,8 +74,8 @@ class PartFolder(Protocol):
         """Where the rows of a staged file are to be written, on this machine."""
         ...
 
-    def persist(self, staged: Sequence[str]) -> None:
-        """Make staged files, which were written and closed, durable."""
+    def persist(self, staged: str) -> None:
+        """Make a staged file, which was written and closed, durable; called until it was done, then no more."""
         ...
 
     def publish(self, staged: str, visible: str, proof: str | None) -> None:
@@ -184,7 +185,7 @@ class FileWriter:
             number = counts[folder] = counts.get(folder, -1) + 1
             visible = f"part-{checkpoint:08d}-{owner}{f'_{number:04d}' if number else ''}.{self._extension}"
             committables.append({"staged": name, "visible": folder + visible, "proof": name + PROOF})
-        return Prepared(committables, lambda: self._folder.persist([name for _, name in closed]))
+        return Prepared(committables, _once_each(self._folder.persist, [name for _, name in closed]))
 
     def commit(self, committable: Any) -> None:
         """See `SinkWriter.commit`. Versions that kept no proofs named none."""
@@ -207,6 +208,20 @@ class FileWriter:
             self._folder.writable(name).unlink(missing_ok=True)
         self._closed.clear()
         self._folder.close()
+
+
+def _once_each(work: Callable[[str], None], names: list[str]) -> Callable[[], None]:
+    """The work for each of the names. Called again, by any thread, it goes on with those for which it was not done: what
+    was done may be gone by then."""
+    lock = threading.Lock()
+
+    def run() -> None:
+        with lock:
+            while names:
+                work(names[0])
+                del names[0]
+
+    return run
 
 
 def leftovers(
