@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import resource
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -218,6 +220,31 @@ def test_what_was_not_prepared_leaves_nothing(bucket: Path, write_context: Calla
     assert list(local.iterdir())
     writer.close()
     writer.close()
+    assert not local.exists()
+    assert names(bucket) == []
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """No byte can be written to any file of this process."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_full_disk_is_given_back(format: Any, bucket: Path, write_context: Callable[..., Any]) -> None:
+    """What cannot be closed is removed all the same: else the disk would stay full while the process lives."""
+    writer = files.Sink("s3://orders/out", format=format, partition_by=["s"]).open(SCHEMA, write_context())
+    local = writer._folder._scratch.folder
+    writer.write(frame(1, 2))
+    with full_disk():
+        with pytest.raises(ExternalError, match=r"cannot write .*penstock-staged-.*: "):
+            writer.prepare(1)
+        writer.close()
     assert not local.exists()
     assert names(bucket) == []
 

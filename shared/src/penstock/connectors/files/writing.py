@@ -17,6 +17,7 @@ import re
 import threading
 import urllib.parse
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -202,8 +203,11 @@ class FileWriter:
 
     def close(self) -> None:
         """See `SinkWriter.close`."""
-        for folder in list(self._open):
-            self._close(folder)
+        for folder, opened in self._open.items():
+            self._closed.append((folder, opened.name))
+            with suppress(Exception):  # such as a full disk, which what is removed here may have filled
+                opened.file.close()
+        self._open.clear()
         for _, name in self._closed:
             self._folder.writable(name).unlink(missing_ok=True)
         self._closed.clear()
@@ -328,9 +332,8 @@ class _ColumnarFile:
         self._frames, self._rows = [], 0
 
     def close(self) -> None:
-        self._flush()
-        self._writer.close()
-        self._file.close()
+        with self._file, self._writer:
+            self._flush()
 
 
 def _quoted(operator: str) -> str:
