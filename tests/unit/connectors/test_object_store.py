@@ -9,7 +9,7 @@ import resource
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
@@ -225,7 +225,7 @@ def test_what_was_not_prepared_leaves_nothing(bucket: Path, write_context: Calla
 
 
 @contextmanager
-def full_disk() -> Iterator[None]:
+def full_disk() -> Generator[None]:
     """No byte can be written to any file of this process."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))

@@ -39,8 +39,9 @@ class Source(base.Source[T], Generic[T]):
 
     Args:
         path: a file, a folder (all files in it and below, sorted; names that begin with a dot or an underscore are left
-            out) or a pattern with `*`, `?`, `[...]`, `**`. Relative to the current directory, or a URL of an object
-            store: `s3://bucket/folder`, `gs://...`, `abfss://container@account.dfs.core.windows.net/...` (needs
+            out, but for the folders of columns, `_day=1`) or a pattern with `*`, `?`, `[...]`, `**`. Relative to the
+            current directory, or a URL of an object store: `s3://bucket/folder`, `gs://...`,
+            `abfss://container@account.dfs.core.windows.net/...` (needs
             `penstock[stores]`).
         schema: dataclass, msgspec.Struct or pyarrow.Schema of the rows; Parquet and Arrow files can do without. Columns
             that folders name (`day=2026-11-21/`) count as columns of the files below.
@@ -116,11 +117,10 @@ class Source(base.Source[T], Generic[T]):
                 "per column"
             )
         found = arrow_schema(file)
-        return pa.schema([*found, *Schema(inferred(map(self._named, names), found.names)).arrow()])
+        return pa.schema([*found, *Schema(inferred(map(self._full_name, names), found.names)).arrow()])
 
-    def _named(self, name: str) -> str:
-        """What of a file's path and place may name folders."""
-        return f"{self.path}/{name}"
+    def _full_name(self, name: str) -> str:
+        return str(self._files.file(name))
 
     # -- splits -------------------------------------------------------------------------------------------------------
 
@@ -156,7 +156,7 @@ class Source(base.Source[T], Generic[T]):
     def _opened(self, split: Split, position: Position, context: ReadContext) -> base.SplitReader:
         rate = None if self.rate is None else self.rate / len(self.discover())
         pace = Pace(rate, context.monotonic_ms, self.batch_rows)
-        constants = constants_of(self._named(split.id), self.schema)
+        constants = constants_of(self._full_name(split.id), self.schema)
         if not constants:
             return self._reader(split, self.schema, position, pace)
         own = self.schema.select(name for name in self.schema.names if name not in constants)
@@ -312,7 +312,7 @@ class Sink(base.Sink):
             return base.remove_nothing
         from penstock.connectors.files.writing import visible_files
 
-        return visible_files(self._folder, self.partition_by)
+        return visible_files(self._folder)
 
     def recover(
         self, needed: Sequence[Any], operator: str | None = None, attempt: str = "", attempt_number: int | None = None
@@ -372,4 +372,5 @@ def _checked_delimiter(delimiter: str, what: str) -> str:
 
 
 def _is_hidden(relative: PurePosixPath) -> bool:
-    return any(part.startswith((".", "_")) for part in relative.parts)
+    # As Spark has it: `_SUCCESS` and `_temporary` are none's rows, `_day=2026-11-21` is the folder of a column.
+    return any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in relative.parts)

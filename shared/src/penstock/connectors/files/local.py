@@ -196,9 +196,9 @@ class LocalParts:
         """See `PartFolder.remove_staged`."""
         _unlink(self._folder / STAGING / name)
 
-    def visible(self, pattern: str) -> list[str]:
+    def visible(self) -> list[str]:
         """See `PartFolder.visible`."""
-        return [path.relative_to(self._folder).as_posix() for path in self._folder.glob(pattern)]
+        return [path.relative_to(self._folder).as_posix() for path in self._folder.rglob("*") if path.is_file()]
 
     def remove_visible(self, name: str) -> None:
         """See `PartFolder.remove_visible`."""

@@ -412,9 +412,9 @@ class StoredParts:
             self.writable(name).unlink(missing_ok=True)
         _delete(self._staged(name))
 
-    def visible(self, pattern: str) -> list[str]:
+    def visible(self) -> list[str]:
         """See `PartFolder.visible`."""
-        return [name for name, _ in _listed(self._folder) if _matches(pattern.split("/"), name.split("/"))]
+        return [name for name, _ in _listed(self._folder)]
 
     def remove_visible(self, name: str) -> None:
         """See `PartFolder.remove_visible`."""

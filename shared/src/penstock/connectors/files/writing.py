@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.connectors.base import Prepared, Removal, WriteContext
-from penstock.connectors.files.partitions import escaped, folder_of
+from penstock.connectors.files.partitions import folder_of
 from penstock.connectors.formats.encoding import encode_csv, encode_jsonl
 from penstock.connectors.formats.names import Format
 from penstock.errors import ExternalError
@@ -91,8 +91,8 @@ class PartFolder(Protocol):
         """Remove a staged file or a proof, if it is there."""
         ...
 
-    def visible(self, pattern: str) -> list[str]:
-        """The visible files whose names match."""
+    def visible(self) -> list[str]:
+        """All files in it and below."""
         ...
 
     def remove_visible(self, name: str) -> None:
@@ -257,15 +257,19 @@ def _is_older(name: str, operator: str | None, attempt: str, attempt_number: int
     return attempt_number is None or number is None or int(number[1]) <= attempt_number
 
 
-def visible_files(folder: PartFolder, partition_by: Sequence[str]) -> Removal:
-    """Removes the visible files of earlier jobs that are there now."""
-    found = folder.visible("/".join([*(f"{escaped(name)}=*" for name in partition_by), "part-*"]))
+def visible_files(folder: PartFolder) -> Removal:
+    """Removes the visible files of earlier jobs that are there now, whatever columns name their folders."""
+    found = [name for name in folder.visible() if _is_part(*name.split("/"))]
 
     def remove() -> None:
         for name in found:
             folder.remove_visible(name)
 
     return remove
+
+
+def _is_part(*names: str) -> bool:
+    return names[-1].startswith("part-") and all("=" in folder for folder in names[:-1])
 
 
 def staged_file(path: Path, schema: Schema, kind: Format, delimiter: str, null: str) -> StagedFile:
