@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import http.server
 import json
 import resource
 import subprocess
@@ -23,7 +24,7 @@ from obstore.store import LocalStore
 from penstock import Pipeline, col
 from penstock.connectors import files
 from penstock.connectors.base import LostPartError
-from penstock.connectors.files import object_store
+from penstock.connectors.files import object_store, store_clients
 from penstock.errors import ExternalError, PipelineError, UsageError
 from penstock.submission.cluster_checks import check_fit
 from penstock.types import DATE, INT64, STRING, Field, Schema
@@ -38,7 +39,7 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder that `s3://orders` is; nothing else is reached."""
     folder = tmp_path / "bucket"
     store = LocalStore(folder, mkdir=True)
-    monkeypatch.setattr(object_store, "_client", lambda root, options: {"s3://orders": store}[root])
+    monkeypatch.setattr(store_clients, "_client", lambda root, options: {"s3://orders": store}[root])
     return folder
 
 
@@ -116,7 +117,7 @@ async def test_an_object_that_is_replaced_is_not_read_on(bucket: Path, read_spli
     path.write_text(line * 3)
     source = files.Source("s3://orders/a.jsonl", schema=SCHEMA)
     position = (await read_split(source, pieces=[1])).positions[0]
-    reader = object_store.StoredFile(object_store.Location("s3://orders", "a.jsonl"))
+    reader = object_store.StoredFile(store_clients.Location("s3://orders", "a.jsonl"))
     assert reader.read(0, 5) == line[:5].encode()
     path.write_text(line * 4)
     with pytest.raises(ExternalError, match="was replaced while it was read"):
@@ -357,6 +358,100 @@ def test_nothing_there(bucket: Path) -> None:
         files.Source("s3://orders/*.csv", schema=SCHEMA).discover()
 
 
+def test_markers_of_folders_are_no_files(bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Empty objects `a/` and `a_$folder$`, which consoles and Hadoop put; their slash is not listed."""
+    found = [
+        ("day=1", 0),
+        ("empty", 0),
+        ("x.jsonl", 0),
+        ("x.jsonl/a.jsonl", 3),
+        ("day=1/b.jsonl", 3),
+        ("c_$folder$", 0),
+    ]
+    listed = [{"path": f"in/{name}", "size": size} for name, size in [*found, ("nothing.jsonl", 0)]]
+    monkeypatch.setattr(obstore, "list", lambda *given, **options: [listed])
+    for source in (
+        files.Source("s3://orders/in", schema=SCHEMA, format="jsonl"),
+        files.Source("s3://orders/in", schema=SCHEMA),
+        files.Source("s3://orders/in/**", schema=SCHEMA),
+    ):
+        assert [split.id for split in source.discover()] == ["day=1/b.jsonl", "nothing.jsonl", "x.jsonl/a.jsonl"]
+
+
+class _Store(http.server.BaseHTTPRequestHandler):
+    """Is not there for the first requests, then has one object of every name."""
+
+    absent = 0
+
+    def do_HEAD(self) -> None:
+        type(self).absent -= 1
+        self.send_response(503 if self.absent >= 0 else 200)
+        for name, text in {
+            "Content-Length": "7",
+            "ETag": '"1"',
+            "Last-Modified": "Mon, 23 Nov 2026 01:00:00 GMT",
+        }.items():
+            self.send_header(name, text)
+        self.end_headers()
+
+    def log_message(self, format: str, *given: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    """The endpoint of a store that speaks as little of S3 as is needed here."""
+    served = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Store)
+    thread = threading.Thread(target=served.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{served.server_port}"
+    served.shutdown()
+    served.server_close()
+    thread.join()
+
+
+KEYS = {"access_key_id": "me", "secret_access_key": "hunter2"}
+
+
+def test_a_store_that_is_away_for_a_moment_is_asked_again(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as is declared, however quickly it refuses."""
+    monkeypatch.setattr(_Store, "absent", 12)
+    source = files.Source("s3://orders/a.jsonl", schema=SCHEMA, storage_options=KEYS | {"endpoint": server})
+    assert [split.size_bytes for split in source.discover()] == [7]
+
+
+def test_settings_of_the_client_are_known_by_the_names_that_others_have(server: str) -> None:
+    """Polars and Delta Lake take them among those of the store, with or without its prefix."""
+    options = {"AWS_ACCESS_KEY_ID": "me", "aws_secret_access_key": "x", "AWS_ENDPOINT_URL": server}
+    options |= {"AWS_ALLOW_HTTP": "true", "timeout": "30s", "connect_timeout": "2s", "proxy_excludes": "127.0.0.1"}
+    assert files.Source("s3://orders/a.jsonl", schema=SCHEMA, storage_options=options).discover()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"endpoint": "127.0.0.1:9000"}, "endpoint: write http:// or https://"),
+        ({"AWS_ENDPOINT_URL": "http://me:hunter2@127.0.0.1:1"}, "AWS_ENDPOINT_URL: .*write them as access_key_id"),
+        ({"session_token": "hunter2\n"}, "session_token: .*end of a line"),
+        ({"allow_http": "hunter2"}, "allow_http"),
+        ({"timeout": "soon"}, "timeout"),
+    ],
+)
+def test_settings_that_cannot_be(options: dict[str, str], says: str) -> None:
+    """Named, without their values: any of them may be a secret. Unchecked some of them would end the process."""
+    source = files.Source("s3://orders/a", schema=SCHEMA, storage_options=KEYS | {"endpoint": "http://a"} | options)
+    with pytest.raises(PipelineError, match=f"s3://orders: .*{says}") as raised:
+        source.discover()
+    assert "hunter2" not in str(raised.value)
+
+
+def test_keys_in_a_url_are_refused() -> None:
+    """They would stand in plans and messages."""
+    with pytest.raises(PipelineError, match="storage_options=") as raised:
+        files.Sink("s3a://me:hunter2@orders/out")
+    assert "hunter2" not in str(raised.value)
+
+
 def test_a_wrong_setting_is_an_error_of_the_pipeline(tmp_path: Path) -> None:
     """Named, and found when the store is first asked."""
     with pytest.raises(PipelineError, match=r"s3://orders: storage_options= .*bogus"):
@@ -366,6 +461,6 @@ def test_a_wrong_setting_is_an_error_of_the_pipeline(tmp_path: Path) -> None:
 @pytest.fixture(autouse=True)
 def _fresh_clients() -> Iterator[None]:
     """No client outlives the test that made it."""
-    client = object_store._client
+    client = store_clients._client
     yield
     client.cache_clear()

@@ -16,8 +16,9 @@ from penstock.connectors import base
 from penstock.connectors.base import Guarantee, Position, ReadContext, Split, T
 from penstock.connectors.declaring import SourceOptions, declare, zone
 from penstock.connectors.files.local import LocalFiles, LocalParts
-from penstock.connectors.files.object_store import SCHEMES, Location, StoredFiles, StoredParts, location
+from penstock.connectors.files.object_store import StoredFiles, StoredParts
 from penstock.connectors.files.partitions import PartitionedReader, check_partition_by, constants_of, inferred
+from penstock.connectors.files.store_clients import SCHEMES, Location, location
 from penstock.connectors.formats.names import Format, format_of, is_compressed
 from penstock.connectors.pacing import Pace, checked_rate
 from penstock.errors import PipelineError
