@@ -251,6 +251,10 @@ class Source(ABC, Generic[T]):
         """
         return None
 
+    def conflict(self, sink: Sink) -> str:
+        """Why a pipeline must not both read this and write there, if so: such as that it would read its own rows."""
+        return ""
+
     @abstractmethod
     def open(self, split: Split, position: Position, context: ReadContext) -> SplitReader:
         """A reader of `split` from `position` (None: its beginning)."""

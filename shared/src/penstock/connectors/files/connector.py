@@ -17,6 +17,7 @@ from penstock.connectors.base import Guarantee, Position, ReadContext, Split, T
 from penstock.connectors.declaring import SourceOptions, declare, zone
 from penstock.connectors.files.local import LocalFiles, LocalParts
 from penstock.connectors.files.object_store import StoredFiles, StoredParts
+from penstock.connectors.files.overlaps import reads_what_is_written, removes_what_is_read
 from penstock.connectors.files.partitions import PartitionedReader, check_partition_by, constants_of, inferred
 from penstock.connectors.files.store_clients import SCHEMES, Location, location
 from penstock.connectors.formats.names import Format, format_of, is_compressed
@@ -144,6 +145,19 @@ class Source(base.Source[T], Generic[T]):
             raise PipelineError(f"files.Source: {file} has no known extension; name the format with format=")
         return found
 
+    def conflict(self, sink: base.Sink) -> str:
+        """See `Source.conflict`."""
+        if not isinstance(sink, Sink):
+            return ""
+        if reads_what_is_written(self._place, sink._place, sink.partition_by, sink.format):
+            return (
+                f"{self!r} reads what {sink!r} writes: rows of its own after a restart, and with existing='replace' the "
+                "input is removed; write to a folder that is not read"
+            )
+        if sink.existing == "replace" and removes_what_is_read(self._place, sink._place):
+            return f"{sink!r} removes what {self!r} reads before it is read; write to another folder, or append"
+        return ""
+
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def open(self, split: Split, position: Position, context: ReadContext) -> base.SplitReader:
@@ -223,8 +237,9 @@ class Sink(base.Sink):
     Args:
         folder: is created if need be. Relative to the current directory, or a URL of an object store, as at
             `files.Source`.
-        existing: what a job that starts anew does with the `part-*` files of earlier jobs: `append` leaves them beside
-            its own, `replace` removes them. A job that is resumed never removes anything visible.
+        existing: what a job that starts anew does with the `part-*` files of earlier jobs, in the folder and in those of
+            columns (`day=1/`): `append` leaves them beside its own, `replace` removes them. A job that is resumed never
+            removes anything visible. A pipeline that would read what it writes, or remove what it reads, is refused.
         format: `jsonl`, `csv`, `parquet` or `arrow`. JSON has no NaN and no infinity: they are written as null.
         delimiter, null: of CSV.
         partition_by: columns that name folders instead of standing in the files, outermost first: with `["day"]` rows go

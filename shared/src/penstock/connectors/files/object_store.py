@@ -18,14 +18,14 @@ import os
 import posixpath
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.connectors.base import LostPartError
 from penstock.connectors.files.local import WILDCARDS
+from penstock.connectors.files.overlaps import matches
 from penstock.connectors.files.store_clients import Location, asking
 from penstock.connectors.files.writing import STAGING
 from penstock.connectors.formats.names import format_of
@@ -163,9 +163,7 @@ class StoredFiles:
         """See `InputFiles.find`."""
         if self._is_pattern:
             root, pattern = self._split_pattern()
-            return [
-                (name, size) for name, size in _without_markers(_listed(root)) if _matches(pattern, name.split("/"))
-            ]
+            return [(name, size) for name, size in _without_markers(_listed(root)) if matches(pattern, name.split("/"))]
         size = _size(self.place)
         found = _without_markers(_listed(self.place)) if size is None else [(posixpath.basename(self.place.key), size)]
         if not found:
@@ -184,15 +182,6 @@ class StoredFiles:
             return StoredFile(self._split_pattern()[0].below(name))
         itself = posixpath.basename(self.place.key) == name and _exists(self.place)
         return StoredFile(self.place if itself else self.place.below(name))
-
-
-def _matches(pattern: Sequence[str], names: Sequence[str]) -> bool:
-    """As `Path.glob` has them: `**` is any number of folders, `*` and `?` stay within one name."""
-    if not pattern:
-        return not names
-    if pattern[0] == "**":
-        return any(_matches(pattern[1:], names[skipped:]) for skipped in range(len(names) + 1))
-    return bool(names) and fnmatchcase(names[0], pattern[0]) and _matches(pattern[1:], names[1:])
 
 
 def _listed(folder: Location) -> list[tuple[str, int]]:
