@@ -17,7 +17,7 @@ from obstore.store import LocalStore
 from penstock import Pipeline
 from penstock.connectors import files, iterables, kafka
 from penstock.connectors.base import Encoded, WriteContext
-from penstock.connectors.files import object_store
+from penstock.connectors.files import store_clients
 from penstock.connectors.files.writing import PartFolder
 from penstock.errors import BadRecordError, CorruptDataError, UsageError
 from penstock.graph.jobgraph import JobEdge, Link
@@ -55,7 +55,7 @@ KINDS = ("a folder", "a store")
 def at(kind: str, folder: Path, patch: pytest.MonkeyPatch) -> PartFolder:
     """The place for staged files: a folder, or a store that is one."""
     store = LocalStore(folder)
-    patch.setattr(object_store, "_client", lambda root, options: {"s3://bucket": store}[root])
+    patch.setattr(store_clients, "_client", lambda root, options: {"s3://bucket": store}[root])
     return staging_folder(str(folder) if kind == "a folder" else "s3://bucket")
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import http.server
 import json
+import resource
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -21,7 +24,7 @@ from obstore.store import LocalStore
 from penstock import Pipeline, col
 from penstock.connectors import files
 from penstock.connectors.base import LostPartError
-from penstock.connectors.files import object_store
+from penstock.connectors.files import object_store, store_clients
 from penstock.errors import ExternalError, PipelineError, UsageError
 from penstock.submission.cluster_checks import check_fit
 from penstock.types import DATE, INT64, STRING, Field, Schema
@@ -36,7 +39,7 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder that `s3://orders` is; nothing else is reached."""
     folder = tmp_path / "bucket"
     store = LocalStore(folder, mkdir=True)
-    monkeypatch.setattr(object_store, "_client", lambda root, options: {"s3://orders": store}[root])
+    monkeypatch.setattr(store_clients, "_client", lambda root, options: {"s3://orders": store}[root])
     return folder
 
 
@@ -114,7 +117,7 @@ async def test_an_object_that_is_replaced_is_not_read_on(bucket: Path, read_spli
     path.write_text(line * 3)
     source = files.Source("s3://orders/a.jsonl", schema=SCHEMA)
     position = (await read_split(source, pieces=[1])).positions[0]
-    reader = object_store.StoredFile(object_store.Location("s3://orders", "a.jsonl"))
+    reader = object_store.StoredFile(store_clients.Location("s3://orders", "a.jsonl"))
     assert reader.read(0, 5) == line[:5].encode()
     path.write_text(line * 4)
     with pytest.raises(ExternalError, match="was replaced while it was read"):
@@ -159,6 +162,37 @@ def test_a_commit_that_dies_anywhere_is_repeated(
     assert [name for name in names(bucket) if ".staging" in name] == [f"out/.staging/{committable['proof']}"]
 
 
+@pytest.mark.parametrize("fails_at", range(3))
+def test_sending_is_repeated_until_it_was_done(
+    fails_at: int, bucket: Path, write_context: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint that is declined leaves it to the next one, whatever of the files was sent, and committed, by then."""
+    writer = files.Sink("s3://orders/out", format="parquet", partition_by=["s"]).open(SCHEMA, write_context())
+    writer.write(frame(1, 2))
+    prepared = writer.prepare(1)
+    assert prepared.persist is not None
+    calls, put = 0, obstore.put
+
+    def failing(*given: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls - 1 == fails_at:
+            raise OSError("away")
+        return put(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(obstore, "put", failing)
+        if fails_at < 2:
+            with pytest.raises(ExternalError, match=r"cannot write s3://orders/out/\.staging/.*: away"):
+                prepared.persist()
+        prepared.persist()
+    for committable in prepared.committables:
+        writer.commit(committable)
+    prepared.persist()
+    writer.close()
+    assert len([name for name in names(bucket) if "/part-" in name]) == 2
+
+
 def test_recovery_and_forgetting(bucket: Path, write_context: Callable[..., Any]) -> None:
     """As of local files: what no checkpoint names goes, proofs when nobody asks for them any more."""
     sink = files.Sink("s3://orders/out", existing="replace")
@@ -187,6 +221,31 @@ def test_what_was_not_prepared_leaves_nothing(bucket: Path, write_context: Calla
     assert list(local.iterdir())
     writer.close()
     writer.close()
+    assert not local.exists()
+    assert names(bucket) == []
+
+
+@contextmanager
+def full_disk() -> Generator[None]:
+    """No byte can be written to any file of this process."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_full_disk_is_given_back(format: Any, bucket: Path, write_context: Callable[..., Any]) -> None:
+    """What cannot be closed is removed all the same: else the disk would stay full while the process lives."""
+    writer = files.Sink("s3://orders/out", format=format, partition_by=["s"]).open(SCHEMA, write_context())
+    local = writer._folder._scratch.folder
+    writer.write(frame(1, 2))
+    with full_disk():
+        with pytest.raises(ExternalError, match=r"cannot write .*penstock-staged-.*: "):
+            writer.prepare(1)
+        writer.close()
     assert not local.exists()
     assert names(bucket) == []
 
@@ -299,6 +358,100 @@ def test_nothing_there(bucket: Path) -> None:
         files.Source("s3://orders/*.csv", schema=SCHEMA).discover()
 
 
+def test_markers_of_folders_are_no_files(bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Empty objects `a/` and `a_$folder$`, which consoles and Hadoop put; their slash is not listed."""
+    found = [
+        ("day=1", 0),
+        ("empty", 0),
+        ("x.jsonl", 0),
+        ("x.jsonl/a.jsonl", 3),
+        ("day=1/b.jsonl", 3),
+        ("c_$folder$", 0),
+    ]
+    listed = [{"path": f"in/{name}", "size": size} for name, size in [*found, ("nothing.jsonl", 0)]]
+    monkeypatch.setattr(obstore, "list", lambda *given, **options: [listed])
+    for source in (
+        files.Source("s3://orders/in", schema=SCHEMA, format="jsonl"),
+        files.Source("s3://orders/in", schema=SCHEMA),
+        files.Source("s3://orders/in/**", schema=SCHEMA),
+    ):
+        assert [split.id for split in source.discover()] == ["day=1/b.jsonl", "nothing.jsonl", "x.jsonl/a.jsonl"]
+
+
+class _Store(http.server.BaseHTTPRequestHandler):
+    """Is not there for the first requests, then has one object of every name."""
+
+    absent = 0
+
+    def do_HEAD(self) -> None:
+        type(self).absent -= 1
+        self.send_response(503 if self.absent >= 0 else 200)
+        for name, text in {
+            "Content-Length": "7",
+            "ETag": '"1"',
+            "Last-Modified": "Mon, 23 Nov 2026 01:00:00 GMT",
+        }.items():
+            self.send_header(name, text)
+        self.end_headers()
+
+    def log_message(self, format: str, *given: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    """The endpoint of a store that speaks as little of S3 as is needed here."""
+    served = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Store)
+    thread = threading.Thread(target=served.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{served.server_port}"
+    served.shutdown()
+    served.server_close()
+    thread.join()
+
+
+KEYS = {"access_key_id": "me", "secret_access_key": "hunter2"}
+
+
+def test_a_store_that_is_away_for_a_moment_is_asked_again(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as is declared, however quickly it refuses."""
+    monkeypatch.setattr(_Store, "absent", 12)
+    source = files.Source("s3://orders/a.jsonl", schema=SCHEMA, storage_options=KEYS | {"endpoint": server})
+    assert [split.size_bytes for split in source.discover()] == [7]
+
+
+def test_settings_of_the_client_are_known_by_the_names_that_others_have(server: str) -> None:
+    """Polars and Delta Lake take them among those of the store, with or without its prefix."""
+    options = {"AWS_ACCESS_KEY_ID": "me", "aws_secret_access_key": "x", "AWS_ENDPOINT_URL": server}
+    options |= {"AWS_ALLOW_HTTP": "true", "timeout": "30s", "connect_timeout": "2s", "proxy_excludes": "127.0.0.1"}
+    assert files.Source("s3://orders/a.jsonl", schema=SCHEMA, storage_options=options).discover()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"endpoint": "127.0.0.1:9000"}, "endpoint: write http:// or https://"),
+        ({"AWS_ENDPOINT_URL": "http://me:hunter2@127.0.0.1:1"}, "AWS_ENDPOINT_URL: .*write them as access_key_id"),
+        ({"session_token": "hunter2\n"}, "session_token: .*end of a line"),
+        ({"allow_http": "hunter2"}, "allow_http"),
+        ({"timeout": "soon"}, "timeout"),
+    ],
+)
+def test_settings_that_cannot_be(options: dict[str, str], says: str) -> None:
+    """Named, without their values: any of them may be a secret. Unchecked some of them would end the process."""
+    source = files.Source("s3://orders/a", schema=SCHEMA, storage_options=KEYS | {"endpoint": "http://a"} | options)
+    with pytest.raises(PipelineError, match=f"s3://orders: .*{says}") as raised:
+        source.discover()
+    assert "hunter2" not in str(raised.value)
+
+
+def test_keys_in_a_url_are_refused() -> None:
+    """They would stand in plans and messages."""
+    with pytest.raises(PipelineError, match="storage_options=") as raised:
+        files.Sink("s3a://me:hunter2@orders/out")
+    assert "hunter2" not in str(raised.value)
+
+
 def test_a_wrong_setting_is_an_error_of_the_pipeline(tmp_path: Path) -> None:
     """Named, and found when the store is first asked."""
     with pytest.raises(PipelineError, match=r"s3://orders: storage_options= .*bogus"):
@@ -308,6 +461,6 @@ def test_a_wrong_setting_is_an_error_of_the_pipeline(tmp_path: Path) -> None:
 @pytest.fixture(autouse=True)
 def _fresh_clients() -> Iterator[None]:
     """No client outlives the test that made it."""
-    client = object_store._client
+    client = store_clients._client
     yield
     client.cache_clear()

@@ -105,6 +105,50 @@ def test_types_are_found(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("text", ["99999999999999999999", "2026-W47-6", "1_0", "007", "2026-13-01", ""])
+def test_what_only_looks_like_a_number_or_a_date_is_text(text: str, tmp_path: Path) -> None:
+    """A type is found only where the value would be written so again."""
+    (tmp_path / f"x={text}").mkdir()
+    pl.DataFrame({"v": [1]}).write_parquet(tmp_path / f"x={text}" / "a.parquet")
+    assert Pipeline("typed").read(files.Source(tmp_path)).collect()["x"].to_list() == [text]
+
+
+@pytest.mark.parametrize("where", ["x=1.parquet", "x=*.parquet", "day=2026-11-*/x=1.parquet", "**/x=?.parquet", ""])
+def test_only_folders_name_columns(where: str, tmp_path: Path) -> None:
+    """The name of a file does not, nor does a pattern."""
+    (tmp_path / "day=2026-11-21").mkdir()
+    for folder in (tmp_path, tmp_path / "day=2026-11-21"):
+        pl.DataFrame({"v": [1]}).write_parquet(folder / "x=1.parquet")
+    found = files.Source(tmp_path / where).schema
+    assert [*found.names] == (["v", "day"] if where.startswith("day") else ["v"])
+
+
+def test_columns_that_begin_with_an_underscore(tmp_path: Path, write_context: Callable[..., Any]) -> None:
+    """Such folders are read, as by Spark, though other names that begin so are left out; a dot hides from all."""
+    schema = Schema((Field("_day", DATE), Field("i", INT64)))
+    writer = files.Sink(tmp_path, partition_by=["_day"]).open(schema, write_context())
+    writer.write(pl.DataFrame({"_day": [date(2026, 11, 21)], "i": [1]}, schema=schema.polars()))
+    prepared = writer.prepare(1)
+    writer.commit(prepared.committables[0])
+    (tmp_path / "_temporary").mkdir()
+    (tmp_path / "_temporary" / "a.jsonl").write_text('{"i":2}')
+    assert Pipeline("read").read(files.Source(tmp_path, schema=schema)).collect().rows() == [(date(2026, 11, 21), 1)]
+    hidden = Schema((Field(".day", DATE), Field("i", INT64)))
+    with pytest.raises(PipelineError, match=r"partition_by='.day': .*begin with a dot"):
+        files.Sink(tmp_path, partition_by=[".day"]).check(hidden, updates=False)
+
+
+@pytest.mark.parametrize("rows", [[("x" * 251, "a")], [("é" * 100, "é" * 40)]])
+def test_names_that_no_store_takes(rows: Any, tmp_path: Path, write_context: Callable[..., Any]) -> None:
+    """Found when the row comes: when its checkpoint is complete its file could never become visible."""
+    schema = Schema((Field("shop", STRING), Field("city", STRING), Field("i", INT64)))
+    writer = files.Sink(tmp_path, partition_by=["shop", "city"]).open(schema, write_context())
+    row = pl.DataFrame([(*rows[0], 1)], schema=schema.polars(), orient="row")
+    with pytest.raises(BadRecordError, match=r"partition_by=.*bytes.*filter such rows, or"):
+        writer.write(row)
+    writer.close()
+
+
 @pytest.mark.parametrize(
     ("folder", "says"),
     [
@@ -143,14 +187,20 @@ def test_large_files_are_rolled_and_few_are_open(
 
 
 def test_replacing_removes_what_lies_in_such_folders(tmp_path: Path, write_context: Callable[..., Any]) -> None:
-    """And nothing else."""
+    """Of these columns or those of an earlier job, whose rows would be read beside the new ones; and nothing else."""
     sink = files.Sink(tmp_path, partition_by=["shop"], existing="replace")
     [shown] = commit(sink, write_context(), frame([(None, 1, "a", True, 1)]))
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "part-x.jsonl").write_text("{}")
+    [otherwise] = commit(
+        files.Sink(tmp_path, partition_by=["day", "n"]), write_context(), frame([(None, 1, "a", True, 1)])
+    )
+    [plain] = commit(files.Sink(tmp_path), write_context(), frame([(None, 1, "a", True, 1)]))
+    for kept in ("other/part-x.jsonl", "shop=a/other/part-x.jsonl", "shop=a/notes.txt"):
+        (tmp_path / kept).parent.mkdir(exist_ok=True)
+        (tmp_path / kept).write_text("{}")
     sink.begin()()
-    assert not (tmp_path / shown).exists()
+    assert [name for name in (shown, otherwise, plain) if (tmp_path / name).exists()] == []
     assert (tmp_path / "other" / "part-x.jsonl").exists()
+    assert sorted(path.name for path in (tmp_path / "shop=a").rglob("*.*")) == ["notes.txt", "part-x.jsonl"]
 
 
 def test_what_is_refused(tmp_path: Path, write_context: Callable[..., Any]) -> None:

@@ -177,3 +177,24 @@ async def test_of_many_that_add_at_once_one_does(rest: Rest) -> None:
         return_exceptions=True,
     )
     assert sum(isinstance(one, RefusedError) for one in others) == 4
+
+
+async def test_what_cannot_be_read_hides_no_other(rest: Rest) -> None:
+    """It is listed with the reason, and may be removed where only its zone is unknown. What is not ours is left alone."""
+    for name in ("good", "damaged", "elsewhere"):
+        await rest.client.add_schedule(daily(name=name), sources())
+    blobs = rest.small.blobs
+    await blobs.create(f"{SCHEDULES}damaged/{2:020d}", b"{")
+    elsewhere = json.loads(await blobs.get(f"{SCHEDULES}elsewhere/{1:020d}"))
+    elsewhere["definition"]["timezone"], elsewhere["version"] = "Europe/Atlantis", 2
+    await blobs.create(f"{SCHEDULES}elsewhere/{2:020d}", json.dumps(elsewhere).encode())
+    for key in ("notes.txt", "good/notes.txt", "other/notes/1"):
+        await blobs.create(f"{SCHEDULES}{key}", b"")
+    listed = {one.name: one for one in (await rest.client.schedules()).schedules}
+    assert [*listed] == ["damaged", "elsewhere", "good"]
+    assert {one.state for one in (listed["damaged"], listed["elsewhere"])} == {"STOPPED"}
+    assert f"{SCHEDULES}damaged/{2:020d}" in listed["damaged"].reason
+    assert "Europe/Atlantis" in listed["elsewhere"].reason
+    assert (await rest.client.remove_schedule("elsewhere")).summary.state == "REMOVED"
+    async with rest.service():
+        await rest.small.state("good-2026-11-01", "RUNNING")

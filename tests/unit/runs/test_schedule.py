@@ -144,8 +144,27 @@ def test_added_again_it_is_the_same_or_refused() -> None:
         one, next_us=at("2026-11-03T02:00"), ended=after_step(one, EndPeriod(due(one), "FINISHED", "")).ended
     )
     replaced = added(later, "orders", other, NOW, replaces=True)
-    assert (replaced.definition, replaced.next_us, replaced.ended) == (other, at("2026-11-03T03:00"), later.ended)
+    assert (replaced.definition, replaced.next_us, replaced.ended) == (other, later.next_us, later.ended)
     assert replaced.round == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "runs", "first_end"),
+    [
+        ({"cron": "0 1 * * *"}, ["2026-11-03", "2026-11-04"], "2026-11-04T01:00"),
+        ({"cron": "0 3 * * *"}, ["2026-11-03", "2026-11-04"], "2026-11-04T03:00"),
+        ({"timezone": "Asia/Tokyo"}, ["2026-11-03", "2026-11-04"], "2026-11-03T18:00"),
+        ({"cron": "0 2 * * 1"}, ["2026-11-03", "2026-11-09"], "2026-11-09T02:00"),
+        ({"cron": "0 */8 * * *"}, ["2026-11-03T0100Z", "2026-11-03T0700Z"], "2026-11-03T08:00"),
+    ],
+)
+def test_at_other_times_it_goes_on_where_it_is(changes: Any, runs: list[str], first_end: str) -> None:
+    """No moment lies between its periods, and no day has two of those that come once a day."""
+    later = replace(schedule(), next_us=at("2026-11-03T02:00"))
+    replaced = added(later, "orders", definition(**changes), NOW, replaces=True)
+    periods = Timetable("orders", replaced.definition).due(replaced.next_us, 2)
+    assert [period.run for period in periods] == [f"orders-{run}" for run in runs]
+    assert (periods[0].begin_us, periods[0].end_us) == (later.next_us, at(first_end))
 
 
 def test_another_start_begins_anew() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -298,4 +299,48 @@ async def test_an_idle_split_that_resumes_behind_the_others_does_not_stop_event_
     assert await fed(reader, source, "1", 50) == [50]
     assert await fed(reader, source, "0", 55) == []
     assert await fed(reader, source, "1", 60) == [55]
+    await reader.close()
+
+
+@dataclass
+class Line:
+    n: int
+
+
+def lines(folder: Path, **options: Any) -> files.Source[Line]:
+    """Four files of a hundred rows, ten at a time."""
+    for number in range(4):
+        rows = range(number * 100, number * 100 + 100)
+        (folder / f"{number}.jsonl").write_text("".join(f'{{"n":{n}}}\n' for n in rows))
+    return files.Source(folder, schema=Line, batch_rows=10, **options)
+
+
+async def test_files_without_event_time_are_read_one_after_the_other(tmp_path: Path) -> None:
+    """Side by side each would hold a part of it in memory, of Parquet a row group, and there may be thousands."""
+    reader = driver(lines(tmp_path))
+    await reader.open(())
+    assert numbers(await drain(reader)) == list(range(400))
+    await reader.close()
+
+
+async def test_files_with_event_time_are_read_side_by_side(tmp_path: Path) -> None:
+    """So that event time comes on in all of them."""
+    reader = driver(lines(tmp_path, event_time="n", time_unit="s", max_out_of_orderness="1s"))
+    await reader.open(())
+    assert [n // 100 for n in numbers(await drain(reader))[:40:10]] == [0, 1, 2, 3]
+    await reader.close()
+
+
+async def test_a_rate_is_that_of_all_files(tmp_path: Path) -> None:
+    """One that may not go on yet lets the next one read."""
+    time = Time()
+    reader = driver(lines(tmp_path, rate=40), time=time)
+    await reader.open(())
+    found: list[int] = []
+    for time.ms in range(0, 1_001, 10):
+        for _ in range(8):
+            batch = await reader.step()
+            found += batch.frame["n"].to_list() if batch.frame is not None else []
+    assert {n // 100 for n in found} == {0, 1, 2, 3}
+    assert 36 <= len(found) <= 48
     await reader.close()

@@ -21,7 +21,7 @@ from penstock.client.schedule_documents import (
     ScheduleSubmission,
     ScheduleSummary,
 )
-from penstock.errors import nearest
+from penstock.errors import CorruptDataError, UsageError, nearest
 from penstock.protocol.joblog import Artifact
 from penstock.runs.periods import depends_on_period
 from penstock.runs.schedule import (
@@ -86,9 +86,12 @@ class ScheduleRoutes:
         found: list[ScheduleSummary] = []
 
         async def read(name: str) -> None:
-            schedule = await self._answer(self._store.read(name))
-            if schedule is not None and schedule.state != "REMOVED":
-                found.append(await self._summary(schedule))
+            try:
+                schedule = await self._answer(self._store.read(name))
+                if schedule is not None and schedule.state != "REMOVED":
+                    found.append(await self._summary(schedule))
+            except (CorruptDataError, UsageError) as error:  # the service lets no runs of it begin either
+                found.append(_unreadable(name, str(error)))
 
         await for_each_concurrently(sorted(await self._answer(self._store.versions())), read)
         found.sort(key=lambda one: one.name)
@@ -111,14 +114,14 @@ class ScheduleRoutes:
 
     async def _summary(self, schedule: Schedule) -> ScheduleSummary:
         definition = schedule.definition
-        table = Timetable(schedule.name, definition)
+        table = _table(schedule)
         due = _due(table, schedule, 1)
         history = await self._runs.history(due[0].run) if due else None
         return ScheduleSummary(
             schedule.name, definition.pipeline, definition.cron, definition.timezone, schedule.state, schedule.reason,
             next=due[0] if due else None,
             next_state=history.state if history is not None and history.records else None,
-            behind=table.behind(schedule.next_us, self._cluster.now_us()),
+            behind=table.behind(schedule.next_us, self._cluster.now_us()) if table is not None else 0,
             last=schedule.ended[-1] if schedule.ended else None,
         )  # fmt: skip
 
@@ -127,7 +130,7 @@ class ScheduleRoutes:
         options = definition.options
         return ScheduleDetail(
             await self._summary(schedule),
-            due=_due(Timetable(schedule.name, definition), schedule, SHOWN_DUE),
+            due=_due(_table(schedule), schedule, SHOWN_DUE),
             ended=schedule.ended[::-1],
             start=definition.start, end=definition.end, retries=definition.retries,
             retry_pause_ms=definition.retry_pause_ms, on_failure=definition.on_failure,
@@ -220,9 +223,25 @@ class ScheduleRoutes:
         return await within_deadline("the store", answer)
 
 
-def _due(table: Timetable, schedule: Schedule, count: int) -> tuple[DueRun, ...]:
-    return tuple(
-        DueRun(period.run, period.begin_us, period.end_us) for period in table.due(schedule.next_us, count)
+def _table(schedule: Schedule) -> Timetable | None:
+    """None for one that was removed because its zone, say, is unknown here."""
+    try:
+        return Timetable(schedule.name, schedule.definition)
+    except UsageError:
+        if schedule.state == "REMOVED":
+            return None
+        raise
+
+
+def _due(table: Timetable | None, schedule: Schedule, count: int) -> tuple[DueRun, ...]:
+    periods = table.due(schedule.next_us, count) if table is not None else ()
+    return tuple(DueRun(period.run, period.begin_us, period.end_us) for period in periods)
+
+
+def _unreadable(name: str, problem: str) -> ScheduleSummary:
+    return ScheduleSummary(
+        name, pipeline="", cron="", timezone="", state="STOPPED", reason=f"it cannot be read: {problem}", next=None,
+        next_state=None, behind=0, last=None,
     )  # fmt: skip
 
 

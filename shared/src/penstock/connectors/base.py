@@ -256,6 +256,10 @@ class Source(ABC, Generic[T]):
         """
         return None
 
+    def conflict(self, sink: Sink) -> str:
+        """Why a pipeline must not both read this and write there, if so: such as that it would read its own rows."""
+        return ""
+
     @abstractmethod
     def open(self, split: Split, position: Position, context: ReadContext) -> SplitReader:
         """A reader of `split` from `position` (None: its beginning)."""
@@ -329,7 +333,8 @@ class SinkWriter(Protocol):
 class Prepared:
     """The staged parts of one checkpoint: JSON values for `commit`, and the work that makes them durable.
 
-    `persist` runs in a background thread; when it returns the staged parts survive a power loss.
+    `persist` runs in a background thread; when it returns the staged parts survive a power loss. It may be called again,
+    also after they were committed: a checkpoint that is declined leaves it to the next one.
     """
 
     committables: Sequence[Any] = ()

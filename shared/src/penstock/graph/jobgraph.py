@@ -7,7 +7,8 @@ and finds the functions, sources and sinks by the operators' node ids.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
+from itertools import product
 from typing import Any, Final, Literal
 
 import msgspec
@@ -379,7 +380,16 @@ def _needed_nodes(plan: LogicalPlan) -> set[Node]:
     needed: set[Node] = set(writes)
     for node in writes:
         needed.update(ancestors(node))
+    _check_conflicts(needed)
     return needed
+
+
+def _check_conflicts(nodes: Set[Node]) -> None:
+    sources = [node.operation.source for node in nodes if isinstance(node.operation, Read)]
+    sinks = [node.operation.sink for node in nodes if isinstance(node.operation, Write)]
+    for source, sink in product(sources, sinks):
+        if conflict := source.conflict(sink):
+            raise PipelineError(conflict)
 
 
 def _dead_letters(sink: PublishedSink) -> Mapping[str, Any]:

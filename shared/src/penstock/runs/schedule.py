@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
@@ -135,11 +135,16 @@ class Timetable:
         return found
 
     def period(self, begin_us: int) -> Period | None:
-        """The period that begins then; None if the schedule ends before."""
+        """The period that begins then; None if the schedule ends before. Of what is once a day it ends on a later day."""
         if self.end_us is not None and begin_us >= self.end_us:
             return None
         end_us = self.cron.next_after(begin_us)
-        return Period(self._run(begin_us, end_us), begin_us, end_us) if end_us is not None else None
+        # Begun at another time, before --cron was changed, or behind a day that a zone leaves out (Samoa, 2011).
+        while (
+            end_us is not None and self.cron.once_a_day and self._local(begin_us).date() == self._local(end_us).date()
+        ):
+            end_us = self.cron.next_after(end_us)
+        return Period(self._run(begin_us), begin_us, end_us) if end_us is not None else None
 
     def due(self, begin_us: int, count: int) -> list[Period]:
         """So many periods from the one that begins then."""
@@ -157,12 +162,14 @@ class Timetable:
             count, period = count + 1, self.period(period.end_us)
         return count
 
-    def _run(self, begin_us: int, end_us: int) -> str:
-        begin, end = (from_micros(moment).astimezone(self.cron.zone) for moment in (begin_us, end_us))
-        # A zone may leave out a day (Samoa, 2011): then two periods can begin on the day behind it.
-        if self.cron.once_a_day and begin.date() != end.date():
+    def _run(self, begin_us: int) -> str:
+        begin = self._local(begin_us)
+        if self.cron.once_a_day:
             return f"{self._name}-{begin:%Y-%m-%d}"
         return f"{self._name}-{begin.astimezone(UTC):%Y-%m-%dT%H%MZ}"
+
+    def _local(self, moment_us: int) -> datetime:
+        return from_micros(moment_us).astimezone(self.cron.zone)
 
 
 # -- placeholders -------------------------------------------------------------------------------------------------------
@@ -229,10 +236,9 @@ def added(before: Schedule | None, name: str, definition: Definition, now_us: in
     known = before.definition
     if definition.start and definition.start != known.start:
         return replace(before, definition=definition, next_us=timetable.first(now_us), round=before.round + 1)
-    next_us = timetable.cron.at_or_after(before.next_us)
-    if next_us is None:
+    if timetable.cron.next_after(before.next_us) is None:
         raise UsageError("--cron: there is no such time in the next fifty years")
-    return replace(before, definition=definition, next_us=next_us)
+    return replace(before, definition=definition)
 
 
 def paused(before: Schedule) -> Schedule:

@@ -6,6 +6,7 @@ the one that was read. Versions that newer ones stand for are deleted.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Final
 
@@ -23,6 +24,7 @@ UNCERTAIN_PAUSE_MS: Final = 200
 READ_AGAIN: Final = 10
 """How often a version is looked for that was deleted between listing and reading."""
 
+_VERSION: Final = re.compile(rf"{SCHEDULES}[^/]+/\d{{20}}")
 _SCHEDULE: msgspec.json.Decoder[Schedule] = msgspec.json.Decoder(Schedule)
 _log = structlog.get_logger("penstock.runs")
 
@@ -38,13 +40,13 @@ class ScheduleStore:
 
     async def versions(self) -> dict[str, int]:
         """The newest version of every schedule, removed ones among them."""
-        keys = await self._blobs.list(SCHEDULES)
+        keys = await self._versions(SCHEDULES)
         return dict(_parts(key) for key in keys)  # sorted: the newest one counts
 
     async def read(self, name: str) -> Schedule | None:
         """The newest version; None if there never was one."""
         for _ in range(READ_AGAIN):
-            keys = await self._blobs.list(f"{SCHEDULES}{name}/")
+            keys = await self._versions(f"{SCHEDULES}{name}/")
             if not keys:
                 return None
             try:
@@ -62,13 +64,17 @@ class ScheduleStore:
         made = msgspec.structs.replace(after, version=version, nonce=self._new_id())
         if not await self._create(made):
             return None
-        keys = await self._blobs.list(f"{SCHEDULES}{made.name}/")
+        keys = await self._versions(f"{SCHEDULES}{made.name}/")
         # Had `before` been so old that its successors were deleted, the create was no proof: then newer ones are there.
         if _parts(keys[-1])[1] != version:
             return None
         for key in keys[: -KEPT - 1]:
             await self._blobs.delete(key)
         return made
+
+    async def _versions(self, prefix: str) -> list[str]:
+        """Keys of versions, sorted. What somebody else has put beside them is passed over."""
+        return [key for key in await self._blobs.list(prefix) if _VERSION.fullmatch(key)]
 
     async def _create(self, made: Schedule) -> bool:
         key = f"{SCHEDULES}{made.name}/{made.version:020d}"
@@ -95,4 +101,6 @@ def _decoded(data: bytes, key: str) -> Schedule:
     try:
         return _SCHEDULE.decode(data)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
-        raise CorruptDataError(f"{key}: no schedule that this program reads: {error}") from error
+        raise CorruptDataError(
+            f"{key}: no schedule that this program reads: {error}; delete this object, and the version before counts"
+        ) from error

@@ -22,7 +22,8 @@ import pyarrow as pa
 
 from penstock.connectors.base import Prepared, PublishedSink, Sink, SinkEncoder, WriteContext
 from penstock.connectors.files.local import LocalParts
-from penstock.connectors.files.object_store import StoredParts, location
+from penstock.connectors.files.object_store import StoredParts
+from penstock.connectors.files.store_clients import location
 from penstock.connectors.files.writing import PartFolder
 from penstock.errors import CorruptDataError, ExternalError, PipelineError
 from penstock.types import Schema
@@ -114,7 +115,7 @@ class RecordStager:
             writer.close()
         except OSError as error:
             raise ExternalError(f"cannot write {self._path}: {error}") from error
-        return Prepared([msgspec.to_builtins(part)], lambda: self._folder.persist([self._name]))
+        return Prepared([msgspec.to_builtins(part)], lambda: self._folder.persist(self._name))
 
     def commit(self, committable: Any) -> None:
         """Nothing: the driver publishes."""

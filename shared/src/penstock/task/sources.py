@@ -242,15 +242,21 @@ class SourceDriver:
         except EndOfSplit:
             await self._finish(state)
             return self._with_watermark(SourceBatch())
-        self._turn.append(state.split.id)
         if fetched is None:
+            self._turn.append(state.split.id)
             self._note_silence(state)
             await self._spare()
             return self._with_watermark(SourceBatch())
+        self._turn.insert(0 if self._is_read_to_its_end(state.split) else len(self._turn), state.split.id)
         self._silent_reads = 0
         state.last_row_ms = self._context.monotonic_ms()
         state.wake(self._reached())
         return self._with_watermark(self._accept(state, fetched))
+
+    def _is_read_to_its_end(self, split: Split) -> bool:
+        """Before the next one: a reader of a file holds a part of it in memory, and there may be thousands of them. With
+        event time, which is that of the split that is furthest behind, all go on side by side."""
+        return self._source.bounded and self._source.event_time is None and split.size_bytes is not None
 
     def _limit(self) -> int:
         """The watermark above which splits are not read for now."""

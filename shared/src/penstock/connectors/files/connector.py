@@ -16,8 +16,10 @@ from penstock.connectors import base
 from penstock.connectors.base import Guarantee, Position, ReadContext, Split, T
 from penstock.connectors.declaring import SourceOptions, declare, zone
 from penstock.connectors.files.local import LocalFiles, LocalParts
-from penstock.connectors.files.object_store import SCHEMES, Location, StoredFiles, StoredParts, location
+from penstock.connectors.files.object_store import StoredFiles, StoredParts
+from penstock.connectors.files.overlaps import reads_what_is_written, removes_what_is_read
 from penstock.connectors.files.partitions import PartitionedReader, check_partition_by, constants_of, inferred
+from penstock.connectors.files.store_clients import SCHEMES, Location, location
 from penstock.connectors.formats.names import Format, format_of, is_compressed
 from penstock.connectors.pacing import Pace, checked_rate
 from penstock.errors import PipelineError
@@ -39,8 +41,9 @@ class Source(base.Source[T], Generic[T]):
 
     Args:
         path: a file, a folder (all files in it and below, sorted; names that begin with a dot or an underscore are left
-            out) or a pattern with `*`, `?`, `[...]`, `**`. Relative to the current directory, or a URL of an object
-            store: `s3://bucket/folder`, `gs://...`, `abfss://container@account.dfs.core.windows.net/...` (needs
+            out, but for the folders of columns, `_day=1`) or a pattern with `*`, `?`, `[...]`, `**`. Relative to the
+            current directory, or a URL of an object store: `s3://bucket/folder`, `gs://...`,
+            `abfss://container@account.dfs.core.windows.net/...` (needs
             `penstock[stores]`).
         schema: dataclass, msgspec.Struct or pyarrow.Schema of the rows; Parquet and Arrow files can do without. Columns
             that folders name (`day=2026-11-21/`) count as columns of the files below.
@@ -116,11 +119,10 @@ class Source(base.Source[T], Generic[T]):
                 "per column"
             )
         found = arrow_schema(file)
-        return pa.schema([*found, *Schema(inferred(map(self._named, names), found.names)).arrow()])
+        return pa.schema([*found, *Schema(inferred(map(self._full_name, names), found.names)).arrow()])
 
-    def _named(self, name: str) -> str:
-        """What of a file's path and place may name folders."""
-        return f"{self.path}/{name}"
+    def _full_name(self, name: str) -> str:
+        return str(self._files.file(name))
 
     # -- splits -------------------------------------------------------------------------------------------------------
 
@@ -143,6 +145,19 @@ class Source(base.Source[T], Generic[T]):
             raise PipelineError(f"files.Source: {file} has no known extension; name the format with format=")
         return found
 
+    def conflict(self, sink: base.Sink) -> str:
+        """See `Source.conflict`."""
+        if not isinstance(sink, Sink):
+            return ""
+        if reads_what_is_written(self._place, sink._place, sink.partition_by, sink.format):
+            return (
+                f"{self!r} reads what {sink!r} writes: rows of its own after a restart, and with existing='replace' the "
+                "input is removed; write to a folder that is not read"
+            )
+        if sink.existing == "replace" and removes_what_is_read(self._place, sink._place):
+            return f"{sink!r} removes what {self!r} reads before it is read; write to another folder, or append"
+        return ""
+
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def open(self, split: Split, position: Position, context: ReadContext) -> base.SplitReader:
@@ -156,7 +171,7 @@ class Source(base.Source[T], Generic[T]):
     def _opened(self, split: Split, position: Position, context: ReadContext) -> base.SplitReader:
         rate = None if self.rate is None else self.rate / len(self.discover())
         pace = Pace(rate, context.monotonic_ms, self.batch_rows)
-        constants = constants_of(self._named(split.id), self.schema)
+        constants = constants_of(self._full_name(split.id), self.schema)
         if not constants:
             return self._reader(split, self.schema, position, pace)
         own = self.schema.select(name for name in self.schema.names if name not in constants)
@@ -222,8 +237,9 @@ class Sink(base.Sink):
     Args:
         folder: is created if need be. Relative to the current directory, or a URL of an object store, as at
             `files.Source`.
-        existing: what a job that starts anew does with the `part-*` files of earlier jobs: `append` leaves them beside
-            its own, `replace` removes them. A job that is resumed never removes anything visible.
+        existing: what a job that starts anew does with the `part-*` files of earlier jobs, in the folder and in those of
+            columns (`day=1/`): `append` leaves them beside its own, `replace` removes them. A job that is resumed never
+            removes anything visible. A pipeline that would read what it writes, or remove what it reads, is refused.
         format: `jsonl`, `csv`, `parquet` or `arrow`. JSON has no NaN and no infinity: they are written as null.
         delimiter, null: of CSV.
         partition_by: columns that name folders instead of standing in the files, outermost first: with `["day"]` rows go
@@ -312,7 +328,7 @@ class Sink(base.Sink):
             return base.remove_nothing
         from penstock.connectors.files.writing import visible_files
 
-        return visible_files(self._folder, self.partition_by)
+        return visible_files(self._folder)
 
     def recover(
         self, needed: Sequence[Any], operator: str | None = None, attempt: str = "", attempt_number: int | None = None
@@ -372,4 +388,5 @@ def _checked_delimiter(delimiter: str, what: str) -> str:
 
 
 def _is_hidden(relative: PurePosixPath) -> bool:
-    return any(part.startswith((".", "_")) for part in relative.parts)
+    # As Spark has it: `_SUCCESS` and `_temporary` are none's rows, `_day=2026-11-21` is the folder of a column.
+    return any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in relative.parts)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -159,10 +158,9 @@ class LocalParts:
         """See `PartFolder.writable`."""
         return self._folder / STAGING / staged
 
-    def persist(self, staged: Sequence[str]) -> None:
+    def persist(self, staged: str) -> None:
         """See `PartFolder.persist`."""
-        for name in staged:
-            _persist(self._folder / STAGING / name)
+        _persist(self._folder / STAGING / staged)
 
     def publish(self, staged: str, visible: str, proof: str | None) -> None:
         """See `PartFolder.publish`."""
@@ -202,9 +200,9 @@ class LocalParts:
         """See `PartFolder.staged_file`."""
         return LocalFile(self._folder / STAGING / name)
 
-    def visible(self, pattern: str) -> list[str]:
+    def visible(self) -> list[str]:
         """See `PartFolder.visible`."""
-        return [path.relative_to(self._folder).as_posix() for path in self._folder.glob(pattern)]
+        return [path.relative_to(self._folder).as_posix() for path in self._folder.rglob("*") if path.is_file()]
 
     def remove_visible(self, name: str) -> None:
         """See `PartFolder.remove_visible`."""

@@ -16,145 +16,26 @@ import functools
 import io
 import os
 import posixpath
-import re
 import shutil
 import tempfile
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import timedelta
-from fnmatch import fnmatchcase
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.connectors.base import LostPartError
 from penstock.connectors.files.local import WILDCARDS
+from penstock.connectors.files.overlaps import matches
+from penstock.connectors.files.store_clients import Location, asking
 from penstock.connectors.files.writing import STAGING
-from penstock.errors import ExternalError, PipelineError
+from penstock.connectors.formats.names import format_of
+from penstock.errors import PipelineError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from obstore.store import ClientConfig, ObjectStore, RetryConfig
 
-SCHEMES: Final = ("s3", "gs", "abfss")
-_SAME: Final = {"s3a": "s3", "s3n": "s3"}
-"""What Hadoop calls them."""
-_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]+)(?:/(.*))?", re.DOTALL)
 _SCRATCH: Final = "penstock-staged-"
 _READ_AHEAD_BYTES: Final = 1 << 20
-_TIMEOUT: Final = timedelta(seconds=300)
-_RETRY_TIMEOUT: Final = timedelta(seconds=30)
-_ENDPOINT: Final = frozenset({"endpoint", "endpoint_url", "aws_endpoint", "aws_endpoint_url"})
-_ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-_REFUSED: Final = re.compile(
-    "PermissionDenied|Unauthenticated|SignatureDoesNotMatch|InvalidAccessKeyId|AccessDenied|40[13]"
-)
-"""How stores say that somebody may not."""
-_REASON: Final = re.compile(r"<Code>(.*?)</Code><Message>(.*?)</Message>", re.DOTALL)
-
-Options = tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True)
-class Location:
-    """A place in a bucket, and how its store is reached."""
-
-    root: str
-    """Scheme and bucket: `s3://orders`."""
-    key: str
-    """Without slashes around it; empty: the whole bucket."""
-    options: Options = field(default=(), repr=False)
-
-    def __str__(self) -> str:
-        return f"{self.root}/{self.key}"
-
-    def at(self, key: str) -> Location:
-        """Another place in the bucket."""
-        return Location(self.root, key.strip("/"), self.options)
-
-    def below(self, name: str) -> Location:
-        """What is called so in this folder."""
-        return self.at(f"{self.key}/{name}")
-
-    @property
-    def store(self) -> ObjectStore:
-        """The client, one for all of this process."""
-        return _client(self.root, self.options)
-
-
-def location(url: str, options: Mapping[str, str] | None, what: str) -> Location | None:
-    """Where a URL points to; None if it is of no object store.
-
-    Raises:
-        PipelineError: it has no bucket, or obstore is missing.
-    """
-    scheme = url.split(":", 1)[0].lower()
-    scheme = _SAME.get(scheme, scheme)
-    if scheme not in SCHEMES or ":" not in url:
-        return None
-    match = _URL.fullmatch(url)
-    if match is None:
-        raise PipelineError(f"{what}: {url!r} names no bucket; write {scheme}://bucket/folder")
-    try:
-        import obstore  # noqa: F401  # pyright: ignore[reportUnusedImport]
-    except ImportError:
-        raise PipelineError(
-            f"{what}: {url!r} lies on an object store, which needs pip install 'penstock[stores]'"
-        ) from None
-    return Location(f"{scheme}://{match[2]}", (match[3] or "").strip("/"), tuple(sorted((options or {}).items())))
-
-
-@functools.lru_cache(maxsize=256)
-def _client(root: str, options: Options) -> ObjectStore:
-    from obstore.store import from_url
-
-    config: Any = {name.lower(): value for name, value in options}
-    authorities = config.pop("ssl_cafile", None)
-    if root.startswith("s3://") and not _ENDPOINT & config.keys():
-        named = [os.environ[name] for name in _ENDPOINT_VARIABLES if os.environ.get(name)]
-        config |= {"endpoint": named[0]} if named else {}
-    endpoint = next((config[name] for name in _ENDPOINT if name in config), "")
-    client: ClientConfig = {
-        "allow_http": endpoint.startswith("http://"),
-        "connect_timeout": timedelta(seconds=5),
-        "timeout": _TIMEOUT,
-    }
-    try:
-        if authorities is not None:
-            client["root_certificate"] = Path(authorities).read_bytes()
-        retries: RetryConfig = {"max_retries": 8, "retry_timeout": _RETRY_TIMEOUT}
-        return from_url(root, config=config, client_options=client, retry_config=retries)
-    except Exception as error:  # obstore has a class of its own per store and setting
-        raise PipelineError(f"{root}: storage_options= or the environment do not fit: {_reason(error)}") from error
-
-
-@contextmanager
-def _asking(what: str, place: Location) -> Generator[None]:
-    """Foreign errors as ours; `FileNotFoundError` passes where the bucket is there."""
-    from obstore.exceptions import BaseError, PreconditionError
-
-    try:
-        yield
-    except PreconditionError as error:
-        raise ExternalError(f"{place} was replaced while it was read; start again with what is there now") from error
-    except (BaseError, OSError, ValueError) as error:
-        if "NoSuchBucket" in str(error):
-            advice = f"there is no bucket {place.root}; create it, or correct the URL"
-            raise PipelineError(f"cannot {what} {place}: {advice}") from error
-        if isinstance(error, FileNotFoundError):
-            raise
-        refused = _REFUSED.search(f"{type(error).__name__} {error}")
-        advice = (
-            "; check the credentials in storage_options= or the environment, and what they may do" if refused else ""
-        )
-        raise ExternalError(f"cannot {what} {place}: {_reason(error)}{advice}") from error
-
-
-def _reason(error: Exception) -> str:
-    """The store's own words if it answered, else the first line of the client's."""
-    text = str(error)
-    answered = _REASON.search(text)
-    return f"{answered[2]} ({answered[1]})" if answered else text.splitlines()[0] if text else type(error).__name__
 
 
 # -- reading ------------------------------------------------------------------------------------------------------------
@@ -174,7 +55,7 @@ class StoredFile:
         import obstore
 
         try:
-            with _asking("open", self._place):
+            with asking("open", self._place):
                 return dict(obstore.head(self._place.store, self._place.key))
         except FileNotFoundError as error:
             raise PipelineError(f"cannot open {self._place}: there is no such object (any more)") from error
@@ -192,7 +73,7 @@ class StoredFile:
         if offset >= end:
             return b""
         tag = self._meta["e_tag"]
-        with _asking("read", self._place):
+        with asking("read", self._place):
             options: Any = {"range": (offset, end)} | ({"if_match": tag} if tag else {})
             return bytes(obstore.get(self._place.store, self._place.key, options=options).bytes())
 
@@ -282,9 +163,9 @@ class StoredFiles:
         """See `InputFiles.find`."""
         if self._is_pattern:
             root, pattern = self._split_pattern()
-            return [(name, size) for name, size in _listed(root) if _matches(pattern, name.split("/"))]
+            return [(name, size) for name, size in _without_markers(_listed(root)) if matches(pattern, name.split("/"))]
         size = _size(self.place)
-        found = _listed(self.place) if size is None else [(posixpath.basename(self.place.key), size)]
+        found = _without_markers(_listed(self.place)) if size is None else [(posixpath.basename(self.place.key), size)]
         if not found:
             raise PipelineError(f"files.Source: there is neither an object nor a folder {self.place}")
         return found
@@ -303,21 +184,12 @@ class StoredFiles:
         return StoredFile(self.place if itself else self.place.below(name))
 
 
-def _matches(pattern: Sequence[str], names: Sequence[str]) -> bool:
-    """As `Path.glob` has them: `**` is any number of folders, `*` and `?` stay within one name."""
-    if not pattern:
-        return not names
-    if pattern[0] == "**":
-        return any(_matches(pattern[1:], names[skipped:]) for skipped in range(len(names) + 1))
-    return bool(names) and fnmatchcase(names[0], pattern[0]) and _matches(pattern[1:], names[1:])
-
-
 def _listed(folder: Location) -> list[tuple[str, int]]:
     """All objects below a folder: names without it, and sizes."""
     import obstore
 
     prefix = f"{folder.key}/" if folder.key else ""
-    with _asking("list", folder):
+    with asking("list", folder):
         chunks = list(obstore.list(folder.store, folder.key or None, chunk_size=1_000))
     return [
         (item["path"].removeprefix(prefix), item["size"])
@@ -327,13 +199,23 @@ def _listed(folder: Location) -> list[tuple[str, int]]:
     ]
 
 
+def _without_markers(found: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Without the empty objects that are folders to others: `a/`, listed without its slash, and `a_$folder$`."""
+    folders = {str(above) for name, _ in found for above in PurePosixPath(name).parents}
+    return [
+        (name, size)
+        for name, size in found
+        if size or (name not in folders and format_of(PurePosixPath(name)) is not None)
+    ]
+
+
 def _size(place: Location) -> int | None:
     import obstore
 
     if not place.key:
         return None
     try:
-        with _asking("look at", place):
+        with asking("look at", place):
             return obstore.head(place.store, place.key)["size"]
     except FileNotFoundError:
         return None
@@ -371,15 +253,14 @@ class StoredParts:
         assert self._scratch is not None
         return self._scratch.folder / staged
 
-    def persist(self, staged: Sequence[str]) -> None:
-        """See `PartFolder.persist`: sends the files."""
+    def persist(self, staged: str) -> None:
+        """See `PartFolder.persist`: sends the file."""
         import obstore
 
-        for name in staged:
-            path, place = self.writable(name), self._staged(name)
-            with _asking("write", place):
-                obstore.put(place.store, place.key, path)
-            path.unlink()
+        path, place = self.writable(staged), self._staged(staged)
+        with asking("write", place):
+            obstore.put(place.store, place.key, path)
+        path.unlink()
 
     def publish(self, staged: str, visible: str, proof: str | None) -> None:
         """See `PartFolder.publish`."""
@@ -389,7 +270,7 @@ class StoredParts:
         source, target, shown = self._staged(staged), self._folder.below(visible), self._staged(proof)
         if not _exists(shown):
             try:
-                with _asking("copy", source):
+                with asking("copy", source):
                     obstore.copy(source.store, source.key, target.key)
             except FileNotFoundError:
                 if not _exists(shown):
@@ -399,7 +280,7 @@ class StoredParts:
                         f"{shown}"
                     ) from None
                 return
-            with _asking("write", shown):
+            with asking("write", shown):
                 obstore.put(shown.store, shown.key, b"")
         _delete(source)
 
@@ -417,9 +298,9 @@ class StoredParts:
         """See `PartFolder.staged_file`."""
         return StoredFile(self._staged(name))
 
-    def visible(self, pattern: str) -> list[str]:
+    def visible(self) -> list[str]:
         """See `PartFolder.visible`."""
-        return [name for name, _ in _listed(self._folder) if _matches(pattern.split("/"), name.split("/"))]
+        return [name for name, _ in _listed(self._folder)]
 
     def remove_visible(self, name: str) -> None:
         """See `PartFolder.remove_visible`."""
@@ -472,7 +353,7 @@ def _delete(place: Location) -> None:
     import obstore
 
     try:
-        with _asking("delete", place):
+        with asking("delete", place):
             obstore.delete(place.store, place.key)
     except FileNotFoundError:
         return

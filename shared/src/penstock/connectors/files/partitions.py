@@ -23,6 +23,10 @@ NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 TYPES: Final = frozenset({BOOLEAN, DATE, STRING, *INTEGERS})
 _PLAIN: Final = " !$&'()+,-.;@^_`{}~"
 """What beside letters and digits stands for itself in the name of a folder."""
+_NAME_BYTES: Final = 255
+"""The longest name of file systems."""
+_FOLDER_BYTES: Final = 640
+"""Object stores take names of 1,024 bytes; the sink's folder and the names of its files need some of them."""
 
 
 # -- writing ------------------------------------------------------------------------------------------------------------
@@ -31,6 +35,10 @@ _PLAIN: Final = " !$&'()+,-.;@^_`{}~"
 def check_partition_by(columns: Sequence[str], schema: Schema, what: str) -> None:
     """Raises `PipelineError` if rows of the schema cannot be parted by these columns."""
     for name in columns:
+        if name.startswith("."):
+            raise PipelineError(
+                f"{what}: partition_by={name!r}: readers leave out folders that begin with a dot; rename it"
+            )
         field = schema.field(name, f"{what}: partition_by=")
         if field.type not in TYPES:
             raise PipelineError(
@@ -43,7 +51,15 @@ def check_partition_by(columns: Sequence[str], schema: Schema, what: str) -> Non
 
 def folder_of(columns: Sequence[str], values: Sequence[Any]) -> str:
     """The folder of rows with these values: `day=2026-11-21/shop=berlin/`."""
-    return "".join(f"{escaped(name)}={_text(name, value)}/" for name, value in zip(columns, values, strict=True))
+    names = [f"{escaped(name)}={_text(name, value)}" for name, value in zip(columns, values, strict=True)]
+    folder = "".join(f"{name}/" for name in names)
+    if max(map(len, names)) > _NAME_BYTES or len(folder) > _FOLDER_BYTES:
+        raise BadRecordError(
+            f"files.Sink: the values of partition_by={list(columns)} make a folder's name of more than {_NAME_BYTES} "
+            f"bytes, or of more than {_FOLDER_BYTES} all together, which disks or stores refuse: {folder[:80]}...; "
+            "filter such rows, or name folders by something shorter"
+        )
+    return folder
 
 
 def _text(name: str, value: Any) -> str:
@@ -99,11 +115,13 @@ def _type_of(texts: Sequence[str]) -> DataType:
 
 
 def _fits(kind: DataType, text: str) -> bool:
+    """Whether it stands there as it would be written: `007`, `2026-W47-6` and what is too large are text."""
     try:
-        _value(kind, text)
-    except ValueError:
+        value = _value(kind, text)
+        _column(Field("", kind), value, 1)
+    except (ValueError, TypeError, OverflowError):
         return False
-    return kind is not INT64 or str(int(text)) == text  # leading zeros are no number's
+    return _text("", value) == text
 
 
 def _value(kind: DataType, text: str) -> Any:

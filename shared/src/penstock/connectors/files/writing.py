@@ -14,14 +14,16 @@ from __future__ import annotations
 
 import importlib
 import re
+import threading
 import urllib.parse
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.connectors.base import Prepared, Removal, WriteContext
-from penstock.connectors.files.partitions import escaped, folder_of
+from penstock.connectors.files.partitions import folder_of
 from penstock.connectors.formats.encoding import encode_csv, encode_jsonl
 from penstock.connectors.formats.names import Format
 from penstock.errors import ExternalError
@@ -75,8 +77,8 @@ class PartFolder(Protocol):
         """Where the rows of a staged file are to be written, on this machine."""
         ...
 
-    def persist(self, staged: Sequence[str]) -> None:
-        """Make staged files, which were written and closed, durable."""
+    def persist(self, staged: str) -> None:
+        """Make a staged file, which was written and closed, durable; called until it was done, then no more."""
         ...
 
     def publish(self, staged: str, visible: str, proof: str | None) -> None:
@@ -95,8 +97,8 @@ class PartFolder(Protocol):
         """A staged file that is durable, to be read."""
         ...
 
-    def visible(self, pattern: str) -> list[str]:
-        """The visible files whose names match."""
+    def visible(self) -> list[str]:
+        """All files in it and below."""
         ...
 
     def remove_visible(self, name: str) -> None:
@@ -190,7 +192,7 @@ class FileWriter:
             number = counts[folder] = counts.get(folder, -1) + 1
             visible = f"part-{checkpoint:08d}-{owner}{f'_{number:04d}' if number else ''}.{self._extension}"
             committables.append({"staged": name, "visible": folder + visible, "proof": name + PROOF})
-        return Prepared(committables, lambda: self._folder.persist([name for _, name in closed]))
+        return Prepared(committables, _once_each(self._folder.persist, [name for _, name in closed]))
 
     def commit(self, committable: Any) -> None:
         """See `SinkWriter.commit`. Versions that kept no proofs named none."""
@@ -207,12 +209,29 @@ class FileWriter:
 
     def close(self) -> None:
         """See `SinkWriter.close`."""
-        for folder in list(self._open):
-            self._close(folder)
+        for folder, opened in self._open.items():
+            self._closed.append((folder, opened.name))
+            with suppress(Exception):  # such as a full disk, which what is removed here may have filled
+                opened.file.close()
+        self._open.clear()
         for _, name in self._closed:
             self._folder.writable(name).unlink(missing_ok=True)
         self._closed.clear()
         self._folder.close()
+
+
+def _once_each(work: Callable[[str], None], names: list[str]) -> Callable[[], None]:
+    """The work for each of the names. Called again, by any thread, it goes on with those for which it was not done: what
+    was done may be gone by then."""
+    lock = threading.Lock()
+
+    def run() -> None:
+        with lock:
+            while names:
+                work(names[0])
+                del names[0]
+
+    return run
 
 
 def leftovers(
@@ -244,15 +263,19 @@ def _is_older(name: str, operator: str | None, attempt: str, attempt_number: int
     return attempt_number is None or number is None or int(number[1]) <= attempt_number
 
 
-def visible_files(folder: PartFolder, partition_by: Sequence[str]) -> Removal:
-    """Removes the visible files of earlier jobs that are there now."""
-    found = folder.visible("/".join([*(f"{escaped(name)}=*" for name in partition_by), "part-*"]))
+def visible_files(folder: PartFolder) -> Removal:
+    """Removes the visible files of earlier jobs that are there now, whatever columns name their folders."""
+    found = [name for name in folder.visible() if _is_part(*name.split("/"))]
 
     def remove() -> None:
         for name in found:
             folder.remove_visible(name)
 
     return remove
+
+
+def _is_part(*names: str) -> bool:
+    return names[-1].startswith("part-") and all("=" in folder for folder in names[:-1])
 
 
 def staged_file(path: Path, schema: Schema, kind: Format, delimiter: str, null: str) -> StagedFile:
@@ -319,9 +342,8 @@ class _ColumnarFile:
         self._frames, self._rows = [], 0
 
     def close(self) -> None:
-        self._flush()
-        self._writer.close()
-        self._file.close()
+        with self._file, self._writer:
+            self._flush()
 
 
 def _quoted(operator: str) -> str:
