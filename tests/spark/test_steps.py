@@ -153,6 +153,8 @@ def test_what_a_driver_fixed_is_read_by_the_next_one(local, tmp_path, monkeypatc
     job.feed("b-", 1_000, 1_500)
     job.run(2)
     assert [(step.number, step.rows_in) for step in job.done] == [(1, 1_000), (2, 500)]
+    written = [path.name[: len("part-00000001")] for path in sorted((tmp_path / "out").glob("part-*"))]
+    assert sorted(set(written)) == ["part-00000001", "part-00000002"], "the order of names is that of steps"
 
 
 def new_id() -> str:
