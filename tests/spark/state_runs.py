@@ -83,10 +83,10 @@ def run_part(
         return made.execute()
 
 
-def continue_embedded(pipeline: Pipeline, folder: Path, directory: Path, parallelism: int) -> None:
-    """A new job in an empty directory that begins with a savepoint, as `submit --from-savepoint` makes it."""
+def begin_embedded(pipeline: Pipeline, folder: Path, directory: Path, parallelism: int = 2) -> None:
+    """Make a new job in an empty directory that begins with a savepoint, as `submit --from-savepoint` makes it."""
 
-    async def go_on() -> None:
+    async def begin() -> None:
         blobs = DirectoryBlobs(directory / "blobs")
         restore = await import_savepoint(blobs, folder)
         graph = build_job_graph(pipeline.plan, parallelism)
@@ -95,19 +95,30 @@ def continue_embedded(pipeline: Pipeline, folder: Path, directory: Path, paralle
         submit = Submit(seq=0, nonce="n", job=job, name=graph.name, graph=graph.to_json(), restored_from=restore)
         await JobCatalog(blobs).create(submit)
         await blobs.put(CURRENT, submit.job.encode())
+
+    asyncio.run(begin())
+
+
+def continue_embedded(pipeline: Pipeline, folder: Path, directory: Path, parallelism: int) -> None:
+    """Run such a job to its end."""
+    begin_embedded(pipeline, folder, directory, parallelism)
+
+    async def go_on() -> None:
         result = await EmbeddedJob(pipeline, directory, settings(parallelism)).run(resume=True)
         assert result.state == "FINISHED", (result.state, result.reason, result.error)
 
     asyncio.run(go_on())
 
 
-def interrupt_embedded(pipeline: Pipeline, directory: Path, parallelism: int, after_rows: int, kept: Path) -> None:
+def interrupt_embedded(
+    pipeline: Pipeline, directory: Path, parallelism: int, after_rows: int, kept: Path, *, resume: bool = False
+) -> None:
     """Run until so many rows are read, stop at a checkpoint, and keep it as a savepoint in a folder."""
 
     async def stop() -> None:
         engine = EmbeddedJob(pipeline, directory, settings(parallelism))
         source = next(operator.id for operator in engine.graph.operators() if operator.verb == "read")
-        running = asyncio.create_task(engine.run(resume=False))
+        running = asyncio.create_task(engine.run(resume=resume))
         async with asyncio.timeout(60):
             while not running.done() and not (
                 engine.started and engine.progress.total(source, "rows_in") >= after_rows

@@ -78,7 +78,7 @@ def test_the_plan_names_stages_exchanges_and_why_they_replay(capsys):
     ("options", "message"),
     [
         (["--engine", "spark", "--resume"], "--engine spark has no --resume"),
-        (["--engine", "spark", "--dir", "x", "--metrics", "y"], "has no --dir, --metrics"),
+        (["--engine", "spark", "--no-fsync", "--metrics", "y"], "has no --metrics, --no-fsync"),
         (["--master", "local[2]", "--run-id", "x"], "only --engine spark has --master, --run-id"),
         (["--native", "off"], "only --engine spark has --native"),
         (["--engine", "spark", "--master", "a", "--remote", "b"], "give one of them"),

@@ -8,18 +8,15 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import obstore
 import polars as pl
 import pytest
-from confluent_kafka import Producer
 from embedded_runs import finish
+from event_topics import PARTITIONS, Topic
 from pipelines import ROWS, events, several_sinks
 from spark_runs import HERE, QUICK, rounded
 from state_runs import continue_embedded, merged, run_part, write_part
@@ -27,55 +24,12 @@ from state_runs import continue_embedded, merged, run_part, write_part
 from penstock import Pipeline, savepoint
 from penstock.adapters.s3_blobs import s3_store
 from penstock.api.loading import load_pipeline
-from penstock.connectors.kafka.topics import TopicAdmin
 from penstock.errors import PipelineError, UsageError
-from penstock.settings import KafkaSettings, settings_to_toml
+from penstock.settings import settings_to_toml
 
 pytestmark = pytest.mark.timeout(300)
 FILE = HERE / "seam_pipeline.py"
-PARTITIONS = 3
 SEED = int(os.environ.get("PENSTOCK_TEST_SEED", random.SystemRandom().randrange(10**6)))
-
-
-class Topic:
-    """A topic with the rows of the integration tests from some number on."""
-
-    def __init__(self, settings: KafkaSettings, name: str) -> None:
-        self.settings, self.name = settings, name
-        TopicAdmin(settings, "test").create(name, PARTITIONS)
-        self._producer = Producer(
-            {
-                "bootstrap.servers": settings.brokers,
-                "linger.ms": 1,
-                "log_level": 0,
-                "enable.idempotence": True,
-                "max.in.flight.requests.per.connection": 1,  # rows of a partition stay in order, whatever is sent again
-            }
-        )
-
-    def send(self, first: int, end: int) -> None:
-        rows = events(np.arange(first, end, dtype=np.int64)).with_columns(pl.col("at").dt.strftime("%FT%T%.6fZ"))
-        for row in rows.iter_rows(named=True):
-            self._producer.produce(self.name, json.dumps(row).encode(), partition=row["number"] % PARTITIONS)
-        self._producer.flush(30)
-
-    @contextmanager
-    def growing(self, first: int, end: int) -> Iterator[None]:
-        """Rows come while the block runs, in small batches; all are there behind it."""
-        over = threading.Event()
-
-        def grow() -> None:
-            for number in range(first, end, 20):
-                self.send(number, min(end, number + 20))
-                over.wait(0.02)
-
-        thread = threading.Thread(target=grow)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
 
 
 @pytest.fixture

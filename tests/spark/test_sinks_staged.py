@@ -122,6 +122,8 @@ def test_what_was_changed_or_is_gone_is_not_published(kind, tmp_path, monkeypatc
 
 def test_runs_of_two_folders_share_a_store_without_sharing_a_place(tmp_path):
     """What one of them removes as a leftover must not be what another one has just staged; nothing relative is taken."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
     first, second = (RunManifests(tmp_path / name, "s3://bucket/staged/") for name in ("one", "two"))
     assert first.staging.startswith("s3://bucket/staged/")
     assert first.staging != second.staging

@@ -233,6 +233,7 @@ def test_of_two_attempts_at_a_task_one_counts(tmp_path):
     assert len(list((out / ".staging").iterdir())) == 2
     counting = [json.loads(report.as_py()) for batch in attempts[1] for report in batch.column(REPORT)]
     manifests = RunManifests(tmp_path / "runs")
+    manifests.folder.mkdir()
     manifest = manifests.create(RunManifest("run", plan.name, staged_parts(counting), counts_of(counting)))
     commit(manifest, plan, manifests, SystemClock())
     assert len([line for part in out.glob("part-*") for line in part.read_text().splitlines()]) == 600

@@ -157,6 +157,15 @@ def refused() -> Iterator[tuple[list[str], str]]:
     yield ["submit", "x.py", "--run-id", "x", "--native", "off"], "--engine penstock has no --run-id, --native"
     yield ["submit", "x.py", "--engine", "spark", "--per-job"], "--engine spark has no --per-job"
     yield ["run", "x.py", "--conf", "a=b"], "only --engine spark has --conf"
+    yield ["run", "x.py", "--every", "1s", "--resume"], "only --engine spark has --every"
+    yield (
+        ["run", "x.py", "--engine", "spark", "--dir", "x", "--fresh"],
+        "--dir, --fresh: on Spark for a job that runs in",
+    )
+    yield (
+        ["run", "x.py", "--engine", "spark", "--every", "1s", "--run-id", "x"],
+        "leave --run-id and --to-savepoint out",
+    )
     yield ["plan", "x.py", "--engine", "spark", "--at-least-once"], "--engine spark has no --at-least-once: a batch run"
 
 

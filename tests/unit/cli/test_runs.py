@@ -113,6 +113,7 @@ def test_the_log_in_words(record: dict[str, Any], line: str) -> None:
         (["--engine", "spark", "--run-id", "a/b"], "--run-id 'a/b': up to 100 letters"),
         (["--engine", "spark", "--to-savepoint", "kept"], "give an absolute path"),
         (["--engine", "spark", "--conf", "x"], "write --conf spark.name=value"),
+        (["--engine", "spark", "--every", "30s"], "Keep `penstock run FILE --engine spark --every ...` running"),
     ],
 )
 def test_what_makes_no_sense_is_refused(

@@ -41,6 +41,7 @@ def folder(tmp_path: Path) -> Path:
 
 def decide(backlog: Backlog, tmp_path: Path) -> RunManifests:
     manifests = RunManifests(folder(tmp_path) / "runs")
+    manifests.folder.mkdir(parents=True)
     manifests.create(RunManifest(backlog.run_id, "counts", {}, {}))
     return manifests
 

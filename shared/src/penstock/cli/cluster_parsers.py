@@ -99,6 +99,9 @@ def _add_submit(commands: Commands) -> None:
     spark = parser.add_argument_group("options of --engine spark")
     spark.add_argument("--run-id", metavar="ID", help="names this run: what finished by this name is not run again")
     add_run_options(spark)
+    spark.add_argument(
+        "--every", metavar="TIME", help="not here: penstock run FILE --engine spark --every goes on for ever"
+    )
 
     engines = {
         "penstock": Command("penstock.cli.submit:submit_command"),

@@ -159,6 +159,7 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
             "penstock run examples/departures.py --resume --parallelism 2",
             "penstock run examples/departures.py --engine spark --master local[4]",
             "penstock run trades.py --engine spark --from-savepoint monday --to-savepoint tuesday --run-id tuesday",
+            "penstock run trades.py --engine spark --every 30s --master spark://spark:7077",
         ],
     )
     parser.add_argument("--checkpoint-interval", default="10s", metavar="TIME", help="between checkpoints (10s)")

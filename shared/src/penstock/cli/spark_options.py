@@ -7,6 +7,10 @@ from typing import Any
 
 from penstock.cli.commands import Command
 from penstock.cli.options import Commands, add_command, positive
+from penstock.submission.restart_text import RESTART_USAGE
+
+DEFAULT_STEP_RESTART = "fixed-delay:3:10s"
+"""How often a step that failed is repeated."""
 
 
 def add_engine_option(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +59,18 @@ def add_spark_options(parser: argparse.ArgumentParser) -> None:
         help="leave the state as a savepoint there; topics without an end are read up to now",
     )
     add_cluster_option(group)
+    group.add_argument(
+        "--every",
+        metavar="TIME",
+        help="go on for ever, with a step so often: each reads what is new and leaves a savepoint in DIR "
+        "(.penstock/NAME/steps); the same command again goes on from there",
+    )
+    group.add_argument(
+        "--restart",
+        default=DEFAULT_STEP_RESTART,
+        metavar="STRATEGY",
+        help=f"with --every, when a step that failed is repeated: {RESTART_USAGE} ({DEFAULT_STEP_RESTART})",
+    )
 
 
 def add_backfill(commands: Commands) -> None:

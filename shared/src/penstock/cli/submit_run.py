@@ -39,10 +39,17 @@ class SubmitRun(SubmitOptions, RunOptionsGiven):
     """`penstock submit --engine spark`."""
 
     run_id: str | None
+    every: str | None
 
 
 def submit_run_command(command: SubmitRun) -> int:
     """Submit the run, and follow it unless told not to; the exit code."""
+    if command.every is not None:
+        raise UsageError(
+            "--every: the pipeline service runs what ends. Keep `penstock run FILE --engine spark --every ...` running "
+            "where Spark is (under systemd, or as a Deployment of one); or leave --engine spark out: task managers need "
+            "no steps"
+        )
     settings = load_settings(command.cluster)
     options = run_options(command)
     if command.run_id is not None:

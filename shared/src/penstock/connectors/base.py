@@ -249,6 +249,10 @@ class Source(ABC, Generic[T]):
         """
         return position
 
+    def at_end(self, position: Position) -> bool:
+        """Whether nothing lies between `position` and the end that `until_now` gave it; False where that is not known."""
+        return False
+
     def go_on_from(self, position: Position) -> Position | None:
         """From where a stream reads on behind a split that was read to the end that `until_now` gave it.
 

@@ -45,6 +45,8 @@ class RunManifest(msgspec.Struct, frozen=True):
     """The savepoint that it leaves."""
     binding: Binding | None = None
     """What it was computed from; None in manifests of a version of Penstock that did not put that down."""
+    job: str = ""
+    """The job of which it is a step, whose publishers have the same names in every step; empty if it is none."""
 
 
 class RunManifests:
@@ -130,12 +132,13 @@ class RunManifests:
 def create_once(path: Path, data: bytes) -> None:
     """Write a file unless it is there, whole and durable or not at all.
 
+    Its folder is not made: a driver whose run is over and cleared away must not begin it anew.
+
     Raises:
         ExternalError: it cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "xb") as file:
             file.write(data)
             file.flush()
@@ -221,7 +224,16 @@ def commit(manifest: RunManifest, plan: LogicalPlan, manifests: RunManifests, cl
             "give a new run another id"
         )
     published = [
-        StagedSink(plan.name, manifest.run, operator, write.sink, _parts(manifest, operator), manifests.staging, clock)
+        StagedSink(
+            plan.name,
+            manifest.run,
+            operator,
+            write.sink,
+            _parts(manifest, operator),
+            manifests.staging,
+            clock,
+            manifest.job,
+        )
         for operator, write in sinks.items()
         if publishes(write.sink)
     ]

@@ -81,6 +81,8 @@ class RunOptions:
     """Is told what the user should know."""
     native: bool = True
     """Whether Spark's own plan computes what is proven equal to streaming; if not, every stage replays."""
+    job: str = ""
+    """The job of which the run is a step; empty if it is a run by itself."""
 
     @property
     def stateful(self) -> bool:
@@ -162,8 +164,24 @@ class SparkRun:
         self._beginnings = RunBeginnings(self._folder)
         self._entered = entered
 
-    def execute(self) -> SparkResult:
+    def find_beginning(self) -> RunBeginning | None:
+        """What the run reads, as an execution before this one has fixed it; None if there was none.
+
+        Raises:
+            UsageError: that was a run of something else; names what differs.
+        """
+        return self._beginnings.find(self.run_id, self._asked())
+
+    def look(self) -> RunBeginning:
+        """What the run would read if it began now."""
+        former = self.options.start.splits() if self.options.start is not None else {}
+        return find_beginning(self.graph, self._plan, self._asked(), former)
+
+    def execute(self, beginning: RunBeginning | None = None) -> SparkResult:
         """Compute, commit; or only commit if the run was computed before.
+
+        Args:
+            beginning: what it reads, unless that is fixed already; as it is now if not given.
 
         Raises:
             UsageError: the run id is that of a run of something else; names what differs.
@@ -171,9 +189,9 @@ class SparkRun:
                 of the pipeline is at work in this folder, whose staged parts must not be taken for leftovers.
         """
         with claimed(self._folder):
-            return self._execute()
+            return self._execute(beginning)
 
-    def _execute(self) -> SparkResult:
+    def _execute(self, beginning: RunBeginning | None) -> SparkResult:
         binding = binding_of(self.run_id, self._code, self._plan)
         manifest = self._manifests.find(self.run_id)
         computed = manifest is None
@@ -182,19 +200,19 @@ class SparkRun:
         asked = self._asked()
         self._beginnings.find(self.run_id, asked)
         if manifest is None:
-            manifest = self._compute(binding, asked)
+            manifest = self._compute(binding, asked, beginning)
         commit(manifest, self._plan, self._manifests, self._clock)
         if manifest.kept is not None:
             seal(manifest.kept)
         return SparkResult(self.run_id, manifest.counts, computed)
 
-    def _compute(self, binding: Binding, asked: Asked) -> RunManifest:
+    def _compute(self, binding: Binding, asked: Asked, beginning: RunBeginning | None) -> RunManifest:
         from penstock.spark.lowering import Lowering
 
         options, execution = self.options, execution_name(self.run_id)
         if options.target is not None:
             check_free(options.target, execution)
-        beginning = self._begin(asked)
+        beginning = self._begin(asked, beginning)
         prepare_sinks(sinks_of(self._plan), self._manifests, anew=options.start is None)
         state = RunState(self.graph, options.start, options.target, options.warn)
         natives = native_windows(self.ways)
@@ -222,7 +240,7 @@ class SparkRun:
             raise known from None
         self._print_rows(reports)
         staged, counts, kept = staged_parts(reports), counts_of(reports), self._kept(state, reports)
-        manifest = RunManifest(self.run_id, self._plan.name, staged, counts, kept, binding)
+        manifest = RunManifest(self.run_id, self._plan.name, staged, counts, kept, binding, options.job)
         check_staged(manifest, self._plan, self._manifests)
         if manifest.kept is not None:
             check_written(manifest.kept)
@@ -246,12 +264,10 @@ class SparkRun:
             sources=described(self._plan, Read, self._code.folder),
         )
 
-    def _begin(self, asked: Asked) -> RunBeginning:
-        """What the run reads: as an execution before this one found it, or as it is now."""
+    def _begin(self, asked: Asked, beginning: RunBeginning | None) -> RunBeginning:
+        """What the run reads: as an execution before this one has fixed it, else as given, else as it is now."""
         if self._beginnings.find(self.run_id, asked) is None:
-            former = self.options.start.splits() if self.options.start is not None else {}
-            beginning = find_beginning(self.graph, self._plan, asked, former)
-            self._beginnings.fix(self.run_id, beginning)
+            self._beginnings.fix(self.run_id, beginning or self.look())
         found = self._beginnings.find(self.run_id, asked)
         assert found is not None
         return found

@@ -35,6 +35,7 @@ from penstock.spark.session import (
     check_workers,
     open_session,
 )
+from penstock.spark.splits import RunBeginning
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -134,7 +135,7 @@ def run(
             session = open_session(pipeline.name, SparkSettings())
             opened.callback(session.stop)
         check_workers(session)
-        result = _execute(
+        result = execute_in_thread(
             SparkRun(
                 session,
                 pipeline,
@@ -170,7 +171,7 @@ def _watched(session: SparkSession, run: SparkRun, wanted: LocalRun, watch: RunW
     watch.began(run, session, wanted.spark.remote or str(session.sparkContext.master))
     started = time.monotonic()
     with watch.computing():
-        result = _execute(run)
+        result = execute_in_thread(run)
     if result is None:
         watch.interrupted(run)
     else:
@@ -178,14 +179,14 @@ def _watched(session: SparkSession, run: SparkRun, wanted: LocalRun, watch: RunW
     return result
 
 
-def _execute(run: SparkRun) -> SparkResult | None:
-    """The result, or None if Ctrl-C came before there was one.
+def execute_in_thread(run: SparkRun, beginning: RunBeginning | None = None) -> SparkResult | None:
+    """The result, or None if Ctrl-C came before there was one; `beginning` as of `SparkRun.execute`.
 
     The run has a thread of its own: what PySpark does when Ctrl-C comes (it cancels all jobs) must not come in between
     when this thread talks to the JVM.
     """
     with ThreadPoolExecutor(1, "spark-run") as thread:
-        running = thread.submit(run.execute)
+        running = thread.submit(run.execute, beginning)
         try:
             return running.result()
         except KeyboardInterrupt:

@@ -62,6 +62,8 @@ class StagedSink:
     place: str
     """The folder or URL."""
     clock: Clock
+    job: str = ""
+    """The job of which the run is a step: its steps share transactional ids and marks. Empty: the run has its own."""
 
     @property
     def identity(self) -> str:
@@ -77,9 +79,10 @@ class StagedSink:
     def context(self, partition: int) -> PublishContext:
         """Whose publisher publishes a partition."""
         count = max(part.partition for part in self.parts) + 1
-        return PublishContext(
-            publishing_job(self.pipeline, self.run), self.operator, 0, partition, count, self.clock.now_us
-        )
+        if self.job:  # the number of partitions stays as it is for most steps, and is never more than there are
+            count = 1 << (count - 1).bit_length()
+        name = publishing_job(self.pipeline, self.job or self.run)
+        return PublishContext(name, self.operator, count if self.job else 0, partition, count, self.clock.now_us)
 
 
 def publishing_job(pipeline: str, run: str) -> str:
@@ -105,9 +108,12 @@ def publish(staged: StagedSink, folder: Path) -> None:
 
 
 def forget(staged: StagedSink, folder: Path) -> None:
-    """Remove marks and notes of a run whose end is on record. What cannot be removed is in nobody's way."""
+    """Remove marks and notes of a run whose end is on record. What cannot be removed is in nobody's way.
+
+    The marks of a job's steps stay: the next step has the same.
+    """
     shutil.rmtree(_notes(folder, staged.run), ignore_errors=True)
-    if not staged.parts:
+    if not staged.parts or staged.job:
         return
     try:
         run_in_thread(staged.sink.forget(staged.context(0)))
@@ -188,7 +194,10 @@ class _Partition:
 
 
 class _Guarded:
-    """A publisher that refuses a mark which was committed with other rows than those at hand; see `SinkPublisher`."""
+    """A publisher that refuses a mark which was committed with other rows than those at hand; see `SinkPublisher`.
+
+    Where the run is a step, such a mark is that of a step before: this one has none yet.
+    """
 
     def __init__(self, publisher: SinkPublisher, staged: StagedSink) -> None:
         self._publisher = publisher
@@ -204,6 +213,8 @@ class _Guarded:
         if found is not None:
             mark = decode_mark(found)
             if mark.position and mark.last_attempt != self._staged.identity:
+                if self._staged.job:
+                    return None  # that of the step before, which was over before this one began
                 raise PipelineError(
                     f"--run-id {self._staged.run}: rows of this run for {self._staged.operator} are visible that an "
                     "execution with another folder had computed; finish it where its manifest is, or give a new run "

@@ -148,7 +148,10 @@ class _SplitMarks:
             position=position if onward is None else onward,
             finished=onward is None,
             watermark=self.watermark,
-            idle=rows == 0 and self._event_time is not None and self._event_time.idle_after_us is not None,
+            idle=rows == 0
+            and not self._split.awake
+            and self._event_time is not None
+            and self._event_time.idle_after_us is not None,
             generator=self._generator.state() if self._generator is not None else None,
         )
 

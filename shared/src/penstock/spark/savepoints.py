@@ -56,9 +56,13 @@ class RunState:
         """What the tasks of a vertex are told."""
         folder = str(self._target) if self._target is not None else ""
         if vertex.is_source:
-            return StageState(None, folder, None if self.keeps else MAX_WATERMARK)
+            return StageState(None, folder, None if self.keeps else MAX_WATERMARK, self._checkpoint)
         watermark = self._progress_of(vertex).watermark if self.keeps else MAX_WATERMARK
-        return StageState(self._saved(vertex), folder, watermark)
+        return StageState(self._saved(vertex), folder, watermark, self._checkpoint)
+
+    @property
+    def _checkpoint(self) -> int:
+        return (self._start.savepoint.checkpoint if self._start is not None else 0) + 1
 
     def read(self, vertex: JobVertex, reports: Iterable[dict[str, Any]], carried: Sequence[SplitEntry]) -> None:
         """The tasks of a source have read their splits; `carried` are splits that were over before."""
@@ -138,7 +142,7 @@ class RunState:
         graph = self._graph
         return Manifest(
             job=hashlib.sha256(f"{graph.name}\0{run}".encode()).hexdigest()[:32],
-            checkpoint=(self._start.savepoint.checkpoint if self._start is not None else 0) + 1,
+            checkpoint=self._checkpoint,
             attempt=hashlib.sha256(f"attempt\0{graph.name}\0{run}".encode()).hexdigest()[:32],
             parallelism=graph.parallelism,
             max_parallelism=graph.max_parallelism,

@@ -64,10 +64,10 @@ class TaskSinks:
         encoded, partition = write.sink.encoded_schema(schema), self._subtask % self._parallelism
         return RecordStager(staging_folder(self._staging), encoder, encoded, context, partition)
 
-    def prepare(self) -> None:
+    def prepare(self, checkpoint: int) -> None:
         """Stage everything, durably, and report it."""
         for operator, writer in self._writers.items():
-            prepared = writer.prepare(1)
+            prepared = writer.prepare(checkpoint)
             if prepared.persist is not None:
                 prepared.persist()
             if prepared.committables:

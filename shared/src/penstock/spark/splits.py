@@ -35,6 +35,8 @@ class RunSplit(msgspec.Struct, frozen=True):
     """The files of which it is one, where a backfill reads them before the source itself."""
     former: SplitEntry | None = None
     """What an earlier run or a job left of it."""
+    awake: bool = False
+    """Whether it holds event time back even if it brings no row: it has not been silent for `idle_after` yet."""
 
 
 class RunBeginning(msgspec.Struct, frozen=True):

@@ -57,6 +57,8 @@ class StageState:
     watermark: int | None = MAX_WATERMARK
     """How far event time comes by the end of the input; None where nobody needs to know (sources of a run that keeps
     state)."""
+    checkpoint: int = 1
+    """One above that of the savepoint it starts from: names of what sinks write are in the order of runs."""
 
 
 NO_STATE: Final = StageState()

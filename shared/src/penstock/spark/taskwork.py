@@ -55,6 +55,7 @@ class TaskWork:
         self._sinks = TaskSinks(vertex, plan, subtask, attempt, attempt_number, staging, self.outputs.report)
         self._counts: dict[str, dict[str, int]] = {}
         self._last = state.watermark
+        self._checkpoint = state.checkpoint
         self.restoring = Restoring(state.saved, subtask, vertex.parallelism) if state.saved is not None else None
         """What operators begin with, if not with nothing."""
         prefix = f"{attempt}-{vertex.id}-{subtask}"
@@ -123,7 +124,7 @@ class TaskWork:
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Stage what sinks were given and report."""
-        self._sinks.prepare()
+        self._sinks.prepare(self._checkpoint)
         if self._keeping is not None:
             self._report_state(self._keeping)
         self.outputs.report({"kind": "counts", **self._where, "counts": self._all_counts()})

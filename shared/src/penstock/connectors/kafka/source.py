@@ -158,6 +158,10 @@ class Source(base.Source[T]):
         assert found.end is not None
         return msgspec.to_builtins(msgspec.structs.replace(begin, end=max(begin.offset, found.end)))
 
+    def at_end(self, position: Position) -> bool:
+        """See `Source.at_end`."""
+        return position["end"] is not None and position["offset"] >= position["end"]
+
     def go_on_from(self, position: Position) -> Position | None:
         """See `Source.go_on_from`: from the same offset, without the end."""
         return {**position, "end": None}

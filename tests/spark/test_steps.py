@@ -1,0 +1,253 @@
+"""A job in steps: whatever dies, rows come out once, as in one run; nothing grows; it moves to a stream and back."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import threading
+import uuid
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from embedded_runs import counted, finish, rows
+from pipelines import ROWS
+from spark_runs import rounded
+from state_runs import STATE_FILE, begin_embedded, continue_embedded, interrupt_embedded, merged, write_part
+
+from penstock import savepoint
+from penstock.adapters.directory.claim import claimed
+from penstock.adapters.system_clock import SystemClock
+from penstock.api.loading import load_pipeline
+from penstock.errors import ExternalError, PenstockError, UsageError
+from penstock.protocol.restarts import FixedDelay, NoRestart, RestartStrategy
+from penstock.spark import engine, step_folder
+from penstock.spark.code import pack_code
+from penstock.spark.committing import RunManifest, RunManifests
+from penstock.spark.continuous import ContinuousOptions, ContinuousRun, StepDone, StepWatch, Stopped
+from penstock.spark.splits import RunBeginnings
+
+pytestmark = pytest.mark.timeout(300)
+SEED = int(os.environ.get("PENSTOCK_TEST_SEED", random.SystemRandom().randrange(10**6)))
+POINTS: list[tuple[Any, str]] = [
+    (RunBeginnings, "fix"),
+    (engine, "prepare_sinks"),
+    (engine, "staged_parts"),
+    (RunManifests, "create"),
+    (engine, "commit"),
+    (RunManifests, "note_committed"),
+    (engine, "seal"),
+    (step_folder.StepFolder, "clean"),
+    (shutil, "rmtree"),
+]
+"""What a driver does in a step, in this order; it dies in its place."""
+
+
+NO_RESTART = NoRestart()
+
+
+class Killed(BaseException):
+    """The process is gone, as far as a job can tell."""
+
+
+class Rounds(threading.Event):
+    """Asks for the end after so many waits, which take no time."""
+
+    def __init__(self, rounds: int) -> None:
+        super().__init__()
+        self._left = rounds
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._left -= 1
+        if self._left <= 0:
+            self.set()
+        return self.is_set()
+
+
+class Job:
+    """A pipeline over files that grow in number, in steps without Spark."""
+
+    def __init__(
+        self,
+        session: Any,
+        root: Path,
+        case: str = "tumbling",
+        *,
+        restart: RestartStrategy = NO_RESTART,
+        parallelism: int = 2,
+    ) -> None:
+        self.root, self._session, self._restart, self._parallelism = root, session, restart, parallelism
+        self.given = {"case": case, "in": str(root / "in"), "out": str(root / "out"), "marker": str(root / "marker")}
+        self.folder = root / "steps"
+        self.done: list[StepDone] = []
+        self.failed: list[tuple[int, PenstockError, int]] = []
+
+    def run(self, rounds: int = 1, *, start: Path | None = None, fresh: bool = False) -> Stopped:
+        """As one process, which looks so many times whether there is something to do."""
+        return self.made(start=start, fresh=fresh).run(Rounds(rounds))
+
+    def made(self, *, start: Path | None = None, fresh: bool = False) -> ContinuousRun:
+        given = str(start) if start is not None else None
+        options = ContinuousOptions(1_000, self.folder, self._restart, self._parallelism, given, fresh=fresh)
+        watch = StepWatch(done=self.done.append, failed=lambda *failure: self.failed.append(failure))
+        pipeline, code = load_pipeline(str(STATE_FILE), self.given), pack_code(str(STATE_FILE), self.given)
+        return ContinuousRun(pipeline, code, options, SystemClock(), new_id, lambda: self._session, watch)
+
+    def feed(self, name: str, first: int, end: int) -> None:
+        write_part(self.root / "in", name, first, end)
+
+    def found(self) -> Counter[str]:
+        return rounded(counted(rows(self.root / "out")))
+
+
+def in_one_run(root: Path, case: str = "tumbling", end: int = ROWS) -> Counter[str]:
+    """What a streaming run over everything comes to: it also closes what steps leave open."""
+    write_part(root / "all", "", 0, end)
+    given = {"case": case, "in": str(root / "all"), "out": str(root / "one"), "marker": str(root / "marker")}
+    finish(load_pipeline(str(STATE_FILE), given), root / "one-state")
+    return rounded(counted(rows(root / "one")))
+
+
+def to_the_end(job: Job) -> Counter[str]:
+    """What the steps have made visible, and what a stream that goes on from their savepoint adds."""
+    stopped = job.made().stopped()
+    assert stopped.undone is None
+    assert stopped.savepoint is not None
+    given = job.given | {"out": str(job.root / "streamed")}
+    continue_embedded(load_pipeline(str(STATE_FILE), given), stopped.savepoint, job.root / "job", 2)
+    return rounded(counted(rows(merged([job.root / "out", job.root / "streamed"], job.root / "whole"))))
+
+
+@pytest.mark.parametrize("case", ["tumbling", "sessions"])
+def test_a_driver_that_dies_anywhere_loses_and_doubles_nothing(case, local, tmp_path, monkeypatch):
+    """Every step is carried on under its id by the next process, and reads what it was to read."""
+    rng = random.Random(f"{SEED} {case}")
+    kills = 0
+    print(f"repeat with PENSTOCK_TEST_SEED={SEED}")
+    job, cuts = Job(local, tmp_path, case), sorted(rng.sample(range(100, ROWS), 5))
+    for number, (first, end) in enumerate(zip([0, *cuts], [*cuts, ROWS], strict=True)):
+        job.feed(f"p{number}-", first, end)
+        for _ in range(rng.randrange(4)):
+            place, name = rng.choice(POINTS)
+            with monkeypatch.context() as patch:
+                patch.setattr(place, name, killed)
+                try:
+                    job.run()
+                except Killed:
+                    kills += 1
+        job.run()
+    assert kills
+    assert to_the_end(job) == in_one_run(tmp_path, case)
+
+
+def test_what_a_driver_fixed_is_read_by_the_next_one(local, tmp_path, monkeypatch):
+    """Rows that come between the death and the repetition belong to the step behind it."""
+    job = Job(local, tmp_path)
+    job.feed("a-", 0, 1_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "staged_parts", killed)
+        with pytest.raises(Killed):
+            job.run()
+    job.feed("b-", 1_000, 1_500)
+    job.run(2)
+    assert [(step.number, step.rows_in) for step in job.done] == [(1, 1_000), (2, 500)]
+    written = [path.name[: len("part-00000001")] for path in sorted((tmp_path / "out").glob("part-*"))]
+    assert sorted(set(written)) == ["part-00000001", "part-00000002"], "the order of names is that of steps"
+
+
+def new_id() -> str:
+    return uuid.uuid4().hex
+
+
+def killed(*_: object, **__: object) -> None:
+    raise Killed
+
+
+def test_nothing_grows_with_the_number_of_steps(local, tmp_path, monkeypatch):
+    """After two hundred steps there are as many files as after four, apart from what the sink has written."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # the time of the test
+    job = Job(local, tmp_path, parallelism=1)
+    trails: list[int] = []
+    made = job.made()
+    for number in range(200):
+        job.feed(f"{number}-", number * 10, number * 10 + 10)
+        made.run(Rounds(1))
+        for path in (tmp_path / "in").iterdir():  # what is to be read next has another name
+            path.unlink()
+        kept = [path for path in (tmp_path / "steps").rglob("*") if path.is_file()]
+        trails.append(len(kept) + len(list((tmp_path / "out").glob(".staging/*"))))
+    assert len(job.done) == 200
+    assert set(trails[4:]) == {trails[4]}
+    assert sorted(path.name for path in (tmp_path / "steps").glob("0*")) == ["00000199", "00000200"]
+
+
+def test_one_process_at_a_time_has_a_job(local, tmp_path):
+    """A second one is told who has it. One that was thought dead cannot decide a step that is over and cleared away."""
+    job = Job(local, tmp_path)
+    job.feed("a-", 0, 100)
+    with claimed(job.folder), pytest.raises(UsageError, match="in use by another run"):
+        job.run()
+    job.run()
+    shutil.rmtree(job.folder / "00000001")
+    with pytest.raises(ExternalError, match="cannot write"):
+        RunManifests(job.folder / "00000001").create(RunManifest("x-00000001", "tumbling", {}, {}))
+
+
+def test_a_step_that_fails_is_repeated_and_then_the_cause_is_told(local, tmp_path, monkeypatch):
+    """Three times at most here; what is done stays done, and the same step is next."""
+    job = Job(local, tmp_path, restart=FixedDelay(attempts=2, delay_ms=5))
+    job.feed("a-", 0, 100)
+    job.run()
+    job.feed("b-", 100, 200)
+    with monkeypatch.context() as patch:
+        patch.setattr(RunManifests, "create", fail)
+        with pytest.raises(ExternalError, match="the disk is full"):
+            job.run(10)
+    assert [(number, delay_ms) for number, _, delay_ms in job.failed] == [(2, 5), (2, 5)]
+    stopped = job.made().stopped()
+    assert (stopped.done, stopped.undone, stopped.decided) == (1, 2, False)
+    job.run()
+    assert [step.number for step in job.done] == [1, 2]
+
+
+def fail(*_: object) -> None:
+    raise ExternalError("the disk is full")
+
+
+def test_rows_behind_what_a_step_has_come_to_are_late(local, tmp_path):
+    """Event time is handed on from step to step; it does not end with one."""
+    job = Job(local, tmp_path)
+    job.feed("a-", 0, 2_000)
+    job.run()
+    open_windows = job.made().stopped().savepoint
+    assert open_windows is not None
+    assert savepoint.read(open_windows).table("w").height
+    job.feed("late-", 0, 50)
+    job.run()
+    assert job.done[1].rows_in == 50
+    assert job.done[1].result.total("w", "late_rows") == 50
+
+
+def test_the_job_moves_to_a_stream_and_back(local, tmp_path):
+    """From the savepoint of a step; and a new job in the same folder from the savepoint that the stream leaves."""
+    job = Job(local, tmp_path)
+    job.feed("a-", 0, 1_000)
+    stopped = job.run()
+    assert stopped.savepoint is not None
+    job.feed("b-", 1_000, 2_000)
+    streamed = load_pipeline(str(STATE_FILE), job.given | {"out": str(tmp_path / "between"), "rate": "400"})
+    directory = tmp_path / "job"
+    begin_embedded(streamed, stopped.savepoint, directory)
+    interrupt_embedded(streamed, directory, 2, 300, tmp_path / "back", resume=True)
+    job.feed("c-", 2_000, ROWS)
+    with pytest.raises(UsageError, match="leave --from-savepoint out"):
+        job.run(start=tmp_path / "back")
+    job.run(start=tmp_path / "back", fresh=True)
+    assert [step.number for step in job.done] == [1, 2]
+    between = list((tmp_path / "between").glob("part-*"))
+    assert between
+    for part in between:
+        part.rename(tmp_path / "out" / f"part-between-{part.name}")
+    assert to_the_end(job) == in_one_run(tmp_path)
