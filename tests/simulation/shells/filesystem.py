@@ -98,13 +98,14 @@ class FileSystem:
         system = SimpleNamespace(
             rename=self._rename, open=self._open_for_sync, fsync=self._fsync, close=lambda name: None, O_RDONLY=0
         )
-        former_os, former_path = local_files.os, connector.Path
+        former_os, former_path, former_threading = local_files.os, connector.Path, file_writing.threading
         local_files.os, connector.Path = system, self.path  # pyright: ignore
         file_writing.open = self._open  # pyright: ignore
+        file_writing.threading = SimpleNamespace(Lock=_Lock)  # pyright: ignore
         try:
             yield
         finally:
-            local_files.os, connector.Path = former_os, former_path
+            local_files.os, connector.Path, file_writing.threading = former_os, former_path, former_threading
             del file_writing.open  # pyright: ignore
 
     def _rename(self, old: SimulatedPath, new: SimulatedPath) -> None:
@@ -130,6 +131,21 @@ class FileSystem:
         inode = Inode()
         self.change({path.text: inode})
         return _File(inode)
+
+
+class _Lock:
+    """A lock among threads of which one runs at a time: who waits for a real one would never give its turn away."""
+
+    def __init__(self) -> None:
+        self._held = False
+
+    def __enter__(self) -> None:
+        while self._held:
+            step("wait for a lock")
+        self._held = True
+
+    def __exit__(self, *_: object) -> None:
+        self._held = False
 
 
 def _apply(files: dict[str, Inode], names: dict[str, Inode | None]) -> None:
@@ -202,6 +218,14 @@ class SimulatedPath:
             self._system.change({self.text: None})
         elif not missing_ok:
             raise FileNotFoundError(2, "no such file", self.text)
+
+    def is_file(self) -> bool:
+        return self.text in self._system.files
+
+    def rglob(self, pattern: str) -> list[SimulatedPath]:
+        assert pattern == "*"
+        step(f"list everything below {self.text}")
+        return [self._system.path(name) for name in sorted(self._system.files) if name.startswith(f"{self.text}/")]
 
     def glob(self, pattern: str) -> list[SimulatedPath]:
         step(f"list {self.text}")
