@@ -28,7 +28,7 @@ setup: .venv/.ready ## Install the locked requirements into .venv
 
 lock: ## Write requirements.lock anew from the pyproject files
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-package penstock \
-		--extra cluster --extra connect --extra kubernetes --extra testing --extra tracing --group pyproject.toml:dev \
+		--extra cluster --extra connect --extra iceberg --extra kubernetes --extra testing --extra tracing --group pyproject.toml:dev \
 		shared/pyproject.toml $(SERVICES:=/pyproject.toml) --output-file requirements.lock
 	grep '==' requirements.lock | tr -d '\\' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 		--no-annotate --no-header --no-emit-package penstock --extra cluster --extra tracing --constraint - shared/pyproject.toml \

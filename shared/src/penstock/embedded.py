@@ -228,6 +228,8 @@ class EmbeddedJob:
         for node in self._plan:
             if isinstance(node.operation, Read):
                 await asyncio.to_thread(node.operation.source.discover)  # a wrong path must not cost earlier results
+            elif isinstance(node.operation, Write):
+                await asyncio.to_thread(node.operation.sink.reach, node.schema)
         from penstock.savepoint.folder import read_folder  # they load what reads states
         from penstock.savepoint.transfer import import_savepoint
 

@@ -226,6 +226,17 @@ class Source(ABC, Generic[T]):
     ends_on_request: ClassVar[bool] = False
     """Whether `until_now` ends a split that has no end of its own, so that a batch engine can read it up to now."""
 
+    def moment(self) -> Position:
+        """What of the input is fixed for all its splits before the first is looked for, such as the snapshot of a table.
+
+        Asked once in the life of a job and remembered; may block. None: nothing.
+        """
+        return None
+
+    def at(self, moment: Position) -> Source[T]:
+        """The same source, whose `discover` and `resolve` go by what `moment` returned."""
+        return self
+
     @abstractmethod
     def discover(self) -> Sequence[Split]:
         """All splits there are now, sorted by id. Called at the start and, if `unbounded`, again from time to time.
@@ -357,6 +368,15 @@ class ForgetsCommits(Protocol):
         ...
 
 
+@runtime_checkable
+class CommitsTogether(Protocol):
+    """A writer that makes several parts visible at once, where a batch engine has them all."""
+
+    def commit_together(self, committables: Sequence[Any]) -> None:
+        """As `commit`, for all of them or none. Given again they are the same ones in the same order."""
+        ...
+
+
 class LostPartError(ExternalError):
     """What was staged for a completed checkpoint is gone, and it was not committed: its rows would be missing."""
 
@@ -391,6 +411,17 @@ class Sink(ABC):
     @abstractmethod
     def check(self, schema: Schema, *, updates: bool) -> None:
         """Raise `PipelineError` if rows of this schema cannot be written; `updates`: rows may replace earlier ones."""
+
+    def reach(self, schema: Schema) -> None:
+        """Called before writers open, also of an attempt that repeats: see to it that the destination takes such rows.
+
+        Blocks. Makes what is missing, where the sink does that, and leaves what is there as it is.
+
+        Raises:
+            PipelineError: it does not take them.
+            ExternalError: it cannot be reached.
+        """
+        return
 
     @abstractmethod
     def open(self, schema: Schema, context: WriteContext) -> SinkWriter:

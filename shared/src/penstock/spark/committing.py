@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.connectors.base import Sink, WriteContext
+from penstock.connectors.base import CommitsTogether, Sink, WriteContext
 from penstock.connectors.files.local import LocalParts
 from penstock.errors import CorruptDataError, ExternalError, UsageError
 from penstock.graph.logical import LogicalPlan, Write
@@ -258,6 +258,9 @@ def _parts(manifest: RunManifest, operator: str) -> tuple[StagedPart, ...]:
 def _commit(sink: Sink, schema: Any, operator: str, manifest: RunManifest) -> None:
     writer = sink.open(schema, WriteContext(operator, 0, execution_name(manifest.run), 0, _now_us))
     try:
+        if isinstance(writer, CommitsTogether):
+            writer.commit_together(manifest.staged[operator])
+            return
         for part in manifest.staged[operator]:
             writer.commit(part)
     finally:

@@ -76,7 +76,8 @@ def find_beginning(
     """Look at every source of a graph now; `former` is what a savepoint holds of their splits."""
     splits: dict[str, tuple[RunSplit, ...]] = {}
     carried: dict[str, tuple[SplitEntry, ...]] = {}
-    for operator, source in sources_of(graph, plan).items():
+    for operator, declared in sources_of(graph, plan).items():
+        source = declared.at(declared.moment())
         entries = {entry.split: entry for entry in former.get(operator, ())}
         archive = asked.archives.get(operator, "")
         splits[operator] = (*_archived(source, archive), *_found(source, entries, asked.until_now))

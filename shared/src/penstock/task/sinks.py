@@ -59,6 +59,7 @@ async def prepare_sink(
     if deploy.subtask.index != 0 or not isinstance(operation, Write):
         return
     sink, removals = operation.sink, list[Removal]()
+    await asyncio.to_thread(sink.reach, plan.node(node).schema)
     if deploy.restore is None:
         removals.append(await asyncio.to_thread(sink.begin))
     needed = staged_parts(manifest).get(operator, [])

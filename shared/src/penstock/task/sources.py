@@ -36,6 +36,8 @@ DISCOVERY_INTERVAL_MS = 10_000
 DISCOVERY_PATIENCE_MS = 120_000
 """How long nobody need answer who is asked for splits; the readers of Kafka wait as long for their partitions."""
 
+MOMENT = "\0moment"
+"""Under which name the moment of a source is remembered; no split has it."""
 SPARING_S = 0.01
 """How long to wait when only splits that are too far ahead have rows: readers of the others may return at once then."""
 
@@ -135,6 +137,8 @@ class SourceDriver:
     async def open(self, entries: Sequence[bytes]) -> None:
         """Find the splits; those with an entry of a snapshot continue at its position."""
         restored = {entry.split: entry for entry in (msgspec.json.decode(data, type=SplitEntry) for data in entries)}
+        if (moment := await asyncio.to_thread(self._source.moment)) is not None:
+            self._source = self._source.at(await self._remember(MOMENT, moment))
         await self._discover(restored, late=bool(restored))
         self._next_period_ms = self._period_from(self._context.monotonic_ms())
 
