@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from penstock.connectors.iceberg.snapshots import SnapshotProducer
 
 PROOF: Final = "penstock.committed."
-"""Begins the names of properties that prove commits; the value is when that was."""
+"""Begins the names of properties that prove commits; the value is when that was, and by which snapshot."""
 KEPT: Final = timedelta(days=30)
 """How long a proof is kept that nobody removed, because its process died: so long a job may stand still."""
 PATIENCE_S: Final = 120.0
@@ -62,16 +62,21 @@ def append(
         LostPartError: the files or their list are gone, or the table is another one.
         ExternalError: the catalog or the store do not answer, or other writers were always faster.
     """
+    from penstock.connectors.iceberg.snapshots import SnapshotProducer
+
     proof, gone, deadline, pause_s = proof_of(parts), set(forgotten), time.monotonic() + PATIENCE_S, _PAUSE_S
     refused: SnapshotProducer | None = None
     while True:
         table = place.load()
         with place.asking("append to"):
-            if proof in table.properties:
+            by = table.properties.get(proof, "").rpartition(" ")[2]
+            if refused is not None and by != str(refused.snapshot_id):  # else it was reported as refused and was not
+                refused.undo()
+            if by:
                 break
-            if refused is not None:
-                refused.undo()  # only now: what was reported as refused may have arrived after all
-            refused = _append_now(place, table, parts, summary, _properties(table, proof, gone, now_us))
+            producer = SnapshotProducer(table, summary)
+            proven = {proof: f"{_time(now_us).isoformat(timespec='seconds')} by {producer.snapshot_id}"}
+            refused = _append_now(place, producer, table, parts, _properties(table, proven, gone, now_us))
             if refused is None:
                 break
         if time.monotonic() > deadline:
@@ -86,15 +91,12 @@ def append(
 
 
 def _append_now(
-    place: TablePlace, table: Table, parts: Sequence[str], summary: Mapping[str, str], also: list[TableUpdate]
+    place: TablePlace, producer: SnapshotProducer, table: Table, parts: Sequence[str], also: list[TableUpdate]
 ) -> SnapshotProducer | None:
     """Append to the table if it still is what it was when it was loaded; what was refused if it is not."""
     from pyiceberg.exceptions import CommitFailedException
     from pyiceberg.table.update import AssertTableUUID
 
-    from penstock.connectors.iceberg.snapshots import SnapshotProducer
-
-    producer = SnapshotProducer(table, summary)
     for part in parts:
         for file in _there(place, table, part):
             producer.append_data_file(file)
@@ -107,20 +109,24 @@ def _append_now(
     return None
 
 
-def _properties(table: Table, proof: str, forgotten: set[str], now_us: int) -> list[TableUpdate]:
+def _properties(table: Table, proven: dict[str, str], forgotten: set[str], now_us: int) -> list[TableUpdate]:
     """Sets the proof, and removes those that nobody needs."""
     from pyiceberg.table.update import RemovePropertiesUpdate, SetPropertiesUpdate
 
-    now = datetime.fromtimestamp(now_us / 1e6, UTC)
     kept = {name: when for name, when in table.properties.items() if name.startswith(PROOF)}
-    gone = [name for name, when in kept.items() if name in forgotten or _is_before(when, now - KEPT)]
-    set_it = SetPropertiesUpdate(updates={proof: now.isoformat(timespec="seconds")})
+    oldest = _time(now_us) - KEPT
+    gone = [name for name, when in kept.items() if name in forgotten or _is_before(when, oldest)]
+    set_it = SetPropertiesUpdate(updates=proven)
     return [set_it, RemovePropertiesUpdate(removals=gone)] if gone else [set_it]
+
+
+def _time(micros: int) -> datetime:
+    return datetime.fromtimestamp(micros / 1e6, UTC)
 
 
 def _is_before(when: str, moment: datetime) -> bool:
     try:
-        return datetime.fromisoformat(when) < moment
+        return datetime.fromisoformat(when.partition(" ")[0]) < moment
     except (ValueError, TypeError):
         return False
 

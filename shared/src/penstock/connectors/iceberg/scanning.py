@@ -157,8 +157,8 @@ class History:
         if snapshot not in self._behind:
             raise PipelineError(
                 f"{self._place.what}: what followed snapshot {snapshot or '(none)'} in {self._place} is not known any "
-                "more: snapshots were expired before they were read, or the table was rolled back; keep them for longer, or "
-                "begin the job anew"
+                "more: snapshots were expired before they were read, or the table was rolled back; keep them for "
+                "longer, or begin the job anew"
             )
         return self._behind[snapshot]
 
