@@ -1,4 +1,4 @@
-"""Tables of Iceberg as sinks: rows are appended once, whoever dies, compacts or writes meanwhile; what does not fit is named."""
+"""Tables of Iceberg as sinks: rows are appended once, whoever dies, compacts or writes meanwhile."""
 
 from __future__ import annotations
 
@@ -313,7 +313,7 @@ def test_staging_that_fails_leaves_nothing_and_is_repeated(
 
     with monkeypatch.context() as patch:
         patch.setattr(writing, "list_files", fails)
-        with pytest.raises(ExternalError, match="cannot write data files of table shop.orders .*disk full"):
+        with pytest.raises(ExternalError, match=r"cannot write data files of table shop.orders .*disk full"):
             prepared.persist()
     assert not lake.files("data/*")
     prepared.persist()
@@ -531,9 +531,9 @@ def test_names_and_catalogs_that_are_none(table: str, catalog: dict[str, str], m
 def test_a_catalog_that_is_not_there_says_so() -> None:
     """Nobody listens, or nobody knows the name."""
     sink = iceberg.Sink("a.b", catalog={"type": "rest", "uri": "http://127.0.0.1:9"})
-    with pytest.raises(ExternalError, match="cannot open the catalog of table a.b of catalog default"):
+    with pytest.raises(ExternalError, match=r"cannot open the catalog of table a.b of catalog default"):
         sink.reach(SCHEMA)
-    with pytest.raises((PipelineError, ExternalError), match="cannot open the catalog of table a.b of catalog nobody"):
+    with pytest.raises((PipelineError, ExternalError), match=r"cannot open the catalog of table a.b of catalog nobody"):
         iceberg.Sink("a.b", catalog="nobody").reach(SCHEMA)
 
 

@@ -176,6 +176,13 @@ def sinks_of(plan: LogicalPlan) -> dict[str, Write]:
     return {node.operator_id: node.operation for node in plan if isinstance(node.operation, Write)}
 
 
+def reach_sinks(plan: LogicalPlan) -> None:
+    """Before anything is computed or removed: every sink's destination takes its rows, or says that it does not."""
+    for node in plan:
+        if isinstance(node.operation, Write):
+            node.operation.sink.reach(node.schema)
+
+
 def prepare_sinks(sinks: Mapping[str, Write], manifests: RunManifests, *, anew: bool) -> None:
     """Before anything is computed: make room if a run starts `anew`, and remove what executions that died had staged."""
     for write in sinks.values() if anew else ():

@@ -28,6 +28,7 @@ from penstock.spark.committing import (
     commit,
     execution_name,
     prepare_sinks,
+    reach_sinks,
     sinks_of,
     staged_parts,
 )
@@ -213,6 +214,7 @@ class SparkRun:
         if options.target is not None:
             check_free(options.target, execution)
         beginning = self._begin(asked, beginning)
+        reach_sinks(self._plan)
         prepare_sinks(sinks_of(self._plan), self._manifests, anew=options.start is None)
         state = RunState(self.graph, options.start, options.target, options.warn)
         natives = native_windows(self.ways)

@@ -81,8 +81,8 @@ def append(
                 break
         if time.monotonic() > deadline:
             raise ExternalError(
-                f"{place.what}: for {PATIENCE_S:.0f} seconds other writers of {place} were always faster; let fewer write "
-                "at a time, or less often (a longer checkpoint interval)"
+                f"{place.what}: for {PATIENCE_S:.0f} seconds other writers of {place} were always faster; let fewer "
+                "write at a time, or less often (a longer checkpoint interval)"
             )
         time.sleep(pause_s * random.uniform(0.5, 1.5))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

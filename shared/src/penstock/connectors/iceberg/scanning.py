@@ -54,12 +54,14 @@ class Plan:
         yield from self.scan._record_batches_from_scan_tasks_and_deletes([task], deletes)  # pyright: ignore[reportPrivateUsage]
 
 
-def table_columns(table: Table, snapshot: int | None) -> TableSchema:
+def table_columns(place: TablePlace, table: Table, snapshot: int | None) -> TableSchema:
     """The schema of a table, or that of its snapshot.
 
     Raises:
         PipelineError: there is no such snapshot.
     """
+    if snapshot is not None:
+        _check_there(place, table, snapshot)
     return table.schema() if snapshot is None else table.scan(snapshot_id=snapshot).projection()
 
 
@@ -81,7 +83,7 @@ def plan(wanted: Wanted, snapshot: int, *, whole: bool) -> Plan:
 def _scan(wanted: Wanted, table: Table) -> ArrowScan:
     from pyiceberg.io.pyarrow import ArrowScan
 
-    columns = table_columns(table, wanted.snapshot).select(*wanted.columns)
+    columns = table_columns(wanted.place, table, wanted.snapshot).select(*wanted.columns)
     return ArrowScan(table.metadata, table.io, columns, _expression(wanted))
 
 

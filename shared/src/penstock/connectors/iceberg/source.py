@@ -94,14 +94,14 @@ class Source(base.Source[T], Generic[T]):
 
         table = self._place.load()
         with self._place.asking("read the columns of"):
-            return plain_schema(table_columns(table, self.snapshot).as_arrow())
+            return plain_schema(table_columns(self._place, table, self.snapshot).as_arrow())
 
     @property
     def _wanted(self) -> Wanted:
         """What is read: columns that the table lacks are null, if the schema allows that."""
         table = self._place.load()
         with self._place.asking("read the columns of"):
-            return self._of(table_columns(table, self.snapshot).as_arrow())
+            return self._of(table_columns(self._place, table, self.snapshot).as_arrow())
 
     def _of(self, found: pa.Schema) -> Wanted:
         from penstock.connectors.formats.schema_matching import SchemaMatcher  # loads Polars
