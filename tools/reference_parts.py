@@ -16,7 +16,18 @@ import penstock
 from penstock import testing
 from penstock.api import stream, verbs
 from penstock.api.pipeline import DeclaredPipeline
-from penstock.connectors import base, collecting, console, declaring, files, generate, iterables, kafka, sockets
+from penstock.connectors import (
+    base,
+    collecting,
+    console,
+    declaring,
+    files,
+    generate,
+    iceberg,
+    iterables,
+    kafka,
+    sockets,
+)
 from penstock.expressions import constructors
 from penstock.spark import to_dataframe
 from penstock.types import arrow_type, of_python
@@ -125,6 +136,7 @@ def _sources() -> Iterator[str]:
     made: list[tuple[str, base.Source[Any]]] = [
         ("files.Source", files.Source("bids.jsonl", schema=_Row)),
         ("kafka.Source", kafka.Source("bids", schema=_Row)),
+        ("iceberg.Source", iceberg.Source("shop.bids", schema=_Row)),
         ("generate.Source", generate.Source(lambda numbers: {"auction": numbers}, schema=_Row)),
         ("iterables.Source, a list or a function", iterables.Source([_Row(1)])),
         ("iterables.Source, an iterator", iterables.Source(iter([_Row(1)]), schema=_Row)),
@@ -141,6 +153,7 @@ def _sources() -> Iterator[str]:
 SHOWN_BY: Final = {
     "files.Source": "unit/connectors/test_files_source.py::test_positions",
     "kafka.Source": "integration/test_kafka_source.py::test_reading_goes_on_at_a_position",
+    "iceberg.Source": "integration/test_iceberg.py::test_a_table_that_is_read_again_is_the_same",
     "generate.Source": "unit/connectors/test_generate.py::test_rows_do_not_depend_on_splits_and_pieces",
     "iterables.Source, a list or a function": "unit/connectors/test_iterables.py::test_functions_are_called_again",
     "files.Sink": "integration/test_restarts.py::test_interruptions_change_nothing",
@@ -148,6 +161,7 @@ SHOWN_BY: Final = {
     'kafka.Sink(delivery="at-least-once")': (
         "integration/test_kafka_sink.py::test_the_at_least_once_writer_confirms_before_the_checkpoint"
     ),
+    "iceberg.Sink": "integration/test_iceberg.py::test_interruptions_change_nothing",
     "console.Sink": "unit/connectors/test_console_and_collecting.py::test_console_prints_rows_at_once",
     "collecting.Sink": "unit/connectors/test_console_and_collecting.py::test_collecting_shows_rows_with_the_commit",
 }
@@ -165,6 +179,7 @@ def _sinks() -> Iterator[str]:
         "files.Sink": files.Sink(folder),
         "kafka.Sink": kafka.Sink("bids"),
         'kafka.Sink(delivery="at-least-once")': kafka.Sink("bids", delivery="at-least-once"),
+        "iceberg.Sink": iceberg.Sink("shop.bids"),
         "console.Sink": console.Sink(),
         "collecting.Sink": collecting.Sink(),
     }
@@ -326,6 +341,7 @@ every checkpoint, and moves with its key when the parallelism changes.
         (
             *_connector("files", "Source"),
             *_connector("kafka", "Source", "use_cluster"),
+            *_connector("iceberg", "Source"),
             *_connector("iterables", "Source"),
             *_connector("generate", "Source", "random_bits", "random_integers", "random_floats"),
             *_connector("nexmark", "bids", "auctions", "people"),
@@ -340,7 +356,13 @@ every checkpoint, and moves with its key when the parallelism changes.
 `stream.write(files.Sink(...))`. The guarantee of a sink is the best it gives: it is at-least-once where the job is
 (`--at-least-once`), or where a source cannot be read again. `penstock plan FILE` says what holds for a pipeline.
 """,
-        tuple([entry for name in ("files", "kafka", "console", "collecting") for entry in _connector(name, "Sink")]),
+        tuple(
+            [
+                entry
+                for name in ("files", "kafka", "iceberg", "console", "collecting")
+                for entry in _connector(name, "Sink")
+            ]
+        ),
         _sinks,
     ),
     Part(

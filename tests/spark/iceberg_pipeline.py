@@ -19,10 +19,6 @@ catalog = {name: param(name, "") for name in ("type", "uri", "warehouse")}
 out = param("out", "shop.minutes")
 
 p = Pipeline("tables")
-read = p.read(
-    iceberg.Source("shop.events", catalog=catalog, schema=Event, event_time="at", max_out_of_orderness="1h")
-    if param("follow", "") == ""
-    else iceberg.Source("shop.events", catalog=catalog, schema=Event, event_time="at", follow=True, splits=3)
-)
+read = p.read(iceberg.Source("shop.events", catalog=catalog, schema=Event, event_time="at", max_out_of_orderness="1h"))
 minutes = read.key_by("key").window(tumbling("1m")).agg(n=count(), total=col("value").sum())
 minutes.write(iceberg.Sink(out, catalog=catalog, partition_by=["day(window_start)"]))

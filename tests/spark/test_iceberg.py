@@ -10,6 +10,7 @@ from pipelines import source
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 from spark_runs import run
+from state_runs import run_part
 
 from penstock import Pipeline
 from penstock.api.loading import load_pipeline
@@ -18,6 +19,7 @@ from penstock.connectors.iceberg import appending
 from penstock.errors import ExternalError
 
 FILE = Path(__file__).parent / "iceberg_pipeline.py"
+STREAM = Path(__file__).parent / "iceberg_stream_pipeline.py"
 
 
 @pytest.fixture
@@ -52,7 +54,7 @@ def expected(catalog: dict[str, str], tmp_path: Path) -> list[str]:
 def test_one_commit_of_a_run(
     spark: Any, catalog: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its driver dies behind the commit, before that is on record; given again, as often as one likes, nothing changes."""
+    """Its driver dies behind the commit, before that is on record; given again, as often as one likes, it is once."""
     rows = expected(catalog, tmp_path)
     assert rows
     original = appending._append_now
@@ -72,8 +74,14 @@ def test_one_commit_of_a_run(
     assert table(catalog, "shop.minutes").inspect.files().num_rows > 1, "of several tasks and days"
 
 
-def test_a_stream_is_read_up_to_now(spark: Any, catalog: dict[str, str], tmp_path: Path) -> None:
-    """By a run that leaves a savepoint."""
-    parameters = catalog | {"follow": "yes"}
-    run(spark, FILE, tmp_path / "spark", parameters, "step", options=RunOptions(target=tmp_path / "savepoint"))
-    assert table(catalog, "shop.minutes").scan().to_arrow().num_rows > 0
+def test_a_stream_goes_on_from_run_to_run(local: Any, catalog: dict[str, str], tmp_path: Path) -> None:
+    """Each reads what was appended since the one before, whose savepoint it starts with; nothing else."""
+    events = table(catalog, "shop.events").scan().to_arrow()
+    read: list[int] = []
+    for number in range(3):
+        before = tmp_path / f"kept-{number - 1}" if number else None
+        given = catalog | {"out": f"shop.out{number}"}
+        result = run_part(local, tmp_path, given, file=STREAM, start=before, target=tmp_path / f"kept-{number}")
+        read.append(result.total("events", "rows_in"))
+        table(catalog, "shop.events").append(events.slice(0, 10 * (number + 1)))
+    assert read == [events.num_rows, 10, 20]

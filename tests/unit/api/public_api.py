@@ -11,7 +11,9 @@ import penstock
 from penstock.api import stream
 from penstock.expressions import constructors, namespaces
 
-CONNECTORS = ("collecting", "console", "files", "generate", "iterables", "kafka", "nexmark", "sockets", "spark")
+CONNECTORS = (
+    "collecting", "console", "files", "generate", "iceberg", "iterables", "kafka", "nexmark", "sockets", "spark",
+)  # fmt: skip
 WITH_VERBS = (
     "Pipeline", "Expr", "Stream", "SourceStream", "KeyedStream", "OverStream", "WindowedStream", "LateWindowedStream",
     "UpsertStream", "TriggeredStream", "PurgingStream", "CountWindowedStream", "StringNamespace", "DateTimeNamespace",

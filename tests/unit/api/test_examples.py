@@ -24,7 +24,18 @@ from public_api import CONNECTORS, OF_THE_USER, public
 
 import penstock
 from penstock import Pipeline, client, savepoint, testing
-from penstock.connectors import collecting, console, files, generate, iterables, kafka, nexmark, sockets, spark
+from penstock.connectors import (
+    collecting,
+    console,
+    files,
+    generate,
+    iceberg,
+    iterables,
+    kafka,
+    nexmark,
+    sockets,
+    spark,
+)
 from penstock.connectors.kafka import default_cluster
 from penstock.observability.logs import configure_logging
 from penstock.settings import KafkaSettings
@@ -86,10 +97,11 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     Path("bids.jsonl").write_text(BIDS)
     Path("mixed.jsonl").write_text('{"auction": 1, "price": 2}\n{"auction": "one", "price": 1}\n')
     Path("production.toml").write_text("")
+    Path("lake").mkdir()
     p = Pipeline("example")
     bids = p.read(files.Source("bids.jsonl", schema=Bid, event_time="at"))
     found: dict[str, Any] = {name: getattr(penstock, name) for name in penstock.__all__}
-    connectors = (collecting, console, files, generate, iterables, kafka, nexmark, sockets, spark)
+    connectors = (collecting, console, files, generate, iceberg, iterables, kafka, nexmark, sockets, spark)
     found |= dict(zip(CONNECTORS, connectors, strict=True))
     return found | {
         "Annotated": Annotated, "Any": Any, "Bid": Bid, "Decimal": Decimal, "Iterator": Iterator,

@@ -12,8 +12,8 @@ tell whether the rows are in the table: that is an error, and never a second app
 from __future__ import annotations
 
 import hashlib
-import random
 import time
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -84,8 +84,8 @@ def append(
                 f"{place.what}: for {PATIENCE_S:.0f} seconds other writers of {place} were always faster; let fewer "
                 "write at a time, or less often (a longer checkpoint interval)"
             )
-        time.sleep(pause_s * random.uniform(0.5, 1.5))
-        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        time.sleep(pause_s * (0.5 + zlib.crc32(f"{proof} {pause_s}".encode()) / 2**32))  # not all at the same time
+        pause_s = min(1.7 * pause_s, _LONGEST_PAUSE_S)
     for part in parts:
         remove(place, table.io, list_of(table, part))
 

@@ -144,6 +144,8 @@ class TableReader:
             else:
                 brings = appends(self._wanted.place, behind, self._changes)
                 at = at | {"snapshot": behind.snapshot_id, "whole": False, "done": not brings}
+                if not brings:
+                    yield _Piece(at)
 
     def _rows(self, at: dict[str, Any]) -> Iterator[_Piece]:
         planned = plan(self._wanted, at["snapshot"], whole=at["whole"])

@@ -147,6 +147,9 @@ class History:
         while each is not None:
             self._behind[each.parent_snapshot_id] = each
             each = known.get(each.parent_snapshot_id) if each.parent_snapshot_id is not None else None
+        first = self._behind.get(None)
+        if first is not None and (first.sequence_number or 1) > 1:
+            del self._behind[None]  # others were before it: expiry takes their ids out of it, too
 
     def next(self, snapshot: int | None) -> Snapshot | None:
         """The snapshot that followed; None if there is none yet.

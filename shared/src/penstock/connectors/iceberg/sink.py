@@ -40,7 +40,7 @@ class Sink(base.Sink):
         PipelineError: something of it does not fit.
 
     Example:
-        >>> lake = {"type": "sql", "uri": "sqlite:///catalog.db", "warehouse": Path("lake").absolute().as_uri()}
+        >>> lake = {"type": "sql", "uri": "sqlite:///lake/catalog.db", "warehouse": Path("lake").absolute().as_uri()}
         >>> written = bids.select("auction", "price").write(iceberg.Sink("shop.bids", catalog=lake))
         >>> p.run().state
         'FINISHED'

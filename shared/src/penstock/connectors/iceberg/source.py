@@ -53,8 +53,12 @@ class Source(base.Source[T], Generic[T]):
         PipelineError: something of it does not fit; also the table, where its columns are asked for.
 
     Example:
-        >>> cheap = p.read(iceberg.Source("shop.prices", catalog=lake, row_filter="price < 50"))
-        >>> cheap.collect().height
+        >>> lake = {"type": "sql", "uri": "sqlite:///lake/catalog.db", "warehouse": Path("lake").absolute().as_uri()}
+        >>> written = bids.select("auction", "price").write(iceberg.Sink("shop.bids", catalog=lake))
+        >>> p.run().state
+        'FINISHED'
+        >>> dear = Pipeline("dear").read(iceberg.Source("shop.bids", catalog=lake, row_filter="price > 100"))
+        >>> dear.collect().height
         2
     """
 

@@ -7,12 +7,11 @@ removal of orphan files: file systems of tables cannot be listed by every catalo
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 import threading
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -71,8 +70,14 @@ class TableWriter:
             file.close()
         except OSError as error:
             raise ExternalError(f"cannot write {path}: {error}") from error
-        part = uuid.uuid4().hex
+        part = self._part()
         return Prepared([{"id": part}], _once(lambda: self._stage(path, part)))
+
+    def _part(self) -> str:
+        """A name that no other part has, of whichever job, as far as attempts have names of their own."""
+        context = self._context
+        owner = f"{context.operator} {context.subtask} {context.attempt_number} {context.attempt} {self._number}"
+        return hashlib.sha256(owner.encode()).hexdigest()[:32]
 
     def _stage(self, path: Path, part: str) -> None:
         """Make data files of the rows, and list them; blocks."""
@@ -142,11 +147,10 @@ def data_files(table: Table, path: Path) -> Iterator[DataFile]:
     import pyarrow as pa
     from pyiceberg.io.pyarrow import _dataframe_to_data_files  # pyright: ignore[reportPrivateUsage]
 
-    name, numbers = uuid.uuid4(), count()
     kinds = {each.name: each for each in table.schema().as_arrow()}
     for chunk in _chunks(path):
         wanted = pa.schema([kinds[each.name].with_nullable(each.nullable) for each in chunk.schema])
-        yield from _dataframe_to_data_files(table.metadata, chunk.cast(wanted), table.io, name, numbers)
+        yield from _dataframe_to_data_files(table.metadata, chunk.cast(wanted), table.io)
 
 
 def _chunks(path: Path) -> Iterator[pa.Table]:
