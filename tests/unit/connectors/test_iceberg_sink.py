@@ -23,7 +23,7 @@ from pyiceberg.types import StringType
 
 from penstock import Pipeline, col, tumbling
 from penstock.connectors import iceberg, iterables
-from penstock.connectors.base import LostPartError, WriteContext
+from penstock.connectors.base import Dataset, LostPartError, WriteContext
 from penstock.connectors.iceberg import appending, writing
 from penstock.errors import ExternalError, PenstockError, PipelineError
 from penstock.settings import Secret
@@ -513,6 +513,7 @@ def test_settings_are_not_shown() -> None:
         for text in (repr(made), str(made.describe()), str(caught.value), str(failed.value)):
             assert not any(secret in text for secret in ("hunter2", "swordfish", "sesame")), text
         assert "//db/lake" in repr(made)
+        assert made.dataset() == Dataset("postgresql+psycopg2://db/lake", "a.b")
 
 
 @pytest.mark.parametrize(

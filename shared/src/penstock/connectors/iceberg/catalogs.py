@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.connectors.base import Dataset
 from penstock.errors import ExternalError, PenstockError, PipelineError
 from penstock.settings import Secret
 
@@ -65,6 +66,11 @@ class TablePlace:
         plain = [(name, value) for name, value in self.settings if name in _SHOWN and isinstance(value, str)]
         shown = {name: _USER.sub("//", value) for name, value in plain}
         return {"table": self.table, "catalog": {"name": self.catalog} | shown}
+
+    def dataset(self) -> Dataset:
+        """The table, by its catalog's URL or, where that is not known here, its name."""
+        uri = dict(self.settings or ()).get("uri", self.catalog)
+        return Dataset(_USER.sub("//", uri) if isinstance(uri, str) else self.catalog, self.table)
 
     def same(self, other: TablePlace) -> bool:
         """Whether it is the same table, as far as settings tell."""

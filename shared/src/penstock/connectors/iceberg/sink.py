@@ -65,6 +65,10 @@ class Sink(base.Sink):
         """Exactly-once: rows are in the table with the checkpoint that covers them."""
         return "exactly-once"
 
+    def dataset(self) -> base.Dataset:
+        """See `Sink.dataset`: the table."""
+        return self._place.dataset()
+
     def check(self, schema: Schema, *, updates: bool) -> None:
         """See `Sink.check`."""
         if updates:

@@ -156,6 +156,10 @@ class Source(base.Source[T], Generic[T]):
         """See `Source.go_on_from`."""
         return position | {"ends": False, "until": None} if self.follow else None
 
+    def dataset(self) -> base.Dataset:
+        """See `Source.dataset`: the table."""
+        return self._place.dataset()
+
     def conflict(self, sink: base.Sink) -> str:
         """See `Source.conflict`: a snapshot that is fixed may be read by who appends to the table."""
         if self.follow and isinstance(sink, Sink) and self._place.same(sink._place):
