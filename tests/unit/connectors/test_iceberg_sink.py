@@ -558,3 +558,21 @@ def test_windows_into_a_table(lake: Lake) -> None:
     assert p.run(parallelism=3).state == "FINISHED"
     assert sum(lake.numbers()) == 4950
     assert 1 <= len(lake.table().history()) <= 3
+
+
+@pytest.mark.parametrize("made", ["create_namespace", "create_table"])
+def test_who_is_overtaken_in_making_a_table_uses_it(made: str, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catalogs say so by errors of their own."""
+    original = getattr(SqlCatalog, made)
+
+    def overtaken(catalog: SqlCatalog, *given: Any, **options: Any) -> Any:
+        original(catalog, *given, **options)
+        raise RuntimeError("500")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlCatalog, made, overtaken)
+        lake.sink().reach(SCHEMA)
+    assert lake.numbers() == []
+    monkeypatch.setattr(SqlCatalog, made, lambda *_, **__: int("not"))
+    with pytest.raises(ExternalError, match=r"cannot make table other.orders .*invalid literal"):
+        iceberg.Sink("other.orders", catalog=lake.settings).reach(SCHEMA)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from penstock.arguments import checked
@@ -86,19 +85,19 @@ class Sink(base.Sink):
 
     def _made(self, schema: Schema) -> Table:
         from pyiceberg.catalog import Catalog
-        from pyiceberg.exceptions import NamespaceAlreadyExistsError, TableAlreadyExistsError
 
-        place = self._place
-        with place.asking("make"):
-            catalog = place.open()
+        with self._place.asking("make"):
+            catalog = self._place.open()
             if not catalog.table_exists(self.table):
-                with suppress(NamespaceAlreadyExistsError):
-                    catalog.create_namespace(Catalog.namespace_from(self.table))
+                namespace = Catalog.namespace_from(self.table)
+                _made_by_anybody(catalog.namespace_exists, namespace, lambda: catalog.create_namespace(namespace))
                 columns = table_schema(schema, _WHAT)
-                with suppress(TableAlreadyExistsError):
-                    catalog.create_table(
-                        self.table, columns, partition_spec=partition_spec(self.partition_by, columns, _WHAT)
-                    )
+                spec = partition_spec(self.partition_by, columns, _WHAT)
+                _made_by_anybody(
+                    catalog.table_exists,
+                    self.table,
+                    lambda: catalog.create_table(self.table, columns, partition_spec=spec),
+                )
             return catalog.load_table(self.table)
 
     def open(self, schema: Schema, context: WriteContext) -> base.SinkWriter:
@@ -111,3 +110,13 @@ class Sink(base.Sink):
         """See `Sink.describe`."""
         described = self._place.describe()
         return described | ({"partition_by": list(self.partition_by)} if self.partition_by else {})
+
+
+def _made_by_anybody(exists: Callable[[Any], bool], name: object, make: Callable[[], object]) -> None:
+    """Make what is missing. Who is overtaken gets an error that differs by catalog, and what is wanted is there."""
+    try:
+        if not exists(name):
+            make()
+    except Exception:
+        if not exists(name):
+            raise
