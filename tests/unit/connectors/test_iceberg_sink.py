@@ -576,3 +576,13 @@ def test_who_is_overtaken_in_making_a_table_uses_it(made: str, lake: Lake, monke
     monkeypatch.setattr(SqlCatalog, made, lambda *_, **__: int("not"))
     with pytest.raises(ExternalError, match=r"cannot make table other.orders .*invalid literal"):
         iceberg.Sink("other.orders", catalog=lake.settings).reach(SCHEMA)
+
+
+def test_a_client_is_kept_until_something_goes_wrong(lake: Lake) -> None:
+    """Its token may be over: what comes next asks for another one."""
+    place = lake.sink()._place
+    first = place.open()
+    assert place.open() is first
+    with pytest.raises(ExternalError), place.asking("load"):
+        raise OSError("token expired")
+    assert place.open() is not first

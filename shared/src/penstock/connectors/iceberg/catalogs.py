@@ -5,6 +5,7 @@ The settings are pyiceberg's own and may hold keys: they are never shown, neithe
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -43,12 +44,9 @@ class TablePlace:
         return f"table {self.table} of catalog {self.catalog}"
 
     def open(self) -> Catalog:
-        """The catalog; a new client, because not every one is for several threads."""
-        from pyiceberg.catalog import load_catalog
-
+        """The client of the catalog, one for all of this process until something goes wrong with it."""
         with self.asking("open the catalog of"):
-            settings = {name: _plain(value) for name, value in self.settings or ()}
-            return load_catalog(self.catalog, **settings)
+            return _client(self.catalog, self.settings)
 
     def load(self) -> Table:
         """The table as it is now.
@@ -84,6 +82,7 @@ class TablePlace:
         except PenstockError:
             raise
         except Exception as error:  # of pyiceberg, its catalogs' clients, the file systems below, Arrow
+            _client.cache_clear()  # its token may be over
             raise self._translated(doing, error) from None
 
     def _translated(self, doing: str, error: Exception) -> PenstockError:
@@ -99,6 +98,13 @@ class TablePlace:
             if name not in _SHOWN and len(_plain(value)) > 3:
                 text = text.replace(_plain(value), "***")
         return _USER.sub("//***@", text)
+
+
+@functools.lru_cache(maxsize=16)
+def _client(name: str, settings: tuple[tuple[str, str | Secret], ...] | None) -> Catalog:
+    from pyiceberg.catalog import load_catalog
+
+    return load_catalog(name, **{key: _plain(value) for key, value in settings or ()})
 
 
 _WRONG: Final = {
