@@ -14,7 +14,7 @@ from __future__ import annotations
 import io
 import os
 import shutil
-import uuid
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,6 @@ from typing import Any, Final
 import polars as pl
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
-from pyspark.taskcontext import TaskContext
 
 from penstock.errors import ExternalError, UsageError, nearest
 from penstock.savepoint import encoding, tables
@@ -96,7 +95,6 @@ class SavepointWriter(DataSourceArrowWriter):
         check_target(Path(asked.target), "penstock: ")
         self._asked = asked
         target = Path(asked.target)
-        self._parts = target.with_name(f".{target.name}-{uuid.uuid4().hex[:8]}")
         sp = asked.open()
         if asked.table == _SPLITS:
             sp.require_verb(asked.uid, "read", "splits")
@@ -104,20 +102,21 @@ class SavepointWriter(DataSourceArrowWriter):
             raise UsageError(f"{asked.uid}: its state has no key: it is small; use penstock.savepoint")
         else:
             asked.replacement(sp.edit())
+        self._parts = Path(_folder_beside(target))
 
     # -- in tasks -------------------------------------------------------------------------------------------------------
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> _Part:
         """Encode the rows of one partition into a file."""
-        context = TaskContext.get()
-        name = f"{context.partitionId()}-{context.taskAttemptId()}" if context is not None else uuid.uuid4().hex
-        file = self._parts / f"{name}.rows"
         try:
-            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with file.open("xb") as out:
-                return _Part(str(file), self._written(iterator, out))
+            opened, file = tempfile.mkstemp(".rows", dir=self._parts)
+            with os.fdopen(opened, "wb") as out:
+                return _Part(file, self._written(iterator, out))
         except OSError as error:
-            raise ExternalError(f"{file}: cannot be written: {error.strerror}") from error
+            raise ExternalError(
+                f"{self._parts}: cannot be written: {error.strerror}; the folder of the savepoint must be one that the "
+                "driver and all executors share"
+            ) from error
 
     def _written(self, batches: Iterator[pa.RecordBatch], out: Any) -> dict[str, dict[int, list[tuple[int, int]]]]:
         sp = self._asked.open()
@@ -165,6 +164,15 @@ class SavepointWriter(DataSourceArrowWriter):
 
     def _remove(self) -> None:
         shutil.rmtree(self._parts, ignore_errors=True)
+
+
+def _folder_beside(target: Path) -> str:
+    """A folder of this writer's own, that only its owner may read."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return tempfile.mkdtemp(".parts", f".{target.name}-", target.parent)
+    except OSError as error:
+        raise ExternalError(f"{target.parent}: cannot be written: {error.strerror}") from error
 
 
 def _check_numbered(replacement: Replacement, frame: pl.DataFrame) -> None:
