@@ -18,7 +18,8 @@ import msgspec
 from penstock.connectors.base import Position, Source, Split
 from penstock.errors import CorruptDataError, UsageError
 from penstock.graph.jobgraph import JobGraph
-from penstock.graph.logical import LogicalPlan, Read
+from penstock.graph.logical import LogicalPlan, Node, Read
+from penstock.graph.pushdown import narrowed
 from penstock.spark.archives import archive_of
 from penstock.spark.binding import differing_settings
 from penstock.spark.committing import create_once
@@ -76,7 +77,9 @@ def find_beginning(
     """Look at every source of a graph now; `former` is what a savepoint holds of their splits."""
     splits: dict[str, tuple[RunSplit, ...]] = {}
     carried: dict[str, tuple[SplitEntry, ...]] = {}
-    for operator, source in sources_of(graph, plan).items():
+    alone = not (asked.restored or asked.target)  # no other run has to do with how far event time comes in this one
+    for operator in sources_of(graph, plan):
+        source = narrowed(plan, _node_of(plan, operator), time_per_split=alone)
         entries = {entry.split: entry for entry in former.get(operator, ())}
         archive = asked.archives.get(operator, "")
         splits[operator] = (*_archived(source, archive), *_found(source, entries, asked.until_now))
@@ -92,6 +95,12 @@ def sources_of(graph: JobGraph, plan: LogicalPlan) -> dict[str, Source[Any]]:
         operation = plan.node(vertex.operators[0].node).operation
         if isinstance(operation, Read) and not operation.source.on_spark_alone:
             found[vertex.operators[0].id] = operation.source
+    return found
+
+
+def _node_of(plan: LogicalPlan, operator: str) -> Node:
+    found = plan.by_operator(operator)
+    assert found is not None
     return found
 
 
