@@ -61,7 +61,7 @@ def _visible(operator: JobOperator) -> str:
 
 def _tasks(vertex: JobVertex, way: Way) -> str:
     if vertex.is_source:
-        return "a task per split of the source"
+        return "a task per split of the source, or several small files"
     if is_keyed(vertex) and not isinstance(way, NativeWindow):
         return f"{vertex.parallelism} tasks, one key group at a time of {vertex.max_parallelism}"
     return f"{vertex.parallelism} tasks"

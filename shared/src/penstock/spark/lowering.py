@@ -16,7 +16,7 @@ one are here.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -32,9 +32,10 @@ from penstock.spark.arrival import Arrival
 from penstock.spark.code import TaskCode
 from penstock.spark.merging import merged_partials
 from penstock.spark.native import NativeWindow
+from penstock.spark.packing import packs
 from penstock.spark.replay import is_keyed
 from penstock.spark.savepoints import RunState
-from penstock.spark.splits import RunBeginning
+from penstock.spark.splits import RunBeginning, RunSplit
 from penstock.spark.stage import Attempt, StageTask, run_stage
 from penstock.spark.wire import (
     FROM,
@@ -148,19 +149,25 @@ class Lowering:
             self._code, self._json, vertex.id, edges, splits, self._execution, self._staging, state, native
         )
         if vertex.is_source:
-            source = self._source(vertex, len(splits))
+            source = self._source(vertex, splits)
         elif native is not None:
             source = self._merged(vertex, native)
         else:
             source = self._input(vertex, ticks=state.saved is not None)
         return source.mapInArrow(_task_function(task, vertex.name), from_arrow_schema(output_schema(edges)))
 
-    def _source(self, vertex: JobVertex, splits: int) -> DataFrame:
-        """A partition per split, with the split's number in it; or the rows of a DataFrame."""
+    def _source(self, vertex: JobVertex, splits: Sequence[RunSplit]) -> DataFrame:
+        """A partition per task, with the numbers of its splits in it; or the rows of a DataFrame."""
         operation = self._plan.node(vertex.operators[0].node).operation
         if isinstance(operation, Read) and isinstance(operation.source, spark.Source):
             return operation.source.frame(self._session)
-        return self._session.range(0, splits, 1, max(1, splits))
+        packed = packs(splits, vertex.parallelism)
+        tasks = self._session.range(0, len(packed), 1, max(1, len(packed)))
+        first, last = ([end(pack) for pack in packed] for end in (min, max))
+        bounds = [
+            functions.get(functions.array(*map(functions.lit, each)), functions.col("id")) for each in (first, last)
+        ]
+        return tasks.select(functions.explode(functions.sequence(*bounds)).alias("id")) if packed else tasks
 
     def _input(self, vertex: JobVertex, *, ticks: bool) -> DataFrame:
         """The sorted rows of a vertex; with `ticks` every partition has one row at least."""

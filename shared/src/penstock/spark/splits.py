@@ -36,6 +36,8 @@ class RunSplit(msgspec.Struct, frozen=True):
     """The files of which it is one, where a backfill reads them before the source itself."""
     former: SplitEntry | None = None
     """What an earlier run or a job left of it."""
+    size_bytes: int | None = None
+    """How much there is of it, if that is known."""
     awake: bool = False
     """Whether it holds event time back even if it brings no row: it has not been silent for `idle_after` yet."""
 
@@ -107,7 +109,7 @@ def _node_of(plan: LogicalPlan, operator: str) -> Node:
 def _archived(source: Source[Any], archive: str) -> Iterable[RunSplit]:
     if archive:
         for split in archive_of(source, archive).discover():
-            yield RunSplit(split.id, archive=archive)
+            yield RunSplit(split.id, archive=archive, size_bytes=split.size_bytes)
 
 
 def _found(source: Source[Any], entries: Mapping[str, SplitEntry], until_now: bool) -> Iterable[RunSplit]:
@@ -120,7 +122,7 @@ def _found(source: Source[Any], entries: Mapping[str, SplitEntry], until_now: bo
         position = source.resolve(split, late=bool(entries)) if entry is None else entry.position
         if until_now or (entry is not None and source.ends_on_request):
             position = source.until_now(split, position)
-        yield RunSplit(split.id, position, former=entry)
+        yield RunSplit(split.id, position, former=entry, size_bytes=split.size_bytes)
 
 
 class RunBeginnings:

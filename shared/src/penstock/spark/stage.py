@@ -11,9 +11,8 @@ late; the end of the input is the end of event time, unless the run keeps its st
 
 from __future__ import annotations
 
-import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -113,17 +112,23 @@ class TaskContext:
 
 
 def _read(context: TaskContext, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Read the splits whose numbers are the task's input, or the rows that are."""
+    """Read the splits whose numbers are the task's input, rising, or the rows that are."""
     operation = context.plan.node(context.vertex.operators[0].node).operation
     assert isinstance(operation, Read)
     batches = itertools.chain((first,), rest)
     if isinstance(operation.source, spark.Source):
         yield from _worked(context.work(context.attempt.partition), lambda work: read_frame(work, batches))
         return
-    for batch in batches:
-        for index in batch.column(0).to_numpy().tolist():
-            split = context.task.splits[index]
-            yield from _worked(context.work(index), functools.partial(read_split, split=split))
+    numbers = [number for batch in batches for number in batch.column(0).to_numpy().tolist()]
+    splits = [context.task.splits[number] for number in numbers]
+    yield from _worked(context.work(numbers[0]), lambda work: _read_all(work, splits))
+
+
+def _read_all(work: TaskWork, splits: Iterable[RunSplit]) -> Iterator[pa.RecordBatch]:
+    """One split after the other, each with a chain of its own."""
+    for split in splits:
+        yield from read_split(work, split)
+        yield from work.end_chain()
 
 
 def _worked(work: TaskWork, read: Callable[[TaskWork], Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
