@@ -87,6 +87,7 @@ class Arrival:
             native,
             watermarks=self.carries_watermarks(consumer),
             known=known,
+            by_arrival=self.is_fed_by_arrival(consumer),
             judging=head.id if judged else "",
             restored=restored(consumer) if judged else {},
         )

@@ -72,7 +72,8 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch], attempt: Attem
     try:
         graph = graph_from_json(msgspec.json.decode(task.graph))
         vertex, arrival = graph.vertex(task.vertex), Arrival(graph, load_plan(task.code))
-        context = TaskContext(task, vertex, arrival.plan, attempt, arrival.is_fed_by_arrival(vertex))
+        by_arrival, watermarks = arrival.is_fed_by_arrival(vertex), arrival.carries_watermarks(vertex)
+        context = TaskContext(task, vertex, arrival.plan, attempt, by_arrival, watermarks)
         work = _read if vertex.is_source else _replay
         for batch in batches:
             if batch.num_rows:
@@ -90,6 +91,7 @@ class TaskContext:
     plan: LogicalPlan
     attempt: Attempt
     by_arrival: bool
+    watermarks: bool = False
 
     def work(self, subtask: int) -> TaskWork:
         """What the chains of one subtask share."""
@@ -105,6 +107,7 @@ class TaskContext:
             self.task.state,
             self.task.native,
             self.by_arrival,
+            self.watermarks,
         )
 
 

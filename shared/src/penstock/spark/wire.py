@@ -52,6 +52,10 @@ _TAGS: Final = (
 READ_TAGS: Final = (OUTPUT, PARTITION, GROUP, EVENT_TIME, REPORT)
 """What is left of the tags when the rows of a consumer are sorted."""
 SORT_TAGS: Final = (FROM, SEQ)
+FRAME: Final = "__frame"
+"""The rows of a frame, in Arrow."""
+FRAMED_NAMES: Final = (*READ_TAGS, INPUT, FROM, SEQ, FRAME)
+"""What tasks are given whose input comes in frames."""
 _WIDER: Final[dict[Any, Any]] = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),
@@ -76,6 +80,10 @@ class StageEdge:
     """Whether rows carry the watermark that their split had reached (see `arrival`)."""
     known: bool = True
     """Whether the producer knows it."""
+    framed: bool = False
+    """Whether rows cross in frames (see `framing`)."""
+    by_arrival: bool = False
+    """Whether the consumer is given them in the order of their watermarks."""
     judging: str = ""
     """Id of the node that finds rows late in streaming, if those are counted here."""
     restored: Mapping[int, int] = field(default_factory=dict[int, int])
@@ -107,9 +115,12 @@ def column_name(edge: int, column: int) -> str:
 def output_schema(edges: Sequence[StageEdge]) -> pa.Schema:
     """The schema of what a stage with these outputs sends."""
     fields = [pa.field(name, kind) for name, kind in _TAGS]
-    if any(edge.watermarks for edge in edges):
+    if any(edge.watermarks and not edge.framed for edge in edges):
         fields.append(pa.field(WATERMARK, pa.int64()))
     for number, edge in enumerate(edges):
+        if edge.framed:
+            fields.append(pa.field(column_name(number, 0), pa.binary()))
+            continue
         fields += [pa.field(column_name(number, i), wire_type(field.type)) for i, field in enumerate(edge.schema)]
     return pa.schema(fields)
 
