@@ -1,4 +1,4 @@
-"""Rows in frames come out in the order in which Spark would sort them: by time, those of equal times by producer and place."""
+"""Rows in frames come out as Spark would sort them: by time, those of equal times by producer and place."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def test_merged_frames_are_sorted_rows(timed: bool, disorder: int, monkeypatch: 
                     crossing.append((int(at[row]), least if least is not None else 0, (0, producer, begin), data))
                 begin += size
         ordered = pl.concat(expected).sort(["place", *([EVENT_TIME] if timed else []), "producer", "number"])
-        merged = [frame for place in range(PLACES) for frame in merge(sorted(f for f in crossing if f[0] == place), moment)]
+        merged = [
+            frame for place in range(PLACES) for frame in merge(sorted(f for f in crossing if f[0] == place), moment)
+        ]
         assert pl.concat(merged)["tags"].to_list() == ordered["tags"].to_list()
         assert pl.concat(merged)["text"].to_list() == ordered["text"].to_list()
 
@@ -64,9 +66,7 @@ def test_merged_frames_are_sorted_rows(timed: bool, disorder: int, monkeypatch: 
 def merge(frames: list[tuple[int, int, tuple[int, int, int], bytes]], moment: str | None) -> list[pl.DataFrame]:
     """What a task makes of the frames of a place, as Spark sorts them."""
     merger = FrameMerger(frame_schema(SCHEMA, event_time=moment is not None, watermarks=False), moment)
-    found = [
-        merger.add(origin, least if moment else None, pa.py_buffer(data)) for _, least, origin, data in frames
-    ]
+    found = [merger.add(origin, least if moment else None, pa.py_buffer(data)) for _, least, origin, data in frames]
     return [frame for frame in (*found, merger.take()) if frame is not None]
 
 

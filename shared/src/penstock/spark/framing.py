@@ -97,6 +97,8 @@ class FrameMerger:
             taken += [batch.slice(0, end)] if end else []
             left += [(origin, batch.slice(end))] if end < batch.num_rows else []
         self._frames, self._rows = left, sum(batch.num_rows for _, batch in left)
+        if bound is None:
+            self._limit = MERGED_ROWS
         if not taken:
             return None
         frame = pl.from_arrow(pa.Table.from_batches(taken))

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -160,9 +159,8 @@ class Lowering:
         return source.mapInArrow(_task_function(task, vertex.name), from_arrow_schema(output_schema(edges)))
 
     def _edge(self, vertex: JobVertex, consumer: JobVertex, edge: JobEdge) -> StageEdge:
-        native = self._natives.get(consumer.id)
-        made = self._arrival.edge(vertex, consumer, edge, native, self._state.reached)
-        return replace(made, framed=native is None and consumer.id not in self._returning)
+        native, framed = self._natives.get(consumer.id), consumer.id not in self._returning
+        return self._arrival.edge(vertex, consumer, edge, native, self._state.reached, framed=framed)
 
     def _source(self, vertex: JobVertex, splits: Sequence[RunSplit]) -> DataFrame:
         """A partition per task, with the numbers of its splits in it; or the rows of a DataFrame."""

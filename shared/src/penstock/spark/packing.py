@@ -1,8 +1,7 @@
 """Which splits of a source one task reads: small files together, one after the other, by Spark's rule for its own files.
 
 To start a task costs more than to read a small file. A task keeps the order of the splits, so rows are numbered as if
-each
-had a task of its own.
+each had a task of its own.
 """
 
 from __future__ import annotations

@@ -6,12 +6,10 @@ Spark has merged the partials of a window there is one chain: what is behind the
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, cast
 
-import numpy as np
 import pyarrow as pa
 
 from penstock.batches import EVENT_TIME, WATERMARK
@@ -66,25 +64,6 @@ class Replay:
         batch = _pass_reports(batch, self._work.outputs)
         if not batch.num_rows:
             return
-        if FRAME in batch.schema.names:
-            yield from self._feed_frames(batch)
-            return
-        frame = decode_frame(batch, len(READ_TAGS), self._schema, event_time=self._event_time)
-        if not self._keyed:
-            if self._work.chain is None:
-                self._work.open_chain(self._work.key_groups)
-            yield from self._feed_rows(frame)
-            return
-        groups = batch.column(batch.schema.get_field_index(GROUP)).to_numpy()
-        bounds = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(groups)]
-        for begin, end in itertools.pairwise(bounds):
-            group = int(groups[begin])
-            if group != self._group:
-                yield from self._pass_stored(group)
-                yield from self._enter(group)
-            yield from self._feed_rows(frame.slice(begin, end - begin))
-
-    def _feed_frames(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         columns = {name: batch.column(batch.schema.get_field_index(name)).to_pylist() for name in _FRAME_TAGS}
         data = batch.column(batch.schema.get_field_index(FRAME))
         for row, (group, least, *origin) in enumerate(zip(*columns.values(), strict=True)):
@@ -156,7 +135,7 @@ class MergedFeed:
         batch = _pass_reports(batch, self._work.outputs)
         if not batch.num_rows:
             return
-        frame = decode_frame(batch, len(READ_TAGS), self._native.schema, event_time=False)
+        frame = decode_frame(batch, len(READ_TAGS), self._native.schema)
         frame.columns = self._names
         chain = self._work.chain or self._work.open_chain(self._work.key_groups)
         assert chain.head is not None
