@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Unpack
@@ -16,6 +15,7 @@ from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import Guarantee, Position, ReadContext, Split, T, Wanted
 from penstock.connectors.declaring import SourceOptions, declare, zone
+from penstock.connectors.files.checks import checked_batch, checked_columns, checked_delimiter, checked_place
 from penstock.connectors.files.local import LocalFiles, LocalParts
 from penstock.connectors.files.object_store import StoredFiles, StoredParts
 from penstock.connectors.files.overlaps import dataset_of, reads_what_is_written, removes_what_is_read
@@ -26,7 +26,7 @@ from penstock.connectors.files.partitions import (
     constants_of,
     inferred,
 )
-from penstock.connectors.files.store_clients import SCHEMES, Location, location
+from penstock.connectors.files.store_clients import Location
 from penstock.connectors.formats.names import Format, format_of, is_compressed
 from penstock.connectors.pacing import Pace, checked_rate
 from penstock.errors import PipelineError
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from penstock.connectors.files.writing import PartFolder
 
 _HEAD_BYTES = 1 << 20
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -94,12 +93,12 @@ class Source(base.Source[T], Generic[T]):
         **options: Unpack[SourceOptions],
     ) -> None:
         what = "files.Source"
-        self._place: Final = _checked_place(path, storage_options, what)
+        self._place: Final = checked_place(path, storage_options, what)
         self.path: Final = str(self._place)
         self.format: Final = format
         self.rate: Final = checked_rate(rate, what)
-        self.batch_rows: Final = _checked_batch(batch_rows, what)
-        self.delimiter: Final = _checked_delimiter(delimiter, what)
+        self.batch_rows: Final = checked_batch(batch_rows, what)
+        self.delimiter: Final = checked_delimiter(delimiter, what)
         self.null: Final = null
         self._wanted = Wanted()
         vars(self).update(vars(declare(what, self._inferred() if schema is None else schema, **options)))
@@ -163,8 +162,7 @@ class Source(base.Source[T], Generic[T]):
 
     def narrowed(self, wanted: Wanted) -> Source[T]:
         """See `Source.narrowed`. Columns and row groups of Parquet files, and folders that name columns, are left out."""
-        made = copy.copy(self)
-        made._wanted = wanted
+        (made := copy.copy(self))._wanted = wanted
         return made
 
     def describe_narrowing(self) -> Mapping[str, str]:
@@ -314,13 +312,13 @@ class Sink(base.Sink):
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
         what = "files.Sink"
-        self._place: Final = _checked_place(folder, storage_options, what)
+        self._place: Final = checked_place(folder, storage_options, what)
         self.folder: Final = str(self._place)
         self.format: Final = format
         self.existing: Final = existing
-        self.delimiter: Final = _checked_delimiter(delimiter, what)
+        self.delimiter: Final = checked_delimiter(delimiter, what)
         self.null: Final = null
-        self.partition_by: Final = _checked_columns(partition_by, what)
+        self.partition_by: Final = checked_columns(partition_by, what)
 
     @property
     def is_relative(self) -> bool:
@@ -393,47 +391,8 @@ class Sink(base.Sink):
         return described | ({"partition_by": list(self.partition_by)} if self.partition_by else {})
 
 
-def _checked_place(path: str | os.PathLike[str], options: Mapping[str, str] | None, what: str) -> str | Location:
-    """A local path, or where on an object store; `Path` makes one slash of the two of a URL."""
-    text = os.fspath(path)
-    stored = location(text, options, what) if "://" in text else None
-    if stored is None and options is not None:
-        raise PipelineError(f"{what}: storage_options= are those of an object store, and {text!r} is a local path")
-    scheme = _SCHEME.match(text)
-    if stored is not None or scheme is None:
-        return stored or text
-    if scheme[1].lower() == "file":
-        local = "write it without the scheme"
-    elif scheme[1].lower() in SCHEMES:
-        local = f"write it as text, '{scheme[1]}://...' with two slashes (a Path keeps one of them)"
-    else:
-        local = f"there are {', '.join(f'{known}://' for known in SCHEMES)}; else mount the store and name the folder"
-    raise PipelineError(
-        f"{what}: {text!r} is a URL that is not served (nothing would go to {scheme[1]}): {local}; for a local folder "
-        f"that is really called {scheme[1] + ':'!r} write './{text}'"
-    )
-
-
 def _is_relative(place: str | Location) -> bool:
     return isinstance(place, str) and not Path(place).is_absolute()
-
-
-def _checked_columns(columns: Sequence[str], what: str) -> tuple[str, ...]:
-    if len(set(columns)) < len(columns):
-        raise PipelineError(f"{what}: partition_by= names a column twice: {', '.join(columns)}")
-    return tuple(columns)
-
-
-def _checked_batch(batch_rows: int | None, what: str) -> int | None:
-    if batch_rows is not None and batch_rows < 1:
-        raise PipelineError(f"{what}: batch_rows= is a whole number from 1, got {batch_rows}")
-    return batch_rows
-
-
-def _checked_delimiter(delimiter: str, what: str) -> str:
-    if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n':
-        raise PipelineError(f"{what}: delimiter= is one ASCII character such as ',' or ';', got {delimiter!r}")
-    return delimiter
 
 
 def _is_hidden(relative: PurePosixPath) -> bool:
