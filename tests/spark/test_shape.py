@@ -1,4 +1,4 @@
-"""How work is cut on Spark: small files share tasks, folders that a filter leaves out are not read; rows stay the same."""
+"""How work is cut on Spark: small files share tasks, folders that a filter leaves out are not read."""
 
 from __future__ import annotations
 
