@@ -12,9 +12,9 @@ from typing import Final
 from penstock.spark.splits import RunSplit
 
 _MOST_BYTES: Final = 128 << 20
-"""Spark's `spark.sql.files.maxPartitionBytes`."""
+"""As Spark has it for partitions of files (spark.sql.files.maxPartitionBytes)."""
 _OPEN_BYTES: Final = 4 << 20
-"""What a file costs beside its bytes: Spark's `spark.sql.files.openCostInBytes`."""
+"""What a file costs beside its bytes (spark.sql.files.openCostInBytes)."""
 
 
 def packs(splits: Sequence[RunSplit], tasks: int) -> list[range]:
