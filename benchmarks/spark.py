@@ -111,9 +111,9 @@ def _measure(place: Path, cases: list[str], rows: int) -> list[dict[str, Any]]:
     with duckdb.connect(config={"threads": CORES}) as connection:
         connection.execute("SET TimeZone = 'UTC'")
         systems: dict[str, Callable[[str, Path, Path], None]] = {
-            "replay": lambda case, given, out: _penstock(spark, case, given, out, native=False),
-            "native": lambda case, given, out: _penstock(spark, case, given, out, native=True),
-            QUERY: lambda case, given, out: _query(spark, case, given, out),
+            "replay": lambda case, given, out: penstock_run(spark, case, given, out, native=False),
+            "native": lambda case, given, out: penstock_run(spark, case, given, out, native=True),
+            QUERY: lambda case, given, out: spark_query(spark, case, given, out),
             "embedded": _embedded,
             "duckdb": lambda case, given, out: _duckdb(connection, case, given, out),
         }
@@ -188,7 +188,8 @@ def _goes_native(case: str, place: Path) -> bool:
     return bool(native_windows(ways(batch_graph(plan, CORES), plan, native=True)))
 
 
-def _penstock(spark: SparkSession, case: str, given: Path, out: Path, *, native: bool) -> None:
+def penstock_run(spark: SparkSession, case: str, given: Path, out: Path, *, native: bool) -> None:
+    """A case as Penstock runs it."""
     from penstock.adapters.system_clock import SystemClock
     from penstock.api.loading import load_pipeline
     from penstock.spark.code import pack_code
@@ -203,7 +204,7 @@ def _penstock(spark: SparkSession, case: str, given: Path, out: Path, *, native:
     ).execute()  # fmt: skip
 
 
-def _query(spark: SparkSession, case: str, given: Path, out: Path) -> None:
+def spark_query(spark: SparkSession, case: str, given: Path, out: Path) -> None:
     """The query that one would write for Spark alone."""
     from pyspark.sql import functions
 

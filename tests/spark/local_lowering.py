@@ -14,12 +14,14 @@ import msgspec
 import polars as pl
 import pyarrow as pa
 
-from penstock.batches import EVENT_TIME, WATERMARK
+from penstock.batches import EVENT_TIME
 from penstock.graph.jobgraph import JobGraph, JobVertex
 from penstock.spark.arrival import Arrival
 from penstock.spark.replay import is_keyed
 from penstock.spark.stage import Attempt, StageTask, run_stage
 from penstock.spark.wire import (
+    FRAME,
+    FRAMED_NAMES,
     FROM,
     GROUP,
     INPUT,
@@ -32,7 +34,6 @@ from penstock.spark.wire import (
     TICK_OUTPUT,
     StageEdge,
     column_name,
-    input_names,
 )
 
 SESSION: Any = SimpleNamespace(
@@ -42,7 +43,8 @@ SESSION: Any = SimpleNamespace(
     ),
 )
 """Stands in for a Spark session."""
-CHUNK_ROWS = 700
+CHUNK_ROWS = 7
+"""Frames that are given to a task at a time."""
 
 
 class LocalLowering:
@@ -94,8 +96,6 @@ class LocalLowering:
 
     def _input(self, vertex: JobVertex, number: int, *, ticks: bool) -> list[pa.RecordBatch]:
         frames: list[pl.DataFrame] = []
-        width, watermarks = len(vertex.inputs[0].schema), self._arrival.carries_watermarks(vertex)
-        carried = [WATERMARK] if watermarks else []
         for index, edge in enumerate(vertex.inputs):
             place = next(
                 n
@@ -104,9 +104,9 @@ class LocalLowering:
             )
             frame = pl.from_arrow(self._produced[edge.vertex])
             assert isinstance(frame, pl.DataFrame)
-            names = {column_name(place, column): f"c{column}" for column in range(width)}
+            names = {column_name(place, 0): FRAME}
             wanted = (pl.col(OUTPUT) == place) & (pl.col(PARTITION) == number)
-            chosen = frame.filter(wanted).select(*READ_TAGS, FROM, SEQ, *names, *carried).rename(names)
+            chosen = frame.filter(wanted).select(*READ_TAGS, FROM, SEQ, *names).rename(names)
             frames.append(chosen.with_columns(pl.lit(index).alias(INPUT)))
         rows = pl.concat(frames)
         if ticks:
@@ -115,8 +115,7 @@ class LocalLowering:
             )
             rows = pl.concat([rows, tick])
         by = [GROUP] if is_keyed(vertex) else []
-        moment = WATERMARK if self._arrival.is_fed_by_arrival(vertex) else EVENT_TIME
-        by += [moment] if vertex.inputs[0].event_time else []
-        ordered = rows.sort([*by, INPUT, FROM, SEQ], nulls_last=False).select(input_names(width, watermarks=watermarks))
+        by += [EVENT_TIME] if vertex.inputs[0].event_time else []
+        ordered = rows.sort([*by, INPUT, FROM, SEQ], nulls_last=False).select(FRAMED_NAMES)
         assert ordered.filter(pl.col(OUTPUT) == REPORT_OUTPUT).height == 0
         return ordered.to_arrow(compat_level=pl.CompatLevel.oldest()).to_batches(max_chunksize=CHUNK_ROWS)

@@ -149,7 +149,7 @@ def computed(spark, pipeline: Pipeline, node: Node, native: NativeWindow, batche
     operator = MergedWindows(native, pipeline.plan)
     operator.open(OperatorContext("w", 0, 2, 240, KeyGroupRange(0, 240), lambda: 0), None)
     for batch in merged_partials(partials, native, 2).toArrow().to_batches():
-        frame = decode_frame(batch, len(READ_TAGS), native.schema, event_time=False)
+        frame = decode_frame(batch, len(READ_TAGS), native.schema)
         made = Partials(node)
         frame.columns = [*made.keys.names, START, *made.names]
         operator.process(frame, collector)

@@ -32,7 +32,10 @@ from penstock.spark.splits import RunSplit
 from penstock.spark.stage import Attempt, StageTask, run_stage
 from penstock.spark.taskwork import counts_of
 from penstock.spark.wire import (
+    FRAME,
+    FRAMED_NAMES,
     GROUP,
+    INPUT,
     OUTPUT,
     PARTITION,
     REPORT,
@@ -41,7 +44,6 @@ from penstock.spark.wire import (
     column_name,
     decode_frame,
     encode_columns,
-    input_names,
     wire_type,
 )
 from penstock.state.hashing import key_groups
@@ -95,7 +97,7 @@ def test_every_value_of_every_type_survives_the_wire(data):
     (column,) = encode_columns(frame, schema)
     assert column.type == wire_type(kind)
     batch = pa.RecordBatch.from_arrays([column], names=["c0"])
-    assert decode_frame(batch, 0, schema, event_time=False)["x"].to_list() == frame["x"].to_list()
+    assert decode_frame(batch, 0, schema)["x"].to_list() == frame["x"].to_list()
 
 
 # -- outputs ------------------------------------------------------------------------------------------------------------
@@ -180,7 +182,7 @@ def test_what_is_late_for_the_state_is_counted_by_the_operator_alone():
 
 
 def task_of(graph: JobGraph, vertex: str, case: dict[str, str], splits: list[str]) -> StageTask:
-    edges = tuple(StageEdge(e, c.parallelism, c.max_parallelism) for c, _, e in graph.consumers(vertex))
+    edges = tuple(StageEdge(e, c.parallelism, c.max_parallelism, framed=True) for c, _, e in graph.consumers(vertex))
     code = pack_code(str(SPARK_CASES_FILE), case)
     given_splits = tuple(RunSplit(split) for split in splits)
     return StageTask(code, msgspec.json.encode(graph.to_json()), vertex, edges, given_splits, "test", case["out"])
@@ -257,10 +259,9 @@ def read_by(produced: pa.Table, subtask: int) -> Iterator[pa.RecordBatch]:
     assert isinstance(frame, pl.DataFrame)
     mine = frame.filter((pl.col(PARTITION) == subtask) & (pl.col(OUTPUT) == 0)).sort(GROUP, EVENT_TIME, "__from", SEQ)
     table = mine.to_arrow(compat_level=pl.CompatLevel.oldest())
-    columns = sum(name.startswith("e0_") for name in table.column_names)
-    names = {f"c{index}": column_name(0, index) for index in range(columns)}
-    wanted = [names.get(name, name) for name in input_names(columns)]
-    yield from table.select(wanted).rename_columns(input_names(columns)).to_batches(max_chunksize=100)
+    table = table.append_column(INPUT, pa.array([0] * len(table), pa.int32()))
+    wanted = [column_name(0, 0) if name == FRAME else name for name in FRAMED_NAMES]
+    yield from table.select(wanted).rename_columns(list(FRAMED_NAMES)).to_batches(max_chunksize=10)
 
 
 def test_reports_of_a_stage_before_are_passed_on(tmp_path):
@@ -268,8 +269,7 @@ def test_reports_of_a_stage_before_are_passed_on(tmp_path):
     case = {"case": "many-keys", "rows": "300", "out": str(tmp_path / "out")}
     plan = load_pipeline(str(SPARK_CASES_FILE), case).plan
     graph = build_job_graph(plan, 1, chain_state=False)
-    fields = [(name, []) for name in input_names(3)]
-    report = {name: [None] for name, _ in fields} | {
+    report: dict[str, list[object]] = {name: [None] for name in FRAMED_NAMES} | {
         OUTPUT: [-1],
         PARTITION: [0],
         REPORT: [b'{"kind":"x"}'],

@@ -31,5 +31,5 @@ def plan_command(command: Plan) -> int:
     elif command.dot:
         print(explain_dot(graph))
     else:
-        print(explain_text(graph))
+        print(explain_text(graph, pipeline.plan))
     return 0

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     from penstock.connectors.event_times import EventTimeForm
+    from penstock.expressions import Expr
 
     T = TypeVar("T", default="Row")
 else:
@@ -219,6 +220,20 @@ class ReadContext:
     """When the operators behind the source want the wall clock looked at next: a reader that waits holds them up."""
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What a pipeline looks at of a source (see `penstock.graph.pushdown`)."""
+
+    columns: frozenset[str] | None = None
+    """Others may be null in the rows that it is given; None: it looks at all."""
+    predicate: Expr | None = None
+    """Rows for which it is not true may be left out; None: no row may."""
+    whole_splits: bool = False
+    """Whether splits may only be left out as a whole: rows that are dropped move the event time of their split."""
+    window_reach_us: int = 0
+    """How far the bounds of windows may be from a row of them: rows nearer to the ends of the calendar are bad."""
+
+
 class Source(ABC, Generic[T]):
     """A declared source of rows `T`. Instances of subclasses have these attributes, and never change."""
 
@@ -280,6 +295,17 @@ class Source(ABC, Generic[T]):
         None: the split is over for good, as a file is.
         """
         return None
+
+    def narrowed(self, wanted: Wanted) -> Source[T]:
+        """The same source, reading no more than is wanted as far as it can; itself if it cannot.
+
+        What is bad, and every row that is wanted, stays what it is, and positions do.
+        """
+        return self
+
+    def describe_narrowing(self) -> Mapping[str, str]:
+        """For plans: what of it is not read, if it is `narrowed`."""
+        return {}
 
     def dataset(self) -> Dataset | None:
         """What it reads; None if that has no name outside."""

@@ -8,7 +8,7 @@ from penstock.errors import PipelineError
 from penstock.expressions import inference
 from penstock.expressions.aggregate_rules import BY_NAME
 from penstock.expressions.json_form import node_from_json, node_to_json
-from penstock.expressions.nodes import Aggregate, implied_name, node_columns, walk
+from penstock.expressions.nodes import Aggregate, Call, implied_name, node_columns, walk, without_alias
 from penstock.expressions.surface import Expr
 from penstock.types import Field, Schema
 
@@ -93,6 +93,15 @@ def has_name(expr: Expr) -> bool:
 def columns_of(expr: Expr) -> frozenset[str]:
     """The names of all columns that the expression reads."""
     return node_columns(expr.node)
+
+
+def conditions_of(predicate: Expr) -> list[Expr]:
+    """The parts of a condition that must all be true for it to be."""
+    match without_alias(predicate.node):
+        case Call(function="and", args=args):
+            return [part for arg in args for part in conditions_of(Expr(arg))]
+        case node:
+            return [Expr(node)]
 
 
 def contains_aggregate(expr: Expr) -> bool:

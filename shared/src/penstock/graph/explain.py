@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from penstock.graph.jobgraph import PUBLISH, JobEdge, JobGraph, JobOperator, JobVertex
+from penstock.graph.logical import LogicalPlan
+from penstock.graph.pushdown import said_of_reading
 from penstock.types import schema_from_json
 
 
-def explain_text(graph: JobGraph) -> str:
-    """Chains, exchanges, parallelism, key groups, schemas, state and guarantees, one block per vertex."""
+def explain_text(graph: JobGraph, plan: LogicalPlan | None = None) -> str:
+    """Chains, exchanges, parallelism, key groups, schemas, state and guarantees, one block per vertex.
+
+    With the plan that the graph was built from also what of its sources is not read.
+    """
     lines = [f"{graph.name}: {len(graph.vertices)} vertices, parallelism {graph.parallelism}"]
     for vertex in graph.vertices:
-        lines += ["", *_vertex_lines(graph, vertex)]
+        lines += ["", *_vertex_lines(graph, vertex, plan)]
     return "\n".join(lines)
 
 
-def _vertex_lines(graph: JobGraph, vertex: JobVertex) -> Iterator[str]:
+def _vertex_lines(graph: JobGraph, vertex: JobVertex, plan: LogicalPlan | None) -> Iterator[str]:
     yield f"{vertex.id}  {vertex.name}"
     slot = f", slot group {vertex.slot_group}" if vertex.slot_group != "default" else ""
     yield f"  parallelism {vertex.parallelism}, {vertex.max_parallelism} key groups{slot}"
     for edge in vertex.inputs:
         yield f"  <- {edge.vertex} {_ship(edge)} through the log, {graph.vertex(edge.vertex).parallelism} channels"
     for operator in vertex.operators:
-        yield from _operator_lines(operator)
+        is_read = operator.verb == "read"
+        said = said_of_reading(plan, plan.node(operator.node)) if plan is not None and is_read else {}
+        yield from _operator_lines(operator, said)
 
 
 def _ship(edge: JobEdge) -> str:
@@ -34,9 +41,9 @@ def _ship(edge: JobEdge) -> str:
     return f"{edge.ship}{keys}{tag}"
 
 
-def _operator_lines(operator: JobOperator) -> Iterator[str]:
+def _operator_lines(operator: JobOperator, said: Mapping[str, str]) -> Iterator[str]:
     yield f"  - {operator.verb} ({operator.id})"
-    for name, value in operator.settings.items():
+    for name, value in {**operator.settings, **said}.items():
         yield f"      {name}: {_value(value)}"
     yield f"      columns: {schema_from_json(operator.schema)}"
     if operator.verb == PUBLISH:

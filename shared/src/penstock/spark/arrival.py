@@ -75,9 +75,17 @@ class Arrival:
         edge: JobEdge,
         native: NativeWindow | None,
         restored: Callable[[JobVertex], Mapping[int, int]],
+        *,
+        framed: bool = True,
     ) -> StageEdge:
-        """An edge as the tasks of its producer see it; `restored` tells how far event time had come for the key groups in
-        the state that a vertex begins with."""
+        """An edge as the tasks of its producer see it.
+
+        Args:
+            producer, consumer, edge: which edge it is.
+            native: the window at the head of the consumer, if Spark computes it.
+            restored: tells how far event time had come for the key groups in the state that a vertex begins with.
+            framed: whether rows cross in frames, unless they are partials; if not, Spark sees their columns.
+        """
         head, known = self._head(consumer), self.is_known(producer)
         judged = known and edge.event_time and lateness_of(head) is not None and not self.is_fed_by_arrival(consumer)
         return StageEdge(
@@ -87,6 +95,8 @@ class Arrival:
             native,
             watermarks=self.carries_watermarks(consumer),
             known=known,
+            framed=framed and native is None,
+            by_arrival=self.is_fed_by_arrival(consumer),
             judging=head.id if judged else "",
             restored=restored(consumer) if judged else {},
         )

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from penstock.connectors.kafka import marks as kafka_marks
 from penstock.graph.jobgraph import JobEdge, JobGraph, JobOperator, JobVertex
 from penstock.graph.logical import LogicalPlan
+from penstock.graph.pushdown import said_of_reading
 from penstock.spark.arrival import Arrival
 from penstock.spark.native import NativeWindow, Way
 from penstock.spark.replay import is_keyed
@@ -19,13 +20,13 @@ def explain_stages(graph: JobGraph, plan: LogicalPlan, ways: Mapping[str, Way], 
     arrival = Arrival(graph, plan)
     lines = [f"{graph.name}: {len(graph.vertices)} stages on Spark, parallelism {graph.parallelism}"]
     for vertex in graph.vertices:
-        lines += ["", *_stage(graph, arrival, vertex, ways[vertex.id])]
+        lines += ["", *_stage(graph, plan, arrival, vertex, ways[vertex.id])]
     if refused:
         lines += ["", "cannot run on Spark:", *(f"  {reason}" for reason in refused)]
     return "\n".join(lines)
 
 
-def _stage(graph: JobGraph, arrival: Arrival, vertex: JobVertex, way: Way) -> Iterator[str]:
+def _stage(graph: JobGraph, plan: LogicalPlan, arrival: Arrival, vertex: JobVertex, way: Way) -> Iterator[str]:
     yield f"{vertex.id}  {vertex.name}"
     yield f"  {_tasks(vertex, way)}"
     for edge in vertex.inputs:
@@ -42,6 +43,9 @@ def _stage(graph: JobGraph, arrival: Arrival, vertex: JobVertex, way: Way) -> It
             yield f"  - {operator.verb} ({operator.id}): {_visible(operator)}; {operator.guarantee}"
         else:
             yield f"  - {operator.verb} ({operator.id})"
+        if operator.verb == "read":
+            narrowing = said_of_reading(plan, plan.node(operator.node), time_per_split=True)
+            yield from (f"      {name}: {value}" for name, value in narrowing.items())
         said = arrival.said_of_order(vertex, operator), arrival.said_of_late_rows(vertex, operator)
         yield from (f"      {text}" for text in said if text)
 
@@ -57,7 +61,7 @@ def _visible(operator: JobOperator) -> str:
 
 def _tasks(vertex: JobVertex, way: Way) -> str:
     if vertex.is_source:
-        return "a task per split of the source"
+        return "a task per split of the source, or several small files"
     if is_keyed(vertex) and not isinstance(way, NativeWindow):
         return f"{vertex.parallelism} tasks, one key group at a time of {vertex.max_parallelism}"
     return f"{vertex.parallelism} tasks"

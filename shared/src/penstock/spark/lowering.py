@@ -16,7 +16,7 @@ one are here.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,7 +24,7 @@ from pyspark import StorageLevel
 from pyspark.sql import functions
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from penstock.batches import EVENT_TIME, WATERMARK
+from penstock.batches import EVENT_TIME
 from penstock.connectors import spark
 from penstock.graph.jobgraph import JobEdge, JobGraph, JobVertex
 from penstock.graph.logical import LogicalPlan, Read
@@ -32,11 +32,14 @@ from penstock.spark.arrival import Arrival
 from penstock.spark.code import TaskCode
 from penstock.spark.merging import merged_partials
 from penstock.spark.native import NativeWindow
+from penstock.spark.packing import packs
 from penstock.spark.replay import is_keyed
 from penstock.spark.savepoints import RunState
-from penstock.spark.splits import RunBeginning
+from penstock.spark.splits import RunBeginning, RunSplit
 from penstock.spark.stage import Attempt, StageTask, run_stage
 from penstock.spark.wire import (
+    FRAME,
+    FRAMED_NAMES,
     FROM,
     GROUP,
     INPUT,
@@ -48,8 +51,8 @@ from penstock.spark.wire import (
     SEQ,
     SORT_TAGS,
     TICK_OUTPUT,
+    StageEdge,
     column_name,
-    input_names,
     output_schema,
 )
 
@@ -91,6 +94,8 @@ class Lowering:
         self._arrival = Arrival(graph, plan)
         self._consumers = {vertex.id: list(graph.consumers(vertex.id)) for vertex in graph.vertices}
         self._frames: dict[str, DataFrame] = {}
+        self._returning = set[str]()
+        """The vertex whose input is what is wanted, as rows of Spark."""
         self._kept: dict[str, DataFrame] = {}
         """Vertex to its rows, which are on disk; its reports are taken."""
 
@@ -117,6 +122,7 @@ class Lowering:
     def frame(self) -> DataFrame:
         """The rows that come to the last vertex, by number of the column; computed whenever Spark wants them."""
         *before, last = self._graph.vertices
+        self._returning = {last.id}
         for vertex in before:
             self._frames[vertex.id] = self._stage(vertex)
         return _together(self._returned(last, index, edge) for index, edge in enumerate(last.inputs))
@@ -137,10 +143,7 @@ class Lowering:
         return (msgspec.json.decode(bytes(row[0])) for row in rows)
 
     def _stage(self, vertex: JobVertex) -> DataFrame:
-        edges = tuple(
-            self._arrival.edge(vertex, consumer, edge, self._natives.get(consumer.id), self._state.reached)
-            for consumer, _, edge in self._consumers[vertex.id]
-        )
+        edges = tuple(self._edge(vertex, consumer, edge) for consumer, _, edge in self._consumers[vertex.id])
         splits = self._beginning.splits.get(vertex.operators[0].id, ())
         native = self._natives.get(vertex.id)
         state = self._state.stage(vertex)
@@ -148,19 +151,29 @@ class Lowering:
             self._code, self._json, vertex.id, edges, splits, self._execution, self._staging, state, native
         )
         if vertex.is_source:
-            source = self._source(vertex, len(splits))
+            source = self._source(vertex, splits)
         elif native is not None:
             source = self._merged(vertex, native)
         else:
             source = self._input(vertex, ticks=state.saved is not None)
         return source.mapInArrow(_task_function(task, vertex.name), from_arrow_schema(output_schema(edges)))
 
-    def _source(self, vertex: JobVertex, splits: int) -> DataFrame:
-        """A partition per split, with the split's number in it; or the rows of a DataFrame."""
+    def _edge(self, vertex: JobVertex, consumer: JobVertex, edge: JobEdge) -> StageEdge:
+        native, framed = self._natives.get(consumer.id), consumer.id not in self._returning
+        return self._arrival.edge(vertex, consumer, edge, native, self._state.reached, framed=framed)
+
+    def _source(self, vertex: JobVertex, splits: Sequence[RunSplit]) -> DataFrame:
+        """A partition per task, with the numbers of its splits in it; or the rows of a DataFrame."""
         operation = self._plan.node(vertex.operators[0].node).operation
         if isinstance(operation, Read) and isinstance(operation.source, spark.Source):
             return operation.source.frame(self._session)
-        return self._session.range(0, splits, 1, max(1, splits))
+        packed = packs(splits, vertex.parallelism)
+        tasks = self._session.range(0, len(packed), 1, max(1, len(packed)))
+        first, last = ([end(pack) for pack in packed] for end in (min, max))
+        bounds = [
+            functions.get(functions.array(*map(functions.lit, each)), functions.col("id")) for each in (first, last)
+        ]
+        return tasks.select(functions.explode(functions.sequence(*bounds)).alias("id")) if packed else tasks
 
     def _input(self, vertex: JobVertex, *, ticks: bool) -> DataFrame:
         """The sorted rows of a vertex; with `ticks` every partition has one row at least."""
@@ -175,8 +188,7 @@ class Lowering:
         placed = together.repartitionById(vertex.parallelism, functions.col(PARTITION))
         order = sort_order(vertex, by_arrival=self._arrival.is_fed_by_arrival(vertex))
         ordered = placed.sortWithinPartitions(*order)
-        watermarks = self._arrival.carries_watermarks(vertex)
-        return ordered.select(*input_names(len(vertex.inputs[0].schema), watermarks=watermarks))
+        return ordered.select(*FRAMED_NAMES)
 
     def _merged(self, vertex: JobVertex, native: NativeWindow) -> DataFrame:
         """The partials of a window, merged."""
@@ -193,11 +205,8 @@ class Lowering:
         number, wanted = self._wanted(vertex, index, edge)
         tags: list[Column] = [functions.lit(index).cast("int").alias(INPUT)]
         tags += [functions.col(name) for name in (*SORT_TAGS, *READ_TAGS)]
-        if self._arrival.carries_watermarks(vertex):
-            tags.append(functions.col(WATERMARK))
-        names = input_names(len(edge.schema))[len(READ_TAGS) :]
-        columns = [functions.col(column_name(number, column)).alias(name) for column, name in enumerate(names)]
-        return self._frames[edge.vertex].where(wanted).select(*tags, *columns)
+        frame = functions.col(column_name(number, 0)).alias(FRAME)
+        return self._frames[edge.vertex].where(wanted).select(*tags, frame)
 
     def _wanted(self, vertex: JobVertex, index: int, edge: JobEdge) -> tuple[int, Column]:
         """The number of an input among its producer's outputs, and which rows are of it.
@@ -226,8 +235,9 @@ def sort_order(vertex: JobVertex, *, by_arrival: bool = False) -> list[Column]:
     Spark compares rows by eight bytes of the first part, and only rows that agree there in full. So the key group, of
     which there are few, is joined with the event time in steps of 4096 us, which fits for the years 1 to 9999.
     """
+    # Of a frame its first row's.
     ties = [functions.col(name) for name in (INPUT, FROM, SEQ)]
-    group, moment = functions.col(GROUP).cast("long"), functions.col(WATERMARK if by_arrival else EVENT_TIME)
+    group, moment = functions.col(GROUP).cast("long"), functions.col(EVENT_TIME)
     match is_keyed(vertex), vertex.inputs[0].event_time:
         case True, True:
             # A watermark may be the beginning of time.

@@ -13,6 +13,7 @@ import pyarrow as pa
 from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.graph.logical import LogicalPlan
 from penstock.spark.arrival import LateRowsKept
+from penstock.spark.framing import cut, frame_schema
 from penstock.spark.partials import PartialOutput
 from penstock.spark.wire import (
     FROM,
@@ -38,6 +39,9 @@ BATCH_ROWS: Final = 16_384
 """Rows of an edge that are gathered before they are handed to Spark."""
 BATCH_BYTES: Final = 8 << 20
 """The same for wide rows."""
+FRAMED_ROWS: Final = 524_288
+"""The same of an edge whose rows cross in frames, of which there is one per key group."""
+FRAMED_BYTES: Final = 32 << 20
 _RUN_ROWS: Final = 4_096
 """Rows in a row that a rebalanced edge sends to one subtask."""
 _REPORTS: Final = 16
@@ -64,8 +68,9 @@ class StageOutputs:
             late = LateRowsKept(plan.node(edge.judging), edge.max_parallelism, edge.restored)
             self.late.append(late)
         if edge.native is None:
+            made = _FramedOutput if edge.framed else _EdgeOutput
             lag_us = plan.watermark_lag_us(plan.node(edge.edge.link.source)) if plan is not None else 0
-            return _EdgeOutput(number, edge, self._subtask, late, lag_us)
+            return made(number, edge, self._subtask, late, lag_us)
         assert plan is not None
         return PartialOutput(number, edge, edge.native, plan, late)
 
@@ -178,3 +183,39 @@ class _EdgeOutput:
             return {PARTITION: turns.astype(np.int32)}
         groups = key_groups(frame, self._keys, self.edge.max_parallelism).to_numpy()
         return {PARTITION: self._owners[groups].astype(np.int32), GROUP: groups.astype(np.int32)}
+
+
+class _FramedOutput(_EdgeOutput):
+    """An edge whose rows cross in frames."""
+
+    def __init__(
+        self, number: int, edge: StageEdge, subtask: int, late: LateRowsKept | None = None, lag_us: int = 0
+    ) -> None:
+        super().__init__(number, edge, subtask, late, lag_us)
+        timed = edge.edge.event_time
+        self._frame_schema = frame_schema(edge.schema, event_time=timed, watermarks=edge.watermarks)
+        self._moment = (WATERMARK if edge.by_arrival else EVENT_TIME) if timed else None
+
+    def is_due(self, *, everything: bool) -> bool:
+        """Whether the rows gathered are worth being cut into frames."""
+        if everything:
+            return self._waiting > 0
+        return self._waiting >= FRAMED_ROWS or self._waiting_bytes >= FRAMED_BYTES
+
+    def take(self) -> tuple[int, dict[str, Any]]:
+        """The rows gathered, as frames."""
+        frame = pl.concat(self._frames) if len(self._frames) > 1 else self._frames[0]
+        self._frames, self._waiting, self._waiting_bytes = [], 0, 0
+        numbers = np.arange(self._sent, self._sent + frame.height, dtype=np.int64)
+        self._sent += frame.height
+        placed = self._placed(frame, numbers)
+        found = list(cut(frame, placed.get(GROUP, placed[PARTITION]), self._moment, self._frame_schema))
+        rows = [row for row, _, _ in found]
+        columns: dict[str, Any] = {name: values[rows] for name, values in placed.items()}
+        columns[OUTPUT] = np.full(len(found), self._number, np.int32)
+        columns[FROM] = np.full(len(found), self._subtask, np.int32)
+        columns[SEQ] = np.full(len(found), numbers[0], np.int64)
+        if self._moment is not None:
+            columns[EVENT_TIME] = [least for _, least, _ in found]
+        columns[column_name(self._number, 0)] = [data for _, _, data in found]
+        return len(found), columns

@@ -27,7 +27,7 @@ from penstock.connectors.base import (
 )
 from penstock.connectors.formats.schema_matching import SchemaMatcher
 from penstock.graph.jobgraph import DEAD_LETTERS_TAG
-from penstock.graph.logical import Read
+from penstock.graph.pushdown import narrowed
 from penstock.protocol.keygroups import key_group_range
 from penstock.spark.archives import archive_of
 from penstock.spark.progress import SplitReport
@@ -74,8 +74,7 @@ class _Feed:
     def __init__(self, work: TaskWork, split: RunSplit) -> None:
         operator = work.vertex.operators[0]
         node = work.plan.node(operator.node)
-        assert isinstance(node.operation, Read)
-        self.source = node.operation.source
+        self.source = narrowed(work.plan, node)
         self.marks = _SplitMarks(self.source, split, work.plan.carries_watermarks(node))
         self._work = work
         self._split = split

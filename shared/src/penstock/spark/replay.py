@@ -6,23 +6,23 @@ Spark has merged the partials of a window there is one chain: what is behind the
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, cast
 
-import numpy as np
 import pyarrow as pa
 
 from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.errors import ProtocolError
 from penstock.graph.jobgraph import JobVertex
 from penstock.protocol.keygroups import KeyGroupRange
+from penstock.spark.framing import FrameMerger
+from penstock.spark.framing import frame_schema as merged_schema
 from penstock.spark.native import NativeWindow
 from penstock.spark.outputs import StageOutputs
 from penstock.spark.partials import START
 from penstock.spark.taskwork import TaskWork
-from penstock.spark.wire import GROUP, OUTPUT, READ_TAGS, REPORT, REPORT_OUTPUT, decode_frame
+from penstock.spark.wire import FRAME, FROM, GROUP, INPUT, OUTPUT, READ_TAGS, REPORT, REPORT_OUTPUT, SEQ, decode_frame
 from penstock.task.exchange import frame_schema
 from penstock.task.operators.partials import Partials
 from penstock.types import schema_from_json
@@ -30,6 +30,7 @@ from penstock.types import schema_from_json
 if TYPE_CHECKING:
     import polars as pl
 
+_FRAME_TAGS: Final = (GROUP, EVENT_TIME, INPUT, FROM, SEQ)
 SLICE_ROWS: Final = 16_384
 """Rows that are fed at a time, at most."""
 
@@ -48,6 +49,9 @@ class Replay:
         self._lag = max(work.plan.watermark_lag_us(node) for node in producers)
         self._schema = schema_from_json(edges[0].schema)
         self._keyed = is_keyed(work.vertex)
+        moment = (WATERMARK if work.by_arrival else EVENT_TIME) if self._event_time else None
+        schema = merged_schema(self._schema, event_time=self._event_time, watermarks=work.watermarks)
+        self._merger = FrameMerger(schema, moment)
         self._group: int | None = None
         stored = work.restoring.key_groups(work.key_groups) if work.restoring is not None and self._keyed else ()
         self._stored = deque(stored)
@@ -60,23 +64,28 @@ class Replay:
         batch = _pass_reports(batch, self._work.outputs)
         if not batch.num_rows:
             return
-        frame = decode_frame(batch, len(READ_TAGS), self._schema, event_time=self._event_time)
-        if not self._keyed:
-            if self._work.chain is None:
-                self._work.open_chain(self._work.key_groups)
-            yield from self._feed_rows(frame)
-            return
-        groups = batch.column(batch.schema.get_field_index(GROUP)).to_numpy()
-        bounds = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(groups)]
-        for begin, end in itertools.pairwise(bounds):
-            group = int(groups[begin])
-            if group != self._group:
+        columns = {name: batch.column(batch.schema.get_field_index(name)).to_pylist() for name in _FRAME_TAGS}
+        data = batch.column(batch.schema.get_field_index(FRAME))
+        for row, (group, least, *origin) in enumerate(zip(*columns.values(), strict=True)):
+            if self._keyed and group != self._group:
+                yield from self._merged()
                 yield from self._pass_stored(group)
                 yield from self._enter(group)
-            yield from self._feed_rows(frame.slice(begin, end - begin))
+            elif self._work.chain is None:
+                self._work.open_chain(self._work.key_groups)
+            complete = self._merger.add(tuple(origin), least, data[row].as_buffer())
+            if complete is not None:
+                yield from self._feed_rows(complete)
+
+    def _merged(self) -> Iterator[pa.RecordBatch]:
+        """Feed what is left of the frames."""
+        rest = self._merger.take()
+        if rest is not None:
+            yield from self._feed_rows(rest)
 
     def end(self) -> Iterator[pa.RecordBatch]:
         """There is no more input."""
+        yield from self._merged()
         yield from self._pass_stored(self._work.vertex.max_parallelism)
         yield from self._work.end_chain()
 
@@ -126,7 +135,7 @@ class MergedFeed:
         batch = _pass_reports(batch, self._work.outputs)
         if not batch.num_rows:
             return
-        frame = decode_frame(batch, len(READ_TAGS), self._native.schema, event_time=False)
+        frame = decode_frame(batch, len(READ_TAGS), self._native.schema)
         frame.columns = self._names
         chain = self._work.chain or self._work.open_chain(self._work.key_groups)
         assert chain.head is not None

@@ -18,7 +18,8 @@ import msgspec
 from penstock.connectors.base import Position, Source, Split
 from penstock.errors import CorruptDataError, UsageError
 from penstock.graph.jobgraph import JobGraph
-from penstock.graph.logical import LogicalPlan, Read
+from penstock.graph.logical import LogicalPlan, Node, Read
+from penstock.graph.pushdown import narrowed
 from penstock.spark.archives import archive_of
 from penstock.spark.binding import differing_settings
 from penstock.spark.committing import create_once
@@ -35,6 +36,8 @@ class RunSplit(msgspec.Struct, frozen=True):
     """The files of which it is one, where a backfill reads them before the source itself."""
     former: SplitEntry | None = None
     """What an earlier run or a job left of it."""
+    size_bytes: int | None = None
+    """How much there is of it, if that is known."""
     awake: bool = False
     """Whether it holds event time back even if it brings no row: it has not been silent for `idle_after` yet."""
 
@@ -76,8 +79,10 @@ def find_beginning(
     """Look at every source of a graph now; `former` is what a savepoint holds of their splits."""
     splits: dict[str, tuple[RunSplit, ...]] = {}
     carried: dict[str, tuple[SplitEntry, ...]] = {}
-    for operator, declared in sources_of(graph, plan).items():
-        source = declared.at(declared.moment())
+    alone = not (asked.restored or asked.target)  # no other run has to do with how far event time comes in this one
+    for operator in sources_of(graph, plan):
+        source = narrowed(plan, _node_of(plan, operator), time_per_split=alone)
+        source = source.at(source.moment())
         entries = {entry.split: entry for entry in former.get(operator, ())}
         archive = asked.archives.get(operator, "")
         splits[operator] = (*_archived(source, archive), *_found(source, entries, asked.until_now))
@@ -96,10 +101,16 @@ def sources_of(graph: JobGraph, plan: LogicalPlan) -> dict[str, Source[Any]]:
     return found
 
 
+def _node_of(plan: LogicalPlan, operator: str) -> Node:
+    found = plan.by_operator(operator)
+    assert found is not None
+    return found
+
+
 def _archived(source: Source[Any], archive: str) -> Iterable[RunSplit]:
     if archive:
         for split in archive_of(source, archive).discover():
-            yield RunSplit(split.id, archive=archive)
+            yield RunSplit(split.id, archive=archive, size_bytes=split.size_bytes)
 
 
 def _found(source: Source[Any], entries: Mapping[str, SplitEntry], until_now: bool) -> Iterable[RunSplit]:
@@ -112,7 +123,7 @@ def _found(source: Source[Any], entries: Mapping[str, SplitEntry], until_now: bo
         position = source.resolve(split, late=bool(entries)) if entry is None else entry.position
         if until_now or (entry is not None and source.ends_on_request):
             position = source.until_now(split, position)
-        yield RunSplit(split.id, position, former=entry)
+        yield RunSplit(split.id, position, former=entry, size_bytes=split.size_bytes)
 
 
 class RunBeginnings:

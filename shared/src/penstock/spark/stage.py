@@ -11,9 +11,8 @@ late; the end of the input is the end of event time, unless the run keeps its st
 
 from __future__ import annotations
 
-import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -73,7 +72,8 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch], attempt: Attem
     try:
         graph = graph_from_json(msgspec.json.decode(task.graph))
         vertex, arrival = graph.vertex(task.vertex), Arrival(graph, load_plan(task.code))
-        context = TaskContext(task, vertex, arrival.plan, attempt, arrival.is_fed_by_arrival(vertex))
+        by_arrival, watermarks = arrival.is_fed_by_arrival(vertex), arrival.carries_watermarks(vertex)
+        context = TaskContext(task, vertex, arrival.plan, attempt, by_arrival, watermarks)
         work = _read if vertex.is_source else _replay
         for batch in batches:
             if batch.num_rows:
@@ -91,6 +91,7 @@ class TaskContext:
     plan: LogicalPlan
     attempt: Attempt
     by_arrival: bool
+    watermarks: bool = False
 
     def work(self, subtask: int) -> TaskWork:
         """What the chains of one subtask share."""
@@ -106,6 +107,7 @@ class TaskContext:
             self.task.state,
             self.task.native,
             self.by_arrival,
+            self.watermarks,
         )
 
 
@@ -113,17 +115,23 @@ class TaskContext:
 
 
 def _read(context: TaskContext, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Read the splits whose numbers are the task's input, or the rows that are."""
+    """Read the splits whose numbers are the task's input, rising, or the rows that are."""
     operation = context.plan.node(context.vertex.operators[0].node).operation
     assert isinstance(operation, Read)
     batches = itertools.chain((first,), rest)
     if isinstance(operation.source, spark.Source):
         yield from _worked(context.work(context.attempt.partition), lambda work: read_frame(work, batches))
         return
-    for batch in batches:
-        for index in batch.column(0).to_numpy().tolist():
-            split = context.task.splits[index]
-            yield from _worked(context.work(index), functools.partial(read_split, split=split))
+    numbers = [number for batch in batches for number in batch.column(0).to_numpy().tolist()]
+    splits = [context.task.splits[number] for number in numbers]
+    yield from _worked(context.work(numbers[0]), lambda work: _read_all(work, splits))
+
+
+def _read_all(work: TaskWork, splits: Iterable[RunSplit]) -> Iterator[pa.RecordBatch]:
+    """One split after the other, each with a chain of its own."""
+    for split in splits:
+        yield from read_split(work, split)
+        yield from work.end_chain()
 
 
 def _worked(work: TaskWork, read: Callable[[TaskWork], Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:

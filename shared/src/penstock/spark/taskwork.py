@@ -43,10 +43,12 @@ class TaskWork:
         state: StageState = NO_STATE,
         native: NativeWindow | None = None,
         by_arrival: bool = False,
+        watermarks: bool = False,
     ) -> None:
-        """`native` is the window at the head of the vertex if Spark computes it; `by_arrival`: rows come in the order of
-        the watermarks that they carry."""
+        """`native` is the window at the head of the vertex if Spark computes it; `watermarks`: rows carry theirs across
+        the exchange; `by_arrival`: they come in the order of these."""
         self.by_arrival = by_arrival
+        self.watermarks = watermarks
         self.vertex = vertex
         self.subtask = subtask
         self.plan = plan

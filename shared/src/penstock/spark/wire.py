@@ -19,7 +19,7 @@ from typing import Any, Final
 import polars as pl
 import pyarrow as pa
 
-from penstock.batches import EVENT_TIME, WATERMARK
+from penstock.batches import EVENT_TIME
 from penstock.graph.jobgraph import JobEdge
 from penstock.spark.native import NativeWindow
 from penstock.types import DataType, ListType, MapType, Schema, StructType, arrow_type, schema_from_json
@@ -50,8 +50,12 @@ _TAGS: Final = (
     (REPORT, pa.binary()),
 )
 READ_TAGS: Final = (OUTPUT, PARTITION, GROUP, EVENT_TIME, REPORT)
-"""What is left of the tags when the rows of a consumer are sorted."""
+"""What all tasks but those of sources are given of the tags."""
 SORT_TAGS: Final = (FROM, SEQ)
+FRAME: Final = "__frame"
+"""The rows of a frame, in Arrow."""
+FRAMED_NAMES: Final = (*READ_TAGS, INPUT, FROM, SEQ, FRAME)
+"""What tasks are given whose input comes in frames."""
 _WIDER: Final[dict[Any, Any]] = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),
@@ -76,6 +80,10 @@ class StageEdge:
     """Whether rows carry the watermark that their split had reached (see `arrival`)."""
     known: bool = True
     """Whether the producer knows it."""
+    framed: bool = False
+    """Whether rows cross in frames (see `framing`)."""
+    by_arrival: bool = False
+    """Whether the consumer is given them in the order of their watermarks."""
     judging: str = ""
     """Id of the node that finds rows late in streaming, if those are counted here."""
     restored: Mapping[int, int] = field(default_factory=dict[int, int])
@@ -107,17 +115,12 @@ def column_name(edge: int, column: int) -> str:
 def output_schema(edges: Sequence[StageEdge]) -> pa.Schema:
     """The schema of what a stage with these outputs sends."""
     fields = [pa.field(name, kind) for name, kind in _TAGS]
-    if any(edge.watermarks for edge in edges):
-        fields.append(pa.field(WATERMARK, pa.int64()))
     for number, edge in enumerate(edges):
+        if edge.framed:
+            fields.append(pa.field(column_name(number, 0), pa.binary()))
+            continue
         fields += [pa.field(column_name(number, i), wire_type(field.type)) for i, field in enumerate(edge.schema)]
     return pa.schema(fields)
-
-
-def input_names(columns: int, *, watermarks: bool = False) -> list[str]:
-    """The names of what a consumer's tasks are given: the tags that they look at, the columns of the input, and the
-    watermarks if rows carry them."""
-    return [*READ_TAGS, *(f"c{index}" for index in range(columns)), *([WATERMARK] if watermarks else ())]
 
 
 def encode_columns(frame: pl.DataFrame, schema: Schema) -> list[Any]:
@@ -126,15 +129,10 @@ def encode_columns(frame: pl.DataFrame, schema: Schema) -> list[Any]:
     return [_cast(table.column(field.name).combine_chunks(), wire_type(field.type)) for field in schema]
 
 
-def decode_frame(batch: pa.RecordBatch, first: int, schema: Schema, *, event_time: bool) -> pl.DataFrame:
-    """The inverse of `encode_columns` for the columns from `first` on, with hidden columns as far as they are there."""
+def decode_frame(batch: pa.RecordBatch, first: int, schema: Schema) -> pl.DataFrame:
+    """The inverse of `encode_columns` for the columns from `first` on."""
     columns = [_cast(batch.column(first + index), arrow_type(field.type)) for index, field in enumerate(schema)]
-    names = list(schema.names)
-    for name in (EVENT_TIME, WATERMARK) if event_time else ():
-        if name in batch.schema.names:
-            columns.append(batch.column(batch.schema.get_field_index(name)))
-            names.append(name)
-    frame = pl.from_arrow(pa.Table.from_arrays(columns, names=names))
+    frame = pl.from_arrow(pa.Table.from_arrays(columns, names=list(schema.names)))
     assert isinstance(frame, pl.DataFrame)
     return frame
 

@@ -9,7 +9,8 @@ from penstock.connectors.base import PublishedSink, ReadContext, SinkEncoder, Si
 from penstock.coordination.job_store import JobReader
 from penstock.coordination.start_positions import StartPositionStore
 from penstock.graph.jobgraph import ENCODE
-from penstock.graph.logical import Read, Write
+from penstock.graph.logical import Write
+from penstock.graph.pushdown import narrowed
 from penstock.protocol.committing import StagedPart
 from penstock.task.alignment import SourceAlignment
 from penstock.task.chain import Chain, Receiver, build_chain
@@ -87,17 +88,16 @@ async def open_source(
 ) -> SourceDriver:
     """Open the source of a subtask whose vertex has one, where the restored checkpoint left it."""
     operator = environment.vertex.operators[0]
-    operation = environment.plan.node(operator.node).operation
-    assert isinstance(operation, Read)
+    node = environment.plan.node(operator.node)
     clock, parallelism = environment.services.clock, environment.vertex.parallelism
     driver = SourceDriver(
-        operation.source,
+        narrowed(environment.plan, node),
         environment.deploy.subtask.index,
         parallelism,
         ReadContext(clock.now_us, clock.monotonic_ms, parallelism, next_timer_us=opened.chain.next_timer_us),
         opened.chain.metrics[operator.id],
         StartPositionStore(environment.services.blobs, environment.deploy.job, operator.id).remember,
-        carries_watermarks=environment.plan.carries_watermarks(environment.plan.node(operator.node)),
+        carries_watermarks=environment.plan.carries_watermarks(node),
         window_reach_us=environment.plan.window_reach_us,
         alignment=alignment,
     )

@@ -5,21 +5,28 @@ This module is the declaration; `reading` and `writing` do the work when rows fl
 
 from __future__ import annotations
 
+import copy
 import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Unpack
 
 from penstock.arguments import checked
 from penstock.connectors import base
-from penstock.connectors.base import Guarantee, Position, ReadContext, Split, T
+from penstock.connectors.base import Guarantee, Position, ReadContext, Split, T, Wanted
 from penstock.connectors.declaring import SourceOptions, declare, zone
+from penstock.connectors.files.checks import checked_batch, checked_columns, checked_delimiter, checked_place
 from penstock.connectors.files.local import LocalFiles, LocalParts
 from penstock.connectors.files.object_store import StoredFiles, StoredParts
 from penstock.connectors.files.overlaps import dataset_of, reads_what_is_written, removes_what_is_read
-from penstock.connectors.files.partitions import PartitionedReader, check_partition_by, constants_of, inferred
-from penstock.connectors.files.store_clients import SCHEMES, Location, location
+from penstock.connectors.files.partitions import (
+    PartitionedReader,
+    WantedFolders,
+    check_partition_by,
+    constants_of,
+    inferred,
+)
+from penstock.connectors.files.store_clients import Location
 from penstock.connectors.formats.names import Format, format_of, is_compressed
 from penstock.connectors.pacing import Pace, checked_rate
 from penstock.errors import PipelineError
@@ -32,7 +39,6 @@ if TYPE_CHECKING:
     from penstock.connectors.files.writing import PartFolder
 
 _HEAD_BYTES = 1 << 20
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -87,13 +93,14 @@ class Source(base.Source[T], Generic[T]):
         **options: Unpack[SourceOptions],
     ) -> None:
         what = "files.Source"
-        self._place: Final = _checked_place(path, storage_options, what)
+        self._place: Final = checked_place(path, storage_options, what)
         self.path: Final = str(self._place)
         self.format: Final = format
         self.rate: Final = checked_rate(rate, what)
-        self.batch_rows: Final = _checked_batch(batch_rows, what)
-        self.delimiter: Final = _checked_delimiter(delimiter, what)
+        self.batch_rows: Final = checked_batch(batch_rows, what)
+        self.delimiter: Final = checked_delimiter(delimiter, what)
         self.null: Final = null
+        self._wanted = Wanted()
         vars(self).update(vars(declare(what, self._inferred() if schema is None else schema, **options)))
 
     @property
@@ -109,7 +116,7 @@ class Source(base.Source[T], Generic[T]):
         """The schema of the first file, if it says, and what all folders name."""
         import pyarrow as pa
 
-        from penstock.connectors.files.reading import arrow_schema
+        from penstock.connectors.files.columnar import arrow_schema
 
         names = [split.id for split in self.discover()]
         file = self._files.file(names[0])
@@ -128,16 +135,46 @@ class Source(base.Source[T], Generic[T]):
 
     def discover(self) -> Sequence[Split]:
         """See `Source.discover`. The id of a split is the file's path below the folder (before the pattern)."""
-        files = self._files
-        found = [(name, size) for name, size in files.find() if not _is_hidden(PurePosixPath(name))]
-        if self.format is None and files.is_folder:
-            found = [(name, size) for name, size in found if format_of(PurePosixPath(name)) is not None]
+        found, folders = self._found(self._folders), self._folders
+        if not found and folders is not None:
+            found = self._found(None)  # there must be files, if not one that is wanted
         if not found:
             raise PipelineError(
                 f"files.Source: no file in {self.path!r}"
                 + ("" if self.format else " has a known extension; name the format with format=")
             )
-        return [Split(name, size) for name, size in sorted(found)]
+        kept = [Split(name, size) for name, size in sorted(found)]
+        return [each for each in kept if folders.keeps(self._full_name(each.id))] if folders is not None else kept
+
+    def _found(self, folders: WantedFolders | None) -> list[tuple[str, int]]:
+        files = self._files
+        every = files.find(folders.keeps if folders is not None else None)
+        found = [(name, size) for name, size in every if not _is_hidden(PurePosixPath(name))]
+        if self.format is None and files.is_folder:
+            found = [(name, size) for name, size in found if format_of(PurePosixPath(name)) is not None]
+        return found
+
+    @property
+    def _folders(self) -> WantedFolders | None:
+        """What may be left out by the names of folders; None: nothing."""
+        predicate = self._wanted.predicate
+        return None if predicate is None else WantedFolders(predicate, self.schema)
+
+    def narrowed(self, wanted: Wanted) -> Source[T]:
+        """See `Source.narrowed`. Columns and row groups of Parquet files, and folders that name columns, are left out."""
+        (made := copy.copy(self))._wanted = wanted
+        return made
+
+    def describe_narrowing(self) -> Mapping[str, str]:
+        """See `Source.describe_narrowing`."""
+        wanted, described = self._wanted, dict[str, str]()
+        if wanted.columns is not None:
+            read = [name for name in self.schema.names if name in wanted.columns]
+            described["columns read"] = f"{', '.join(read) or 'none'} (of Parquet files)"
+        if wanted.predicate is not None:
+            what = "folders" if wanted.whole_splits else "folders, and row groups of Parquet files,"
+            described["not read"] = f"{what} where {wanted.predicate} cannot be true"
+        return described
 
     def _format(self, file: InputFile) -> Format:
         found = self.format or format_of(PurePosixPath(str(file)))
@@ -173,7 +210,7 @@ class Source(base.Source[T], Generic[T]):
         return RemoteReader(lambda: self._opened(split, position, context), position)
 
     def _opened(self, split: Split, position: Position, context: ReadContext) -> base.SplitReader:
-        rate = None if self.rate is None else self.rate / len(self.discover())
+        rate = None if self.rate is None else self.rate / max(1, len(self.discover()))
         pace = Pace(rate, context.monotonic_ms, self.batch_rows)
         constants = constants_of(self._full_name(split.id), self.schema)
         if not constants:
@@ -182,12 +219,14 @@ class Source(base.Source[T], Generic[T]):
         return PartitionedReader(self._reader(split, own, position, pace), self.schema, constants)
 
     def _reader(self, split: Split, schema: Schema, position: Position, pace: Pace) -> base.SplitReader:
-        from penstock.connectors.files.reading import ColumnarReader, GzipContent, TextReader
+        from penstock.connectors.files.columnar import ColumnarReader, Rows
+        from penstock.connectors.files.reading import GzipContent, TextReader
 
         file = self._files.file(split.id)
         kind = self._format(file)
         if kind in ("parquet", "arrow"):
-            return ColumnarReader(file, split.id, schema, self.timezone, position, pace)
+            form = self.event_time.form if self.event_time is not None else None
+            return ColumnarReader(file, split.id, Rows(schema, self.timezone, self._wanted, form), position, pace)
         compressed = is_compressed(PurePosixPath(str(file)))
         content = GzipContent(file) if compressed else file.content(position["end"] if position else None)
         try:
@@ -273,13 +312,13 @@ class Sink(base.Sink):
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
         what = "files.Sink"
-        self._place: Final = _checked_place(folder, storage_options, what)
+        self._place: Final = checked_place(folder, storage_options, what)
         self.folder: Final = str(self._place)
         self.format: Final = format
         self.existing: Final = existing
-        self.delimiter: Final = _checked_delimiter(delimiter, what)
+        self.delimiter: Final = checked_delimiter(delimiter, what)
         self.null: Final = null
-        self.partition_by: Final = _checked_columns(partition_by, what)
+        self.partition_by: Final = checked_columns(partition_by, what)
 
     @property
     def is_relative(self) -> bool:
@@ -352,47 +391,8 @@ class Sink(base.Sink):
         return described | ({"partition_by": list(self.partition_by)} if self.partition_by else {})
 
 
-def _checked_place(path: str | os.PathLike[str], options: Mapping[str, str] | None, what: str) -> str | Location:
-    """A local path, or where on an object store; `Path` makes one slash of the two of a URL."""
-    text = os.fspath(path)
-    stored = location(text, options, what) if "://" in text else None
-    if stored is None and options is not None:
-        raise PipelineError(f"{what}: storage_options= are those of an object store, and {text!r} is a local path")
-    scheme = _SCHEME.match(text)
-    if stored is not None or scheme is None:
-        return stored or text
-    if scheme[1].lower() == "file":
-        local = "write it without the scheme"
-    elif scheme[1].lower() in SCHEMES:
-        local = f"write it as text, '{scheme[1]}://...' with two slashes (a Path keeps one of them)"
-    else:
-        local = f"there are {', '.join(f'{known}://' for known in SCHEMES)}; else mount the store and name the folder"
-    raise PipelineError(
-        f"{what}: {text!r} is a URL that is not served (nothing would go to {scheme[1]}): {local}; for a local folder "
-        f"that is really called {scheme[1] + ':'!r} write './{text}'"
-    )
-
-
 def _is_relative(place: str | Location) -> bool:
     return isinstance(place, str) and not Path(place).is_absolute()
-
-
-def _checked_columns(columns: Sequence[str], what: str) -> tuple[str, ...]:
-    if len(set(columns)) < len(columns):
-        raise PipelineError(f"{what}: partition_by= names a column twice: {', '.join(columns)}")
-    return tuple(columns)
-
-
-def _checked_batch(batch_rows: int | None, what: str) -> int | None:
-    if batch_rows is not None and batch_rows < 1:
-        raise PipelineError(f"{what}: batch_rows= is a whole number from 1, got {batch_rows}")
-    return batch_rows
-
-
-def _checked_delimiter(delimiter: str, what: str) -> str:
-    if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n':
-        raise PipelineError(f"{what}: delimiter= is one ASCII character such as ',' or ';', got {delimiter!r}")
-    return delimiter
 
 
 def _is_hidden(relative: PurePosixPath) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -100,17 +101,17 @@ class LocalFiles:
         """See `InputFiles.is_folder`."""
         return Path(self.path).is_dir()
 
-    def find(self) -> list[tuple[str, int]]:
+    def find(self, keeps: Callable[[str], bool] | None) -> list[tuple[str, int]]:
         """See `InputFiles.find`."""
-        root, found = self._found()
+        root, found = self._found(keeps)
         return [(path.relative_to(root).as_posix(), path.stat().st_size) for path in found if path.is_file()]
 
-    def _found(self) -> tuple[Path, list[Path]]:
+    def _found(self, keeps: Callable[[str], bool] | None) -> tuple[Path, list[Path]]:
         path = Path(self.path)
         if path.is_file():
             return path.parent, [path]
         if path.is_dir():
-            return path, list(path.rglob("*"))
+            return path, list(path.rglob("*") if keeps is None else _below(path, keeps))
         if any(character in self.path for character in WILDCARDS):
             root, pattern = self._split_pattern()
             return root, list(root.glob(pattern))
@@ -130,6 +131,13 @@ class LocalFiles:
         if path.is_dir():
             return LocalFile(path / name)
         return LocalFile((path.parent if path.name == name else self._split_pattern()[0]) / name)
+
+
+def _below(folder: Path, keeps: Callable[[str], bool]) -> Iterator[Path]:
+    """The files in a folder and below."""
+    for where, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if keeps(f"{where}/{name}/")]
+        yield from (Path(where, name) for name in names)
 
 
 # -- writing ------------------------------------------------------------------------------------------------------------

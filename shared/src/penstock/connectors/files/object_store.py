@@ -18,7 +18,7 @@ import os
 import posixpath
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
@@ -159,8 +159,8 @@ class StoredFiles:
     def _is_pattern(self) -> bool:
         return any(character in self.place.key for character in WILDCARDS)
 
-    def find(self) -> list[tuple[str, int]]:
-        """See `InputFiles.find`."""
+    def find(self, keeps: Callable[[str], bool] | None) -> list[tuple[str, int]]:
+        """See `InputFiles.find`. A store lists all below a folder at once, a thousand objects at a time."""
         if self._is_pattern:
             root, pattern = self._split_pattern()
             return [(name, size) for name, size in _without_markers(_listed(root)) if matches(pattern, name.split("/"))]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.connectors.base import Fetched, Position, SplitReader
 from penstock.errors import BadRecordError, PipelineError
+from penstock.expressions import Expr, columns_of, conditions_of, to_polars
 from penstock.types import BOOLEAN, DATE, INT64, INTEGERS, STRING, DataType, Field, Schema, polars_type
 
 if TYPE_CHECKING:
@@ -167,6 +168,41 @@ def constants_of(path: str, schema: Schema) -> dict[str, Any]:
                 f"files.Source: {path}: {name!r} is null there; declare it as optional, or leave such folders out"
             )
     return constants
+
+
+class WantedFolders:
+    """Which folders may hold rows for which a condition is true."""
+
+    def __init__(self, predicate: Expr, schema: Schema) -> None:
+        self._conditions = conditions_of(predicate)
+        self._schema = schema
+        self._known: dict[str, bool] = {}
+
+    def keeps(self, path: str) -> bool:
+        """Whether a file of this path, or one below this folder if it ends with a slash, may hold such a row."""
+        folder = path.replace("\\", "/").rpartition("/")[0]
+        if folder not in self._known:
+            self._known[folder] = self._may_hold(f"{folder}/")
+        return self._known[folder]
+
+    def _may_hold(self, folder: str) -> bool:
+        try:
+            values = constants_of(folder, self._schema)
+        except PipelineError:
+            return True  # whoever reads it says what is wrong
+        return all(self._may_be_true(each, values) for each in self._conditions)
+
+    def _may_be_true(self, condition: Expr, values: Mapping[str, Any]) -> bool:
+        import polars as pl
+
+        names = columns_of(condition)
+        if not names or not names <= values.keys():
+            return True
+        row = pl.DataFrame([_column(self._schema.field(name), values[name], 1) for name in names])
+        try:
+            return row.select(to_polars(condition, self._schema)).to_series()[0] is True
+        except pl.exceptions.PolarsError:
+            return True  # the operator says what is wrong, if a row comes there
 
 
 def _column(field: Field, value: Any, rows: int) -> pl.Series:

@@ -1,4 +1,4 @@
-"""Readers of one file: text formats by byte offset, columnar formats by row group (or batch) and row.
+"""Readers of one file: text formats by byte offset; `columnar` has those by row group (or batch) and row.
 
 A position also tells the file apart from another one that may have taken its place: of a plain text file on a disk the
 bytes before the position (it may grow meanwhile, and is read to where it ended when it was first opened), of a
@@ -11,24 +11,20 @@ from __future__ import annotations
 import asyncio
 import gzip
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.connectors.base import BadRow, EndOfSplit, Fetched, Position, SplitReader
 from penstock.connectors.formats.decoding import LineDecoder
-from penstock.connectors.formats.schema_matching import SchemaMatcher
 from penstock.connectors.pacing import Pace
 from penstock.errors import ExternalError, PipelineError
-from penstock.types import Schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 CHUNK_BYTES: Final = 4 << 20
 _MAX_RECORD_BYTES: Final = 256 << 20
-_PARQUET: Final = b"PAR1"
-_IPC_FILE: Final = b"ARROW1"
 
 
 # -- bytes --------------------------------------------------------------------------------------------------------------
@@ -81,8 +77,10 @@ class InputFiles(Protocol):
         """Whether it is a folder: of its files only those count whose format is known."""
         ...
 
-    def find(self) -> list[tuple[str, int]]:
+    def find(self, keeps: Callable[[str], bool] | None) -> list[tuple[str, int]]:
         """The files there are: names below the folder (before the pattern) and sizes in bytes.
+
+        A folder that `keeps` refuses, by its path with a slash at the end, need not be looked into.
 
         Raises:
             PipelineError: there is nothing of that name.
@@ -124,7 +122,8 @@ class GzipContent:
         self._raw.close()
 
 
-def _changed(file: InputFile, where: str) -> PipelineError:
+def changed(file: InputFile, where: str) -> PipelineError:
+    """The error where a file is another one than before."""
     return PipelineError(
         f"{file} is not the file that was read up to {where} before: it was replaced, cut or rewritten; put the "
         "former content back, or start the job without the snapshot"
@@ -194,7 +193,7 @@ class TextReader:
         self._at_end = False
         self._fetching: asyncio.Future[bytes] | None = None
         if position and file.content.identity(self._offset) != position["identity"]:
-            raise _changed(file.file, f"byte {self._offset}")
+            raise changed(file.file, f"byte {self._offset}")
 
     async def read(self, max_rows: int) -> Fetched | None:
         """See `SplitReader.read`."""
@@ -257,129 +256,3 @@ class TextReader:
             await asyncio.wait([self._fetching])
             self._fetching.exception()
         self._file.content.close()
-
-
-# -- columnar -----------------------------------------------------------------------------------------------------------
-
-
-class ColumnarReader:
-    """Follows a Parquet or Arrow file. Position: `{"group", "row", "identity"}`, a row group or batch and a row in it."""
-
-    def __init__(
-        self, file: InputFile, name: str, schema: Schema, timezone: str | None, position: Position, pace: Pace
-    ) -> None:
-        self._name = name
-        self._pace = pace
-        self._identity = file.identity()
-        if position and position["identity"] != self._identity:
-            raise _changed(file, f"row {position['row']} of row group {position['group']}")
-        self._group: int = position["group"] if position else 0
-        self._row: int = position["row"] if position else 0
-        self._conformer = SchemaMatcher(schema, arrow_schema(file), str(file), timezone)
-        self._batches = _batches(file, self._group, self._conformer.names)
-        self._batch: pa.RecordBatch | None = None
-        self._fetching: asyncio.Future[pa.RecordBatch | None] | None = None
-
-    async def read(self, max_rows: int) -> Fetched | None:
-        """See `SplitReader.read`."""
-        allowed = await self._pace.allowed(max_rows)
-        if not allowed:
-            return None
-        while self._batch is None or self._row >= self._batch.num_rows:
-            if self._batch is not None:
-                self._batch, self._group, self._row = None, self._group + 1, 0
-            self._batch = await self._next()
-            if self._batch is None:
-                raise EndOfSplit
-        piece = self._batch.slice(self._row, allowed)
-        frame, failed = self._conformer.frame(piece)
-        bad = [BadRow(reason, raw, self._where(row)) for row, reason, raw in failed]
-        self._row += piece.num_rows
-        self._pace.take(piece.num_rows)
-        return Fetched(frame, bad, piece.nbytes)
-
-    def _where(self, row: int) -> str:
-        return f"{self._name}, row {self._row + row + 1} of row group {self._group + 1}"
-
-    async def _next(self) -> pa.RecordBatch | None:
-        if self._fetching is None:
-            self._fetching = asyncio.ensure_future(asyncio.to_thread(next, self._batches, None))
-        batch = await asyncio.shield(self._fetching)
-        self._fetching = None
-        return batch
-
-    def position(self) -> Position:
-        """See `SplitReader.position`."""
-        return {"group": self._group, "row": self._row, "identity": self._identity}
-
-    async def close(self) -> None:
-        """See `SplitReader.close`."""
-        if self._fetching is not None:
-            await asyncio.wait([self._fetching])
-            self._fetching.exception()
-        self._batch = None
-
-
-def arrow_schema(file: InputFile) -> pa.Schema:
-    """The Arrow schema of a Parquet or Arrow file.
-
-    Raises:
-        PipelineError: it is neither.
-    """
-    import pyarrow as pa
-    from pyarrow import ipc, parquet
-
-    try:
-        magic = _magic(file)
-        with file.arrow() as opened:
-            if magic.startswith(_PARQUET):
-                return parquet.read_schema(opened)
-            reader: Any = ipc.open_file(opened) if magic == _IPC_FILE else ipc.open_stream(opened)
-            return reader.schema
-    except (OSError, pa.ArrowException) as error:
-        raise PipelineError(f"{file} is neither a Parquet nor an Arrow file: {error}") from error
-
-
-def _batches(file: InputFile, first: int, names: list[str]) -> Iterator[pa.RecordBatch]:
-    """The row groups (batches) of a file from the one with number `first`; each `next` blocks."""
-    import pyarrow as pa
-
-    try:
-        magic = _magic(file)
-        with file.arrow() as opened:
-            if magic.startswith(_PARQUET):
-                yield from _parquet_groups(opened, first, names)
-            else:
-                yield from _ipc_batches(opened, first, of_file=magic == _IPC_FILE)
-    except (OSError, pa.ArrowException) as error:
-        raise ExternalError(f"cannot read {file}: {error}") from error
-
-
-def _parquet_groups(opened: pa.NativeFile, first: int, names: list[str]) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    with parquet.ParquetFile(opened, pre_buffer=True) as file:
-        for group in range(first, file.num_row_groups):
-            table = file.read_row_group(group, columns=names, use_threads=False)
-            chunks = table.combine_chunks().to_batches()
-            yield chunks[0] if chunks else pa.RecordBatch.from_pylist([], schema=table.schema)
-
-
-def _ipc_batches(opened: pa.NativeFile, first: int, *, of_file: bool) -> Iterator[pa.RecordBatch]:
-    from pyarrow import ipc
-
-    if of_file:
-        reader = ipc.open_file(opened)
-        for number in range(first, reader.num_record_batches):
-            yield reader.get_batch(number)
-    else:
-        for number, batch in enumerate(ipc.open_stream(opened)):
-            if number >= first:
-                yield batch
-
-
-def _magic(file: InputFile) -> bytes:
-    """How the file begins: with `_PARQUET`, with `_IPC_FILE`, or as a stream of Arrow batches."""
-    with file.open() as opened:
-        return opened.read(len(_IPC_FILE))
