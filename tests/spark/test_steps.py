@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
@@ -11,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from embedded_runs import counted, finish, rows
 from pipelines import ROWS
@@ -23,11 +25,12 @@ from penstock.adapters.system_clock import SystemClock
 from penstock.api.loading import load_pipeline
 from penstock.errors import ExternalError, PenstockError, UsageError
 from penstock.protocol.restarts import FixedDelay, NoRestart, RestartStrategy
-from penstock.spark import engine, step_folder
+from penstock.spark import engine, step_folder, taskwork
 from penstock.spark.code import pack_code
 from penstock.spark.committing import RunManifest, RunManifests
 from penstock.spark.continuous import ContinuousOptions, ContinuousRun, StepDone, StepWatch, Stopped
 from penstock.spark.splits import RunBeginnings
+from penstock.spark.untouched import Untouched
 
 pytestmark = pytest.mark.timeout(300)
 SEED = int(os.environ.get("PENSTOCK_TEST_SEED", random.SystemRandom().randrange(10**6)))
@@ -228,6 +231,34 @@ def test_rows_behind_what_a_step_has_come_to_are_late(local, tmp_path):
     job.run()
     assert job.done[1].rows_in == 50
     assert job.done[1].result.total("w", "late_rows") == 50
+
+
+@pytest.mark.parametrize("case", ["running", "reduced", "ranked", "keyed-process"])
+def test_operators_have_the_state_of_keys_that_something_happens_to(case, local, tmp_path, monkeypatch):
+    """Steps of a few rows; what comes of them, and what they leave, is the same as if operators had everything."""
+    passed: list[Untouched] = []
+    put_back = Untouched.put_back
+    monkeypatch.setattr(Untouched, "put_back", lambda it, *given: (passed.append(it), put_back(it, *given))[1])
+    left: list[tuple[Counter[str], dict[str, Counter[str]]]] = []
+    for least_bytes in (0, 1 << 40):
+        monkeypatch.setattr(taskwork, "LEAST_BYTES", least_bytes)
+        job = Job(local, tmp_path / str(least_bytes), case)
+        for number, (first, end) in enumerate(itertools.pairwise([0, 400, 403, 404, 409, 1_202])):
+            job.feed(f"p{number}-", first, end)
+            stopped = job.run()
+        assert stopped.savepoint is not None
+        kept = savepoint.read(stopped.savepoint)
+        keyed = [operator for operator in kept.operators if operator.keys.fields]
+        tables = {each.uid: _without_clock(kept.table(each.uid)) for each in keyed}
+        left.append((job.found(), tables))
+        assert len(job.done) == 5
+    assert any(each.whole or each.parts for each in passed), "operators had everything"
+    assert left[0] == left[1]
+
+
+def _without_clock(table: pl.DataFrame) -> Counter[str]:
+    """The rows of a state, without when they were written by the clock on the wall."""
+    return Counter(map(str, table.drop("__written_us", "written", strict=False).rows()))
 
 
 def test_the_job_moves_to_a_stream_and_back(local, tmp_path):

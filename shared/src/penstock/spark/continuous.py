@@ -6,7 +6,6 @@ What a step is and which one is next is decided in `steps`, where it is kept in 
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -115,8 +114,9 @@ class ContinuousRun:
         new_id: Callable[[], str],
         open_session: Callable[[], SparkSession],
         watch: StepWatch | None = None,
+        end_session: Callable[[SparkSession | None], None] = lambda _: None,
     ) -> None:
-        """`new_id` gives 32 fresh hex digits.
+        """`new_id` gives 32 fresh hex digits; `end_session` ends what `open_session` opened, or failed to open (None).
 
         Raises:
             PipelineError: the pipeline cannot run on Spark.
@@ -128,6 +128,7 @@ class ContinuousRun:
         self._clock = clock
         self._new_id = new_id
         self._open_session = open_session
+        self._end_session = end_session
         self._watch = watch or StepWatch()
         self._session: SparkSession | None = None
         self._folder = StepFolder(options.folder)
@@ -262,6 +263,4 @@ class ContinuousRun:
 
     def _close_session(self) -> None:
         session, self._session = self._session, None
-        if session is not None:
-            with contextlib.suppress(Exception):  # whatever a JVM that died makes of it: another one is begun, or none
-                session.stop()
+        self._end_session(session)

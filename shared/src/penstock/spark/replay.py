@@ -1,34 +1,32 @@
-"""Feeding a sorted partition to the chains of a vertex: one chain per key group where the vertex is keyed.
+"""Feeding a sorted partition to the chains of a vertex: one after the other for its key groups where the vertex is keyed.
 
-Key groups come in order, those that only have state from a savepoint among them: event time passes for them too. Where
-Spark has merged the partials of a window there is one chain: what is behind the window keeps nothing.
+Key groups come in order, those that only have state from a savepoint among them: event time passes for them too. Small
+ones share a chain (see `portions`), so their rows are brought into the order of event time again. Where Spark has merged
+the partials of a window there is one chain: what is behind the window keeps nothing.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 
 from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.errors import ProtocolError
 from penstock.graph.jobgraph import JobVertex
-from penstock.protocol.keygroups import KeyGroupRange
 from penstock.spark.native import NativeWindow
 from penstock.spark.outputs import StageOutputs
 from penstock.spark.partials import START
+from penstock.spark.portions import Portion, Portions
 from penstock.spark.taskwork import TaskWork
 from penstock.spark.wire import GROUP, OUTPUT, READ_TAGS, REPORT, REPORT_OUTPUT, decode_frame
 from penstock.task.exchange import frame_schema
 from penstock.task.operators.partials import Partials
 from penstock.types import schema_from_json
-
-if TYPE_CHECKING:
-    import polars as pl
 
 SLICE_ROWS: Final = 16_384
 """Rows that are fed at a time, at most."""
@@ -48,10 +46,8 @@ class Replay:
         self._lag = max(work.plan.watermark_lag_us(node) for node in producers)
         self._schema = schema_from_json(edges[0].schema)
         self._keyed = is_keyed(work.vertex)
-        self._group: int | None = None
-        stored = work.restoring.key_groups(work.key_groups) if work.restoring is not None and self._keyed else ()
-        self._stored = deque(stored)
-        """Key groups with state whose turn has not come."""
+        stored = work.restoring.sizes(work.key_groups) if work.restoring is not None and self._keyed else {}
+        self._portions = Portions(stored)
         if work.restoring is not None and not self._keyed:
             work.open_chain(work.key_groups)  # whatever comes, its state is there
 
@@ -68,30 +64,32 @@ class Replay:
             return
         groups = batch.column(batch.schema.get_field_index(GROUP)).to_numpy()
         bounds = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(groups)]
+        row_bytes = batch.nbytes // batch.num_rows
         for begin, end in itertools.pairwise(bounds):
-            group = int(groups[begin])
-            if group != self._group:
-                yield from self._pass_stored(group)
-                yield from self._enter(group)
-            yield from self._feed_rows(frame.slice(begin, end - begin))
+            rows = frame.slice(begin, end - begin)
+            for portion in self._portions.add(int(groups[begin]), rows, rows.height * row_bytes):
+                yield from self._feed_portion(portion)
 
     def end(self) -> Iterator[pa.RecordBatch]:
         """There is no more input."""
-        yield from self._pass_stored(self._work.vertex.max_parallelism)
+        for portion in self._portions.rest():
+            yield from self._feed_portion(portion)
         yield from self._work.end_chain()
 
-    def _pass_stored(self, group: int) -> Iterator[pa.RecordBatch]:
-        """Let event time pass for the key groups before `group` that have state and no rows."""
-        while self._stored and self._stored[0] <= group:
-            stored = self._stored.popleft()
-            if stored < group:
-                yield from self._enter(stored)
+    def _feed_portion(self, portion: Portion) -> Iterator[pa.RecordBatch]:
+        """Feed key groups to a chain of their own, or go on with the one at work."""
+        if not portion.goes_on:
+            yield from self._work.end_chain()
+            self._work.open_chain(portion.groups, portion.frames if portion.whole else None)
+        if portion.frames:
+            yield from self._feed_rows(self._in_order(portion))
 
-    def _enter(self, group: int) -> Iterator[pa.RecordBatch]:
-        """Let the key group before be over."""
-        yield from self._work.end_chain()
-        self._group = group
-        self._work.open_chain(KeyGroupRange(group, group + 1))
+    def _in_order(self, portion: Portion) -> pl.DataFrame:
+        """The rows of key groups as those of one: sorted by when they are to come, else as they are."""
+        rows = pl.concat(portion.frames)
+        if not self._event_time or portion.groups.end - portion.groups.start == 1:
+            return rows
+        return rows.sort(WATERMARK if self._work.by_arrival else EVENT_TIME, maintain_order=True)
 
     def _feed_rows(self, frame: pl.DataFrame) -> Iterator[pa.RecordBatch]:
         chain = self._work.chain
