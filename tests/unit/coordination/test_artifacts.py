@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import io
 import stat
 import subprocess
@@ -81,6 +82,16 @@ def test_the_file_and_what_it_imports_locally(project: Path) -> None:
     assert artifact.target == "job.py:p"
     assert artifact.parameters == {"a": "b"}
     assert artifact.requirements == (f"msgspec=={msgspec.__version__}",)
+
+
+def test_modules_out_of_archives_are_not_local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark is one on YARN, in the driver's own directory: taken along by value, it was too deep to be pickled."""
+    with zipfile.ZipFile(tmp_path / "deps.zip", "w") as archive:
+        archive.writestr("module_of_an_archive.py", "")
+    monkeypatch.syspath_prepend(tmp_path / "deps.zip")
+    module = importlib.import_module("module_of_an_archive")
+    assert module not in artifacts.local_modules()
+    assert module not in artifacts.local_modules(tmp_path)
 
 
 def test_equal_sources_make_equal_bytes(project: Path) -> None:

@@ -211,6 +211,20 @@ def test_an_edited_value_is_what_the_job_goes_on_with(tmp_path):
     assert [row["amount"] for row in successor.output()] == [500]
 
 
+def test_tables_of_pandas_and_arrow_are_tables_too(tmp_path):
+    """Their narrower numbers and other units of time are the same values; what is no table is refused."""
+    harness, model = filled([("a", 1, 2), ("b", 2, 7), (None, 1, 9)], 2)
+    sp = savepoint.read(export(harness, NODE, tmp_path / "one"))
+    totals = sp.table(UID, "total").with_columns(pl.col("value") * 10, pl.col("branch").cast(pl.Int16))
+    timers = sp.timers(UID).to_pandas().astype({"timestamp": "datetime64[ns, UTC]"})
+    edited = sp.edit().replace(UID, "total", totals.to_pandas()).replace(UID, "last", sp.table(UID, "last").to_arrow())
+    copied = edited.replace_timers(UID, timers).write(tmp_path / "two")
+    model.total = defaultdict(int, {key: 10 * value for key, value in model.total.items()})
+    check(copied, model)
+    with pytest.raises(UsageError, match="a table is a DataFrame of Polars' or pandas', or of Arrow's, not dict"):
+        sp.edit().replace(UID, "total", {"value": [1]})
+
+
 class Wider(KeyedProcess[Event, Event]):
     """`Everything` after a change: the total has become a record, and there is another state."""
 
@@ -257,7 +271,8 @@ def test_a_state_can_be_migrated_to_another_type(tmp_path):
         ("total", lambda f: f.drop("value"), "column 'value' is missing"),
         ("total", lambda f: f.rename({"value": "valu"}), "no column 'valu'; did you mean 'value'"),
         ("total", lambda f: f.with_columns(value=pl.lit("x")), "'value' is String, need Int64"),
-        ("total", lambda f: f.with_columns(branch=pl.lit(1, pl.Int32)), "'branch' is Int32, need Int64"),
+        ("total", lambda f: f.with_columns(branch=pl.lit(1.0)), "'branch' is Float64, need Int64"),
+        ("total", lambda f: f.with_columns(branch=pl.lit(1 << 63, pl.UInt64)), "'branch' is UInt64, need Int64"),
         ("total", lambda f: f.with_columns(value=pl.lit(None, pl.Int64)), "value is null"),
         ("total", lambda f: pl.concat([f, f]), "has the same entry twice"),
         ("items", lambda f: f.with_columns(index=pl.lit(0, pl.Int64)), "has the same entry twice"),

@@ -131,6 +131,16 @@ class EventTime:
 
 
 @dataclass(frozen=True)
+class Dataset:
+    """Data outside, by the name that other tools know it by (OpenLineage's naming)."""
+
+    namespace: str
+    """Such as `kafka://broker:9092`, `s3://bucket`, `file`."""
+    name: str
+    """Such as a topic, or the path of a folder."""
+
+
+@dataclass(frozen=True)
 class Split:
     """A part of a source that one reader follows in order.
 
@@ -260,6 +270,10 @@ class Source(ABC, Generic[T]):
         """
         return None
 
+    def dataset(self) -> Dataset | None:
+        """What it reads; None if that has no name outside."""
+        return None
+
     def conflict(self, sink: Sink) -> str:
         """Why a pipeline must not both read this and write there, if so: such as that it would read its own rows."""
         return ""
@@ -386,6 +400,10 @@ class Sink(ABC):
     @property
     def place(self) -> str | None:
         """Where it writes, if no other sink of a pipeline may write there; None: several may share it."""
+        return None
+
+    def dataset(self) -> Dataset | None:
+        """What it writes; None if that has no name outside."""
         return None
 
     @abstractmethod

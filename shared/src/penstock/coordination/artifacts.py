@@ -75,14 +75,17 @@ def pack(target: str, parameters: dict[str, str]) -> Packed:
 
 
 def local_modules(folder: Path | None = None) -> Iterable[ModuleType]:
-    """Imported modules that are no installed ones; only those whose files lie in a folder, or below, if one is given."""
+    """Imported modules that are no installed ones; only those whose files lie in a folder, or below, if one is given.
+
+    Those out of archives are none: Spark brings what it was given (`--py-files`, PySpark itself) to its workers.
+    """
     installed = {Path(place).resolve() for place in sysconfig.get_paths().values()}
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if not file or not file.endswith(".py"):
             continue
         path = Path(file).resolve()
-        if folder is not None and not path.is_relative_to(folder):
+        if not path.is_file() or (folder is not None and not path.is_relative_to(folder)):
             continue
         if path.is_relative_to(_LIBRARY) or "site-packages" in path.parts:
             continue

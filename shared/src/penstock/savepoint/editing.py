@@ -7,10 +7,9 @@ original, at any parallelism.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +20,11 @@ from penstock.errors import ExternalError, UsageError
 from penstock.protocol.keygroups import key_group_range
 from penstock.protocol.messages import Handle, OperatorHandles
 from penstock.savepoint import encoding, tables
+from penstock.savepoint.encoding import as_frame
 from penstock.savepoint.folder import check_target, open_private, seal_folder, with_operators, write_file
 from penstock.savepoint.operators import parts_of
-from penstock.state.declarations import State, describe_states
+from penstock.savepoint.replacing import AggregateRows, Replacement, StateRows, TimerRows, described_state
+from penstock.state.declarations import State
 from penstock.state.segments import decode_segment, encode_segments
 from penstock.task.opening import SPLITS
 from penstock.task.sources import SplitEntry
@@ -31,9 +32,13 @@ from penstock.times import MIN_WATERMARK, to_micros
 from penstock.types import schema_from_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    import pandas as pd
+    import pyarrow as pa
 
     from penstock.savepoint.reading import Savepoint
+
+    Frame = pl.DataFrame | pd.DataFrame | pa.Table
+    """A table as users have it."""
 
 _Change = Callable[[int, tables.Segment], tables.Segment]
 """What becomes of the segment of a key group."""
@@ -60,15 +65,14 @@ class EditedSavepoint:
 
     # -- changes --------------------------------------------------------------------------------------------------------
 
-    def replace(
-        self, uid: str, state: str | None, frame: pl.DataFrame, *, declared: State | None = None
-    ) -> EditedSavepoint:
+    def replace(self, uid: str, state: str | None, frame: Frame, *, declared: State | None = None) -> EditedSavepoint:
         """Put the rows of a table in place of a state; keys that are not in it have no such state any more.
 
         Args:
             uid: the operator.
             state: one of its states, or None for windows and aggregates.
-            frame: a table like the one that `Savepoint.table(uid, state)` gives: the same columns of the same types.
+            frame: a table like the one that `Savepoint.table(uid, state)` gives: the same columns of the same types, as a
+                DataFrame of Polars' or pandas', or of Arrow's. Whole numbers and times may be of another width or unit.
                 `index` and `expires` may be left out: elements are in order of rows, times to live begin anew.
             declared: the state as the pipeline will declare it (`ValueState(Account)`), if that is another type than the
                 savepoint has, or a state that it has not. The frame is checked against it.
@@ -76,36 +80,58 @@ class EditedSavepoint:
         Raises:
             UsageError: there is no such operator or state, or a column or value does not fit; names it.
         """
-        operator = self._savepoint.operator(uid)
-        where = f"operator {uid!r}" if state is None else f"operator {uid!r}, state {state!r}"
-        if state is None:
-            return self._replace_aggregates(uid, frame, where)
-        described = self._described(uid, state, declared)
-        if operator.keys.fields:
-            entries = encoding.entries_of_frame(frame, operator.keys, described, where)
-            self._replace_rows(uid, state, entries, described, where)
+        table = as_frame(frame)
+        if state is not None and not self._savepoint.operator(uid).keys.fields:
+            described = described_state(self._savepoint, uid, state, declared)
+            elements = encoding.list_elements(table, described, f"operator {uid!r}, state {state!r}")
+            self._lists.setdefault(uid, {})[state] = tuple(elements)
+            self._describe(uid, state, described)
         else:
-            self._lists.setdefault(uid, {})[state] = tuple(encoding.list_elements(frame, described, where))
-        if declared is not None:
-            signature = json.loads(self._signatures[uid])
-            signature.setdefault("states", {})[state] = described
-            self._signatures[uid] = json.dumps(signature, sort_keys=True)
+            self._replace(self.replacement(uid, state, declared), table)
         return self
 
-    def replace_timers(self, uid: str, frame: pl.DataFrame) -> EditedSavepoint:
+    def replace_timers(self, uid: str, frame: Frame) -> EditedSavepoint:
         """Put the rows of a table like that of `Savepoint.timers` in place of all timers of a keyed process.
 
         Raises:
             UsageError: there is no such operator, or a column or value does not fit; names it.
         """
-        self._savepoint.require_timers(uid)
-        where = f"operator {uid!r}, timers"
-        timers = encoding.timer_entries(frame, self._savepoint.operator(uid).keys, where)
-        for name, entries in timers.items():
-            self._replace_rows(uid, name, entries, None, where)
+        self._replace(self.replacement(uid, table="timers"), as_frame(frame))
         return self
 
-    def replace_splits(self, uid: str, frame: pl.DataFrame) -> EditedSavepoint:
+    def replacement(
+        self, uid: str, state: str | None = None, declared: State | None = None, *, table: str = "state"
+    ) -> Replacement:
+        """How the rows of a table become those of a keyed operator, for who computes them elsewhere; see `put`.
+
+        Raises:
+            UsageError: there is no such operator or state, or it has no key.
+        """
+        keys = self._savepoint.operator(uid).keys
+        if table == "timers":
+            self._savepoint.require_timers(uid)
+            return TimerRows(uid, keys, f"operator {uid!r}, timers")
+        if state is None:
+            return AggregateRows.of(self._savepoint, uid, f"operator {uid!r}")
+        described = described_state(self._savepoint, uid, state, declared)
+        return StateRows(uid, keys, f"operator {uid!r}, state {state!r}", state, described)
+
+    def put(self, replacement: Replacement, rows: Mapping[str, Mapping[int, pl.DataFrame]]) -> None:
+        """Take what was computed: by where it stands in a segment, and key group. Rows are looked up when they are
+        written, a key group at a time."""
+        if isinstance(replacement, StateRows):
+            self._describe(replacement.uid, replacement.state, replacement.described)
+        for name, by_group in rows.items():
+
+            def change(
+                group: int, segment: tables.Segment, name: str = name, found: Mapping[int, pl.DataFrame] = by_group
+            ) -> tables.Segment:
+                return replacement.changed(name, segment, found.get(group))
+
+            self._changes.setdefault(replacement.uid, {})[name] = change
+            self._added.setdefault(replacement.uid, {})[name] = set(by_group)
+
+    def replace_splits(self, uid: str, frame: Frame) -> EditedSavepoint:
         """Put the rows of a table like that of `Savepoint.splits` in place of all splits of a source.
 
         Splits that are not in it are new ones to the source. Beside `split` and `position` columns may be left out: a
@@ -120,11 +146,11 @@ class EditedSavepoint:
         optional = {
             "uid": text, "watermark": (tables.UTC_MICROS,), "finished": truth, "idle": truth, "generator": text,
         }  # fmt: skip
-        frame = encoding.checked_columns(frame, {"split": text, "position": text}, optional, where)
-        if frame["split"].is_duplicated().any() or frame["split"].null_count():
+        table = encoding.checked_columns(as_frame(frame), {"split": text, "position": text}, optional, where)
+        if table["split"].is_duplicated().any() or table["split"].null_count():
             raise UsageError(f"{where}: column 'split' names a split twice, or none")
         former = {entry.split: entry for entry in self._savepoint.split_entries(uid)}
-        entries = [_split_entry(row, former.get(row["split"]), where) for row in frame.iter_rows(named=True)]
+        entries = [_split_entry(row, former.get(row["split"]), where) for row in table.iter_rows(named=True)]
         self._lists.setdefault(uid, {})[SPLITS] = tuple(map(msgspec.json.encode, entries))
         return self
 
@@ -151,56 +177,18 @@ class EditedSavepoint:
 
     # -- how ------------------------------------------------------------------------------------------------------------
 
-    def _described(self, uid: str, state: str, declared: State | None) -> dict[str, Any]:
-        if declared is None:
-            return self._savepoint.described(uid, state)
-        self._savepoint.require_verb(uid, "process", "declared states")
-        keyed = bool(self._savepoint.operator(uid).keys.fields)
-        if declared.keyed != keyed:
-            kind, key = type(declared).__name__, "a key" if keyed else "no key"
-            raise UsageError(f"operator {uid!r}, state {state!r}: it has {key}, where {kind} does not belong")
-        # A class of its own, because a declaration has its name from the class that it stands in.
-        return describe_states(type(uid, (), {state: copy.copy(declared)}))[state]
+    def _replace(self, replacement: Replacement, frame: pl.DataFrame) -> None:
+        keys = self._savepoint.operator(replacement.uid).keys.names
+        groups = self._savepoint.max_parallelism
+        found = {name: replacement.whole([rows]) for name, rows in replacement.rows(frame).items()}
+        self.put(replacement, {name: encoding.by_key_group(rows, keys, groups) for name, rows in found.items()})
 
-    def _replace_aggregates(self, uid: str, frame: pl.DataFrame, where: str) -> EditedSavepoint:
-        operator = self._savepoint.operator(uid)
-        if operator.verb not in ("window", "agg"):
-            names = ", ".join(operator.states) or "none"
-            raise UsageError(f"{where}: a {operator.verb} has states by name: {names}; say which one to replace")
-        found = next(self._savepoint.segments(uid), None)
-        if found is None:
-            raise UsageError(f"{where}: it held nothing, so its columns are not known; there is nothing to replace")
-        _, header, rows = found
-        shown = tables.aggregate_table((header, rows))
-        frame = encoding.checked_columns(frame, {name: (kind,) for name, kind in shown.schema.items()}, {}, where)
-        keys = list(operator.keys.names)
-        plain = [name for name in frame.columns if name not in keys and not name.startswith("__")]
-        for name in plain:
-            if frame[name].null_count():
-                raise UsageError(f"{where}: column {name!r} has a null")
-        encoding.check_once(frame, keys, plain, where)
-        try:
-            stored = tables.stored_aggregates(header, frame).select(rows.columns)
-        except ValueError as error:
-            raise UsageError(f"{where}: {error}") from error
-        by_group = encoding.by_key_group(stored, keys, self._savepoint.max_parallelism)
-        none = rows.clear()
-        self._changes[uid] = {"": lambda group, segment: (segment[0], by_group.get(group, none))}
-        self._added[uid] = {"": set(by_group)}
-        return self
-
-    def _replace_rows(
-        self, uid: str, name: str, entries: pl.DataFrame, described: dict[str, Any] | None, where: str
-    ) -> None:
-        keys = self._savepoint.operator(uid).keys.names
-        by_group = encoding.by_key_group(entries, keys, self._savepoint.max_parallelism)
-        none = entries.clear()
-
-        def change(group: int, segment: tables.Segment) -> tables.Segment:
-            return encoding.with_state(segment, name, by_group.get(group, none), described, where)
-
-        self._changes.setdefault(uid, {})[name] = change
-        self._added.setdefault(uid, {})[name] = set(by_group)
+    def _describe(self, uid: str, state: str, described: dict[str, Any]) -> None:
+        """Say in the signature of an operator what a state is, if it says otherwise."""
+        if self._savepoint.operator(uid).states.get(state) != described:
+            signature = json.loads(self._signatures[uid])
+            signature.setdefault("states", {})[state] = described
+            self._signatures[uid] = json.dumps(signature, sort_keys=True)
 
     def _written(self, uid: str, subtask: int, operator: OperatorHandles, folder: Path, key: str) -> OperatorHandles:
         """What an operator of a subtask puts into the new savepoint; its object is in the folder then."""

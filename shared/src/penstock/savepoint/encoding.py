@@ -29,6 +29,21 @@ Accepted = Mapping[str, tuple[pl.DataType, ...]]
 """Column name to the types that it may have."""
 
 
+def as_frame(frame: Any) -> pl.DataFrame:
+    """A table as Polars has it, from a frame of pandas' (its index is left out) or whatever exports Arrow.
+
+    Raises:
+        UsageError: it is no table.
+    """
+    if isinstance(frame, pl.DataFrame):
+        return frame
+    if type(frame).__module__.partition(".")[0] == "pandas":
+        return pl.from_pandas(frame)
+    if hasattr(frame, "__arrow_c_stream__"):
+        return pl.DataFrame(frame)
+    raise UsageError(f"a table is a DataFrame of Polars' or pandas', or of Arrow's, not {type(frame).__name__}")
+
+
 def checked_columns(frame: pl.DataFrame, needed: Accepted, optional: Accepted, where: str) -> pl.DataFrame:
     """The frame with exactly these columns, the optional ones only if it has them.
 
@@ -42,10 +57,25 @@ def checked_columns(frame: pl.DataFrame, needed: Accepted, optional: Accepted, w
     for name in needed:
         if name not in frame.columns:
             raise UsageError(f"{where}: column {name!r} is missing; it has {', '.join(accepted)}")
+    frame = frame.with_columns(_same_values(frame[name], accepted[name]) for name in frame.columns)
     for name, dtype in frame.schema.items():
         if dtype not in accepted[name]:
             raise UsageError(f"{where}: column {name!r} is {dtype}, need {accepted[name][0]}; cast it")
     return frame.select(name for name in accepted if name in frame.columns)
+
+
+def _same_values(column: pl.Series, accepted: Sequence[pl.DataType]) -> pl.Series:
+    """The column in a type that is accepted, if only its width or unit differs: pandas and Spark have fewer types."""
+    wanted = accepted[0]
+    whole = column.dtype.is_integer() or (isinstance(column.dtype, pl.Decimal) and column.dtype.scale == 0)
+    alike = (whole and wanted.is_integer()) or (
+        isinstance(column.dtype, pl.Datetime) and isinstance(wanted, pl.Datetime) and bool(column.dtype.time_zone)
+    )
+    if column.dtype in accepted or not alike:
+        return column
+    cast = column.cast(wanted, strict=False)
+    same = cast.null_count() == column.null_count() and (cast.cast(column.dtype) == column).all()
+    return cast if same else column
 
 
 def entries_of_frame(frame: pl.DataFrame, keys: Schema, described: dict[str, Any], where: str) -> pl.DataFrame:
@@ -83,6 +113,18 @@ def entries_of_frame(frame: pl.DataFrame, keys: Schema, described: dict[str, Any
     )
     check_once(entries, keys.names, [INDEX, "__subkey"], where)
     return entries
+
+
+def no_entries(keys: Schema) -> pl.DataFrame:
+    """What `entries_of_frame` and `timer_entries` give of a table without rows."""
+    fixed = {
+        INDEX: pl.Int64(),
+        "__subkey": pl.Binary(),
+        "__value": pl.Binary(),
+        "__time_us": pl.Int64(),
+        _SHOWN: pl.String(),
+    }
+    return pl.DataFrame(schema=keys.polars() | fixed)
 
 
 def _numbered(frame: pl.DataFrame, columns: Columns, where: str) -> pl.DataFrame:

@@ -33,6 +33,7 @@ from penstock.spark.committing import (
 )
 from penstock.spark.failures import unwrapped
 from penstock.spark.labels import RunLabels
+from penstock.spark.lineage import Lineage
 from penstock.spark.native import native_windows, ways
 from penstock.spark.refusing import check_runnable
 from penstock.spark.result import SparkResult
@@ -155,6 +156,7 @@ class SparkRun:
         """What there is to say of the order of rows."""
         self.run_id = checked_run_id(run)
         self.labels = RunLabels(session, self.graph, self.run_id)
+        self._lineage = Lineage(pipeline.plan, self.run_id, clock, self.options.warn)
         self._clock = clock
         self._session = session
         self._plan = pipeline.plan
@@ -188,8 +190,10 @@ class SparkRun:
             PenstockError: what the pipeline or the user's code raised in a task, that Spark failed, or that another run
                 of the pipeline is at work in this folder, whose staged parts must not be taken for leftovers.
         """
-        with claimed(self._folder):
-            return self._execute(beginning)
+        with claimed(self._folder), self._lineage.told(lambda: self.labels.cancelled):
+            result = self._execute(beginning)
+            self._lineage.finished(result.counts)
+            return result
 
     def _execute(self, beginning: RunBeginning | None) -> SparkResult:
         binding = binding_of(self.run_id, self._code, self._plan)

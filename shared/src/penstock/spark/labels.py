@@ -25,6 +25,7 @@ class RunLabels:
         self._graph = graph
         self._run = run
         self.group: Final = f"penstock-{run}"
+        self.cancelled = False
 
     @contextmanager
     def applied(self) -> Generator[None]:
@@ -60,6 +61,7 @@ class RunLabels:
 
     def cancel(self) -> None:
         """End what is at work."""
+        self.cancelled = True
         if is_remote(self._session):
             self._session.interruptTag(self.group)
         else:

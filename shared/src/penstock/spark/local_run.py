@@ -144,7 +144,7 @@ def run(
                 run=run_id if run_id is not None else uuid.uuid4().hex,
                 clock=SystemClock(),
                 folder=None if directory is None else Path(directory),
-                options=RunOptions(native=native),
+                options=RunOptions(native=native, warn=RunWatch().warn),
             ),
         )
     if result is None:

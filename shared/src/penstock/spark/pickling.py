@@ -1,13 +1,15 @@
 """A plan of this process as bytes, for tasks of a pipeline that they cannot import: a notebook's, or of a DataFrame.
 
 Functions and classes of the script and of modules that are not installed are pickled by value, as PySpark does with those
-of a notebook: a worker may not have the modules. Of rows' classes that takes two things more. Annotations that are text
-are resolved, for the names in them may mean nothing in a task; and a `msgspec.Struct` is defined again. Classes that
-Penstock makes for a pipeline are made again.
+of a notebook: a worker may not have the modules. Of rows' classes that takes three things more. Annotations that are text
+are resolved, for the names in them may mean nothing in a task; a `msgspec.Struct` is defined again; and what says that a
+field of a dataclass has no default is the one thing of its kind there, too. Classes that Penstock makes for a pipeline
+are made again.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import sys
@@ -79,6 +81,8 @@ class _Pickler(cloudpickle.Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         """What else than PySpark would: see the head of the module."""
+        if obj is dataclasses.MISSING:
+            return "MISSING"  # by its name: a copy would be taken for a default
         if isinstance(obj, type) and MADE_BY in vars(obj):
             return getattr(obj, MADE_BY)
         if isinstance(obj, type) and is_row_class(obj) and self._is_by_value(obj):

@@ -1,4 +1,4 @@
-"""Savepoints as tables of Spark: `spark.read.format("penstock").load(path)`.
+"""Savepoints as tables of Spark: `spark.read.format("penstock").load(path)`; `table_writing` is the way back.
 
     from penstock.spark.tables import register
 
@@ -25,6 +25,7 @@ from pyspark.sql.types import StructType
 
 from penstock.errors import UsageError, nearest
 from penstock.savepoint.reading import Savepoint, read
+from penstock.spark.table_writing import SavepointWriter, wanted
 from penstock.spark.wire import _WIDER
 
 _PARTITION_BYTES: Final = 4 << 20
@@ -42,6 +43,14 @@ def register(spark: SparkSession) -> None:
         uid: the operator whose state is read.
         state: one of its declared states.
         table: `operators` (if no uid is given), `state` (if one is), `keys`, `timers`, `splits` or `watermarks`.
+
+    Options of the writer, whose rows take the place of those of one table in a copy of a savepoint:
+        path: the new folder, which driver and executors share.
+        from: the savepoint that is copied, as `path` of the reader; `cluster` as there.
+        uid, state, table: what is replaced: `state` (if nothing is said), `timers` or `splits`.
+
+    Rows have the columns that are read; see `EditedSavepoint.replace`. Of lists the column `index` is needed. It is
+    `mode("append")`, because nothing is overwritten.
     """
     spark.dataSource.register(SavepointSource)
 
@@ -83,6 +92,14 @@ class SavepointSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """What reads it in tasks."""
         return _Reader(_wanted(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> SavepointWriter:
+        """What writes another one in tasks."""
+        if overwrite:
+            raise UsageError(
+                'penstock: a savepoint is not overwritten: write mode("append"), and save it in a new folder'
+            )
+        return SavepointWriter(wanted(self.options))
 
 
 class _Reader(DataSourceReader):

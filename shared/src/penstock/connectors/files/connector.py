@@ -17,7 +17,7 @@ from penstock.connectors.base import Guarantee, Position, ReadContext, Split, T
 from penstock.connectors.declaring import SourceOptions, declare, zone
 from penstock.connectors.files.local import LocalFiles, LocalParts
 from penstock.connectors.files.object_store import StoredFiles, StoredParts
-from penstock.connectors.files.overlaps import reads_what_is_written, removes_what_is_read
+from penstock.connectors.files.overlaps import dataset_of, reads_what_is_written, removes_what_is_read
 from penstock.connectors.files.partitions import PartitionedReader, check_partition_by, constants_of, inferred
 from penstock.connectors.files.store_clients import SCHEMES, Location, location
 from penstock.connectors.formats.names import Format, format_of, is_compressed
@@ -144,6 +144,10 @@ class Source(base.Source[T], Generic[T]):
         if found is None:
             raise PipelineError(f"files.Source: {file} has no known extension; name the format with format=")
         return found
+
+    def dataset(self) -> base.Dataset:
+        """See `Source.dataset`: the folder or file."""
+        return dataset_of(self._place)
 
     def conflict(self, sink: base.Sink) -> str:
         """See `Source.conflict`."""
@@ -295,6 +299,10 @@ class Sink(base.Sink):
     def place(self) -> str:
         """The folder: of files of several sinks nobody could tell whose rows are in them."""
         return os.path.realpath(self.folder) if isinstance(self._place, str) else self.folder
+
+    def dataset(self) -> base.Dataset:
+        """See `Sink.dataset`: the folder."""
+        return dataset_of(self._place)
 
     def check(self, schema: Schema, *, updates: bool) -> None:
         """See `Sink.check`; updates are written as rows."""

@@ -1,4 +1,7 @@
-"""Pipelines that read what they write: after a restart their own rows would be input, and `replace` removes the input."""
+"""Places and their names: how other tools know them, and pipelines that read what they write.
+
+After a restart their own rows would be input, and `replace` removes the input.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import os
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
+from penstock.connectors.base import Dataset
 from penstock.connectors.files.local import WILDCARDS
 from penstock.connectors.files.store_clients import Location
 
@@ -40,6 +44,15 @@ def removes_what_is_read(source: Place, folder: Place) -> bool:
     return all("=" in name for name in between[:-1]) and all(
         "=" in name or name.startswith("part-") for name in between[-1:]
     )
+
+
+def dataset_of(place: Place) -> Dataset:
+    """The folder or file; of a pattern, the folder from which on it is one."""
+    parts = _parts(place)
+    root = parts[: _root(parts)]
+    if isinstance(place, Location):
+        return Dataset(place.root, "/".join(root)[len(place.root) :].strip("/") or "/")
+    return Dataset("file", "/".join(root) or "/")
 
 
 def _parts(place: Place) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.arguments import checked
+from penstock.connectors.base import Dataset
 from penstock.settings import KafkaSettings, load_settings
 
 
@@ -45,6 +46,11 @@ def resolve(brokers: str | None, security: KafkaSettings | None) -> KafkaSetting
     if brokers is not None:
         return KafkaSettings(brokers=brokers)
     return _platform.settings or load_settings().kafka
+
+
+def topic_dataset(settings: KafkaSettings, topic: str) -> Dataset:
+    """A topic as other tools know it: by the first of the brokers that were named."""
+    return Dataset(f"kafka://{settings.brokers.split(',')[0].strip()}", topic)
 
 
 def cluster_name() -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import Guarantee, Policy, PublishContext, SinkEncoder, SinkPublisher
-from penstock.connectors.kafka.default_cluster import cluster_name, resolve, use_cluster
+from penstock.connectors.kafka.default_cluster import cluster_name, resolve, topic_dataset, use_cluster
 from penstock.connectors.kafka.encoding import RecordFormat, RecordShape, encoded_schema, raw_column
 from penstock.connectors.kafka.marks import KIND, SinkMarks, delete_marks, marks_of
 from penstock.connectors.kafka.schema_registry import SchemaRegistry, check_address, prefix_of, shown, subject_of
@@ -195,6 +195,10 @@ class Sink(base.PublishedSink):
     def settings(self) -> KafkaSettings:
         """How to reach its Kafka, from this process."""
         return resolve(self.brokers, self.security)
+
+    def dataset(self) -> base.Dataset:
+        """See `Sink.dataset`: the topic."""
+        return topic_dataset(self.settings, self.topic)
 
     def begin(self) -> base.Removal:
         """See `Sink.begin`: a missing topic, or codec, is found out before anything runs."""

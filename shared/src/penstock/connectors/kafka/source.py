@@ -13,7 +13,7 @@ from penstock.connectors import base
 from penstock.connectors.base import Position, ReadContext, Split, SplitReader, T
 from penstock.connectors.declaring import SourceOptions, declare, zone
 from penstock.connectors.kafka.decoding import RECORD_TIMESTAMP
-from penstock.connectors.kafka.default_cluster import resolve
+from penstock.connectors.kafka.default_cluster import resolve, topic_dataset
 from penstock.connectors.kafka.schema_registry import check_address, shown
 from penstock.errors import PipelineError, nearest
 from penstock.settings import KafkaSettings
@@ -133,6 +133,10 @@ class Source(base.Source[T]):
     def settings(self) -> KafkaSettings:
         """How to reach its Kafka, from this process."""
         return resolve(self.brokers, self.security)
+
+    def dataset(self) -> base.Dataset:
+        """See `Source.dataset`: the topic."""
+        return topic_dataset(self.settings, self.topic)
 
     def discover(self) -> Sequence[Split]:
         """See `Source.discover`: a split per partition."""
