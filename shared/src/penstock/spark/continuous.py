@@ -153,7 +153,8 @@ class ContinuousRun:
                 while not stop.is_set():
                     next_us = self._clock.monotonic_us() + options.every_us
                     self._until_done(job, stop)
-                    stop.wait(max(0, next_us - self._clock.monotonic_us()) / 1_000_000)
+                    wait_s = max(0, next_us - self._clock.monotonic_us()) / 1_000_000
+                    stop.wait(min(wait_s, threading.TIMEOUT_MAX / 2))  # the system adds what time it is
             finally:
                 self._close_session()
             return self.stopped()
@@ -217,7 +218,7 @@ class ContinuousRun:
         """What a step reads that was not begun before; None if it was."""
         if run.find_beginning() is not None:
             return None
-        return self._silence.judged(run.look(), self._clock.now_us())
+        return self._silence.judged(run.look(), self._clock.monotonic_us())
 
     def _run_of(self, session: SparkSession, job: StepsJob, step: NextStep) -> SparkRun:
         options = self._options
