@@ -108,9 +108,8 @@ def _all(brokers: str, broker: int, jars: list[Path], folder: Path, arguments: a
         "spark.sql.streaming.stateStore.providerClass": provider,
     }
     spark = open_session("benchmark", SparkSettings(master=f"local[{CORES}]", conf=conf))
-    print(
-        f"load before: {os.getloadavg()[0]:.1f}; {arguments.rate:,} rows/s of {arguments.keys:,} keys, {arguments.seconds} s"
-    )
+    rows = f"{arguments.rate:,} rows/s of {arguments.keys:,} keys, {arguments.seconds} s"
+    print(f"load before: {os.getloadavg()[0]:.1f}; {rows}, a step every {arguments.every} s", flush=True)
     wrong = 0
     for case in ("window", "process"):
         for name, started in (("steps", _steps), ("streaming", _streaming)):
