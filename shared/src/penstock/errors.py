@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 Domain = Literal["user", "external", "internal"]
 
@@ -74,10 +74,16 @@ class ProtocolError(PenstockError):
     """An invariant of the protocol would be violated; the attempt must not go on."""
 
 
+_MOST_NAMES: Final = 40
+"""As many names as a message lists."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """The clause naming what `name` was probably meant to be, for the end of an error message."""
     names = list(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     if close:
         return f"did you mean {close[0]!r}?"
+    if len(names) > _MOST_NAMES:
+        return f"there are {len(names)}: {', '.join(names[:_MOST_NAMES])}, ..."
     return "there are: " + ", ".join(names) if names else "there are none"

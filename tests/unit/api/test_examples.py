@@ -24,6 +24,7 @@ from public_api import CONNECTORS, OF_THE_USER, public
 
 import penstock
 from penstock import Pipeline, client, savepoint, testing
+from penstock.api.parameters import set_parameters
 from penstock.connectors import collecting, console, files, generate, iterables, kafka, nexmark, sockets, spark
 from penstock.connectors.kafka import default_cluster
 from penstock.observability.logs import configure_logging
@@ -82,6 +83,7 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.chdir(tmp_path)
     configure_logging("text", "error")  # what an example prints is what it shows
     monkeypatch.setattr(default_cluster, "_platform", dataclasses.replace(default_cluster._platform))
+    set_parameters({})  # what a test before has given to a pipeline of its own
     monkeypatch.setattr(sys.modules[__name__], "__file__", str(tmp_path / "example.py"))
     Path("bids.jsonl").write_text(BIDS)
     Path("mixed.jsonl").write_text('{"auction": 1, "price": 2}\n{"auction": "one", "price": 1}\n')

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from penstock.batches import visible
 from penstock.connectors.base import SinkEncoder, SinkWriter
 from penstock.graph.jobgraph import JobVertex
-from penstock.graph.logical import LogicalPlan, Node, Write
+from penstock.graph.logical import LogicalPlan, Node, Over, WindowAggregate, WindowRows, Write
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.messages import OperatorMetrics
 from penstock.task.operator import Operator, OperatorContext, RestoredState
@@ -34,8 +34,10 @@ class Receiver(Protocol):
 class Fanout:
     """The outputs of one operator: receivers of its rows, receivers per side output. Implements `operator.Output`."""
 
-    def __init__(self, metrics: OperatorMetrics) -> None:
+    def __init__(self, metrics: OperatorMetrics, late: str | None = None) -> None:
+        """`late` is the side output of late rows."""
         self._metrics = metrics
+        self._late = late
         self._main: list[Receiver] = []
         self._sides: dict[str, list[Receiver]] = {}
 
@@ -55,10 +57,13 @@ class Fanout:
             receiver.rows(frame)
 
     def side(self, tag: str, frame: pl.DataFrame) -> None:
-        """Hand rows to the receivers of a side output; without any they are dropped, as in Flink."""
-        if frame.height:
-            for receiver in self._sides.get(tag, ()):
-                receiver.rows(frame)
+        """Hand rows to the receivers of a side output; without any they are dropped, as in Flink, late ones counted."""
+        if not frame.height:
+            return
+        for receiver in self._sides.get(tag, ()):
+            receiver.rows(frame)
+        if tag == self._late and tag not in self._sides:
+            self._metrics.late_rows += frame.height
 
     def watermark(self, watermark: int) -> None:
         """Hand the watermark to everybody: side outputs have the event time of their operator."""
@@ -72,10 +77,10 @@ class Fanout:
 class OperatorLink:
     """An operator in its place."""
 
-    def __init__(self, operator: Operator, context: OperatorContext) -> None:
+    def __init__(self, operator: Operator, context: OperatorContext, late: str | None = None) -> None:
         self.operator = operator
         self.context = context
-        self.output = Fanout(context.metrics)
+        self.output = Fanout(context.metrics, late)
 
     def rows(self, frame: pl.DataFrame) -> None:
         """Process a batch."""
@@ -219,7 +224,8 @@ def build_chain(
                 window_reach_us=plan.window_reach_us,
             )
             encoder = encoders.get(operator.id)
-            link = OperatorLink(EncodeOperator(encoder) if encoder is not None else make(node), context)
+            made = EncodeOperator(encoder) if encoder is not None else make(node)
+            link = OperatorLink(made, context, _late_tag(node))
             link.operator.open(context, restored(operator.id))
             chain.operators[operator.id] = receivers[operator.node] = link
             outputs[operator.node] = link.output
@@ -229,3 +235,12 @@ def build_chain(
         outputs[node_id].connect(receiver, tag)
     chain.head = receivers.get(vertex.operators[0].node)
     return chain
+
+
+def _late_tag(node: Node) -> str | None:
+    """The side output to which an operator sends late rows, if it does."""
+    match node.operation:
+        case WindowAggregate(late=tag) | WindowRows(late=tag) | Over(late=tag) if tag is not None:
+            return tag.name
+        case _:
+            return None
