@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
 import threading
+import time
 import uuid
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from embedded_runs import counted, finish, rows
 from pipelines import ROWS
@@ -21,13 +24,15 @@ from penstock import savepoint
 from penstock.adapters.directory.claim import claimed
 from penstock.adapters.system_clock import SystemClock
 from penstock.api.loading import load_pipeline
-from penstock.errors import ExternalError, PenstockError, UsageError
+from penstock.errors import CorruptDataError, ExternalError, PenstockError, UsageError
+from penstock.ports import Clock
 from penstock.protocol.restarts import FixedDelay, NoRestart, RestartStrategy
-from penstock.spark import engine, step_folder
+from penstock.spark import engine, step_folder, taskwork
 from penstock.spark.code import pack_code
 from penstock.spark.committing import RunManifest, RunManifests
 from penstock.spark.continuous import ContinuousOptions, ContinuousRun, StepDone, StepWatch, Stopped
 from penstock.spark.splits import RunBeginnings
+from penstock.spark.untouched import Untouched
 
 pytestmark = pytest.mark.timeout(300)
 SEED = int(os.environ.get("PENSTOCK_TEST_SEED", random.SystemRandom().randrange(10**6)))
@@ -88,12 +93,14 @@ class Job:
         """As one process, which looks so many times whether there is something to do."""
         return self.made(start=start, fresh=fresh).run(Rounds(rounds))
 
-    def made(self, *, start: Path | None = None, fresh: bool = False) -> ContinuousRun:
+    def made(
+        self, *, start: Path | None = None, fresh: bool = False, clock: Clock | None = None, every_us: int = 1_000
+    ) -> ContinuousRun:
         given = str(start) if start is not None else None
-        options = ContinuousOptions(1_000, self.folder, self._restart, self._parallelism, given, fresh=fresh)
+        options = ContinuousOptions(every_us, self.folder, self._restart, self._parallelism, given, fresh=fresh)
         watch = StepWatch(done=self.done.append, failed=lambda *failure: self.failed.append(failure))
         pipeline, code = load_pipeline(str(STATE_FILE), self.given), pack_code(str(STATE_FILE), self.given)
-        return ContinuousRun(pipeline, code, options, SystemClock(), new_id, lambda: self._session, watch)
+        return ContinuousRun(pipeline, code, options, clock or SystemClock(), new_id, lambda: self._session, watch)
 
     def feed(self, name: str, first: int, end: int) -> None:
         write_part(self.root / "in", name, first, end)
@@ -195,6 +202,47 @@ def test_one_process_at_a_time_has_a_job(local, tmp_path):
         RunManifests(job.folder / "00000001").create(RunManifest("x-00000001", "tumbling", {}, {}))
 
 
+def test_steps_without_the_record_of_their_job_are_not_done_again(local, tmp_path):
+    """A folder that lost its job.json would otherwise begin with nothing, and publish everything once more."""
+    job = Job(local, tmp_path)
+    job.feed("a-", 0, 100)
+    job.run()
+    (job.folder / "job.json").unlink()
+    with pytest.raises(CorruptDataError, match=r"job.json, .* is not there"):
+        job.run()
+    job.feed("b-", 100, 200)
+    job.run(fresh=True)
+    assert [step.number for step in job.done] == [1, 2]
+
+
+def test_a_clock_that_goes_back_keeps_no_split_awake(local, tmp_path):
+    """How long a split has been silent is not asked of the wall clock; nor is a wait too long for the system refused."""
+    job = Job(local, tmp_path)
+    clock = SystemClock()
+    made = job.made(clock=_SetBack(), every_us=10**17)
+    made._silence.judged = lambda beginning, now_us: seen.append(now_us) or beginning
+    seen: list[int] = []
+    before = clock.monotonic_us()
+    job.feed("a-", 0, 100)
+    stop = threading.Event()
+    waited = threading.Thread(target=made.run, args=(stop,))
+    waited.start()
+    deadline = time.monotonic() + 60
+    while not job.done and time.monotonic() < deadline:
+        stop.wait(0.01)
+    stop.set()
+    waited.join(60)
+    assert len(job.done) == 1
+    assert before <= seen[0] <= clock.monotonic_us()
+
+
+class _SetBack(SystemClock):
+    """Somebody has set it to 1970."""
+
+    def now_us(self) -> int:
+        return 0
+
+
 def test_a_step_that_fails_is_repeated_and_then_the_cause_is_told(local, tmp_path, monkeypatch):
     """Three times at most here; what is done stays done, and the same step is next."""
     job = Job(local, tmp_path, restart=FixedDelay(attempts=2, delay_ms=5))
@@ -228,6 +276,34 @@ def test_rows_behind_what_a_step_has_come_to_are_late(local, tmp_path):
     job.run()
     assert job.done[1].rows_in == 50
     assert job.done[1].result.total("w", "late_rows") == 50
+
+
+@pytest.mark.parametrize("case", ["running", "reduced", "ranked", "keyed-process"])
+def test_operators_have_the_state_of_keys_that_something_happens_to(case, local, tmp_path, monkeypatch):
+    """Steps of a few rows; what comes of them, and what they leave, is the same as if operators had everything."""
+    passed: list[Untouched] = []
+    put_back = Untouched.put_back
+    monkeypatch.setattr(Untouched, "put_back", lambda it, *given: (passed.append(it), put_back(it, *given))[1])
+    left: list[tuple[Counter[str], dict[str, Counter[str]]]] = []
+    for least_bytes in (0, 1 << 40):
+        monkeypatch.setattr(taskwork, "LEAST_BYTES", least_bytes)
+        job = Job(local, tmp_path / str(least_bytes), case)
+        for number, (first, end) in enumerate(itertools.pairwise([0, 400, 403, 404, 409, 1_202])):
+            job.feed(f"p{number}-", first, end)
+            stopped = job.run()
+        assert stopped.savepoint is not None
+        kept = savepoint.read(stopped.savepoint)
+        keyed = [operator for operator in kept.operators if operator.keys.fields]
+        tables = {each.uid: _without_clock(kept.table(each.uid)) for each in keyed}
+        left.append((job.found(), tables))
+        assert len(job.done) == 5
+    assert any(each.whole or each.parts for each in passed), "operators had everything"
+    assert left[0] == left[1]
+
+
+def _without_clock(table: pl.DataFrame) -> Counter[str]:
+    """The rows of a state, without when they were written by the clock on the wall."""
+    return Counter(map(str, table.drop("__written_us", "written", strict=False).rows()))
 
 
 def test_the_job_moves_to_a_stream_and_back(local, tmp_path):

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import psutil
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
@@ -142,10 +143,12 @@ async def test_an_open_transaction_ends_a_step_before_it(platform, local, tmp_pa
 
 
 def test_the_command_goes_on_where_it_was_killed_and_ends_in_order(platform, tmp_path):
-    """On Spark itself: SIGKILL between two transactions of a step; SIGTERM ends behind a step, with exit code 0."""
+    """On Spark itself: SIGKILL between two transactions of a step; Spark's JVM dies, and the command begins another one;
+    SIGTERM ends behind a step, with exit code 0."""
     job = Job(None, platform, tmp_path)
     command = [sys.executable, "-m", "penstock.cli.main", "run", str(FILE), "--engine", "spark", "--master", "local[2]"]
     command += ["--parallelism", "2", "--every", "200ms", "--dir", "steps", "--conf", "spark.ui.enabled=false"]
+    command += ["--restart", "fixed-delay:3:100ms"]
     command += [part for name, value in QUICK.items() for part in ("--conf", f"{name}={value}")]
     command += [part for name, value in job.given.items() for part in ("--param", f"{name}={value}")]
     orders = tmp_path / "orders"
@@ -165,6 +168,7 @@ def test_the_command_goes_on_where_it_was_killed_and_ends_in_order(platform, tmp
         for line in process.stderr:
             shown.append(line)
             if line.startswith("step 2: "):
+                kill_jvm(process.pid)
                 job.topic.send(900, 1_000)
                 job.close_windows(PARTITIONS)
             if line.startswith("step ") and sum(_rows_in(step) for step in shown) == 1_000 + PARTITIONS:
@@ -173,10 +177,16 @@ def test_the_command_goes_on_where_it_was_killed_and_ends_in_order(platform, tmp
     text = "".join(shown)
     assert process.returncode == 0, text
     assert "\nstep 1: 600 rows in" in text
+    assert "\nstep 3 failed, and is repeated in 0.1 s: " in text
     asyncio.run(job.check(1_000))
     savepoint = next(line.rpartition(": ")[2] for line in text.splitlines() if line.startswith("savepoint of step"))
     assert (Path(savepoint) / "savepoint.json").is_file()
     assert f"penstock submit {FILE} --from-savepoint {savepoint}" in text
+
+
+def kill_jvm(driver: int) -> None:
+    (process,) = (child for child in psutil.Process(driver).children() if child.name() == "java")
+    process.kill()
 
 
 def _rows_in(line: str) -> int:

@@ -9,6 +9,7 @@ from datetime import timedelta
 import msgspec
 import polars as pl
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from spark_runs import SPARK_CASES_FILE
@@ -21,7 +22,7 @@ from penstock.errors import UserCodeError
 from penstock.graph.jobgraph import JobEdge, JobGraph, Link, build_job_graph
 from penstock.graph.logical import WindowAggregate
 from penstock.protocol.keygroups import subtask_of
-from penstock.spark import taskwork
+from penstock.spark import portions, taskwork
 from penstock.spark.arrival import LateRowsKept
 from penstock.spark.code import pack_code
 from penstock.spark.committing import RunManifest, RunManifests, commit, staged_parts
@@ -188,8 +189,10 @@ def task_of(graph: JobGraph, vertex: str, case: dict[str, str], splits: list[str
     return StageTask(code, msgspec.json.encode(graph.to_json()), vertex, edges, given_splits, "test", case["out"])
 
 
-def test_a_task_holds_one_key_group_at_a_time(tmp_path, monkeypatch):
-    """Of many key groups each has a chain of its own, and the one before is closed when it begins."""
+@pytest.mark.parametrize(("portion_bytes", "chains"), [(0, range(20, 241)), (8 << 20, range(2, 3))])
+def test_a_task_has_one_chain_at_a_time(portion_bytes, chains, tmp_path, monkeypatch):
+    """Large key groups have one of their own each, small ones share one; it is closed before the next begins."""
+    monkeypatch.setattr(portions, "PORTION_BYTES", portion_bytes)
     case = {"case": "many-keys", "rows": "3000", "out": str(tmp_path / "out")}
     plan = load_pipeline(str(SPARK_CASES_FILE), case).plan
     graph = build_job_graph(plan, 2, chain_state=False)
@@ -201,7 +204,7 @@ def test_a_task_holds_one_key_group_at_a_time(tmp_path, monkeypatch):
     build = taskwork.build_chain
 
     def watched(vertex, plan, subtask, groups, *rest):
-        assert len(closed) == len(opened), "two key groups are alive"
+        assert len(closed) == len(opened), "two chains are alive"
         opened.append(range(groups.start, groups.end))
         chain = build(vertex, plan, subtask, groups, *rest)
         close = chain.close
@@ -217,8 +220,10 @@ def test_a_task_holds_one_key_group_at_a_time(tmp_path, monkeypatch):
     for subtask in range(2):
         partition = read_by(produced, subtask)
         list(run_stage(task_of(graph, "v1", case, []), partition, Attempt()))
-    groups = {group for groups in opened for group in groups}
-    assert len(groups) == len(opened) == len(closed) > 20
+    groups = [group for groups in opened for group in groups]
+    assert len(groups) == len(set(groups)) > 20
+    assert len(opened) == len(closed)
+    assert len(opened) in chains
 
 
 def test_of_two_attempts_at_a_task_one_counts(tmp_path):

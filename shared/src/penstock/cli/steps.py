@@ -23,7 +23,7 @@ from penstock.errors import PenstockError, UsageError
 from penstock.spark.code import pack_code
 from penstock.spark.continuous import ContinuousOptions, ContinuousRun, StepDone, StepWatch, Stopped
 from penstock.spark.local_run import choose_cluster
-from penstock.spark.session import open_session
+from penstock.spark.session import end_session, open_session
 from penstock.submission.restart_text import parse_restart
 from penstock.times import duration_us
 
@@ -84,7 +84,7 @@ def _run(command: RunOnSpark, every: str, console: Console) -> ContinuousRun:
         return session
 
     code = pack_code(command.file, parameters)
-    return ContinuousRun(pipeline, code, options, SystemClock(), lambda: uuid.uuid4().hex, opened, watch)
+    return ContinuousRun(pipeline, code, options, SystemClock(), lambda: uuid.uuid4().hex, opened, watch, end_session)
 
 
 def step_lines(step: StepDone) -> list[str]:

@@ -6,7 +6,6 @@ What a step is and which one is next is decided in `steps`, where it is kept in 
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -115,8 +114,9 @@ class ContinuousRun:
         new_id: Callable[[], str],
         open_session: Callable[[], SparkSession],
         watch: StepWatch | None = None,
+        end_session: Callable[[SparkSession | None], None] = lambda _: None,
     ) -> None:
-        """`new_id` gives 32 fresh hex digits.
+        """`new_id` gives 32 fresh hex digits; `end_session` ends what `open_session` opened, or failed to open (None).
 
         Raises:
             PipelineError: the pipeline cannot run on Spark.
@@ -128,6 +128,7 @@ class ContinuousRun:
         self._clock = clock
         self._new_id = new_id
         self._open_session = open_session
+        self._end_session = end_session
         self._watch = watch or StepWatch()
         self._session: SparkSession | None = None
         self._folder = StepFolder(options.folder)
@@ -152,7 +153,8 @@ class ContinuousRun:
                 while not stop.is_set():
                     next_us = self._clock.monotonic_us() + options.every_us
                     self._until_done(job, stop)
-                    stop.wait(max(0, next_us - self._clock.monotonic_us()) / 1_000_000)
+                    wait_s = max(0, next_us - self._clock.monotonic_us()) / 1_000_000
+                    stop.wait(min(wait_s, threading.TIMEOUT_MAX / 2))  # the system adds what time it is
             finally:
                 self._close_session()
             return self.stopped()
@@ -216,7 +218,7 @@ class ContinuousRun:
         """What a step reads that was not begun before; None if it was."""
         if run.find_beginning() is not None:
             return None
-        return self._silence.judged(run.look(), self._clock.now_us())
+        return self._silence.judged(run.look(), self._clock.monotonic_us())
 
     def _run_of(self, session: SparkSession, job: StepsJob, step: NextStep) -> SparkRun:
         options = self._options
@@ -262,6 +264,4 @@ class ContinuousRun:
 
     def _close_session(self) -> None:
         session, self._session = self._session, None
-        if session is not None:
-            with contextlib.suppress(Exception):  # whatever a JVM that died makes of it: another one is begun, or none
-                session.stop()
+        self._end_session(session)

@@ -1,34 +1,32 @@
-"""Feeding a sorted partition to the chains of a vertex: one chain per key group where the vertex is keyed.
+"""Feeding a sorted partition to the chains of a vertex: one after the other for its key groups where the vertex is keyed.
 
-Key groups come in order, those that only have state from a savepoint among them: event time passes for them too. Where
-Spark has merged the partials of a window there is one chain: what is behind the window keeps nothing.
+Key groups come in order, those that only have state from a savepoint among them: event time passes for them too. Small
+ones share a chain (see `portions`), so their rows are brought into the order of event time again. Where Spark has merged
+the partials of a window there is one chain: what is behind the window keeps nothing.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
+import polars as pl
 import pyarrow as pa
 
 from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.errors import ProtocolError
 from penstock.graph.jobgraph import JobVertex
-from penstock.protocol.keygroups import KeyGroupRange
 from penstock.spark.framing import FrameMerger
 from penstock.spark.framing import frame_schema as merged_schema
 from penstock.spark.native import NativeWindow
 from penstock.spark.outputs import StageOutputs
 from penstock.spark.partials import START
+from penstock.spark.portions import Portion, Portions
 from penstock.spark.taskwork import TaskWork
 from penstock.spark.wire import FRAME, FROM, GROUP, INPUT, OUTPUT, READ_TAGS, REPORT, REPORT_OUTPUT, SEQ, decode_frame
 from penstock.task.exchange import frame_schema
 from penstock.task.operators.partials import Partials
 from penstock.types import schema_from_json
-
-if TYPE_CHECKING:
-    import polars as pl
 
 _FRAME_TAGS: Final = (GROUP, EVENT_TIME, INPUT, FROM, SEQ)
 SLICE_ROWS: Final = 16_384
@@ -53,9 +51,9 @@ class Replay:
         schema = merged_schema(self._schema, event_time=self._event_time, watermarks=work.watermarks)
         self._merger = FrameMerger(schema, moment)
         self._group: int | None = None
-        stored = work.restoring.key_groups(work.key_groups) if work.restoring is not None and self._keyed else ()
-        self._stored = deque(stored)
-        """Key groups with state whose turn has not come."""
+        """The key group whose frames come."""
+        stored = work.restoring.sizes(work.key_groups) if work.restoring is not None and self._keyed else {}
+        self._portions = Portions(stored)
         if work.restoring is not None and not self._keyed:
             work.open_chain(work.key_groups)  # whatever comes, its state is there
 
@@ -69,38 +67,49 @@ class Replay:
         for row, (group, least, *origin) in enumerate(zip(*columns.values(), strict=True)):
             if self._keyed and group != self._group:
                 yield from self._merged()
-                yield from self._pass_stored(group)
-                yield from self._enter(group)
-            elif self._work.chain is None:
-                self._work.open_chain(self._work.key_groups)
+                self._group = group
             complete = self._merger.add(tuple(origin), least, data[row].as_buffer())
             if complete is not None:
-                yield from self._feed_rows(complete)
+                yield from self._take(complete)
 
     def _merged(self) -> Iterator[pa.RecordBatch]:
-        """Feed what is left of the frames."""
+        """Take what is left of the frames."""
         rest = self._merger.take()
         if rest is not None:
-            yield from self._feed_rows(rest)
+            yield from self._take(rest)
+
+    def _take(self, rows: pl.DataFrame) -> Iterator[pa.RecordBatch]:
+        """Feed rows that are in order, or let them wait for other key groups to share their chain."""
+        if self._keyed:
+            assert self._group is not None
+            for portion in self._portions.add(self._group, rows, int(rows.estimated_size())):
+                yield from self._feed_portion(portion)
+            return
+        if self._work.chain is None:
+            self._work.open_chain(self._work.key_groups)
+        yield from self._feed_rows(rows)
 
     def end(self) -> Iterator[pa.RecordBatch]:
         """There is no more input."""
         yield from self._merged()
-        yield from self._pass_stored(self._work.vertex.max_parallelism)
+        for portion in self._portions.rest():
+            yield from self._feed_portion(portion)
         yield from self._work.end_chain()
 
-    def _pass_stored(self, group: int) -> Iterator[pa.RecordBatch]:
-        """Let event time pass for the key groups before `group` that have state and no rows."""
-        while self._stored and self._stored[0] <= group:
-            stored = self._stored.popleft()
-            if stored < group:
-                yield from self._enter(stored)
+    def _feed_portion(self, portion: Portion) -> Iterator[pa.RecordBatch]:
+        """Feed key groups to a chain of their own, or go on with the one at work."""
+        if not portion.goes_on:
+            yield from self._work.end_chain()
+            self._work.open_chain(portion.groups, portion.frames if portion.whole else None)
+        if portion.frames:
+            yield from self._feed_rows(self._in_order(portion))
 
-    def _enter(self, group: int) -> Iterator[pa.RecordBatch]:
-        """Let the key group before be over."""
-        yield from self._work.end_chain()
-        self._group = group
-        self._work.open_chain(KeyGroupRange(group, group + 1))
+    def _in_order(self, portion: Portion) -> pl.DataFrame:
+        """The rows of key groups as those of one: sorted by when they are to come, else as they are."""
+        rows = pl.concat(portion.frames)
+        if not self._event_time or portion.groups.end - portion.groups.start == 1:
+            return rows
+        return rows.sort(WATERMARK if self._work.by_arrival else EVENT_TIME, maintain_order=True)
 
     def _feed_rows(self, frame: pl.DataFrame) -> Iterator[pa.RecordBatch]:
         chain = self._work.chain

@@ -117,7 +117,8 @@ class RunState:
         if not subtasks:
             return None
         own = msgspec.structs.replace(manifest, subtasks=subtasks, operators={}, intervals={})
-        return SavedState(msgspec.json.encode(own), self._start.place)
+        unchanged = (each.id for each in vertex.operators if manifest.operators.get(each.id) == each.state)
+        return SavedState(msgspec.json.encode(own), self._start.place, frozenset(unchanged))
 
     def reached(self, vertex: JobVertex) -> dict[int, int]:
         """How far event time had come for the key groups of a vertex's head in the savepoint."""

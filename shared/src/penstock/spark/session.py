@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -13,7 +14,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.errors import ExternalError, UsageError
 
@@ -29,6 +30,7 @@ _MAX_DEFAULT_PARALLELISM: Final = 240
 _CONNECT_PORT: Final = 15_002
 """Of a Spark Connect server whose address names none."""
 _CONNECT_S: Final = 10.0
+_END_S: Final = 10.0
 
 TUNING: Final[Mapping[str, str]] = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
@@ -216,6 +218,38 @@ def ui_address(session: SparkSession) -> str | None:
 def is_remote(session: SparkSession) -> bool:
     """Whether it is a session of Spark Connect, which has no Spark context."""
     return type(session).__module__.startswith("pyspark.sql.connect")
+
+
+def end_session(session: SparkSession | None) -> None:
+    """End a session which may be broken, or None: what an attempt to open one has left. With the JVM, if this process has
+    started it: PySpark would keep one that died, or a context that lost its cluster, for every later session."""
+    if session is not None:
+        with contextlib.suppress(Exception):  # whatever a JVM that died makes of it
+            session.stop()
+    if session is None or not is_remote(session):
+        _end_jvm()
+
+
+def _end_jvm() -> None:
+    if importlib.util.find_spec("py4j") is None:
+        return  # an installation for Spark Connect alone
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    context, sessions = cast("Any", SparkContext), cast("Any", SparkSession)
+    process = getattr(context._gateway, "proc", None)
+    if process is None:
+        return  # there is none, or it is spark-submit's, which has started this process
+    with contextlib.suppress(Exception):
+        context._gateway.shutdown()
+    process.terminate()  # its shutdown hooks remove what Spark keeps on disk
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    context._gateway = context._jvm = context._active_spark_context = None
+    sessions._instantiatedSession = sessions._activeSession = None
 
 
 def _first_line(error: Exception) -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Final
@@ -24,6 +25,7 @@ from penstock.protocol.messages import Handle, OperatorHandles, SubtaskSnapshot
 from penstock.protocol.restoring import watermarks_above
 from penstock.savepoint.objects import FolderObjects, Objects, StoreObjects
 from penstock.settings import ClusterSettings
+from penstock.spark.untouched import Segments, Untouched
 from penstock.task.chain import Chain
 from penstock.task.operator import OperatorSnapshot, RestoredState
 from penstock.task.snapshots import restored_beside_keys, safe_name
@@ -41,6 +43,8 @@ class SavedState:
     """JSON; only what the operators of the task's vertex have in it."""
     place: str | ClusterSettings
     """Its folder, or the cluster in whose store it is."""
+    unchanged: frozenset[str] = frozenset()
+    """The operators whose state has the form that they give it now."""
 
     def objects(self) -> Objects:
         """Where its bytes are."""
@@ -69,6 +73,7 @@ class Restoring:
 
     def __init__(self, saved: SavedState, subtask: int, parallelism: int) -> None:
         self._manifest = msgspec.json.decode(saved.manifest, type=Manifest)
+        self.unchanged: Final = saved.unchanged
         self._objects = saved.objects()
         self._subtask = subtask
         self._parallelism = parallelism
@@ -79,10 +84,14 @@ class Restoring:
                     if handles.keyed is not None:
                         self._handles.setdefault(operator, []).append(handles.keyed)
 
-    def key_groups(self, owned: KeyGroupRange) -> list[int]:
-        """Those of `owned` in which there is state, rising."""
-        stored = {group for handles in self._handles.values() for handle in handles for group in handle.key_groups}
-        return sorted(group for group in stored if group in owned)
+    def sizes(self, owned: KeyGroupRange) -> dict[int, int]:
+        """Those of `owned` in which there is state, with its bytes."""
+        sizes: dict[int, int] = {}
+        for handle in itertools.chain.from_iterable(self._handles.values()):
+            for group, (start, end) in handle.key_groups.items():
+                if group in owned:
+                    sizes[group] = sizes.get(group, 0) + end - start
+        return sizes
 
     def operator(self, operator: str, groups: KeyGroupRange) -> RestoredState | None:
         """What an operator begins with, for these key groups.
@@ -139,8 +148,15 @@ class Keeping:
         self._objects: dict[str, _Object] = {}
         self._operators: dict[str, OperatorHandles] = {}
 
-    def keep(self, chain: Chain) -> None:
+    def keep(
+        self, chain: Chain, untouched: Untouched | None = None, again: Callable[[Segments], Segments] = list
+    ) -> None:
         """Take what the operators of a chain hold now; the chain is not used any more.
+
+        Args:
+            chain: where they are.
+            untouched: what its head was not given.
+            again: see `Untouched.put_back`.
 
         Raises:
             ExternalError: the folder cannot be written.
@@ -148,18 +164,19 @@ class Keeping:
         for operator, link in chain.operators.items():
             snapshot = link.operator.snapshot()
             if snapshot is not None:
-                self._keep(operator, snapshot)
+                segments = snapshot.keyed.segments() if snapshot.keyed is not None else ()
+                if untouched is not None and operator == untouched.operator:
+                    segments = untouched.put_back(segments, again)
+                self._keep(operator, snapshot, segments)
 
-    def _keep(self, operator: str, snapshot: OperatorSnapshot) -> None:
+    def _keep(self, operator: str, snapshot: OperatorSnapshot, segments: Segments) -> None:
         # Lists are those of a vertex without key, which has one chain.
         self._operators[operator] = OperatorHandles(
             lists={name: tuple(entries) for name, entries in snapshot.lists.items()},
             unions={name: tuple(entries) for name, entries in snapshot.unions.items()},
             broadcast=dict(snapshot.broadcast),
         )
-        if snapshot.keyed is None:
-            return
-        for group, segment in snapshot.keyed.segments():
+        for group, segment in segments:
             try:
                 self._object(operator).append(group, segment)
             except OSError as error:

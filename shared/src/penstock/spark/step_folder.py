@@ -43,6 +43,7 @@ class StepFolder:
 
         Raises:
             UsageError: the job there started from another savepoint, or a step of it is only partly visible.
+            CorruptDataError: there are steps, and the record of their job is damaged or gone.
         """
         found = self._job()
         if found is not None and not fresh:
@@ -53,6 +54,11 @@ class StepFolder:
                 )
             return found
         done = self.steps()
+        if done and found is None and not fresh:
+            raise CorruptDataError(
+                f"{self.path}: there are steps, and {_JOB}, which says whose they are, is not there (any more); bring it "
+                "back, or begin a new job with --fresh, from a savepoint of theirs with --from-savepoint"
+            )
         if half := [number for number in done if self.is_decided(number) and not done[number]]:
             raise UsageError(
                 f"{self.path}: step {half[0]} is decided and perhaps only partly visible; carry it to its end first, by "

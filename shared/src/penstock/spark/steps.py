@@ -83,7 +83,10 @@ class Silence:
         """When a split had rows, or was seen for the first time."""
 
     def judged(self, beginning: RunBeginning, now_us: int) -> RunBeginning:
-        """What a step that begins now reads, with the splits named that are not idle yet."""
+        """What a step that begins now reads, with the splits named that are not idle yet.
+
+        `now_us` is of a clock that nobody sets.
+        """
         splits = {
             operator: tuple(self._judged(operator, split, now_us) for split in found)
             for operator, found in beginning.splits.items()

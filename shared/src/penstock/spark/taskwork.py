@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,6 +21,7 @@ from penstock.spark.outputs import StageOutputs
 from penstock.spark.partials import MergedWindows, PartialOutput
 from penstock.spark.sinks import TaskSinks
 from penstock.spark.state import NO_STATE, Keeping, Restoring, StageState
+from penstock.spark.untouched import LEAST_BYTES, Asked, Segments, Untouched, is_by_key_alone
 from penstock.spark.wire import StageEdge
 from penstock.task.chain import Chain, build_chain
 from penstock.task.operator import Operator, RestoredState
@@ -64,11 +67,15 @@ class TaskWork:
         self._keeping = Keeping(state.folder, prefix) if state.folder and not vertex.is_source else None
         self.chain: Chain | None = None
         """The chain at work; never more than one."""
+        self._untouched: Untouched | None = None
+        """The state that its head was not given."""
+        self._asked: Asked | None = None
 
-    def open_chain(self, groups: KeyGroupRange) -> Chain:
-        """A fresh chain for these key groups; the one before must be closed."""
+    def open_chain(self, groups: KeyGroupRange, rows: Sequence[pl.DataFrame] | None = None) -> Chain:
+        """A fresh chain for these key groups; the one before must be closed. `rows` are all that will come, if known."""
         if self.chain is not None:
             raise ProtocolError(f"{self.vertex.id}: a chain was opened while another one is at work")
+        self._choose_keys(groups, rows)
         self.chain = build_chain(
             self.vertex,
             self.plan,
@@ -93,8 +100,36 @@ class TaskWork:
         return key_group_range(self.subtask, self.vertex.parallelism, self.vertex.max_parallelism)
 
     def _restored(self, groups: KeyGroupRange) -> Callable[[str], RestoredState | None]:
-        restoring = self.restoring
-        return lambda operator: restoring.operator(operator, groups) if restoring is not None else None
+        return functools.partial(self._state_of, groups)
+
+    def _state_of(self, groups: KeyGroupRange, operator: str) -> RestoredState | None:
+        restored = self.restoring.operator(operator, groups) if self.restoring is not None else None
+        if restored is None or self._untouched is None or self._untouched.operator != operator:
+            return restored
+        assert self._asked is not None
+        return replace(restored, keyed=self._untouched.taken(restored.keyed, self._asked))
+
+    def _choose_keys(self, groups: KeyGroupRange, rows: Sequence[pl.DataFrame] | None) -> None:
+        """Decide whether the head of the next chain is given only the state of keys that something happens to."""
+        self._untouched, restoring, head = None, self.restoring, self.vertex.operators[0]
+        if rows is None or restoring is None or self._keeping is None or head.id not in restoring.unchanged:
+            return
+        assert self._last is not None
+        node = self.plan.node(head.node)
+        if is_by_key_alone(node, self._last) and sum(restoring.sizes(groups).values()) >= LEAST_BYTES:
+            names = self.plan.node(node.inputs[0].id).keys
+            self._asked = Asked.by(rows, list(names), self._last, now_us())
+            self._untouched = Untouched(head.id)
+
+    def _again(self, segments: Segments) -> Segments:
+        """What the head makes of state that it is given and keeps."""
+        chain = self.chain
+        assert chain is not None
+        link = chain.operators[self.vertex.operators[0].id]
+        fresh = self._build(self.plan.node(self.vertex.operators[0].node))
+        fresh.open(link.context, RestoredState(keyed=list(segments)))
+        snapshot = fresh.snapshot()
+        return snapshot.keyed.segments() if snapshot is not None and snapshot.keyed is not None else ()
 
     def reached(self, watermarks: pl.Series) -> pl.Series:
         """These watermarks as far as event time comes in this run: it may stop because a stream goes on from there."""
@@ -119,7 +154,7 @@ class TaskWork:
             )
         yield from self.outputs.drain()
         if self._keeping is not None:
-            self._keeping.keep(chain)
+            self._keeping.keep(chain, self._untouched, self._again)
         self._count(chain)
         self.chain = None
         chain.close()

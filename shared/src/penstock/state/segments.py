@@ -39,12 +39,20 @@ def encode_segments(
     """The frames' rows as one segment per key group that has any, with rising key groups."""
     prefix = _prefix({**header, "keys": schema_to_json(keys)})
     for group, parts in sorted(_by_key_group(frames, keys.names, max_parallelism).items()):
-        buffer = io.BytesIO()
-        buffer.write(prefix)
-        rows = pl.concat(parts, rechunk=True)
-        # The oldest layout of Arrow: every reader knows it, whatever Polars uses inside.
-        rows.write_ipc_stream(buffer, compat_level=pl.CompatLevel.oldest())
-        yield group, buffer.getvalue()
+        yield group, _encoded(prefix, pl.concat(parts, rechunk=True))
+
+
+def encode_segment(header: Mapping[str, Any], rows: pl.DataFrame) -> bytes:
+    """The inverse of `decode_segment`; `header` is as that returns it."""
+    return _encoded(_prefix(header), rows)
+
+
+def _encoded(prefix: bytes, rows: pl.DataFrame) -> bytes:
+    buffer = io.BytesIO()
+    buffer.write(prefix)
+    # The oldest layout of Arrow: every reader knows it, whatever Polars uses inside.
+    rows.write_ipc_stream(buffer, compat_level=pl.CompatLevel.oldest())
+    return buffer.getvalue()
 
 
 def _by_key_group(
