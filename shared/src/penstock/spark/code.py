@@ -70,8 +70,12 @@ class PipelineCode:
         """The plan, in a task."""
         place = _place(self)
         _loaded.place = str(place)
-        _loaded.files = frozenset(os.path.join(place, name) for name in self.files())
-        return load_pipeline(os.path.join(place, self.target), dict(self.parameters)).plan
+        files = {os.path.join(place, name) for name in self.files()}
+        before = set(sys.modules)
+        plan = load_pipeline(os.path.join(place, self.target), dict(self.parameters)).plan
+        brought = {name: module for name, module in sys.modules.items() if name not in before}
+        _loaded.modules = frozenset(name for name, each in brought.items() if getattr(each, "__file__", None) in files)
+        return plan
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,8 @@ TaskCode = PipelineCode | PickledPlan
 class _Loaded:
     identity: object = None
     place: str = ""
-    files: frozenset[str] = frozenset()
+    modules: frozenset[str] = frozenset()
+    """Names of those that came with the plan."""
     plan: LogicalPlan | None = None
 
 
@@ -159,9 +164,8 @@ def _holds(folder: Path, sources: Mapping[str, bytes]) -> bool:
 
 def _forget(place: str) -> None:
     """Let no module of the pipeline before be taken for one of the next."""
-    for name, module in list(sys.modules.items()):
-        if getattr(module, "__file__", None) in _loaded.files:
-            del sys.modules[name]
+    for name in _loaded.modules:
+        sys.modules.pop(name, None)
     if place in sys.path:
         sys.path.remove(place)
-    _loaded.place, _loaded.files = "", frozenset()
+    _loaded.place, _loaded.modules = "", frozenset()
