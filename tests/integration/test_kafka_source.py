@@ -319,10 +319,9 @@ async def test_a_compacted_topic(broker):
         while True:  # compaction leaves the newest segment alone, so something has to come behind it now and then
             broker.send(topic, b'{"n":50}', key="a")
             reading = await rows_of(source)
-            if reading.numbers[:-5] == [] and len(reading.numbers) < 50:
+            if set(reading.numbers) == {50}:
                 break
             await asyncio.sleep(0.2)
-    assert set(reading.numbers) == {50}
     (bad,) = reading.bad
     assert bad.where.endswith("offset 50")
 

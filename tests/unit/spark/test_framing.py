@@ -42,6 +42,7 @@ def test_merged_frames_are_sorted_rows(timed: bool, disorder: int, monkeypatch: 
     schema = frame_schema(SCHEMA, event_time=timed, watermarks=False)
     for _ in range(20):
         monkeypatch.setattr(framing, "MERGED_ROWS", chance.choice([1, 7, 50, 10_000]))
+        monkeypatch.setattr(framing, "MEMORY_BYTES", chance.choice([1, 5_000, 1 << 20]))
         expected, crossing = [], []
         for producer in range(chance.randrange(1, 4)):
             frame = rows_of(chance, producer, chance.randrange(1, 200), disorder)
@@ -66,8 +67,16 @@ def test_merged_frames_are_sorted_rows(timed: bool, disorder: int, monkeypatch: 
 def merge(frames: list[tuple[int, int, tuple[int, int, int], bytes]], moment: str | None) -> list[pl.DataFrame]:
     """What a task makes of the frames of a place, as Spark sorts them."""
     merger = FrameMerger(frame_schema(SCHEMA, event_time=moment is not None, watermarks=False), moment)
-    found = [merger.add(origin, least if moment else None, pa.py_buffer(data)) for _, least, origin, data in frames]
-    return [frame for frame in (*found, merger.take()) if frame is not None]
+    found: list[pl.DataFrame] = []
+    for _, least, origin, data in frames:
+        found += merger.add(origin, least if moment else None, pa.py_buffer(data))
+    found += merger.rest()
+    assert all(
+        frame.height <= framing.MERGED_ROWS or frame[EVENT_TIME].n_unique() == 1
+        for frame in found
+        if moment is not None
+    )
+    return found
 
 
 def test_rows_in_order_are_never_all_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,8 +86,7 @@ def test_rows_in_order_are_never_all_in_memory(monkeypatch: pytest.MonkeyPatch) 
     frame = rows_of(random.Random(1), 0, 30_000, 0)
     for begin in range(0, frame.height, 50):
         ((_, least, data),) = cut(frame.slice(begin, 50), np.zeros(50, np.int32), EVENT_TIME, schema)
-        complete = merger.add((0, 0, begin), least, pa.py_buffer(data))
-        given += complete.height if complete is not None else 0
+        given += sum(complete.height for complete in merger.add((0, 0, begin), least, pa.py_buffer(data)))
         most = max(most, begin + 50 - given)
     assert most < 300
 
@@ -90,7 +98,5 @@ def test_watermarks_travel_and_may_be_the_order() -> None:
     ((row, least, data),) = cut(frame.reverse(), np.zeros(9, np.int32), WATERMARK, schema)
     assert (row, least) == (8, -(2**63))
     merger = FrameMerger(schema, WATERMARK)
-    merger.add((0, 0, 0), least, pa.py_buffer(data))
-    merged = merger.take()
-    assert merged is not None
-    assert merged.equals(frame)
+    assert not list(merger.add((0, 0, 0), least, pa.py_buffer(data)))
+    assert pl.concat(merger.rest()).equals(frame)

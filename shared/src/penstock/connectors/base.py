@@ -248,6 +248,8 @@ class Source(ABC, Generic[T]):
     """Zone of naive timestamps in the data."""
     on_spark_alone: ClassVar[bool] = False
     """Whether no reader of its splits can be opened, because Spark gives tasks its rows."""
+    has_moment: ClassVar[bool] = False
+    """Whether `moment` is to be asked."""
     ends_on_request: ClassVar[bool] = False
     """Whether `until_now` ends a split that has no end of its own, so that a batch engine can read it up to now."""
 

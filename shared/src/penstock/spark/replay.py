@@ -68,14 +68,12 @@ class Replay:
             if self._keyed and group != self._group:
                 yield from self._merged()
                 self._group = group
-            complete = self._merger.add(tuple(origin), least, data[row].as_buffer())
-            if complete is not None:
+            for complete in self._merger.add(tuple(origin), least, data[row].as_buffer()):
                 yield from self._take(complete)
 
     def _merged(self) -> Iterator[pa.RecordBatch]:
         """Take what is left of the frames."""
-        rest = self._merger.take()
-        if rest is not None:
+        for rest in self._merger.rest():
             yield from self._take(rest)
 
     def _take(self, rows: pl.DataFrame) -> Iterator[pa.RecordBatch]:

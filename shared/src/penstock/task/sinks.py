@@ -8,6 +8,7 @@ removed, by name. Whatever a newer attempt or a later job has written came after
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from penstock.connectors.base import Removal
@@ -58,12 +59,15 @@ async def prepare_sink(
     operation = plan.node(node).operation
     if deploy.subtask.index != 0 or not isinstance(operation, Write):
         return
-    sink, removals = operation.sink, list[Removal]()
-    await asyncio.to_thread(sink.reach, plan.node(node).schema)
-    if deploy.restore is None:
-        removals.append(await asyncio.to_thread(sink.begin))
-    needed = staged_parts(manifest).get(operator, [])
-    removals.append(await asyncio.to_thread(sink.recover, needed, operator, deploy.attempt, deploy.attempt_number))
+    sink, needed = operation.sink, staged_parts(manifest).get(operator, [])
+    recover = partial(sink.recover, needed, operator, deploy.attempt, deploy.attempt_number)
+    first, *others = (sink.begin, recover) if deploy.restore is None else (recover,)
+
+    def reached() -> Removal:
+        sink.reach(plan.node(node).schema)
+        return first()
+
+    removals = [await asyncio.to_thread(find) for find in (reached, *others)]
     await _check_turn(deploy, store)
     for remove in removals:
         await asyncio.to_thread(remove)

@@ -137,7 +137,7 @@ class SourceDriver:
     async def open(self, entries: Sequence[bytes]) -> None:
         """Find the splits; those with an entry of a snapshot continue at its position."""
         restored = {entry.split: entry for entry in (msgspec.json.decode(data, type=SplitEntry) for data in entries)}
-        if (moment := await asyncio.to_thread(self._source.moment)) is not None:
+        if self._source.has_moment and (moment := await asyncio.to_thread(self._source.moment)) is not None:
             self._source = self._source.at(await self._remember(MOMENT, moment))
         await self._discover(restored, late=bool(restored))
         self._next_period_ms = self._period_from(self._context.monotonic_ms())

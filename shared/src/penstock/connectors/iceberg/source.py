@@ -63,6 +63,7 @@ class Source(base.Source[T], Generic[T]):
     """
 
     kind: ClassVar[str] = "iceberg"
+    has_moment: ClassVar[bool] = True
     ends_on_request: ClassVar[bool] = True
 
     @checked
