@@ -7,10 +7,11 @@ meet), a `WindowedStream` (to be aggregated) or an `UpsertStream` (a row may rep
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast, overload
 
+from penstock.api.async_verbs import awaited_class, call_settings
 from penstock.api.over import others_than, over_schema, top_schema, window_rows_schema
 from penstock.api.row_windows import Applied, RowWindows, aggregate_node, apply_node, count_windows
 from penstock.api.updates import update_keys
@@ -42,6 +43,7 @@ from penstock.graph.logical import (
     GlobalWindow,
     KeyBy,
     LastRows,
+    MapAsync,
     MapBatches,
     MapRows,
     Node,
@@ -236,6 +238,56 @@ class Stream(ColumnVerbs, Generic[T]):
         schema = self._node.schema if returns is None else schema_of(returns, "map_batches: returns")
         row_type = self._node.row_type if returns is None else returns if isinstance(returns, type) else None
         return Stream(self._pipeline, self._derive(MapBatches(function), schema, row_type))
+
+    def map_async(
+        self,
+        function: Callable[[T], Awaitable[U]],
+        *,
+        capacity: int = 100,
+        timeout: Duration | None = "60s",
+        retries: int = 0,
+        retry_delay: Duration = "100ms",
+        retry_on: type[Exception] | tuple[type[Exception], ...] = Exception,
+        ordered: bool = True,
+        on_error: Callable[[T, Exception], U] | None = None,
+        returns: type[U] | None = None,
+    ) -> Stream[U]:
+        """One row in, one row out, from an `async def` function that waits for others: a service, a database, a model.
+
+        Many calls of a subtask wait at once, on its own event loop: what computes for long holds up everything there.
+        Rows without a result are part of every snapshot, whose barrier does not wait for them; after a failure they are
+        asked for again, so a call may be made twice for a row. At the end of the input all are waited for.
+
+        Args:
+            function: `async def`, or an object with `async def __call__(self, row)`. If that has `async def open(self)`
+                and `async def close(self)`, they are called before and after all calls of a subtask, on a copy of its
+                own: the place for connections.
+            capacity: most rows of a subtask that are asked for at once or wait for those before them; then the input
+                waits.
+            timeout: how long a row may take, with all its attempts; None: for ever.
+            retries: how often a call that raised is made again.
+            retry_delay: how long before that; twice as long before each further time, at most a minute.
+            retry_on: only after these exceptions.
+            ordered: whether results keep the order of their rows. If not, a row that waits long does not hold up those
+                behind it; results still never pass a moment at which event time comes on.
+            on_error: `on_error(row, error)` gives the result of a row whose last attempt raised, or whose time is over
+                (a `TimeoutError`). Without it, or if it raises, the job fails, naming the row.
+            returns: the output's class, if the annotation of `function` does not say it.
+
+        Example:
+            >>> async def priced(bid: Bid) -> Total:
+            ...     await asyncio.sleep(0.01 / bid.auction)  # ask somebody
+            ...     return Total(bid.auction, bid.price * 2)
+            >>> bids.map_async(priced, timeout="5s", retries=2).collect().rows()
+            [(1, 100.0), (2, 500.0), (1, 240.0), (2, 160.0)]
+
+        Raises:
+            PipelineError: the function is not async, or does not say what it returns.
+        """
+        settings = call_settings("map_async", capacity, timeout, retries, retry_delay, retry_on, ordered=ordered)
+        row_type = awaited_class(function, returns)
+        node = self._derive(MapAsync(function, settings, on_error), schema_of(row_type, "map_async"), row_type)
+        return Stream(self._pipeline, node)
 
     def as_(self, row_type: type[U]) -> Stream[U]:
         """Give the columns a class again; names and types must agree, in any order.

@@ -9,12 +9,14 @@ from penstock.errors import IncompatibleStateError
 from penstock.graph.logical import (
     AssignEventTime,
     AssignProcessingTime,
+    CallSettings,
     CumulativeWindow,
     Deduplicate,
     Explode,
     Filter,
     GlobalWindow,
     LastRows,
+    MapAsync,
     MapBatches,
     MapRows,
     Node,
@@ -63,6 +65,9 @@ def describe_node(node: Node) -> dict[str, Any]:
             return {"columns": list(columns)}
         case MapRows(function=function) | MapBatches(function=function):
             return {"function": function_name(function)}
+        case MapAsync(function=function, calls=calls, on_error=on_error):
+            described = {"function": function_name(function), **describe_calls(calls)}
+            return described if on_error is None else {**described, "on_error": function_name(on_error)}
         case WindowAggregate():
             settings: dict[str, Any] = {
                 "keys": list(node.keys),
@@ -99,6 +104,16 @@ def describe_node(node: Node) -> dict[str, Any]:
             return {"sink": sink.kind, **sink.describe()}
         case _:
             return {}
+
+
+def describe_calls(calls: CallSettings) -> dict[str, Any]:
+    """What is said of calls, beside what is called."""
+    described: dict[str, Any] = {"capacity": calls.capacity, "order": "kept" if calls.ordered else "by completion"}
+    if calls.timeout_us is not None:
+        described["timeout"] = format_duration(calls.timeout_us)
+    if calls.retries:
+        described |= {"retries": calls.retries, "retry_delay": format_duration(calls.retry_delay_us)}
+    return described
 
 
 def _describe_rows(keys: tuple[str, ...], operation: WindowRows) -> dict[str, Any]:
@@ -208,6 +223,8 @@ def state_signature(node: Node) -> str:
             return _text({"verb": "process", "keys": _keys(node), "states": describe_states(process)})
         case AssignProcessingTime():
             return _text({"verb": "with_processing_time"})
+        case MapAsync():
+            return _text({"verb": "map_async", "row": schema_to_json(node.inputs[0].schema)})
         case Write(sink=sink):
             return _text({"verb": "write", "sink": sink.kind})
         case _:

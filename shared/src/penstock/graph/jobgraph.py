@@ -26,6 +26,7 @@ from penstock.graph.logical import (
     KeyBy,
     LastRows,
     LogicalPlan,
+    MapAsync,
     Node,
     Over,
     ProcessRows,
@@ -231,8 +232,17 @@ class _Builder:
             and self._slot_group(producer) == self._slot_group(node)
             and (not link.keys or (self._chain_state and self._parallelism_of(node) == 1))
             and (self._chain_state or not _keeps_state(node))
+            and not (_knows_time(node) and self._holds_time_back(producer))
         )
         return self._vertex_of[producer] if chained else node
+
+    def _holds_time_back(self, producer: Node) -> bool:
+        """Whether event time is held back somewhere on the way from the head of the producer's vertex to behind it."""
+        if isinstance(producer.operation, MapAsync):
+            return True
+        if self._vertex_of[producer] is producer:
+            return False
+        return self._holds_time_back(self._links[producer][0][0])
 
     def _parallelism_of(self, node: Node) -> int:
         return node.parallelism or self._parallelism
@@ -369,8 +379,15 @@ def _keeps_state(node: Node) -> bool:
             from penstock.process_functions import describe_states
 
             return bool(node.inputs[0].keys) or bool(describe_states(process))
+        case MapAsync():
+            return True  # the rows that wait for their calls
         case _:
             return False
+
+
+def _knows_time(node: Node) -> bool:
+    """Whether what it keeps or does depends on how far event time has come: that is kept once for a whole vertex."""
+    return isinstance(node.operation, ProcessRows) or (_keeps_state(node) and not isinstance(node.operation, MapAsync))
 
 
 def _needed_nodes(plan: LogicalPlan) -> set[Node]:

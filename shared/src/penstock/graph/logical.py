@@ -8,7 +8,7 @@ node's id, they never travel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -132,6 +132,32 @@ class MapBatches:
     """A Python function per Arrow record batch. It returns as many rows as it got."""
 
     function: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CallSettings:
+    """How calls that wait for others are made: how many at once, for how long, how often."""
+
+    capacity: int
+    """Most calls of a subtask whose results have not been sent on."""
+    timeout_us: int | None
+    """Of a row, all its attempts together."""
+    retries: int
+    retry_delay_us: int
+    """Before the second attempt; twice as long before each further one."""
+    retry_on: tuple[type[Exception], ...]
+    ordered: bool
+    """Whether results come in the order of the rows; if not, they overtake each other between two watermarks."""
+
+
+@dataclass(frozen=True, eq=False)
+class MapAsync:
+    """An async Python function per row: one row out when it has come."""
+
+    function: Callable[[Any], Awaitable[Any]]
+    calls: CallSettings
+    on_error: Callable[[Any, Exception], Any] | None = None
+    """Gives the result of a row whose last attempt raised, or whose time is over."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,7 +306,7 @@ class Write:
 
 
 Operation = (
-    Read | Project | Filter | Explode | MapRows | MapBatches | As | Union | KeyBy | WindowAggregate
+    Read | Project | Filter | Explode | MapRows | MapBatches | MapAsync | As | Union | KeyBy | WindowAggregate
     | RunningAggregate | RunningReduce | Over | Deduplicate | Top | LastRows
     | ProcessRows | AssignEventTime | AssignProcessingTime | Side | DeadLetters | Write
 )  # fmt: skip
@@ -356,6 +382,8 @@ class Node:
                 return "with_processing_time"
             case MapBatches():
                 return "map_batches"
+            case MapAsync():
+                return "map_async"
             case KeyBy():
                 return "key_by"
             case DeadLetters():

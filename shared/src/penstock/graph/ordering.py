@@ -19,6 +19,7 @@ from penstock.graph.logical import (
     Filter,
     KeyBy,
     LastRows,
+    MapAsync,
     MapBatches,
     MapRows,
     Node,
@@ -67,8 +68,8 @@ def arrival_decides(node: Node) -> str:
         case MapBatches():
             return "the batches that its function gets"
         case (
-            Read() | Project() | Filter() | Explode() | MapRows() | As() | Union() | KeyBy() | LastRows() | Side()
-            | DeadLetters() | AssignProcessingTime() | Write()
+            Read() | Project() | Filter() | Explode() | MapRows() | MapAsync() | As() | Union() | KeyBy() | LastRows()
+            | Side() | DeadLetters() | AssignProcessingTime() | Write()
         ):  # fmt: skip
             return ""
 

@@ -26,6 +26,7 @@ from penstock.graph.logical import (
     Filter,
     KeyBy,
     LogicalPlan,
+    MapAsync,
     MapBatches,
     MapRows,
     Node,
@@ -40,7 +41,18 @@ from penstock.graph.logical import (
 )
 
 _TIMELESS: Final = (
-    Project | Filter | Explode | MapRows | MapBatches | As | Union | KeyBy | RunningAggregate | DeadLetters | Write
+    Project
+    | Filter
+    | Explode
+    | MapRows
+    | MapBatches
+    | MapAsync
+    | As
+    | Union
+    | KeyBy
+    | RunningAggregate
+    | DeadLetters
+    | Write
 )
 """Verbs that give the same rows whatever event time is."""
 

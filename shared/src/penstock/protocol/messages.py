@@ -150,9 +150,11 @@ class OperatorMetrics(msgspec.Struct):
     late_rows: int = 0
     bad_rows: int = 0
     state_bytes: int = 0
+    failed_calls: int = 0
+    """Calls that raised or took too long, those that were made again included."""
 
 
-OperatorCounter = Literal["rows_in", "rows_out", "late_rows", "bad_rows", "state_bytes"]
+OperatorCounter = Literal["rows_in", "rows_out", "late_rows", "bad_rows", "state_bytes", "failed_calls"]
 """A field of `OperatorMetrics`."""
 
 

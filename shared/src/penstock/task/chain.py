@@ -155,6 +155,21 @@ class Chain:
             if timer is not None and timer <= now_us:
                 link.operator.on_processing_time(now_us, link.output)
 
+    def is_full(self, *, before_barrier: bool) -> bool:
+        """Whether an operator takes no rows for now: see `Operator.is_full`."""
+        return any(link.operator.is_full(before_barrier=before_barrier) for link in self.operators.values())
+
+    def holds_rows(self) -> bool:
+        """Whether rows wait in an operator for something that will come."""
+        return any(link.operator.holds_rows() for link in self.operators.values())
+
+    async def closed(self) -> None:
+        """Wait for what `close` has begun."""
+        for link in self.operators.values():
+            closing = link.operator.closing()
+            if closing is not None:
+                await closing
+
     def close(self) -> None:
         """Close everything, all of it even if something raises."""
         errors: list[Exception] = []
@@ -184,6 +199,7 @@ def build_chain(
     encoders: Mapping[str, SinkEncoder],
     exchanges: Iterable[tuple[str, str | None, Receiver]],
     make: Callable[[Node], Operator] = build_operator,
+    wake: Callable[[], None] = lambda: None,
 ) -> Chain:
     """Build and open the operators of a vertex, last ones first.
 
@@ -198,6 +214,7 @@ def build_chain(
         encoders: the encoder of each operator that encodes for an exactly-once sink.
         exchanges: (node id of the producing operator, side output or None, writer) of every edge out of the vertex.
         make: makes the operator of a node.
+        wake: wakes the subtask.
     """
     outputs: dict[str, Fanout] = {}
     receivers: dict[str, Receiver] = {}
@@ -222,6 +239,7 @@ def build_chain(
                 metrics=metrics,
                 carries_watermarks=plan.carries_watermarks(node),
                 window_reach_us=plan.window_reach_us,
+                wake=wake,
             )
             encoder = encoders.get(operator.id)
             made = EncodeOperator(encoder) if encoder is not None else make(node)

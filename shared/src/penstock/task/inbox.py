@@ -5,24 +5,32 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
+from penstock.protocol.frames import FrameKind
 from penstock.protocol.subtask import FrameRead, SubtaskEvent
 
 
 class Inbox:
     """Frames, bounded by what is read ahead, and everything else, which goes first.
 
-    Frames are taken only while there is credit to emit what comes of them.
+    Frames are taken only while there is credit to emit what comes of them, and room in the operators.
     """
 
     def __init__(self) -> None:
         self._events: deque[SubtaskEvent] = deque()
         self._frames: deque[FrameRead] = deque()
+        self._barriers = 0
         self._wake = asyncio.Event()
+
+    @property
+    def has_barrier(self) -> bool:
+        """Whether a barrier is among the frames."""
+        return self._barriers > 0
 
     def put(self, event: SubtaskEvent) -> None:
         """Add an event and wake the subtask."""
         if isinstance(event, FrameRead):
             self._frames.append(event)
+            self._barriers += event.frame.kind is FrameKind.BARRIER
         else:
             self._events.append(event)
         self._wake.set()
@@ -35,7 +43,11 @@ class Inbox:
         """The next event; the next frame only if `frames`."""
         if self._events:
             return self._events.popleft()
-        return self._frames.popleft() if frames and self._frames else None
+        if not (frames and self._frames):
+            return None
+        event = self._frames.popleft()
+        self._barriers -= event.frame.kind is FrameKind.BARRIER
+        return event
 
     def ready(self, *, frames: bool) -> bool:
         """Whether `take` would return something."""

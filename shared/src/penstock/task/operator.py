@@ -7,7 +7,7 @@ batches. What it keeps across calls it gives out in `snapshot` and gets back in 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -52,6 +52,8 @@ class OperatorContext:
     """Whether the rows it hands on are to have `WATERMARK`."""
     window_reach_us: int = 0
     """How far the bounds of the pipeline's windows may be from a row of them."""
+    wake: Callable[[], None] = lambda: None
+    """Makes the subtask look at `Operator.next_timer_us` soon, whatever it waits for."""
 
 
 class KeyedPart(Protocol):
@@ -134,9 +136,21 @@ class Operator(ABC):
     def on_processing_time(self, now_us: int, output: Output) -> None:
         """Wall time has reached what `next_timer_us` asked for."""
 
+    def is_full(self, *, before_barrier: bool) -> bool:
+        """Whether no rows are to be handed to it for now. `before_barrier`: a barrier waits behind these rows."""
+        return False
+
+    def holds_rows(self) -> bool:
+        """Whether rows wait in it for something that will come: neither event time nor the input ends before them."""
+        return False
+
     def snapshot(self) -> OperatorSnapshot | None:
         """Freeze the state; None if there is none. Must return within milliseconds whatever the size of the state."""
         return None
 
     def close(self) -> None:
         """The subtask ends; called once, also after a failure."""
+
+    def closing(self) -> Awaitable[None] | None:
+        """What is left to wait for after `close`, if anything."""
+        return None

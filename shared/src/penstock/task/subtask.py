@@ -91,6 +91,10 @@ class SubtaskRunner(CheckpointedLoop):
         self._source_bytes = 0
         self._paused = False
         self._exhausted = False
+        """Whether the source has no more rows; the machine is told when none waits in an operator either."""
+        self._end_told = False
+        self._resting = False
+        """Whether nothing is to be waited for here, as soon as no row waits in an operator."""
         self._watermark = MIN_WATERMARK
         self._unflushed_since_ms: int | None = None
         self._watermark_interval_ms = environment.plan.watermark_interval_us // 1_000
@@ -129,6 +133,7 @@ class SubtaskRunner(CheckpointedLoop):
             await self._source.close()
         assert self._chain is not None
         self._chain.close()
+        await self._chain.closed()
 
     # -- what others hear -----------------------------------------------------------------------------------------------
 
@@ -171,24 +176,53 @@ class SubtaskRunner(CheckpointedLoop):
             started = self._micros()
             slice_end = clock.monotonic_ms() + SLICE_MS
             self.inbox.clear()
-            credit = not self._ledger.blocked()
             while not self.machine.finished and clock.monotonic_ms() < slice_end:
-                event = self.inbox.take(frames=credit)
+                event = self.inbox.take(frames=self._takes_rows(chain))
                 if event is None:
                     break
                 await self._feed(event)
-                credit = not self._ledger.blocked()
             await self._coalesced(chain)
-            timer = chain.next_timer_us()
-            if timer is not None and timer <= clock.now_us():
-                chain.fire_timers(clock.now_us())
+            self._fire_timers(chain)
+            await self._end_or_rest(chain)
             self._flush_if_due()
             self.time_use.busy_us += self._micros() - started
             await self._next_input(chain)
 
+    def _takes_rows(self, chain: Chain) -> bool:
+        """Whether there is credit to emit what comes of rows, and room for them in the operators.
+
+        A barrier does not wait for rows that wait in an operator: those before it go there, as far as there is room.
+        """
+        return not self._ledger.blocked() and not chain.is_full(before_barrier=self.inbox.has_barrier)
+
+    def _fire_timers(self, chain: Chain) -> None:
+        now_us, timer = self._services.clock.now_us(), chain.next_timer_us()
+        if timer is not None and timer <= now_us:
+            chain.fire_timers(now_us)
+
+    async def _end_or_rest(self, chain: Chain) -> None:
+        """Say that the source is at its end, or that nothing comes for now, unless rows wait in an operator."""
+        if chain.holds_rows():
+            return
+        if self._resting:
+            self._resting = False
+            for writer in self._writers:
+                writer.idle()
+        if self._exhausted and not self._end_told:
+            self._end_told = True
+            await self._feed(SourceExhausted())
+
+    async def _settled(self, chain: Chain) -> None:
+        """Wait for the rows that wait in operators: the input has ended, and the barrier may be the last."""
+        while chain.holds_rows():
+            self.inbox.clear()
+            self._fire_timers(chain)
+            if chain.holds_rows():
+                await self._wait(chain)
+
     async def _next_input(self, chain: Chain) -> None:
         """Read the source, or wait until there is something to do."""
-        credit = not self._ledger.blocked()
+        credit = self._takes_rows(chain)
         if self.machine.finished:
             return
         if self._source is not None and credit and not (self._paused or self._exhausted):
@@ -229,6 +263,7 @@ class SubtaskRunner(CheckpointedLoop):
         output = chain.source_output
         assert output is not None
         if batch.frame is not None:
+            self._resting = False
             output.rows(batch.frame)
             await self._take_turns(chain)
         if batch.dead is not None:
@@ -241,14 +276,11 @@ class SubtaskRunner(CheckpointedLoop):
             self._flush()
         else:
             self.time_use.busy_us += spent
-        if batch.became_idle:
-            for writer in self._writers:
-                writer.idle()
+        self._resting = self._resting or batch.became_idle
+        self._exhausted = self._exhausted or batch.exhausted
+        await self._end_or_rest(chain)
         if batch.paused:
             self.time_use.idle_us += await self._wait(chain)
-        if batch.exhausted:
-            self._exhausted = True
-            await self._feed(SourceExhausted())
 
     def _flush_if_due(self) -> None:
         if not any(writer.waiting for writer in self._writers):
@@ -285,6 +317,7 @@ class SubtaskRunner(CheckpointedLoop):
     async def _advance(self, watermark: int) -> None:
         """Many timers may be due: others run meanwhile, and a cancellation is heard."""
         self._watermark = watermark
+        self._resting = False
         if self._chain is not None:
             for _ in self._chain.fire_due(watermark):
                 await asyncio.sleep(0)
@@ -305,15 +338,20 @@ class SubtaskRunner(CheckpointedLoop):
             case Deliver():
                 assert self._coalescer is not None
                 assert self._chain is not None
+                self._resting = False
                 self._coalescer.add(self._rows_of(command))
                 await self._take_turns(self._chain)
             case AdvanceWatermark():
                 await self._advance(command.watermark)
             case BecomeIdle():
-                for writer in self._writers:
-                    writer.idle()
+                assert self._chain is not None
+                self._resting = True
+                await self._end_or_rest(self._chain)
             case Freeze():
                 assert self._checkpoints is not None
+                assert self._chain is not None
+                if self._watermark == MAX_WATERMARK:
+                    await self._settled(self._chain)
                 self._checkpoints.freeze(command.checkpoint, self._watermark)
                 self._reader.frozen(command.checkpoint)
                 await self._feed(Frozen(command.checkpoint))

@@ -49,6 +49,10 @@ def build_operator(node: logical.Node) -> Operator:
             from penstock.task.operators.rowwise import MapBatchesOperator
 
             return MapBatchesOperator(node)
+        case logical.MapAsync():
+            from penstock.task.operators.map_async import MapAsyncOperator
+
+            return MapAsyncOperator(node)
         case logical.WindowRows(process=PartialProcess()):
             from penstock.task.operators.window_partials import WindowPartialsOperator
 
