@@ -62,6 +62,7 @@ class Caller:
         self._tasks: set[asyncio.Task[None]] = set()
         self._opening: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
+        self._is_open = False
         self._closed = False
         self._failure: UserCodeError | None = None
         self._runner: asyncio.Runner | None = None
@@ -79,12 +80,14 @@ class Caller:
             self._runner = asyncio.Runner()
             self._loop = self._runner.get_loop()
         begin = getattr(self._function, "open", None)
+        self._is_open = begin is None
         if begin is not None:
             self._opening = self._loop.create_task(self._opened(begin))
 
     async def _opened(self, begin: Callable[[], Awaitable[None]]) -> None:
         try:
             await begin()
+            self._is_open = True
         except Exception as error:  # whatever the user's function raises
             self._fail(error, f"{self._where}.open raised {type(error).__name__}: {error}")
 
@@ -177,10 +180,9 @@ class Caller:
         if self._loop.is_closed():
             return
         tasks = [*self._tasks, *([self._opening] if self._opening is not None else [])]
-        opened = self._opening is not None and self._opening.done()
         for task in tasks:
             task.cancel()
-        end = getattr(self._function, "close", None) if opened or self._opening is None else None
+        end = getattr(self._function, "close", None) if self._is_open else None
         if tasks or end is not None:
             ending = self._ended(tasks, end)
             if self._runner is None:

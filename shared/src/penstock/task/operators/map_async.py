@@ -165,14 +165,21 @@ class AsyncOperator(Operator):
         while self._behind and not self._unstarted:
             item = self._behind.popleft()
             if isinstance(item, int):
-                self._segments[-1].watermark = item
-                self._segments.append(_Segment())
+                self._comes_on(item)
                 continue
             if item.height > ROWS_PER_CHUNK:
                 self._behind.appendleft(item.slice(ROWS_PER_CHUNK))
                 item = item.slice(0, ROWS_PER_CHUNK)
             self._queue(item)
         return bool(self._unstarted)
+
+    def _comes_on(self, watermark: int) -> None:
+        """Event time comes on behind the calls so far; of two watermarks with nothing between them only one counts."""
+        if len(self._segments) > 1 and not self._segments[-1].calls:
+            self._segments[-2].watermark = watermark
+        else:
+            self._segments[-1].watermark = watermark
+            self._segments.append(_Segment())
 
     def _queue(self, chunk: pl.DataFrame) -> None:
         rises = self._rises(chunk) if not self._ordered and WATERMARK in chunk.columns else frozenset[int]()
