@@ -198,7 +198,7 @@ async def test_any_batches_give_the_same_rows(ordered):
             await asyncio.sleep(0)
         return Square(row.n, row.n * row.n)
 
-    for _ in range(15):
+    for _ in range(6):
         settings = calls(capacity=rng.choice([1, 3, 50]), ordered=ordered)
         harness = OperatorHarness(async_node(answer, settings))
         trace = harness.collected = Trace()
@@ -443,7 +443,7 @@ async def test_a_snapshot_has_exactly_the_rows_that_were_not_sent(ordered):
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     rng = random.Random(seed)
-    for _ in range(15):
+    for _ in range(6):
         service = Service()
         capacity = rng.choice([2, 7, 3_000])
         parallelism = rng.randrange(1, 4)
@@ -640,5 +640,5 @@ async def test_what_is_given_up_is_cancelled():
     closing = harness.operators[0].closing()
     assert closing is not None
     await closing
-    assert cancelled == [1, 2]
+    assert sorted(cancelled) == [1, 2]
     assert harness.output() == []
