@@ -80,14 +80,16 @@ def test_every_row_has_one_answer_whatever_interrupts_the_job(tmp_path: Path, or
 class Slow:
     """Row 500 is not answered before the test says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, ends: bool = False) -> None:
+        """`ends`: the input does not wait for the answer."""
+        self.ends = ends
         self.released = asyncio.Event()
         self.asked = 0
 
     def input(self) -> Iterable[Reading]:
         """Rows until the answer came, and some more."""
         n, after = 0, 0
-        while n < ROWS or after < 100:
+        while n < ROWS or (after < 100 and not self.ends):
             after += self.released.is_set()
             yield Reading(n, START + timedelta(seconds=n))
             n += 1
@@ -118,10 +120,13 @@ async def running(pipeline: Pipeline, directory: Path) -> AsyncIterator[Embedded
         await asyncio.gather(task, return_exceptions=True)
 
 
-@pytest.mark.parametrize("chained", [True, False])
-def test_a_slow_call_stops_no_barrier(tmp_path: Path, chained: bool):
-    """Checkpoints complete while it waits and all that is behind it, and what they hold is exact."""
-    slow, out, state = Slow(), tmp_path / "out", tmp_path / "state"
+@pytest.mark.parametrize(("chained", "ends"), [(True, False), (False, False), (True, True)])
+def test_a_slow_call_stops_no_barrier(tmp_path: Path, chained: bool, ends: bool):
+    """Checkpoints complete while it waits and all that is behind it, and what they hold is exact.
+
+    Also when the source has no more rows: its end is told when all have their answer.
+    """
+    slow, out, state = Slow(ends=ends), tmp_path / "out", tmp_path / "state"
 
     async def until_checkpoints() -> int:
         async with running(slow_pipeline(slow, out, chained=chained), state) as job:
@@ -139,6 +144,32 @@ def test_a_slow_call_stops_no_barrier(tmp_path: Path, chained: bool):
     found = [row["n"] for row in rows(out)]
     assert sorted(found) == list(range(len(found)))
     assert len(found) >= ROWS
+
+
+def test_a_subtask_with_rows_that_wait_is_not_idle(tmp_path: Path):
+    """Its source has been silent for long: event time goes on without it only when its rows have been sent."""
+    slow, out = Slow(ends=True), tmp_path / "out"
+    few = [Reading(n, START + timedelta(seconds=n)) for n in (500, 501, 502)]
+    p = Pipeline("idle")
+    source = iterables.Source(few, schema=Reading, event_time="at", rate=1.5, idle_after="50ms")
+    waiting = p.read(source).map_async(slow.answer, timeout=None)
+    others = p.read(iterables.Source(readings(), schema=Reading, event_time="at")).with_columns(answer=0)
+    union = waiting.union(others.select("n", "answer", "at").as_(Answer))
+    union.key_by(all=col("n") * 0).window(tumbling("100s")).agg(rows=count()).write(files.Sink(out, format="jsonl"))
+
+    async def run() -> None:
+        job = EmbeddedJob(p, tmp_path / "state", settings(1, 40))
+        task = asyncio.create_task(job.run(resume=False))
+        await until(lambda: slow.asked, "the slow call is made")
+        begun = len(job.progress.completed_checkpoints)
+        await until(lambda: len(job.progress.completed_checkpoints) >= begun + 6, "the source has been idle for long")
+        slow.released.set()
+        assert (await task).state == "FINISHED"
+
+    asyncio.run(run())
+    found = {row["window_start"]: row["rows"] for row in rows(out)}
+    assert len(found) == ROWS // 100
+    assert max(found.values()) > 100, "the row that waited was late"  # those after it may be: their source is idle
 
 
 def test_a_call_that_fails_fails_the_job(tmp_path: Path):
