@@ -517,7 +517,7 @@ def test_state_of_other_rows_is_refused():
         check_signature("calls", old, new)
 
 
-# -- without a loop, and beginnings and ends ------------------------------------------------------------------------------
+# -- without a loop, beginnings and ends --------------------------------------------------------------------------------
 
 
 def test_without_a_loop_all_is_waited_for():
