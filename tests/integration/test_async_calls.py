@@ -19,10 +19,10 @@ from penstock.connectors import files, iterables
 from penstock.embedded import EmbeddedJob
 from penstock.errors import UserCodeError
 from penstock.graph.jobgraph import build_job_graph
+from penstock.testing import elapse, run_pipeline
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 ROWS = 3_000
-SECOND = timedelta(seconds=1)
 
 
 @dataclass
@@ -147,37 +147,27 @@ def test_a_slow_call_stops_no_barrier(tmp_path: Path, chained: bool, ends: bool)
     assert len(found) >= ROWS
 
 
-def test_a_subtask_with_rows_that_wait_is_not_idle(tmp_path: Path):
-    """Its source has been silent for long: event time goes on without it only when its rows have been sent."""
-    slow, out = Slow(ends=True), tmp_path / "out"
-    few = [Reading(n, START + timedelta(seconds=n)) for n in (500, 501, 502)]
+def test_a_subtask_with_rows_that_wait_is_not_idle():
+    """Its source is silent for longer than `idle_after`: time goes on without it when its row has been sent."""
+
+    async def slow(reading: Reading) -> Answer:
+        await asyncio.sleep(60)
+        return Answer(reading.n, 1, reading.at)
+
     p = Pipeline("idle")
-    source = iterables.Source(few, schema=Reading, event_time="at", rate=1.5, idle_after="50ms")
-    waiting = p.read(source).map_async(slow.answer, timeout=None)
-
-    def beside() -> Iterable[Reading]:
-        while not slow.asked:
-            yield readings(1)[0]
-        yield from readings()
-
-    others = p.read(iterables.Source(beside, schema=Reading, event_time="at", rate=20_000)).with_columns(answer=0)
-    union = waiting.union(others.select("n", "answer", "at").as_(Answer))
-    union.key_by(all=col("n") * 0).window(tumbling("100s")).agg(rows=count()).write(files.Sink(out, format="jsonl"))
-
-    async def run() -> None:
-        job = EmbeddedJob(p, tmp_path / "state", settings(1, 40))
-        task = asyncio.create_task(job.run(resume=False))
-        await until(lambda: slow.asked, "the slow call is made")
-        begun = len(job.progress.completed_checkpoints)
-        await until(lambda: len(job.progress.completed_checkpoints) >= begun + 6, "the source has been idle for long")
-        slow.released.set()
-        assert (await task).state == "FINISHED"
-
-    asyncio.run(run())
-    found = {row["window_start"]: row["rows"] for row in rows(out)}
-    assert len(found) == ROWS // 100
-    (of_500,) = [number for start, number in found.items() if datetime.fromisoformat(start) == START + 500 * SECOND]
-    assert of_500 > 100, "the row that waited was late"  # those after it may be: their source is idle
+    first = p.read(iterables.Source([], schema=Reading, event_time="at", idle_after="1s")).uid("slow")
+    second = p.read(iterables.Source([], schema=Reading, event_time="at")).uid("quick")
+    both = first.map_async(slow, timeout=None).union(
+        second.with_columns(answer=0).select("n", "answer", "at").as_(Answer)
+    )
+    windows = both.key_by(all=col("n") * 0).window(tumbling("100s")).agg(rows=count(), slow=col("answer").sum())
+    windows.select("rows", "slow").write(files.Sink("out"))
+    given = readings(1_000)
+    held = [given[5], elapse("30s"), elapse("50s"), given[999]]
+    beside = [given[1], elapse("10s"), *given[2:], elapse("80s")]
+    found = run_pipeline(p, {"slow": held, "quick": beside})
+    assert found[0] == {"rows": 100, "slow": 1}
+    assert sum(row["rows"] for row in found) == 1_001
 
 
 def test_a_call_that_fails_fails_the_job(tmp_path: Path):

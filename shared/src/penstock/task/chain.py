@@ -163,6 +163,11 @@ class Chain:
         """Whether rows wait in an operator for something that will come."""
         return any(link.operator.holds_rows() for link in self.operators.values())
 
+    def rests(self) -> None:
+        """Consumers have been told not to wait: see `Operator.rests`."""
+        for link in self.operators.values():
+            link.operator.rests()
+
     async def closed(self) -> None:
         """Wait for what `close` has begun."""
         for link in self.operators.values():

@@ -144,6 +144,9 @@ class Operator(ABC):
         """Whether rows wait in it for something that will come: neither event time nor the input ends before them."""
         return False
 
+    def rests(self) -> None:
+        """Those behind the subtask have been told that nothing is to be waited for here, until something comes."""
+
     def snapshot(self) -> OperatorSnapshot | None:
         """Freeze the state; None if there is none. Must return within milliseconds whatever the size of the state."""
         return None

@@ -206,6 +206,7 @@ class SubtaskRunner(CheckpointedLoop):
             return
         if self._resting:
             self._resting = False
+            chain.rests()
             for writer in self._writers:
                 writer.idle()
         if self._exhausted and not self._end_told:

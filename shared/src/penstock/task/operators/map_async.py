@@ -21,7 +21,7 @@ from typing import Any, Final, cast
 
 import polars as pl
 
-from penstock.batches import WATERMARK, hidden_of
+from penstock.batches import EVENT_TIME, WATERMARK, hidden_of
 from penstock.errors import PipelineError
 from penstock.graph.logical import CallSettings, MapAsync, Node
 from penstock.state.segments import decode_segment, encode_segment
@@ -93,6 +93,10 @@ class AsyncOperator(Operator):
         """The watermark that the last row in calls carried."""
         self._due = False
         """Whether the subtask is to ask."""
+        self._reached = self._handed_on = MIN_WATERMARK
+        """How far event time has come here, and for those behind."""
+        self._rests = False
+        """Whether those behind were told not to wait for this subtask, and have had nothing from it since."""
         self._context: OperatorContext
 
     @abstractmethod
@@ -120,12 +124,32 @@ class AsyncOperator(Operator):
     def process(self, frame: pl.DataFrame, output: Output) -> None:
         self._take(frame)
         self._go_on(output)
+        self._ask_to_wait(output)
 
     def advance(self, watermark: int, output: Output) -> None:
+        self._reached = watermark
         if self._behind and isinstance(self._behind[-1], int):
             self._behind.pop()  # only the newest counts
         self._behind.append(watermark)
         self._go_on(output)
+        self._ask_to_wait(output)
+
+    def rests(self) -> None:
+        self._rests = True
+
+    def _ask_to_wait(self, output: Output) -> None:
+        """Rows wait here whose subtask counts as idle: say how far event time may come without them, which ends that."""
+        if not (self._rests and self._held and self._reached > MIN_WATERMARK):
+            return
+        first = min(cast("int", frame[EVENT_TIME].min()) for frame in self._pending_frames())
+        self._handed_on = max(self._handed_on, min(self._reached, first - 1))
+        output.watermark(self._handed_on)
+
+    def _hand_on(self, watermark: int, output: Output) -> None:
+        """Event time has come so far for those behind, too; never back."""
+        if watermark > self._handed_on:
+            self._handed_on = watermark
+            output.watermark(watermark)
 
     def is_full(self, *, before_barrier: bool) -> bool:
         return self._held >= (ROWS_BEFORE_BARRIER if before_barrier else self._capacity * self._rows_per_call)
@@ -217,7 +241,7 @@ class AsyncOperator(Operator):
                 break
             if segment.watermark is not None:
                 self._send(ready, output)
-                output.watermark(segment.watermark)
+                self._hand_on(segment.watermark, output)
                 ready = []
             self._segments.popleft()
         self._send(ready, output)
@@ -227,6 +251,7 @@ class AsyncOperator(Operator):
             self._under_way -= len(calls)
             self._held -= sum(call.rows for call in calls)
             output.rows(self._results(calls))
+            self._rests = False
 
     # -- snapshots ------------------------------------------------------------------------------------------------------
 
