@@ -6,6 +6,7 @@ interrupted; None for as fast as possible. Their final results depend neither on
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -389,6 +390,36 @@ def stateless(out: Path, rate: float | None) -> Pipeline:
     return p
 
 
+@dataclass
+class Asked:
+    number: int
+    key: str
+    answer: int
+    at: datetime
+
+
+async def asked(event: Event) -> Asked:
+    """Some wait for others, some do not."""
+    if event.value % 3:
+        await asyncio.sleep(event.value / 50_000)
+    return Asked(event.number, event.key, event.value * 2, event.at)
+
+
+def waiting(out: Path, rate: float | None) -> Pipeline:
+    """Calls in order and not, before windows and a process function, which look at the time."""
+    p = Pipeline("waiting")
+    read = p.read(source(rate))
+    windows = read.map_async(asked, capacity=50, ordered=False).uid("calls").key_by("key").window(tumbling("10s"))
+    windows.agg(n=count(), total=col("answer").sum()).write(files.Sink(out / "windows"))
+    again = read.map_async(asked, capacity=20).filter(col("answer") > 50).map_async(same, ordered=False).chain(False)
+    again.write(files.Sink(out / "again"))
+    return p
+
+
+async def same(row: Asked) -> Asked:
+    return row
+
+
 def several_sinks(out: Path) -> Counter[str]:
     return counted({"sink": folder.name, **row} for folder in sorted(out.iterdir()) for row in rows(folder))
 
@@ -523,6 +554,7 @@ CASES = (
     Case("keyed-process", keyed_process, every_row),
     Case("operator-state", operator_state, held_back),
     Case("stateless", stateless, several_sinks),
+    Case("waiting", waiting, several_sinks),
     Case("decimals", decimals, several_sinks),
     Case("maps", maps, several_sinks),
     Case("files", read_files, several_sinks),
