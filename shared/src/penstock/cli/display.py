@@ -186,6 +186,8 @@ def row_lines(
             lines.append(f"{name}: {late:,} rows came too late and were left out; late_to keeps them")
         if bad:
             lines.append(f"{name}: {bad:,} bad rows {_fate(operator)}")
+        if failed := total(operator.id, "failed_calls"):
+            lines.append(f"{name}: {failed:,} calls failed, and were made again or answered by on_error")
         if operator.verb in SINK_VERBS:
             lines.append(f"{name}: {total(operator.id, 'rows_in'):,} rows")
     return lines

@@ -47,6 +47,9 @@ ROWS_IN = Metric("penstock_rows_in_total", "counter", "rows", _OPERATOR, "Rows t
 ROWS_OUT = Metric("penstock_rows_out_total", "counter", "rows", _OPERATOR, "Rows that an operator emitted.")
 LATE_ROWS = Metric("penstock_late_rows_total", "counter", "rows", _OPERATOR, "Rows too late for all their windows.")
 BAD_ROWS = Metric("penstock_bad_rows_total", "counter", "rows", _OPERATOR, "Records that could not become rows.")
+FAILED_CALLS = Metric(
+    "penstock_failed_calls_total", "counter", "calls", _OPERATOR, "Calls of map_async that raised or took too long."
+)
 BYTES_IN = Metric("penstock_bytes_in_total", "counter", "bytes", _SUBTASK, "Bytes read from a source or an exchange.")
 BYTES_OUT = Metric("penstock_bytes_out_total", "counter", "bytes", _SUBTASK, "Bytes written to exchanges.")
 BUSY = Metric("penstock_busy_seconds_total", "counter", "seconds", _SUBTASK, "Time spent working.")
@@ -167,8 +170,8 @@ SCHEDULE_FAILURES = Metric(
 )
 
 JOB_METRICS: Final = (
-    ROWS_IN, ROWS_OUT, LATE_ROWS, BAD_ROWS, BYTES_IN, BYTES_OUT, BUSY, IDLE, BLOCKED, WATERMARK, WATERMARK_LAG,
-    RECORDS_BEHIND, UNPUBLISHED, PUBLISHED, CHECKPOINTS, COMPLETED, CHECKPOINT_AGE, CHECKPOINT_BYTES,
+    ROWS_IN, ROWS_OUT, LATE_ROWS, BAD_ROWS, FAILED_CALLS, BYTES_IN, BYTES_OUT, BUSY, IDLE, BLOCKED, WATERMARK,
+    WATERMARK_LAG, RECORDS_BEHIND, UNPUBLISHED, PUBLISHED, CHECKPOINTS, COMPLETED, CHECKPOINT_AGE, CHECKPOINT_BYTES,
     CHECKPOINT_SECONDS, CHECKPOINT_SYNC, STATE_BYTES, ATTEMPT, FAILURES,
 )  # fmt: skip
 """Of a job, made by `samples`."""
@@ -208,6 +211,7 @@ def _of_operator(counters: OperatorMetrics) -> Iterator[tuple[Metric, float]]:
     yield ROWS_OUT, counters.rows_out
     yield LATE_ROWS, counters.late_rows
     yield BAD_ROWS, counters.bad_rows
+    yield FAILED_CALLS, counters.failed_calls
 
 
 def _of_subtask(progress: TaskProgress) -> Iterator[tuple[Metric, float]]:

@@ -17,6 +17,7 @@ from penstock.protocol.manifests import Manifest
 from penstock.savepoint.operators import parts_of
 from penstock.savepoint.reading import Savepoint
 from penstock.savepoint.tables import OBJECTS
+from penstock.state.segments import is_segment
 
 
 def rows_of(savepoint: Savepoint, uid: str) -> pl.DataFrame:
@@ -25,6 +26,8 @@ def rows_of(savepoint: Savepoint, uid: str) -> pl.DataFrame:
     Raises:
         CorruptDataError: an object is missing or damaged.
     """
+    if savepoint.operator(uid).verb == "map_async":
+        return savepoint.table(uid)
     frames = [
         _readable(header, rows) if header["kind"] == OBJECTS else rows for _, header, rows in savepoint.segments(uid)
     ]
@@ -102,7 +105,8 @@ def entries_of(manifest: Manifest, uid: str) -> dict[str, list[str]]:
             *((name, (value,)) for name, value in part.broadcast.items()),
         )
         for name, values in named:
-            found.setdefault(name, []).extend(_text(value) for value in values)
+            texts = [_text(value) for value in values if not is_segment(value)]  # segments are among the rows
+            found.setdefault(name, []).extend(texts)
     return found
 
 

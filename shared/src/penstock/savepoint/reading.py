@@ -19,10 +19,11 @@ from penstock.savepoint.editing import EditedSavepoint
 from penstock.savepoint.folder import MANIFEST, read_folder
 from penstock.savepoint.objects import FolderObjects, Objects, StoreObjects, find_manifest, with_store
 from penstock.savepoint.operators import OperatorState, checked_uid, operators_of, parts_of
-from penstock.state.segments import decode_segment
+from penstock.state.segments import PENDING, decode_segment
 from penstock.task.opening import SPLITS
 from penstock.task.sources import SplitEntry
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
+from penstock.types import schema_from_json
 
 if TYPE_CHECKING:
     from penstock.api.pipeline import DeclaredPipeline
@@ -120,6 +121,7 @@ class Savepoint:
         * A process with `state`: a row per value (`value`), per list element (`index`, `value`) or per map entry
           (`map_key`, `value`); `expires` if the state has a time to live.
         * A process without key: a row per element of the list `state`: `subtask`, `index`, `value`.
+        * `map_async`: the rows that waited for their results.
 
         Args:
             uid: the operator.
@@ -130,6 +132,8 @@ class Savepoint:
             UsageError: there is no such operator or state; names the nearest.
             CorruptDataError: an object is missing or damaged.
         """
+        if self.operator(uid).verb == "map_async":
+            return self._pending(uid)
         make = self._maker(uid, state)
         return self._gathered(uid, make, key_groups)
 
@@ -288,6 +292,13 @@ class Savepoint:
         segments = tables.merged((header, rows) for _, header, rows in self.segments(uid, key_groups))
         frames = [make(segment) for segment in segments] or [make(self._empty(uid))]
         return pl.concat(frames, how="vertical_relaxed")
+
+    def _pending(self, uid: str) -> pl.DataFrame:
+        """The rows that waited when the savepoint was taken, as they came."""
+        entries = (entry for part in parts_of(self.manifest, uid) for entry in part.lists.get(PENDING, ()))
+        names = schema_from_json(self.operator(uid).schema["row"])
+        frames = [pl.DataFrame(schema=names.polars()), *(decode_segment(entry, uid)[1] for entry in entries)]
+        return pl.concat([frame.select(names.names) for frame in frames], how="vertical_relaxed")
 
     def _empty(self, uid: str) -> tables.Segment:
         operator = self.operator(uid)

@@ -29,6 +29,8 @@ from penstock.state.hashing import key_groups
 from penstock.types import Schema, schema_to_json
 
 VERSION: Final = 1
+PENDING: Final = "pending"
+"""List state of rows that wait for their results, without a key, and the kind of its segments."""
 _MAGIC: Final = b"PSK"
 _PIECE_ROWS: Final = 65_536
 
@@ -83,6 +85,11 @@ def _prefix(header: Mapping[str, Any]) -> bytes:
     return _MAGIC + bytes([VERSION]) + len(encoded).to_bytes(4, "little") + encoded
 
 
+def is_segment(data: bytes) -> bool:
+    """Whether these are the bytes of a segment."""
+    return data[:3] == _MAGIC
+
+
 def decode_segment(data: bytes, operator: str) -> tuple[dict[str, Any], pl.DataFrame]:
     """Header and rows of a segment.
 
@@ -90,7 +97,7 @@ def decode_segment(data: bytes, operator: str) -> tuple[dict[str, Any], pl.DataF
         CorruptDataError: these are not the bytes of a segment.
         IncompatibleStateError: a later version of Penstock wrote it.
     """
-    if data[:3] != _MAGIC:
+    if not is_segment(data):
         raise CorruptDataError(f"operator {operator!r}: a part of its keyed state is no segment of a snapshot")
     if data[3] != VERSION:
         raise IncompatibleStateError(

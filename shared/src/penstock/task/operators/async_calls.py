@@ -67,7 +67,7 @@ class Caller:
         self._failure: UserCodeError | None = None
         self._runner: asyncio.Runner | None = None
         self._has_come = asyncio.Event()
-        self._loop: asyncio.AbstractEventLoop
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._came: Callable[[Call], None]
         self._metrics: OperatorMetrics
 
@@ -75,14 +75,19 @@ class Caller:
         """Begin; `came` is called when a call is done, or has failed for good."""
         self._came, self._metrics = came, metrics
         try:
-            self._loop = asyncio.get_running_loop()
+            loop = asyncio.get_running_loop()
         except RuntimeError:
-            self._runner = asyncio.Runner()
-            self._loop = self._runner.get_loop()
+            self._runner = asyncio.Runner()  # which makes its loop when there is a call
+            return
+        self._begin(loop)
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> asyncio.AbstractEventLoop:
+        self._loop = loop
         begin = getattr(self._function, "open", None)
         self._is_open = begin is None
         if begin is not None:
-            self._opening = self._loop.create_task(self._opened(begin))
+            self._opening = loop.create_task(self._opened(begin))
+        return loop
 
     async def _opened(self, begin: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -108,13 +113,17 @@ class Caller:
 
     def start(self, call: Call) -> None:
         """Make a call."""
-        task = self._loop.create_task(self._made(call))
+        loop = self._loop
+        if loop is None:
+            assert self._runner is not None
+            loop = self._begin(self._runner.get_loop())
+        task = loop.create_task(self._made(call))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def wait(self) -> None:
         """Without a loop of the subtask: until something has come."""
-        assert self._runner is not None
+        assert self._loop is not None
         self._loop.run_until_complete(self._has_come.wait())
         self._has_come.clear()
 
@@ -177,7 +186,7 @@ class Caller:
     def close(self) -> None:
         """Give up what has not come; nothing comes any more."""
         self._closed = True
-        if self._loop.is_closed():
+        if self._loop is None or self._loop.is_closed():
             return
         tasks = [*self._tasks, *([self._opening] if self._opening is not None else [])]
         for task in tasks:

@@ -24,15 +24,13 @@ import polars as pl
 from penstock.batches import EVENT_TIME, WATERMARK, hidden_of
 from penstock.errors import PipelineError
 from penstock.graph.logical import CallSettings, MapAsync, Node
-from penstock.state.segments import decode_segment, encode_segment
+from penstock.state.segments import PENDING, decode_segment, encode_segment
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.async_calls import Call, Caller
 from penstock.task.operators.rowwise import ROWS_PER_CHUNK, function_name
 from penstock.task.rows import RowReader, RowWriter
 from penstock.times import MIN_WATERMARK
 
-PENDING: Final = "pending"
-"""Name of the list state: the rows whose results are not sent."""
 ROWS_BEFORE_BARRIER: Final = 65_536
 """So many rows wait here at most when a barrier stands behind the next ones; it waits for room then, as in Flink."""
 
