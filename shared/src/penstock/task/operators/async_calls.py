@@ -129,10 +129,7 @@ class Caller:
 
     async def _made(self, call: Call) -> None:
         try:
-            if self._opening is not None:
-                await asyncio.shield(self._opening)
-            if self._failure is None:
-                call.result = await self._answered(call.argument)
+            call.result = await self._answered(call.argument)
         except (Exception, asyncio.CancelledError) as error:  # whatever the user's function raises
             if self._closed:
                 return
@@ -150,7 +147,9 @@ class Caller:
         deadline = asyncio.timeout(self._timeout_s)
         try:
             async with deadline:
-                return await self._tried(argument)
+                if self._opening is not None:
+                    await asyncio.shield(self._opening)
+                return await self._tried(argument) if self._failure is None else None
         except Exception as error:
             self._metrics.failed_calls += 1
             failure = self._late(error) if deadline.expired() else error
