@@ -32,10 +32,8 @@ def call_settings(
         raise PipelineError(f"{verb}: retries={retries}: give how often a call is made again, 0 for never")
     errors = retry_on if isinstance(retry_on, tuple) else (retry_on,)
     for error in errors:
-        if not issubclass(error, Exception):
-            raise PipelineError(
-                f"{verb}: retry_on: {error.__name__} is no class of exceptions, such as ConnectionError"
-            )
+        if not (inspect.isclass(error) and issubclass(error, Exception)):
+            raise PipelineError(f"{verb}: retry_on: {error!r} is no class of exceptions, such as ConnectionError")
     return CallSettings(
         capacity,
         None if timeout is None else duration_us(timeout, f"{verb}: timeout", positive=True),
