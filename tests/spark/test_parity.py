@@ -24,6 +24,7 @@ NATIVE = {
     "files": {"n2-window"},
     "decimals": {"w"},
     "waiting": {"n3-window"},
+    "joins": {"own", "pairs"},
 }
 """The windows that Spark's own plan must compute, by case; in all others there is none."""
 

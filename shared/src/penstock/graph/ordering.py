@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 from penstock.expressions import decided_by_arrival
 from penstock.graph.logical import (
     As,
+    AsOf,
     AssignEventTime,
     AssignProcessingTime,
     DeadLetters,
     Deduplicate,
     Explode,
     Filter,
+    Join,
     KeyBy,
     LastRows,
     MapAsync,
@@ -61,6 +63,8 @@ def arrival_decides(node: Node) -> str:
             return "the ranks before the last ones, and which of equal rows have these"
         case RunningReduce():
             return "the rows that its function gets one after the other"
+        case Join(time=AsOf()):
+            return "which of a key's right rows with equal event times is the newest"
         case ProcessRows():
             return "the rows that its function gets one after the other, and its timers between them"
         case AssignEventTime():
@@ -69,7 +73,7 @@ def arrival_decides(node: Node) -> str:
             return "the batches that its function gets"
         case (
             Read() | Project() | Filter() | Explode() | MapRows() | MapAsync() | As() | Union() | KeyBy() | LastRows()
-            | Side() | DeadLetters() | AssignProcessingTime() | Write()
+            | Join() | Side() | DeadLetters() | AssignProcessingTime() | Write()
         ):  # fmt: skip
             return ""
 
