@@ -277,6 +277,7 @@ class Stream(ColumnVerbs, Generic[T]):
             returns: the output's class, if the annotation of `function` does not say it.
 
         Example:
+            >>> import asyncio
             >>> async def priced(bid: Bid) -> Total:
             ...     await asyncio.sleep(0.01 / bid.auction)  # ask somebody
             ...     return Total(bid.auction, bid.price * 2)
