@@ -49,7 +49,9 @@ def stream():
 
 
 @pytest.mark.parametrize(
-    "function", [answer, promise, Service(), Service().ask, functools.partial(answer_as, "")], ids=str
+    "function",
+    [answer, promise, Service(), Service().ask, functools.partial(answer_as, "")],
+    ids=["function", "promise", "object", "method", "partial"],
 )
 def test_whatever_can_be_awaited(function):
     """Its annotation says what comes of it."""
