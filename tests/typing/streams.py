@@ -79,6 +79,10 @@ class Both(KeyedCoProcess[Bid, Total, Total]):
     def on_timer(self, at: datetime, ctx: KeyedContext[Total]) -> None: ...
 
 
+async def doubled_later(bid: Bid) -> Total:
+    return double(bid)
+
+
 def double(bid: Bid) -> Total:
     return Total(bid.auction, bid.price * 2)
 
@@ -123,6 +127,7 @@ assert_type(bids.join(bids, on=["auction"], within=("-1m", "0s"), how="semi"), S
 assert_type(bids.key_by("auction").connect(bids.map(double).key_by("auction")).process(Both()), Stream[Total])
 assert_type(bids.select("price"), Stream[Row])
 assert_type(bids.map(double), Stream[Total])
+assert_type(bids.map_async(doubled_later, timeout=None), Stream[Total])
 assert_type(bids.flat_map(several), Stream[Total])
 assert_type(bids.select("auction", "price").as_(Total), Stream[Total])
 keyed = bids.key_by("auction")
