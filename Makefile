@@ -9,7 +9,7 @@ CYCLES ?= 200
 LEADER ?= 50
 MINUTES ?= 60
 RATE ?= 50000
-LONG := tests/e2e/test_chaos.py tests/e2e/test_iceberg.py tests/e2e/test_pipeline_service.py
+LONG := tests/e2e/test_brokers_away.py tests/e2e/test_chaos.py tests/e2e/test_iceberg.py tests/e2e/test_pipeline_service.py
 IMAGES ?= penstock
 TAG ?= dev
 

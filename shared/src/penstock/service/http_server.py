@@ -128,11 +128,12 @@ async def _check_kafka(readiness: Readiness, log: Log, clock: Clock, *, leader: 
                     position = record.next_offset
                     if isinstance(decode_command(record.value), LeaderTick):
                         leader_seen_ms = clock.monotonic_ms()
+            silent = leader_seen_ms is None or clock.monotonic_ms() - leader_seen_ms > LEADER_SEEN_MS
             readiness.note("kafka", "")
+            readiness.note("leader", NO_LEADER if leader and silent else "")
         except (ExternalError, TimeoutError) as error:
             readiness.note("kafka", str(error) or "no answer in time")
-        silent = leader_seen_ms is None or clock.monotonic_ms() - leader_seen_ms > LEADER_SEEN_MS
-        readiness.note("leader", NO_LEADER if leader and silent else "")
+            readiness.note("leader", "")  # no leader can be heard through brokers that are away
         await asyncio.sleep(CHECK_S)
 
 
