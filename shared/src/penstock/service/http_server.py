@@ -43,7 +43,7 @@ TELL_AFTER_MS: Final = 3_000
 """So long a service may wait for what it needs without a word; at its start it often waits for a leader."""
 REPEAT_MS: Final = 60_000
 NOT_YET: Final = "no answer yet"
-NO_LEADER: Final = "no coordinator leads"
+NO_LEADER: Final = "no coordinator leads, or the one that does cannot reach Kafka"
 LEADER_SEEN_MS: Final = 5_000
 """A leader that was heard of so recently is known."""
 
