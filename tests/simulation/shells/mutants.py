@@ -44,11 +44,8 @@ _SINKS = (
     Mutant(9, "attempt_that_is_restored_replaces_again", (
         Patch(sinks, "prepare_sink", condition("restore", becomes="True"), also=(opening,)),
     )),
-    Mutant(10, "former_files_are_removed_out_of_turn", (
-        Patch(sinks, "prepare_sink", statement("_check_turn"), also=(opening,)),
-    )),
     Mutant(20, "credit_is_reported_once", (
-        Patch(ExchangeReader, "report_credit", condition("heard", becomes="True")),
+        Patch(ExchangeReader, "report_credit", condition("due", "_is_news", becomes="not self._is_news(processed)")),
     )),
 )  # fmt: skip
 _SIZES = (
