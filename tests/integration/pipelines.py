@@ -23,6 +23,7 @@ from penstock import (
     Context,
     DecimalType,
     KeyedContext,
+    KeyedCoProcess,
     KeyedProcess,
     ListState,
     MapState,
@@ -131,6 +132,26 @@ def sliding_windows(out: Path, rate: float | None) -> Pipeline:
 
 def listed(key: str, window: TimeWindow, rows: list[Event]) -> Iterator[Minute]:
     yield Minute(key, window.start, len(rows), json.dumps(sorted(row.number for row in rows)), 0)
+
+
+def joins(out: Path, rate: float | None) -> Pipeline:
+    """Two sources joined in time in every way, and results of windows by their window, of which one is of a join."""
+    p = Pipeline("joins")
+    left = p.read(source(rate)).filter(col("value") < 60)
+    right = p.read(source(rate, splits=3)).filter(col("value") > 30).select("key", "at", other=col("number") * 7)
+    near = left.join(right, on="key", within=("-2s", "1s"), how="full").uid("near")
+    near.write(files.Sink(out / "near"))
+    shared = left.join(right, on="key", window=tumbling("10s"), how="left").uid("shared")
+    shared.write(files.Sink(out / "shared"))
+    held = left.join(right, on="key", as_of=True, within="30s", how="left").uid("held")
+    held.write(files.Sink(out / "held"))
+    left.join(right, on="key", within="200ms", how="semi").uid("met").write(files.Sink(out / "met"))
+    left.join(right, on="key", within="200ms", how="anti").uid("unmet").write(files.Sink(out / "unmet"))
+    windows = [each.key_by("key").window(tumbling("20s")) for each in (left, near.drop("at"))]
+    counts = [window.agg(n=count()).uid(uid) for window, uid in zip(windows, ("own", "pairs"), strict=True)]
+    of_window = counts[0].join(counts[1], on=["key", "window_start", "window_end"], within="0s", how="full")
+    of_window.write(files.Sink(out / "of-windows"))
+    return p
 
 
 def applied(out: Path, rate: float | None) -> Pipeline:
@@ -442,6 +463,46 @@ class Balance:
     at: datetime
 
 
+@dataclass
+class Other:
+    name: str
+    number: int
+    at: datetime
+
+
+class Waiting(KeyedCoProcess[Event, Other, Minute]):
+    """What came of both streams of a key in the same minute, at its end."""
+
+    left = MapState(datetime, int)
+    right = MapState(datetime, list[int])
+
+    def on_left(self, row: Event, ctx: KeyedContext[Minute]) -> None:
+        minute = row.at.replace(second=0, microsecond=0)
+        self.left.set(minute, (self.left.get(minute) or 0) + 1)
+        ctx.event_timer(minute + timedelta(minutes=1))
+
+    def on_right(self, row: Other, ctx: KeyedContext[Minute]) -> None:
+        minute = row.at.replace(second=0, microsecond=0)
+        self.right.set(minute, [*(self.right.get(minute) or []), row.number])
+        ctx.event_timer(minute + timedelta(minutes=1))
+
+    def on_timer(self, at: datetime, ctx: KeyedContext[Minute]) -> None:
+        minute = at - timedelta(minutes=1)
+        numbers = sorted(self.right.get(minute) or [])
+        ctx.emit(Minute(str(ctx.key), minute, self.left.get(minute) or 0, json.dumps(numbers), 0))
+        self.left.remove(minute)
+        self.right.remove(minute)
+
+
+def connected(out: Path, rate: float | None) -> Pipeline:
+    """A function over two streams whose keys have unlike names."""
+    p = Pipeline("connected")
+    right = p.read(source(rate, splits=3)).filter(col("value") > 30).select("number", "at", name="key").as_(Other)
+    left = p.read(source(rate)).filter(col("value") < 60).key_by("key")
+    left.connect(right.key_by("name")).process(Waiting()).uid("waiting").write(files.Sink(out))
+    return p
+
+
 class Paid(KeyedProcess[Balance, Balance]):
     """What was paid at a price in each minute: state of decimals beneath keys of decimals."""
 
@@ -511,6 +572,7 @@ CASES = (
     Case("retimed", retimed_windows, every_row),
     Case("sliding", sliding_windows, every_row),
     Case("sessions", sessions, every_row),
+    Case("joins", joins, several_sinks),
     Case("local-days", local_days, several_sinks),
     Case("two-stages", two_stages, several_sinks),
     Case("applied", applied, several_sinks),
@@ -521,6 +583,7 @@ CASES = (
     Case("running", running, newest_per_key),
     Case("reduced", reduced, newest_per_key),
     Case("keyed-process", keyed_process, every_row),
+    Case("connected", connected, every_row),
     Case("operator-state", operator_state, held_back),
     Case("stateless", stateless, several_sinks),
     Case("decimals", decimals, several_sinks),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from window_cases import window_node
 
 from penstock.adapters.memory import MemoryLog
-from penstock.batches import EVENT_TIME, ROWS
+from penstock.batches import EVENT_TIME, ROWS, WATERMARK
 from penstock.expressions import col, count
 from penstock.graph.executiongraph import exchange_topic
 from penstock.graph.jobgraph import JobEdge, Link
@@ -26,7 +26,14 @@ from penstock.protocol.messages import Deploy, SubtaskId
 from penstock.protocol.outputs import OutputId, OutputLedger
 from penstock.state.hashing import key_groups
 from penstock.task.combining import Combiner
-from penstock.task.exchange import Coalescer, ExchangeWriter, decode_payload, encode_payload, frame_schema
+from penstock.task.exchange import (
+    COALESCE_ROWS,
+    Coalescer,
+    ExchangeWriter,
+    decode_payload,
+    encode_payload,
+    frame_schema,
+)
 from penstock.task.exchange_io import FrameSender
 from penstock.times import MAX_WATERMARK
 from penstock.types import (
@@ -156,10 +163,10 @@ def test_combined_rows_follow_plain_ones_in_order():
     sent.writer.flush()
     assert [frame.combined for _, frame, _ in sent.frames] == [False, False, True]
     found: list[int] = []
-    coalescer = Coalescer(lambda frame: found.append(frame.height))
+    coalescer = Coalescer(lambda _, frame: found.append(frame.height))
     for _, frame, payload in sent.frames:
         coalescer.add(
-            decode_payload(memoryview(payload), combiner.arrow_schema if frame.combined else frame_schema(sent.edge))
+            0, decode_payload(memoryview(payload), combiner.arrow_schema if frame.combined else frame_schema(sent.edge))
         )
     coalescer.flush()
     assert found == [1_000, 1]
@@ -267,14 +274,39 @@ def test_every_column_type_survives_a_frame():
 
 def test_small_frames_are_joined_before_an_operator_is_called():
     """The coalescer keeps order and calls once."""
-    called: list[pl.DataFrame] = []
-    coalescer = Coalescer(called.append)
+    called: list[tuple[int, list[int]]] = []
+    coalescer = Coalescer(lambda number, frame: called.append((number, frame["n"].to_list())))
     for start in range(5):
-        coalescer.add(frame_of([start], start))
+        coalescer.add(0, frame_of([start], start))
     assert called == []
     coalescer.flush()
     coalescer.flush()
-    assert [frame["n"].to_list() for frame in called] == [[0, 1, 2, 3, 4]]
+    assert called == [(0, [0, 1, 2, 3, 4])]
+
+
+def test_frames_of_several_inputs_are_joined_by_input():
+    """However they alternate, and what is gathered of all is bounded."""
+    called: list[tuple[int, list[int]]] = []
+    coalescer = Coalescer(lambda number, frame: called.append((number, frame["n"].to_list())))
+    for start in range(6):
+        coalescer.add(start % 2, frame_of([start], start))
+    coalescer.flush()
+    assert called == [(0, [0, 2, 4]), (1, [1, 3, 5])]
+    for start in range(4):
+        coalescer.add(start % 2, frame_of([start] * (COALESCE_ROWS // 4), start))
+    assert len(called) == 4
+
+
+def test_no_frame_comes_behind_one_of_another_input_that_moves_event_time():
+    """Its rows were not late when they came."""
+    called: list[tuple[int, list[int]]] = []
+    coalescer = Coalescer(lambda number, frame: called.append((number, frame["n"].to_list())))
+    marked = [frame_of([start], start).with_columns(pl.lit(start).alias(WATERMARK)) for start in range(4)]
+    plain = [frame_of([start], start) for start in range(4, 8)]
+    for number, frame in ((0, plain[0]), (1, plain[1]), (0, marked[0]), (0, marked[1]), (1, plain[2]), (0, plain[3])):
+        coalescer.add(number, frame)
+    coalescer.flush()
+    assert called == [(0, [4]), (1, [5]), (0, [0, 1]), (1, [6]), (0, [7])]
 
 
 @pytest.mark.parametrize("partitions", [1, 3])

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast, overload
 
+from penstock.api.joins import JoinWindow, On, join_node, join_time
 from penstock.api.over import others_than, over_schema, top_schema, window_rows_schema
 from penstock.api.row_windows import Applied, RowWindows, aggregate_node, apply_node, count_windows
 from penstock.api.updates import update_keys
@@ -19,6 +20,8 @@ from penstock.api.verbs import (
     StreamBase,
     Verbs,
     belongs_before,
+    check_connected,
+    co_process_node,
     is_triggered,
     process_node,
     returned_class,
@@ -40,6 +43,7 @@ from penstock.graph.logical import (
     Explode,
     Filter,
     GlobalWindow,
+    JoinKind,
     KeyBy,
     LastRows,
     MapBatches,
@@ -56,7 +60,7 @@ from penstock.graph.logical import (
     WindowAggregate,
     ancestors,
 )
-from penstock.process_functions import KeyedProcess, OutputTag, Process
+from penstock.process_functions import KeyedCoProcess, KeyedProcess, OutputTag, Process
 from penstock.times import Duration, duration_us
 from penstock.triggers import PurgingTrigger, Trigger, at_watermark
 from penstock.types import (
@@ -79,6 +83,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 U = TypeVar("U")
+V = TypeVar("V")
 
 
 BAD_RECORD_SCHEMA = Schema((Field("error", STRING), Field("raw", BINARY), Field("where", STRING)))
@@ -296,6 +301,89 @@ class Stream(ColumnVerbs, Generic[T]):
             raise PipelineError("union: some inputs have event time and some have none")
         node = self._pipeline._add(Union(), nodes, merged, self._node.row_type, event_time=event_time)
         return Stream(self._pipeline, node)
+
+    @overload
+    def join(
+        self,
+        other: Stream[Any],
+        *,
+        on: On,
+        how: Literal["semi", "anti"],
+        within: Duration | tuple[Duration, Duration] | None = None,
+        window: JoinWindow | None = None,
+        as_of: bool = False,
+        suffix: str = "_right",
+    ) -> Stream[T]: ...
+    @overload
+    def join(
+        self,
+        other: Stream[Any],
+        *,
+        on: On,
+        how: Literal["inner", "left", "right", "full"] = "inner",
+        within: Duration | tuple[Duration, Duration] | None = None,
+        window: JoinWindow | None = None,
+        as_of: bool = False,
+        suffix: str = "_right",
+    ) -> Stream[Row]: ...
+    def join(
+        self,
+        other: Stream[Any],
+        *,
+        on: On,
+        how: JoinKind = "inner",
+        within: Duration | tuple[Duration, Duration] | None = None,
+        window: JoinWindow | None = None,
+        as_of: bool = False,
+        suffix: str = "_right",
+    ) -> Stream[Any]:
+        """Rows of this stream, the left one, beside rows of another one that have the same key and meet them in time.
+
+        Say one of three things of time:
+
+        * `within="10m"`: event times are at most so far apart, either way; `within=("-5m", "10m")`: that of the right row
+          is from 5 minutes before that of the left row to 10 minutes after it (Flink: interval join);
+        * `window=tumbling("1h")`, sliding or cumulative: both are in the same window, in each that they share; the
+          results have `window_start` and `window_end` (Flink: window join);
+        * `as_of=True`: the right row is the newest of its key that is not newer than the left row, with `within=` at most
+          so much older (Flink: temporal join). `how` is `"inner"` or `"left"`.
+
+        Results are final. A pair is sent when its second row comes, with the later event time of both. A row that met
+        none is sent, with null beside it, when event time has passed the last moment at which one could have come, and
+        has that event time; so have the rows of `"semi"` and `"anti"`. Results of a window have its last moment, those
+        of `as_of` the time of the left row, when the watermark passes it. `with_event_time` gives them another one. What
+        is kept are the rows that may still meet one; of `as_of` the newest right row of every key, for ever without
+        `within`.
+
+        Rows that come behind the watermark, of either stream, are late: counted, and left out. A null in a key is equal
+        to nothing, as in SQL.
+
+        Args:
+            other: the right stream, of the same pipeline.
+            on: the key columns: one name, several, or `{"left name": "right name"}`. They are once in the results, under
+                the left name.
+            how: which rows: `"inner"`: those that met one; `"left"`, `"right"`, `"full"`: all of that side, or of both;
+                `"semi"`: the left rows that met any, once (in each window); `"anti"`: the left rows that met none.
+            within: how far apart event times may be; at most so much is included.
+            window: the windows in which rows meet.
+            as_of: whether a left row meets what held at its time.
+            suffix: what is put behind the name of a right column that the left stream has too.
+
+        Raises:
+            PipelineError: a stream has no event time, keys are not there or of unlike types, or what is said of time is
+                contradictory or missing.
+
+        Example:
+            >>> dear = bids.filter(col("price") > 100).select("auction", "at", dear="price")
+            >>> near = bids.join(dear, on="auction", within="30s")
+            >>> sorted(near.select("auction", "price", "dear").collect().rows())
+            [(1, 50.0, 120.0), (1, 120.0, 120.0), (2, 250.0, 250.0)]
+            >>> since = bids.join(dear, on="auction", as_of=True, how="left")
+            >>> since.select("auction", "price", "dear").collect().rows()
+            [(1, 50.0, None), (2, 250.0, 250.0), (1, 120.0, 120.0), (2, 80.0, 250.0)]
+        """
+        time = join_time(within, window, as_of, how)
+        return Stream(self._pipeline, join_node(self, other, on, how, time, suffix))
 
     def key_by(self, *columns: str | Expr, **named: Operand) -> KeyedStream[T]:
         """Bring all rows with equal values of these columns to one subtask, in order.
@@ -515,6 +603,26 @@ class KeyedStream(StreamBase, Generic[T]):
             _check_gap(window.gap, self._node.schema)
         return WindowedStream(self, window, late=None)
 
+    def connect(self, other: KeyedStream[U]) -> ConnectedStreams[T, U]:
+        """This stream and another one with a key of the same types, for a function over the rows of both.
+
+        Raises:
+            PipelineError: the keys have unlike types, or one stream only has event time.
+
+        Example:
+            >>> dear = bids.filter(col("price") > 200)
+            >>> class Warned(KeyedCoProcess[Bid, Bid, Total]):
+            ...     seen = ValueState(int)
+            ...     def on_left(self, row, ctx):
+            ...         self.seen.set(self.seen.get(default=0) + 1)
+            ...     def on_right(self, row, ctx):
+            ...         ctx.emit(Total(ctx.key, row.price))
+            >>> bids.key_by("auction").connect(dear.key_by("auction")).process(Warned()).collect().rows()
+            [(2, 250.0)]
+        """
+        check_connected(self, other)
+        return ConnectedStreams(self, other)
+
     def count_window(self, size: int, every: int | None = None) -> CountWindowedStream[T]:
         """A result per `size` rows of a key, or after each `every` rows one of the newest `size`: Flink's countWindow.
 
@@ -669,6 +777,32 @@ class KeyedStream(StreamBase, Generic[T]):
             [(1, 120.0)]
         """
         return Stream(self._pipeline, process_node(self, process))
+
+
+@checked
+class ConnectedStreams(Verbs, Generic[T, U]):
+    """Two streams with a common key; only `.process(...)` makes a stream of them again."""
+
+    _what = "a pair of connected streams"
+
+    def __init__(self, left: KeyedStream[T], right: KeyedStream[U]) -> None:
+        self._left = left
+        self._right = right
+
+    def process(self, process: KeyedCoProcess[T, U, V]) -> Stream[V]:
+        """Run a `KeyedCoProcess`: rows of either stream in, any rows out, with state and timers per key.
+
+        Example:
+            >>> dear = bids.filter(col("price") > 200)
+            >>> class Warned(KeyedCoProcess[Bid, Bid, Total]):
+            ...     def on_left(self, row, ctx):
+            ...         ctx.emit(Total(ctx.key, 0.0))
+            ...     def on_right(self, row, ctx):
+            ...         ctx.emit(Total(ctx.key, row.price))
+            >>> bids.key_by("auction").connect(dear.key_by("auction")).process(Warned()).collect().height
+            5
+        """
+        return Stream(self._left._pipeline, co_process_node(self._left, self._right, process))
 
 
 @checked

@@ -36,9 +36,9 @@ class WindowProcessOperator(KeyedProcessOperator):
         window = cast("WindowRows", node.operation).window
         self._gap = SessionGap(node, window) if isinstance(window, SessionWindow) and window.gap is not None else None
 
-    def _rows_of(self, chunk: pl.DataFrame) -> Iterable[Any]:
+    def _rows_of(self, number: int, chunk: pl.DataFrame) -> Iterable[Any]:
         self._tell_ends(chunk)
-        return super()._rows_of(chunk)
+        return super()._rows_of(number, chunk)
 
     def _tell_ends(self, chunk: pl.DataFrame) -> None:
         if self._gap is not None:
