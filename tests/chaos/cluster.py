@@ -9,7 +9,6 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
@@ -19,7 +18,7 @@ from confluent_kafka.admin import (
     NewTopic,  # pyright: ignore[reportPrivateImportUsage] # its documented place
 )
 from tests.chaos.feed import PARTITIONS, TOPIC
-from tests.chaos.links import Link
+from tests.chaos.links import BrokerLink, Link, Links
 from tests.chaos.outputs import SINKS
 
 from penstock.adapters.cluster_ports import cluster_log, cluster_metadata, cluster_store
@@ -45,7 +44,7 @@ from penstock.protocol.joblog import JobSettings
 from penstock.protocol.messages import encode
 from penstock.protocol.requests import Answer, AnyRequest, CancelJob, RescaleJob, StopJob, SubmitJob, TakeSavepoint
 from penstock.protocol.restarts import FixedDelay
-from penstock.settings import ClusterSettings, RedisSettings, Secret, settings_to_toml
+from penstock.settings import ClusterSettings, settings_to_toml
 
 NAME: Final = "chaos"
 LEASE_S: Final = 3.0
@@ -60,7 +59,7 @@ _PIPELINE: Final = Path(__file__).with_name("pipeline.py")
 _PAUSE_S: Final = 0.05
 _TAIL_LINES: Final = 40
 
-Part = Literal["redis", "store"]
+Part = Literal["kafka", "redis", "store"]
 T = TypeVar("T")
 
 
@@ -92,13 +91,17 @@ class ChaosCluster:
         self.folder = servers.folder
         self.steps = self.folder / "steps"
         self.settings: ClusterSettings = servers.settings(NAME)
-        self.links: dict[tuple[str, Part], Link] = {}
+        self.links: dict[tuple[str, Part], Links] = {}
         """What lies between a service, by name, and a part."""
-        targets: dict[Part, int] = {"redis": servers.redis.port, "store": servers.minio.port}
+        brokers = [node.port for node in servers.kafka.nodes]
         taken: set[int] = set()
 
         def service(name: str, kind: str, *options: str) -> ServiceProcess:
-            self.links |= {(name, part): Link(free_port(taken), port) for part, port in targets.items()}
+            ports = {port: free_port(taken) for port in (*brokers, servers.redis.port, servers.minio.port)}
+            to_brokers = {broker: ports[broker] for broker in brokers}
+            self.links[name, "kafka"] = Links([BrokerLink(ports[port], port, to_brokers) for port in brokers])
+            self.links[name, "redis"] = Links([Link(ports[servers.redis.port], servers.redis.port)])
+            self.links[name, "store"] = Links([Link(ports[servers.minio.port], servers.minio.port)])
             return ServiceProcess(
                 name, kind, self.folder / name, free_port(taken), cluster=self._file_of(name), options=options,
                 variables={VARIABLE: str(self.steps), "POLARS_MAX_THREADS": "1"},
@@ -145,16 +148,14 @@ class ChaosCluster:
         return self.folder / f"{service}.toml"
 
     def _write_settings(self, service: str) -> None:
-        """Those of a service, which reaches Redis and the store by its own links."""
-        redis, store = self.settings.redis.url.reveal(), self.settings.store.endpoint
-        redis = redis.replace(f":{self.servers.redis.port}", f":{self.links[service, 'redis'].port}")
-        store = store.replace(f":{self.servers.minio.port}", f":{self.links[service, 'store'].port}")
-        own = replace(
-            self.settings, redis=RedisSettings(Secret(redis)), store=replace(self.settings.store, endpoint=store)
-        )
+        """Those of a service, which reaches everything by its own links."""
+        text = settings_to_toml(self.settings)
+        for (name, _), links in self.links.items():
+            if name == service:
+                text = links.instead_of_targets(text)
         file = self._file_of(service)
         file.touch(0o600)
-        file.write_text(settings_to_toml(own))
+        file.write_text(text)
 
     def _create_topics(self) -> None:
         admin = AdminClient({**confluent_options(self.settings.kafka, "chaos-admin"), "log_level": 0})

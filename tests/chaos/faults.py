@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import signal
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +18,7 @@ from typing import Final, Protocol
 from tests.chaos.cluster import LEASE_S, PARALLELISM, WORKER_TIMEOUT_S, ChaosCluster, ChaosError, Part, until
 from tests.chaos.links import DISTURBANCES, Disturbance
 
+from penstock.adapters.kafka.connection import ANSWER_TIMEOUT_MS
 from penstock.coordination import failpoints
 from penstock.platform.processes import ProcessId, send, wait_until_gone
 from penstock.platform.server import Server
@@ -26,6 +31,8 @@ ORPHANS_S: Final = 5.0
 """Workers notice within this time that their supervisor is gone."""
 OVER_S: Final = 2.0
 """How much longer than a lease or timeout something is paused."""
+SHOWN_S: Final = 10.0
+"""It is shown within this time that Kafka does not answer a service."""
 MET_S: Final = 10.0
 """A service says something to a part within this time."""
 MOMENT_S: Final = 1.5
@@ -281,24 +288,57 @@ async def kill_broker(cycle: Cycle) -> None:
 
 
 async def disturb(part: Part, how: Disturbance, cycle: Cycle, *, leader: bool = False) -> None:
-    """The link between one service and a part is disturbed past the lease, from when it has met something."""
+    """The links between one service and a part are disturbed past the lease, from when they have met something.
+
+    Those to Kafka sometimes for longer than a client waits for an answer: it gives the connection up, and what it has
+    sent arrives later than what it says on the next one. And as long as they hold anything back, people are told.
+    """
     await moment(cycle)
     cluster = cycle.cluster
     victim = await cluster.leader() if leader else cycle.rng.choice(cluster.task_managers)
-    link = cluster.links[victim.name, part]
-    before = link.met
+    links = cluster.links[victim.name, part]
+    before = links.met
+    lasts_s = LEASE_S + OVER_S
+    if part == "kafka" and cycle.rng.random() < 0.5:
+        lasts_s = ANSWER_TIMEOUT_MS / 1_000 + OVER_S
 
     async def met() -> bool:
-        return link.met > before
+        return links.met > before
 
-    link.disturb(how)
+    links.disturb(how)
     cycle.struck()
     try:
         await until(f"{victim.name} speaks to its {part}, whose link is {how}", MET_S, met)
-        await asyncio.sleep(LEASE_S + OVER_S)
+        end = time.monotonic() + lasts_s
+        if part == "kafka" and how != "slow":
+            await until(
+                f"it is shown that Kafka does not answer {victim.name}", SHOWN_S, partial(_shown, cluster, victim)
+            )
+        await asyncio.sleep(end - time.monotonic())
     finally:
-        link.heal()
-    cycle.note(f"{victim.name}, {link.met - before} pieces late")
+        links.heal()
+    cycle.note(f"{victim.name}, {links.met - before} pieces late in {lasts_s:.0f} s")
+
+
+async def _shown(cluster: ChaosCluster, victim: ServiceProcess) -> bool:
+    """Its probe names Kafka and nothing else, and what a leader shows says that it hears nothing; nobody else's does."""
+    lacking = {service.name: await asyncio.to_thread(_lacking, service) for service in cluster.services}
+    view = await cluster.view()
+    deaf = view is not None and view.deaf_us > 0
+    if any("kafka" in parts for name, parts in lacking.items() if name != victim.name):
+        raise ChaosError(f"Kafka does not answer {victim.name} alone, and yet services lack {lacking}")
+    if deaf and victim not in cluster.coordinators:
+        raise ChaosError("the leader hears Kafka, and yet shows that it has heard nothing")
+    return deaf == (victim in cluster.coordinators) and lacking[victim.name] == ["kafka"]
+
+
+def _lacking(service: ServiceProcess) -> list[str]:
+    """The parts because of which a service says that it is not ready."""
+    try:
+        with urllib.request.urlopen(f"http://{service.address}/readyz", timeout=STEP_S):
+            return []
+    except urllib.error.HTTPError as answer:
+        return [error.partition(":")[0] for error in json.load(answer)["errors"]]
 
 
 # -- requests -----------------------------------------------------------------------------------------------------------
@@ -375,6 +415,11 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault("pause-broker", pause_broker),
     Fault("kill-broker", kill_broker, brokers=3),
     *(
+        Fault(f"{how}-kafka-of-leader", partial(disturb, "kafka", how, leader=True), leader=True)
+        for how in DISTURBANCES
+    ),
+    *(Fault(f"{how}-kafka-of-taskmanager", partial(disturb, "kafka", how)) for how in DISTURBANCES),
+    *(
         Fault(f"{how}-redis-of-leader", partial(disturb, "redis", how, leader=True), leader=True)
         for how in DISTURBANCES
     ),
@@ -424,6 +469,9 @@ BRIEF: Final[tuple[Fault, ...]] = (
     fault("kill-worker", failpoints.AFTER_COMMIT),
     fault("kill-minio"),
     fault("pause-broker"),
+    fault("cut-kafka-of-leader"),
+    fault("mute-kafka-of-taskmanager"),
+    fault("deaf-kafka-of-taskmanager"),
     fault("cut-redis-of-leader"),
     fault("deaf-store-of-leader"),
     fault("mute-store-of-taskmanager"),

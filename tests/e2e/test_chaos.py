@@ -1,4 +1,4 @@
-"""Sixteen faults on the real parts, each named step of the protocol among them: nothing lost, nothing doubled."""
+"""Nineteen faults on the real parts, each named step of the protocol among them: nothing lost, nothing doubled."""
 
 from __future__ import annotations
 

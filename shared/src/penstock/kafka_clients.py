@@ -20,6 +20,7 @@ from aiokafka.conn import create_conn
 from aiokafka.errors import (
     AuthenticationFailedError,
     IllegalSaslStateError,
+    KafkaConnectionError,
     KafkaError,
     SaslAuthenticationFailed,
     UnsupportedSaslMechanismError,
@@ -109,6 +110,19 @@ async def started(start: Coroutine[Any, Any, None]) -> None:
             await asyncio.wait([task], timeout=START_GRACE_S)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+
+def check_brokers(client: AIOKafkaClient) -> None:
+    """After `client.bootstrap()`: it knows a broker.
+
+    A broker that was away for a while answers before it counts among the living again, and then names none. aiokafka
+    (0.14) takes that for an answer: who asks on meets an assertion, or finds that no broker knows a topic.
+
+    Raises:
+        KafkaConnectionError: it knows none.
+    """
+    if not client.cluster.brokers():
+        raise KafkaConnectionError("the brokers that answer are not registered with their controller (yet)")
 
 
 def without_topic_creation(client: AIOKafkaClient) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import structlog
 from tests.simulation.kernel import Violation
-from tests.simulation.shells.extras import FIRST_SEED, check_rescale, install_extras, parallelism_of
+from tests.simulation.shells.extras import FIRST_SEED, check_rescale, install_extras, parallelism_of, small_limits
 from tests.simulation.shells.filesystem import FileSystem, Inode
 from tests.simulation.shells.jobs import Job, draw_jobs
 from tests.simulation.shells.loop import Process, SeededLoop, current
@@ -42,6 +42,7 @@ from penstock.ports import NewRecord, RecordTooLargeError
 from penstock.protocol import joblog
 from penstock.protocol.jobmaster import JobMaster
 from penstock.protocol.leader import epoch_key
+from penstock.protocol.manifests import Manifest, objects_beside, with_beside
 from penstock.protocol.messages import Deploy, EpochStarted, Heartbeat, Restore, decode_command, encode
 from penstock.protocol.requests import CancelJob, RescaleJob, StopJob, TakeSavepoint
 from penstock.task.environment import Services
@@ -101,13 +102,15 @@ class ClusterWorld:
         self.trapped: list[tuple[str, Callable[[Process], None]]] = []
         self._view = MemoryBlobs()
         self._view._objects = self.blobs._objects
-        self._store = JobStore(self._view, self.clock)
+        self._store = _StoreAtOnce(self._view, self.clock)
         self._overdue: dict[str, float] = {}
         self._stopped_s: dict[str, float] = {}
         """When leaders began to stop."""
         self._names = 0
         self.blobs.written = self._written
         self.log.asked = self._said
+        self.small = False
+        """Whether frames and acks must be small."""
         self.settings = install_extras(self, seed)
         self.log.landed = self._landed
         self.folders.renamed = self._renamed
@@ -473,11 +476,20 @@ class ClusterWorld:
         structlog.configure(processors=[self.logged], cache_logger_on_first_use=False)
         JobMaster.handle = faulty
         try:
-            with self.folders.installed():
+            with self.folders.installed(), small_limits() if self.small else contextlib.nullcontext():
                 yield
         finally:
             JobMaster.handle = handle
             structlog.configure(**former)
+
+
+class _StoreAtOnce(JobStore):
+    """Reads of memory wait for nothing, as long as they are made one after another."""
+
+    async def whole(self, manifest: Manifest) -> Manifest:
+        """See `JobStore.whole`."""
+        found = {handle.key: await self._beside(handle) for handle in objects_beside(manifest)}
+        return with_beside(manifest, found) if found else manifest
 
 
 class _Direct:

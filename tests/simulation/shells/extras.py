@@ -1,11 +1,15 @@
 """What a history may have beside its faults, drawn from a generator of its own: other histories stay what they are.
 
-Little credit, with reports of it that are lost, late and repeated; acks that are larger than a record may be.
+Little credit, with reports of it that are lost, late and repeated; acks that are larger than a record may be; a log that
+takes only small frames and acks, under limits of production's own that are as small.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
+from collections.abc import Generator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,8 +19,11 @@ from penstock.coordination.job_catalog import answer_key
 from penstock.graph.executiongraph import ExecutionGraph
 from penstock.graph.jobgraph import graph_from_json
 from penstock.protocol.joblog import Begin
+from penstock.protocol.messages import Acknowledged, BesideKeys, OperatorHandles, decode_event
 from penstock.protocol.requests import Answer
+from penstock.task import exchange, snapshots
 from penstock.task.environment import SubtaskSettings
+from penstock.task.snapshots import size_beside
 
 if TYPE_CHECKING:
     from tests.simulation.shells.cluster import ClusterWorld
@@ -29,6 +36,10 @@ LITTLE_BYTES = 60
 """Of credit: a frame."""
 UNTIL_S = 6.0
 REPORTS = ("vanish", "vanish", "lost", "late")
+SMALL_PAYLOAD_BYTES = 64
+SMALL_FRAME_BYTES = 320
+"""A record of four rows: 64 bytes, and what stands around them."""
+SMALL_BESIDE_BYTES = 60
 
 
 def install_extras(world: ClusterWorld, seed: int) -> SubtaskSettings:
@@ -39,10 +50,13 @@ def install_extras(world: ClusterWorld, seed: int) -> SubtaskSettings:
     little, large = draw.random() < 0.12, draw.random() < 0.08
     if large:
         _large_acks(world, draw)
+    if random.Random(f"{seed}/sizes").random() < 0.08:
+        _small_records(world)
     if any(job.replaces for job in world.jobs.values()) and draw.random() < 0.5:
         world.trapped.append(("list", lambda process: _look_for_long(world, process, draw.uniform(3.0, 6.0))))
     if not little:
         return SubtaskSettings(longest_wait_ms=500)
+    world.jobs = {job.id: replace(job, patient=True) for job in world.jobs.values()}
     former = world.wire.trouble
 
     def trouble(action: str, what: str) -> str:
@@ -69,6 +83,41 @@ def _large_acks(world: ClusterWorld, draw: random.Random) -> None:
         return found
 
     world.log.too_large = too_large
+
+
+def _small_records(world: ClusterWorld) -> None:
+    """Whoever does not keep to the limits is refused for as long as the history lasts: its job never ends."""
+    world.small = True
+    world.jobs = {job.id: replace(job, rate=None) for job in world.jobs.values()}  # many rows at once
+    world.plans = {job.id: job.plan() for job in world.jobs.values()}
+    former = world.log.too_large
+
+    def too_large(topic: str, value: bytes) -> bool:
+        if topic == EVENTS:
+            event = decode_event(value)
+            acked = event.snapshot.operators.values() if isinstance(event, Acknowledged) else ()
+            found = any(_beside(operator) > SMALL_BESIDE_BYTES for operator in acked)
+        else:
+            found = ".x." in topic and len(value) > SMALL_FRAME_BYTES
+            world.coverage["frame that is as large as may be"] += ".x." in topic and len(value) == SMALL_FRAME_BYTES
+        return found or former(topic, value)
+
+    world.log.too_large = too_large
+
+
+def _beside(operator: OperatorHandles) -> int:
+    return size_beside(BesideKeys(operator.lists, operator.unions, operator.broadcast))
+
+
+@contextlib.contextmanager
+def small_limits() -> Generator[None]:
+    """Of frames, and of what an ack holds itself."""
+    former = exchange.MAX_PAYLOAD_BYTES, snapshots.MAX_BESIDE_BYTES
+    exchange.MAX_PAYLOAD_BYTES, snapshots.MAX_BESIDE_BYTES = SMALL_PAYLOAD_BYTES, SMALL_BESIDE_BYTES  # pyright: ignore
+    try:
+        yield
+    finally:
+        exchange.MAX_PAYLOAD_BYTES, snapshots.MAX_BESIDE_BYTES = former  # pyright: ignore
 
 
 def check_rescale(world: ClusterWorld, job: Job) -> None:

@@ -62,7 +62,7 @@ class Job:
     rows: int
     keyed: bool
     parallelism: int
-    rate: float
+    rate: float | None
     poison: Poison
     interval_ms: int
     submitted_s: float
@@ -74,6 +74,8 @@ class Job:
     """The parallelism of a rescale; perhaps more than there are slots."""
     waits: bool = False
     """Whether the rescale waits for slots."""
+    patient: bool = False
+    """Whether no number of failed checkpoints fails an attempt: what is stuck stays stuck."""
 
     @property
     def folder(self) -> str:
@@ -95,7 +97,10 @@ class Job:
 
     def submission(self, plan: LogicalPlan) -> SubmitJob:
         """What a dispatcher asks for."""
-        settings = JobSettings(CheckpointSettings(interval_ms=self.interval_ms, timeout_ms=3_000), self._restarts())
+        checkpoints = CheckpointSettings(
+            interval_ms=self.interval_ms, timeout_ms=3_000, tolerable_failed=1_000 if self.patient else 3
+        )
+        settings = JobSettings(checkpoints, self._restarts())
         return SubmitJob(
             request=self.id, job=self.id, name=plan.name, graph=build_job_graph(plan, self.parallelism).to_json(),
             scalable=scalable_form(plan).to_json(), settings=settings,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulation.mutating import Mutant, Patch, condition, returned, statement
+from tests.simulation.mutating import Mutant, Patch, called, condition, returned, statement
 
 from penstock.connectors.files import writing as file_writing
 from penstock.connectors.files.local import LocalParts
@@ -14,7 +14,9 @@ from penstock.jobmanager.leadership import Leadership
 from penstock.protocol.committing import StagedParts
 from penstock.protocol.leader import LeaderMachine
 from penstock.protocol.worker import WorkerMachine
-from penstock.task import opening, sinks
+from penstock.task import opening, sinks, snapshots, subtask_checkpoints
+from penstock.task.exchange import ExchangeWriter
+from penstock.task.exchange_io import ExchangeReader
 from penstock.taskmanager import event_appender, worker
 from penstock.taskmanager.worker import WorkerService
 
@@ -42,6 +44,15 @@ _SINKS = (
     Mutant(9, "attempt_that_is_restored_replaces_again", (
         Patch(sinks, "prepare_sink", condition("restore", becomes="True"), also=(opening,)),
     )),
+    Mutant(20, "credit_is_reported_once", (
+        Patch(ExchangeReader, "report_credit", condition("due", "_is_news", becomes="not self._is_news(processed)")),
+    )),
+)  # fmt: skip
+_SIZES = (
+    Mutant(25, "frames_as_large_as_they_come", (Patch(ExchangeWriter, "_cut", called("int", becomes="MAX_ROWS")),)),
+    Mutant(26, "large_lists_stand_in_the_ack", (Patch(snapshots, "upload", condition("MAX_BESIDE_BYTES"), also=(
+        subtask_checkpoints,
+    )),)),
 )  # fmt: skip
 _LEADERS = (
     Mutant(11, "epoch_of_another_taken_for_own", (
@@ -78,8 +89,9 @@ _WORKERS = (
     Mutant(22, "failing_while_stopped_stays_listed", (Patch(WorkerService, "_ended", condition("stopped")),)),
     Mutant(23, "older_deploy_wins", (Patch(WorkerMachine, "_on_deploy", condition("attempt_number")),)),
 )  # fmt: skip
-MUTANTS: dict[str, Mutant] = {mutant.name: mutant for mutant in (*_SINKS, *_LEADERS, *_WORKERS)}
+MUTANTS: dict[str, Mutant] = {mutant.name: mutant for mutant in (*_SINKS, *_SIZES, *_LEADERS, *_WORKERS)}
 SET_OF: dict[str, str] = {
-    **{mutant.name: "cluster" for mutant in (*_SINKS, *_LEADERS)}, **{mutant.name: "workers" for mutant in _WORKERS},
+    **{mutant.name: "cluster" for mutant in (*_SINKS, *_SIZES, *_LEADERS)},
+    **{mutant.name: "workers" for mutant in _WORKERS},
 }  # fmt: skip
 """Which histories kill a mutant."""

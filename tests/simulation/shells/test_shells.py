@@ -27,7 +27,7 @@ REQUIRED = {
         | {f"killed at {step}" for step in ("touch", "rename", "fsync")}
         | {f"{kind} append {topic}" for kind in ("error", "lost", "late") for topic in ("commands", "events")}
         | {"credit report vanish", "credit report late", "ack larger than a record", "former files replaced"}
-        | {"stopped while it looks for former files"}
+        | {"stopped while it looks for former files", "frame that is as large as may be"}
         | {"rescale completed", "rescale refused"}
         | {"record Savepoint", "record AttemptFailed", "end FINISHED", "end FAILED", "end CANCELED", "end STOPPED"}
         | {"logged a job cannot be opened", "logged an event cannot be read", "logged leadership lost"}

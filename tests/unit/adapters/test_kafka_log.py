@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from math import inf
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiokafka import errors
+from aiokafka.client import AIOKafkaClient
+from aiokafka.structs import BrokerMetadata
 
+from penstock.adapters.kafka import connection, fetcher
 from penstock.adapters.kafka.log import KafkaLog
 from penstock.ports import OffsetOutOfRangeError
 from penstock.settings import KafkaSettings
@@ -48,3 +54,55 @@ async def test_what_is_not_kept_is_out_of_range(monkeypatch: pytest.MonkeyPatch,
     """It was trimmed, or the log was truncated: never reset silently."""
     with pytest.raises(OffsetOutOfRangeError, match=rf"offset {offset} is outside of what is kept, 3 to 7"):
         await read(monkeypatch, offset, (3, 7))
+
+
+@pytest.mark.parametrize("quiet_s", [0.0, inf])
+async def test_a_broker_that_stands_still_is_not_taken_for_one_that_has_nothing(
+    monkeypatch: pytest.MonkeyPatch, quiet_s: float
+) -> None:
+    """It keeps its connections: only its next answer tells; unless it has just said something."""
+    monkeypatch.setattr(fetcher, "QUIET_S", quiet_s)
+    log, stands_still = KafkaLog(KafkaSettings(), "unit"), asyncio.Event()
+
+    async def leader(topic: str, partition: int) -> int:
+        return 1
+
+    async def ask(node: int, request: Any, lane: int) -> Any:
+        await stands_still.wait()
+        topic, ((partition, _, _),) = request._topics[0]
+        return SimpleNamespace(topics=[(topic, [(partition, 0, 0, 0, [], b"")])])
+
+    monkeypatch.setattr(log._connection, "leader", leader)
+    monkeypatch.setattr(log._connection, "ask", ask)
+    reading = asyncio.create_task(log.read("t", 0, 0, timeout_s=0.02))
+    done, _ = await asyncio.wait([reading], timeout=0.2)
+    assert bool(done) == (quiet_s > 0)
+    stands_still.set()
+    async with asyncio.timeout(10):
+        assert await reading == []
+    await log.close()
+
+
+async def test_a_broker_that_names_no_broker_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was away answers before its controller counts it among the living: no topic is gone because of that."""
+    bootstraps: list[AIOKafkaClient] = []
+
+    async def bootstrap(client: AIOKafkaClient) -> None:
+        bootstraps.append(client)
+        if len(bootstraps) > 1:
+            client.cluster._brokers = {1: BrokerMetadata(1, "b", 9, None)}
+
+    async def taken(_: KafkaSettings) -> None:
+        """The broker takes connections."""
+
+    async def send(*_: Any, **__: Any) -> Any:
+        return SimpleNamespace(topics=[(0, "penstock.unit.t", False, [(0, 0, 1)])])
+
+    monkeypatch.setattr(AIOKafkaClient, "bootstrap", bootstrap)
+    monkeypatch.setattr(AIOKafkaClient, "send", send)
+    monkeypatch.setattr(connection, "why_not", taken)
+    log = KafkaLog(KafkaSettings(), "unit")
+    asking = log._connection
+    found = await asking.retrying("read", "penstock.unit.t", lambda: asking.leader("penstock.unit.t", 0))
+    assert (found, len(bootstraps)) == (1, 2)
+    await log.close()

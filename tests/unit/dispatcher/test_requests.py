@@ -130,6 +130,7 @@ async def test_what_does_not_answer_is_503_in_time(monkeypatch: pytest.MonkeyPat
             patch.setattr(cluster.log, "append", hang)
             response = await cluster.http.post(f"/penstock/v1/jobs/{job}/cancel")
             assert "Kafka does not answer" in errors(response, 503)
+            assert "may have arrived all the same" in errors(response, 503)
         with monkeypatch.context() as patch:
             patch.setattr(cluster.metadata, "get", fail)
             assert "Redis is down" in errors(await cluster.http.post(f"/penstock/v1/jobs/{job}/cancel"), 503)

@@ -69,6 +69,19 @@ async def test_an_offer_waits_where_the_first_one_did() -> None:
     assert await taken(inbox) == [SlotsOffered({"b": 2})]
 
 
+async def test_slots_of_a_worker_that_has_come_back_are_offered_behind_its_death() -> None:
+    """The pool offers a slot once: a master that hears of the death behind the offer would wait for it for ever."""
+    inbox = JobInbox()
+    for event in (SlotsOffered({}), WorkerGone("a", "silent"), SlotsOffered({"a": 1}), SlotsOffered({"a": 2})):
+        inbox.put(event)
+    assert await taken(inbox) == [SlotsOffered({}), WorkerGone("a", "silent"), SlotsOffered({"a": 2})]
+    inbox.put(SlotsOffered({"a": 3}))
+    inbox.put(WorkerGone("b", "silent"))
+    assert await inbox.get() == SlotsOffered({"a": 3})
+    inbox.put(SlotsOffered({"a": 4}))
+    assert await taken(inbox) == [WorkerGone("b", "silent"), SlotsOffered({"a": 4})]
+
+
 async def test_a_list_behind_a_new_report_is_news() -> None:
     """It says that the subtask was lost since."""
     inbox = JobInbox()

@@ -33,6 +33,10 @@ from penstock_dispatcher.refusing import RestError
 
 UPLOAD_S: Final = 60.0
 ASKED_MS: Final = 3_600_000
+IN_DOUBT: Final = (
+    "the request may have arrived all the same, and is carried out then: look (penstock jobs, penstock status) before "
+    "asking again"
+)
 """How long a request without an answer is known to have been sent."""
 
 _log = structlog.get_logger("penstock.dispatcher")
@@ -207,6 +211,10 @@ class Cluster:
             await within_deadline("Kafka", self._ports.log.append(REQUESTS, 0, [NewRecord(encode(request))]))
         except RecordTooLargeError as error:
             raise RestError(413, f"the request is too large for Kafka: {error}") from error
+        except ExternalError as error:
+            if not error.retryable:
+                raise
+            raise ExternalError(f"{error}; {IN_DOUBT}") from error
         try:
             await within_deadline("Redis", self._ports.metadata.acquire(_asked(request.request), b"1", ASKED_MS))
         except ExternalError as error:  # it is on its way; only a question for it may be answered with 404 meanwhile

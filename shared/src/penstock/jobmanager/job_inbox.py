@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from penstock.protocol.jobevents import JobEvent, SlotsOffered, StatusReported, TasksListed, Ticked
+from penstock.protocol.jobevents import JobEvent, SlotsOffered, StatusReported, TasksListed, Ticked, WorkerGone
 from penstock.protocol.messages import SubtaskId
 
 _Said = tuple[str, ...] | frozenset[SubtaskId]
@@ -25,8 +25,10 @@ class JobInbox:
         self._events: Final[deque[JobEvent]] = deque()
         self._said: Final[dict[SubtaskId | str, _Said]] = {}
         """What the newest waiting report says: of each subtask, and of each worker's list of subtasks."""
-        self._offered: SlotsOffered | None = None
-        """The newest offer; it takes the place of one that waits."""
+        self._offers: Final[deque[SlotsOffered]] = deque()
+        """What each offer that waits says: the newest takes the place of one that waits, unless a worker died since."""
+        self._offers_newest = False
+        """Whether the last of them may still be replaced."""
         self._some = asyncio.Event()
 
     def __len__(self) -> int:
@@ -38,9 +40,13 @@ class JobInbox:
             case Ticked() if self._events:
                 return
             case SlotsOffered():
-                waits, self._offered = self._offered is not None, event
-                if waits:
+                if self._offers and self._offers_newest:
+                    self._offers[-1] = event
                     return
+                self._offers.append(event)
+                self._offers_newest = True
+            case WorkerGone():
+                self._offers_newest = False  # behind its death its slots may be offered anew
             case StatusReported() | TasksListed():
                 about, said = _about(event)
                 if self._said.get(about) == said:
@@ -61,8 +67,7 @@ class JobInbox:
         event = self._events.popleft()
         match event:
             case SlotsOffered():
-                assert self._offered is not None
-                event, self._offered = self._offered, None
+                event = self._offers.popleft()
             case StatusReported() | TasksListed():
                 about, said = _about(event)
                 if self._said.get(about) == said:

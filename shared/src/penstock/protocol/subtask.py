@@ -37,6 +37,7 @@ class FrameRead:
     frame: Frame
     ref: Any
     size_bytes: int
+    """Of the payload: what the producer has counted as sent."""
 
 
 @dataclass(frozen=True, slots=True)

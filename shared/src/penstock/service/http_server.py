@@ -43,7 +43,7 @@ TELL_AFTER_MS: Final = 3_000
 """So long a service may wait for what it needs without a word; at its start it often waits for a leader."""
 REPEAT_MS: Final = 60_000
 NOT_YET: Final = "no answer yet"
-NO_LEADER: Final = "no coordinator leads"
+NO_LEADER: Final = "no coordinator leads, or the one that does cannot reach Kafka"
 LEADER_SEEN_MS: Final = 5_000
 """A leader that was heard of so recently is known."""
 
@@ -128,11 +128,12 @@ async def _check_kafka(readiness: Readiness, log: Log, clock: Clock, *, leader: 
                     position = record.next_offset
                     if isinstance(decode_command(record.value), LeaderTick):
                         leader_seen_ms = clock.monotonic_ms()
+            silent = leader_seen_ms is None or clock.monotonic_ms() - leader_seen_ms > LEADER_SEEN_MS
             readiness.note("kafka", "")
+            readiness.note("leader", NO_LEADER if leader and silent else "")
         except (ExternalError, TimeoutError) as error:
             readiness.note("kafka", str(error) or "no answer in time")
-        silent = leader_seen_ms is None or clock.monotonic_ms() - leader_seen_ms > LEADER_SEEN_MS
-        readiness.note("leader", NO_LEADER if leader and silent else "")
+            readiness.note("leader", "")  # no leader can be heard through brokers that are away
         await asyncio.sleep(CHECK_S)
 
 

@@ -8,20 +8,21 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Final
 
 import msgspec
 
 from penstock.graph.executiongraph import credits_topic, exchange_topic
 from penstock.ports import Log, NewRecord
-from penstock.protocol.frames import Channel, Frame, decode_frame
+from penstock.protocol.frames import HEADER_BYTES, Channel, Frame, decode_frame
 from penstock.protocol.messages import Deploy
 from penstock.protocol.outputs import OutputId
 from penstock.protocol.subtask import FrameConfirmed, FrameRead
 from penstock.protocol.trimming import PartitionHolds
 
 CREDIT_REPEAT_S: Final = 10.0
-"""The newest report is repeated so often while nothing else is to be said: what got lost holds up nobody for longer."""
+"""The newest report is repeated so often, barriers or not: what got lost holds up nobody for longer."""
 FETCH_BYTES: Final = 8 << 20
 """How much of its partition a subtask reads ahead."""
 
@@ -118,7 +119,7 @@ class ExchangeReader:
 
     def fed(self, event: FrameRead) -> None:
         """The gate has taken this frame."""
-        self._ahead_bytes -= event.size_bytes
+        self._ahead_bytes -= HEADER_BYTES + event.size_bytes
         self._fed_offset = self._offsets.popleft()
         self._room.set()
         self._credit_wake.set()
@@ -167,7 +168,8 @@ class ExchangeReader:
                 self._ahead_bytes += len(record.value)
                 self.bytes_in += len(record.value)
                 self._offsets.append(offset)
-                self._read(FrameRead(frame, payload, len(record.value)))
+                # The payload alone, as producers count it: else every frame gave back more credit than it took.
+                self._read(FrameRead(frame, payload, len(payload)))
 
     async def trim(self) -> None:
         """With every COMPLETE, give back what stands before its barrier: a later attempt begins behind that.
@@ -185,24 +187,26 @@ class ExchangeReader:
         """Tell producers what was processed, not more often than it matters to them, but now and then in any case."""
         topic, subtask = credits_topic(self._deploy.job), self._deploy.subtask
         key = f"{self._deploy.attempt}/{subtask.vertex}/{subtask.index}".encode()
+        time_s = asyncio.get_running_loop().time
+        repeat_s = time_s() + CREDIT_REPEAT_S
         while True:
-            heard = await self._credit_changed()
-            processed = self._processed()
-            if heard and all(size - self._reported.get(c, 0) < self._credit_threshold for c, size in processed.items()):
-                continue
-            if not any(processed.values()):
+            await self._credit_changed(repeat_s)
+            due, processed = time_s() >= repeat_s, self._processed()
+            if due:
+                repeat_s = time_s() + CREDIT_REPEAT_S
+            if not (due or self._is_news(processed)) or not any(processed.values()):
                 continue
             self._reported = dict(processed)
             channels = tuple((channel.input, channel.producer, size) for channel, size in processed.items())
             report = CreditReport(self._deploy.attempt, subtask.vertex, subtask.index, channels)
             await self._log.append(topic, 0, [NewRecord(msgspec.json.encode(report), key)])
 
-    async def _credit_changed(self) -> bool:
-        """Whether something was processed since the last time; False after a while in which nothing was."""
-        try:
-            async with asyncio.timeout(CREDIT_REPEAT_S):
+    def _is_news(self, processed: Mapping[Channel, int]) -> bool:
+        return any(size - self._reported.get(c, 0) >= self._credit_threshold for c, size in processed.items())
+
+    async def _credit_changed(self, until_s: float) -> None:
+        """Until something may have been processed since the last time, or that moment."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(until_s):
                 await self._credit_wake.wait()
-        except TimeoutError:
-            return False
         self._credit_wake.clear()
-        return True

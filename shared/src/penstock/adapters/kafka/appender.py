@@ -20,7 +20,7 @@ from aiokafka.structs import RecordMetadata
 from penstock.adapters.kafka.connection import RECOVERY_TIMEOUT_S, KafkaConnection
 from penstock.adapters.kafka.topics import LARGEST_BATCH_BYTES
 from penstock.errors import PenstockError
-from penstock.kafka_clients import aiokafka_options, started, without_topic_creation
+from penstock.kafka_clients import aiokafka_options, check_brokers, started, without_topic_creation
 from penstock.ports import NewRecord, RecordTooLargeError, TopicNotFoundError
 
 BATCH_BYTES: Final = 4 << 20
@@ -129,6 +129,7 @@ class KafkaAppender:
         try:
             async with asyncio.timeout(RECOVERY_TIMEOUT_S):
                 await started(producer.start())
+            check_brokers(producer.client)
         except BaseException:
             await producer.stop()
             raise

@@ -18,7 +18,15 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from penstock.adapters.naming import MAX_TOPIC_LENGTH, checked_topic
 from penstock.errors import ExternalError, UsageError
-from penstock.kafka_clients import UNREACHED, aiokafka_options, refusal, started, why_not, without_topic_creation
+from penstock.kafka_clients import (
+    UNREACHED,
+    aiokafka_options,
+    check_brokers,
+    refusal,
+    started,
+    why_not,
+    without_topic_creation,
+)
 from penstock.ports import TopicNotFoundError
 from penstock.settings import KafkaSettings
 
@@ -82,6 +90,7 @@ class KafkaConnection:
                 try:
                     async with asyncio.timeout(ANSWER_TIMEOUT_MS / 1_000):
                         await started(client.bootstrap())
+                    check_brokers(client)
                 except BaseException as error:
                     await client.close()
                     reason = await why_not(self.settings) if isinstance(error, errors.KafkaConnectionError) else None
@@ -111,7 +120,7 @@ class KafkaConnection:
     async def ask_any(self, request: Any) -> Any:
         """The answer of some broker."""
         node = (await self.connected()).get_random_node()
-        assert node is not None  # the brokers of the settings count until others are known
+        assert node is not None  # no metadata without brokers replaces what is known of them
         return await self.ask(node, request)
 
     async def leader(self, topic: str, partition: int) -> int:

@@ -15,7 +15,9 @@ No state ties a reader to the fetcher: a read names its offset, so reading back,
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Final
 
 from aiokafka import errors
@@ -30,6 +32,8 @@ LANES: Final = 4
 """Connections per broker that poll for waiting readers."""
 SMALLEST_FETCH_BYTES: Final = 256 << 10
 """Readers that ask for less are served from what was fetched for them before."""
+QUIET_S: Final = 3 * LONG_POLL_MS / 1_000
+"""A broker that has answered nothing for so long is not taken for one that has nothing."""
 ANSWER_BYTES: Final = 32 << 20
 """Bound of one answer, over all its partitions."""
 _FIRST_LANE: Final = 100
@@ -71,6 +75,8 @@ class _Broker:
     busy: dict[int, bool] = field(default_factory=dict[int, bool])
     """Lanes with a request under way; whether it is a long poll."""
     pumping: bool = False
+    heard_s: float = -inf
+    """When it answered last."""
 
 
 class KafkaFetcher:
@@ -89,6 +95,9 @@ class KafkaFetcher:
     ) -> Chunk | None:
         """The records from `offset` on, or None if there were none within the timeout.
 
+        A broker that stands still, or that cannot be reached, says nothing either: what it has is not known before its
+        next answer, which is waited for.
+
         Raises:
             KafkaError, OSError, TimeoutError: the broker's refusal or the lack of an answer.
             CorruptDataError: a checksum does not match.
@@ -98,9 +107,15 @@ class KafkaFetcher:
         try:
             # Without a timeout of its own where the reader does not wait: the broker answers at once.
             await asyncio.wait([want.answer], timeout=timeout_s if timeout_s > 0 else None)
-            return want.answer.result() if want.answer.done() else None
         finally:
             want.readers -= 1
+        if not want.answer.done() and self._is_quiet(node):
+            await asyncio.wait([want.answer])
+        return want.answer.result() if want.answer.done() else None
+
+    def _is_quiet(self, node: int) -> bool:
+        broker = self._brokers.get(node)
+        return broker is None or time.monotonic() - broker.heard_s > QUIET_S
 
     def prefetch(self, node: int, partition: Partition, offset: int, max_bytes: int) -> None:
         """Begin to fetch what is known to be there and will be asked for next."""
@@ -170,6 +185,7 @@ class KafkaFetcher:
     async def _request(self, broker: _Broker, lane: int, wants: dict[Partition, _Want], poll_ms: int) -> None:
         try:
             answer = await self._connection.ask(broker.node, _fetch_request(wants, poll_ms), _FIRST_LANE + lane)
+            broker.heard_s = time.monotonic()
             for topic, partitions in answer.topics:
                 for index, code, partition_end, *_, data in partitions:
                     self._answered(broker, wants.pop((topic, index)), code, partition_end, data)

@@ -34,7 +34,7 @@ from penstock.connectors.kafka.mark_records import TOPIC_SETTINGS, last_mark, ma
 from penstock.connectors.kafka.marks import SinkMarks
 from penstock.connectors.kafka.topics import TopicAdmin
 from penstock.errors import ExternalError, PipelineError
-from penstock.kafka_clients import UNREACHED, aiokafka_options, raise_refusal, started
+from penstock.kafka_clients import UNREACHED, aiokafka_options, check_brokers, raise_refusal, started
 from penstock.kafka_hanging import carried_out, check_settled
 from penstock.settings import KafkaSettings
 
@@ -149,6 +149,7 @@ class KafkaPublisher:
     async def _start(self, producer: AIOKafkaProducer, *, settled: bool) -> None:
         """`producer.start`, with a look at the last transaction before InitProducerId makes Kafka forget it."""
         await producer.client.bootstrap()
+        check_brokers(producer.client)
         if not settled:
             await check_settled(producer.client, self._transactional_id, self._mark)
         await producer._sender.start()
