@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.batches import visible
@@ -184,6 +185,7 @@ def build_chain(
     encoders: Mapping[str, SinkEncoder],
     exchanges: Iterable[tuple[str, str | None, Receiver]],
     make: Callable[[Node], Operator] = build_operator,
+    local_state: Path | None = None,
 ) -> Chain:
     """Build and open the operators of a vertex, last ones first.
 
@@ -198,6 +200,7 @@ def build_chain(
         encoders: the encoder of each operator that encodes for an exactly-once sink.
         exchanges: (node id of the producing operator, side output or None, writer) of every edge out of the vertex.
         make: makes the operator of a node.
+        local_state: as in `OperatorContext`.
     """
     outputs: dict[str, Fanout] = {}
     receivers: dict[str, Receiver] = {}
@@ -222,6 +225,7 @@ def build_chain(
                 metrics=metrics,
                 carries_watermarks=plan.carries_watermarks(node),
                 window_reach_us=plan.window_reach_us,
+                local_state=local_state,
             )
             encoder = encoders.get(operator.id)
             made = EncodeOperator(encoder) if encoder is not None else make(node)

@@ -66,6 +66,7 @@ async def open_operators(
         open_sink,
         await _encoders(environment),
         exchanges,
+        local_state=environment.local_state,
     )
     staged = [part for state in restored.values() if state for part in decode_staged(state.lists.get(STAGED, ()))]
     if staged and manifest is not None and await are_visible(manifest, environment.deploy, store):

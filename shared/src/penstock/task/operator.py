@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.protocol.keygroups import KeyGroupRange
@@ -52,6 +53,8 @@ class OperatorContext:
     """Whether the rows it hands on are to have `WATERMARK`."""
     window_reach_us: int = 0
     """How far the bounds of the pipeline's windows may be from a row of them."""
+    local_state: Path | None = None
+    """The folder for state on the local disk (backend `rocksdb`); None: objects are held in memory."""
 
 
 class KeyedPart(Protocol):
