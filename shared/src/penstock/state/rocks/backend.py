@@ -43,8 +43,6 @@ from penstock.state.rocks.timers import RocksTimers
 from penstock.state.segments import decode_segments, encode_segment
 from penstock.types import Schema, schema_to_json
 
-_MOST_PENDING: Final = 8_192
-"""Entries that wait to be written after a batch at most: so many a barrier has to write."""
 _MOST_HELD_BYTES: Final = 64 << 20
 """What the cache of an operator holds after a batch at most."""
 _CLEANED_AT_ONCE: Final = 1_000
@@ -161,16 +159,11 @@ class KeyedRocksBackend:
         self._places.learn(frame, keys)
 
     def maintain(self, rows: int) -> None:
-        """Called per batch of `rows` rows: write what waits, unless it is little, and forget what expired."""
-        if self._pending() > _MOST_PENDING or self._held() > _MOST_HELD_BYTES:
-            self.flush()
+        """Called per batch of `rows` rows: write what it has changed, and forget a part of what has expired."""
+        self.flush()
         budget = min(_CLEANED_AT_ONCE, 2 * rows)
         if budget and self._timed:
             self._clean(budget)
-
-    def _pending(self) -> int:
-        timers = len(self.event_timers.changes) + len(self.processing_timers.changes)
-        return timers + sum(state.pending() for state in self._states.values())
 
     def _held(self) -> int:
         return sum(state.held for state in self._states.values())
@@ -204,7 +197,7 @@ class KeyedRocksBackend:
             self._store.write(expired)
 
     def freeze(self) -> KeyedRocks:
-        """The state as it is now; writes what waits, at most what a few batches have changed."""
+        """The state as it is now. Little waits to be written: what was changed since the last batch."""
         self.flush()
         header = {
             "kind": KIND,

@@ -109,10 +109,6 @@ class RocksState:
         """Empty the cache, of which there are no changes."""
         raise NotImplementedError
 
-    def pending(self) -> int:
-        """How many entries wait to be written, at least."""
-        raise NotImplementedError
-
     def restored(self, place: Place, row: StoredRow) -> Iterator[tuple[bytes, bytes]]:
         """A row of a segment as it stands in the database."""
         raise NotImplementedError
@@ -173,9 +169,6 @@ class RocksValueState(ValueState[Any], RocksState):
         self._live[key] = ABSENT
         self._written[key] = None
 
-    def pending(self) -> int:
-        return len(self._written) + len(self._handed)
-
     def changes(self) -> Changes:
         changes: dict[bytes, bytes | None] = {}
         prefix, live = self._slot.prefix, self._live
@@ -215,7 +208,6 @@ class RocksReducingState(ReducingState[Any], RocksState):
         self._value = RocksValueState(declaration, slot, binding)
         self.changes = self._value.changes
         self.forget = self._value.forget
-        self.pending = self._value.pending
         self.restored = self._value.restored
 
     @property
@@ -310,9 +302,6 @@ class RocksListState(ListState[Any], RocksState):
 
     def clear(self) -> None:
         self.update([])
-
-    def pending(self) -> int:
-        return len(self._lists) + len(self._added) + len(self._removed)
 
     def changes(self) -> Changes:
         changes: dict[bytes, bytes | None] = dict.fromkeys(self._removed)
@@ -434,9 +423,6 @@ class RocksMapState(MapState[Any, Any], RocksState):
         for key, entry in list(self._all().items()):
             if entry is not ABSENT:
                 self._put(key, ABSENT)
-
-    def pending(self) -> int:
-        return len(self._written) + len(self._handed)
 
     def changes(self) -> Changes:
         changes: dict[bytes, bytes | None] = {}
