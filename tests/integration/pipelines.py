@@ -133,6 +133,26 @@ def listed(key: str, window: TimeWindow, rows: list[Event]) -> Iterator[Minute]:
     yield Minute(key, window.start, len(rows), json.dumps(sorted(row.number for row in rows)), 0)
 
 
+def joins(out: Path, rate: float | None) -> Pipeline:
+    """Two sources joined in time in every way, and results of windows by their window, of which one is of a join."""
+    p = Pipeline("joins")
+    left = p.read(source(rate)).filter(col("value") < 60)
+    right = p.read(source(rate, splits=3)).filter(col("value") > 30).select("key", "at", other=col("number") * 7)
+    near = left.join(right, on="key", within=("-2s", "1s"), how="full").uid("near")
+    near.write(files.Sink(out / "near"))
+    shared = left.join(right, on="key", window=tumbling("10s"), how="left").uid("shared")
+    shared.write(files.Sink(out / "shared"))
+    held = left.join(right, on="key", as_of=True, within="30s", how="left").uid("held")
+    held.write(files.Sink(out / "held"))
+    left.join(right, on="key", within="200ms", how="semi").uid("met").write(files.Sink(out / "met"))
+    left.join(right, on="key", within="200ms", how="anti").uid("unmet").write(files.Sink(out / "unmet"))
+    windows = [each.key_by("key").window(tumbling("20s")) for each in (left, near.drop("at"))]
+    counts = [window.agg(n=count()).uid(uid) for window, uid in zip(windows, ("own", "pairs"), strict=True)]
+    of_window = counts[0].join(counts[1], on=["key", "window_start", "window_end"], within="0s", how="full")
+    of_window.write(files.Sink(out / "of-windows"))
+    return p
+
+
 def applied(out: Path, rate: float | None) -> Pipeline:
     """Functions over the rows of windows, and aggregates of them under a trigger."""
     p = Pipeline("applied")
@@ -511,6 +531,7 @@ CASES = (
     Case("retimed", retimed_windows, every_row),
     Case("sliding", sliding_windows, every_row),
     Case("sessions", sessions, every_row),
+    Case("joins", joins, several_sinks),
     Case("local-days", local_days, several_sinks),
     Case("two-stages", two_stages, several_sinks),
     Case("applied", applied, several_sinks),

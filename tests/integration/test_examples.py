@@ -135,6 +135,24 @@ def test_deduplication(run: Run) -> None:
     same(run("deduplication.py"), [{"order": order, "delivery": number} for order, number in expected.items()])
 
 
+def test_unpaid_orders(run: Run, tmp_path: Path) -> None:
+    """Of 3,000 orders: those with a payment within half an hour, and the large ones without."""
+    made, rows = example(EXAMPLES / "unpaid_orders.py"), 3_000
+    orders = list(made.orders(np.arange(rows)).iter_rows(named=True))
+    payments = {row["order"]: row["paid_at"] for row in made.payments(np.arange(rows // 3)).iter_rows(named=True)}
+    after = {row["id"]: payments[row["id"]] - row["at"] for row in orders if row["id"] in payments}
+    paid = {order: late for order, late in after.items() if late <= timedelta(minutes=30)}
+    expected = [
+        {"id": row["id"], "euros": row["euros"], "minutes": paid[row["id"]] // timedelta(minutes=1)}
+        for row in orders
+        if row["id"] in paid
+    ]
+    assert 600 < len(expected) < 900
+    same(run("unpaid_orders.py", rows=rows, unpaid=tmp_path / "unpaid"), expected)
+    unpaid = [json.loads(line) for part in (tmp_path / "unpaid").glob("part-*") for line in part.open()]
+    same(unpaid, [row for row in orders if row["id"] not in paid and row["euros"] > 1_000])
+
+
 def test_fraud(run: Run) -> None:
     last: dict[int, Row] = {}
     expected: list[Row] = []

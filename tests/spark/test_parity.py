@@ -23,6 +23,7 @@ NATIVE = {
     "two-stages": {"n2-window", "n5-window"},
     "files": {"n2-window"},
     "decimals": {"w"},
+    "joins": {"own", "pairs"},
 }
 """The windows that Spark's own plan must compute, by case; in all others there is none."""
 

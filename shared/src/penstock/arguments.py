@@ -38,6 +38,8 @@ _WORDS: Final[dict[str, str]] = {
 _INSTEAD: Final = {
     ("KeyedProcess", "Process"): "; a KeyedProcess needs .key_by(...) before it",
     ("Process", "KeyedProcess"): "; after key_by only a KeyedProcess runs",
+    ("KeyedStream", "Stream"): "; give the stream before .key_by(...)",
+    ("UpsertStream", "Stream"): "; its rows replace earlier ones: aggregate in windows, or take .final() of it",
 }
 """What was given, what is taken: what to write."""
 _WINDOW: Final = 'a window such as tumbling("10s")'

@@ -49,6 +49,20 @@ def duration_us(duration: Duration, what: str = "duration", *, positive: bool = 
     return micros
 
 
+def signed_duration_us(duration: Duration, what: str = "duration") -> int:
+    """Microseconds of a duration that may be negative: `"-5m"`, or a negative timedelta.
+
+    Raises:
+        PipelineError: it is not a duration.
+    """
+    if isinstance(duration, timedelta):
+        return duration // _MICROSECOND
+    text = duration.strip() if isinstance(duration, str) else duration
+    back = isinstance(text, str) and text.startswith("-")
+    micros = duration_us(text.removeprefix("-") if back else text, what)
+    return -micros if back else micros
+
+
 def format_duration(micros: int) -> str:
     """The shortest text that `duration_us` reads back to `micros`."""
     if micros == 0:

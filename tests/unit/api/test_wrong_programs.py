@@ -130,8 +130,66 @@ BUILT = [
         '''), ("as_(Alert): auction may be null", "schema= at the source")),
     Wrong("a misspelled format", 'files.Source("x.parqet", format="parqet")  # here',
           ("files.Source: there is no format='parqet'", "did you mean 'parquet'?")),
-    Wrong("a join", "bids.join(untimed)  # here", ("join: there is no join yet: union the streams, key_by and process",)),
-    Wrong("a join of updates", "keyed.agg(n=count()).join(bids)  # here", ("there is no join yet",)),
+    Wrong(
+        "a join without a key", "bids.join(bids, within='1m')  # here", ("join: missing a required argument: 'on'",)
+    ),
+    Wrong(
+        "a join without a bound in time",
+        "bids.join(bids, on='auction')  # here",
+        ("join: say which rows of a key meet in time: within='10m', window=tumbling('1h') or as_of=True",),
+    ),
+    Wrong(
+        "a join with two bounds",
+        "bids.join(bids, on='auction', within='1m', window=tumbling('1m'))  # here",
+        ("join: give within=, window= or as_of=True",),
+    ),
+    Wrong(
+        "a join as of a time that the right rows are not in",
+        "bids.join(bids, on='auction', as_of=True, how='full')  # here",
+        ("join: as_of=True asks what held for a left row; how is 'inner' or 'left' then, not 'full'",),
+    ),
+    Wrong(
+        "a join within nothing",
+        "bids.join(bids, on='auction', within=('5m', '-5m'))  # here",
+        ("join: within=('5m', '-5m') is empty",),
+    ),
+    Wrong(
+        "a join in sessions",
+        "bids.join(bids, on='auction', window=session('5m'))  # here",
+        ("join: window= takes a window such as tumbling", "got SessionWindow"),
+    ),
+    Wrong(
+        "a join by unlike types",
+        "bids.join(bids, on={'auction': 'price'}, within='1m')  # here",
+        ("join: auction is int64, price of the other stream is float64, and would never be equal",),
+    ),
+    Wrong(
+        "a join by no column",
+        "bids.join(bids, on='action', within='1m')  # here",
+        ("join: on", "action", "auction"),
+    ),
+    Wrong(
+        "a join without event time",
+        "bids.join(untimed, on='auction', within='1m')  # here",
+        ("join: the other stream has no event time, by which rows meet",),
+    ),
+    Wrong(
+        "a join with a name that is there",
+        "bids.with_columns(price_right=1).join(bids, on='auction', within='1m')  # here",
+        ("join: both streams have a column 'price', and 'price_right' is there as well; give another suffix=",),
+    ),
+    Wrong(
+        "a join of windows by windows",
+        "r = bids.key_by('auction').window(tumbling('1m')).agg(n=count())\n"
+        "r.join(r, on='auction', window=tumbling('1m'))  # here",
+        ("join: there is a column 'window_start' already",),
+    ),
+    Wrong("a join of updates", "keyed.agg(n=count()).join(bids)  # here", ("join would count",)),
+    Wrong(
+        "a join with updates",
+        "bids.join(keyed.agg(n=count()), on='auction', within='1m')  # here",
+        ("join: other= takes a stream, got", "its rows replace earlier ones: aggregate in windows, or take .final()"),
+    ),
     Wrong("a window without a key", 'bids.window(tumbling("1s"))  # here',
           ("window: the stream has no key", "key_by(all=lit(1))")),
     Wrong("a key of no columns", "bids.key_by()  # here", ("key_by: name at least one column", "key_by(all=lit(1))")),

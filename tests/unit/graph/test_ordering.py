@@ -68,6 +68,8 @@ CASES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "first": (lambda s: s.key_by("key").deduplicate("first"), "which row of a key is its first"),
     "last": (lambda s: s.key_by("key").deduplicate("last"), "the rows of a key before its last"),
     "top": (lambda s: s.key_by("key").top(3, by="price"), "the ranks before the last ones"),
+    "join": (lambda s: s.join(s.filter(col("price") > 1), on="key", within="1m", how="full"), ""),
+    "as-of": (lambda s: s.join(s.filter(col("price") > 1), on="key", as_of=True), "which of a key's right rows"),
     "process": (lambda s: s.key_by("key").process(Function()), "the rows that its function gets"),
     "apply": (
         lambda s: s.key_by("key").window(MINUTE).apply(lambda k, w, rows: rows, returns=Bid),

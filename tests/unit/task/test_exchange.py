@@ -26,7 +26,14 @@ from penstock.protocol.messages import Deploy, SubtaskId
 from penstock.protocol.outputs import OutputId, OutputLedger
 from penstock.state.hashing import key_groups
 from penstock.task.combining import Combiner
-from penstock.task.exchange import Coalescer, ExchangeWriter, decode_payload, encode_payload, frame_schema
+from penstock.task.exchange import (
+    COALESCE_ROWS,
+    Coalescer,
+    ExchangeWriter,
+    decode_payload,
+    encode_payload,
+    frame_schema,
+)
 from penstock.task.exchange_io import FrameSender
 from penstock.times import MAX_WATERMARK
 from penstock.types import (
@@ -156,10 +163,10 @@ def test_combined_rows_follow_plain_ones_in_order():
     sent.writer.flush()
     assert [frame.combined for _, frame, _ in sent.frames] == [False, False, True]
     found: list[int] = []
-    coalescer = Coalescer(lambda frame: found.append(frame.height))
+    coalescer = Coalescer(lambda _, frame: found.append(frame.height))
     for _, frame, payload in sent.frames:
         coalescer.add(
-            decode_payload(memoryview(payload), combiner.arrow_schema if frame.combined else frame_schema(sent.edge))
+            0, decode_payload(memoryview(payload), combiner.arrow_schema if frame.combined else frame_schema(sent.edge))
         )
     coalescer.flush()
     assert found == [1_000, 1]
@@ -267,14 +274,27 @@ def test_every_column_type_survives_a_frame():
 
 def test_small_frames_are_joined_before_an_operator_is_called():
     """The coalescer keeps order and calls once."""
-    called: list[pl.DataFrame] = []
-    coalescer = Coalescer(called.append)
+    called: list[tuple[int, list[int]]] = []
+    coalescer = Coalescer(lambda number, frame: called.append((number, frame["n"].to_list())))
     for start in range(5):
-        coalescer.add(frame_of([start], start))
+        coalescer.add(0, frame_of([start], start))
     assert called == []
     coalescer.flush()
     coalescer.flush()
-    assert [frame["n"].to_list() for frame in called] == [[0, 1, 2, 3, 4]]
+    assert called == [(0, [0, 1, 2, 3, 4])]
+
+
+def test_frames_of_several_inputs_are_joined_by_input():
+    """However they alternate, and what is gathered of all is bounded."""
+    called: list[tuple[int, list[int]]] = []
+    coalescer = Coalescer(lambda number, frame: called.append((number, frame["n"].to_list())))
+    for start in range(6):
+        coalescer.add(start % 2, frame_of([start], start))
+    coalescer.flush()
+    assert called == [(0, [0, 2, 4]), (1, [1, 3, 5])]
+    for start in range(4):
+        coalescer.add(start % 2, frame_of([start] * (COALESCE_ROWS // 4), start))
+    assert len(called) == 4
 
 
 @pytest.mark.parametrize("partitions", [1, 3])

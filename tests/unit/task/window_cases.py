@@ -83,6 +83,8 @@ class Batch:
     times: list[int | None] = field(default_factory=list)
     every_row: bool = False
     """Whether rows carry the watermark that are not behind it, too."""
+    number: int = 0
+    """Which input they are of."""
 
 
 @dataclass(frozen=True)
@@ -104,11 +106,14 @@ class Restore:
 Step = Batch | Mark | Restore
 
 
-def histories(times: st.SearchStrategy[int], *, restores: bool = True) -> st.SearchStrategy[list[Step]]:
+def histories(
+    times: st.SearchStrategy[int], *, restores: bool = True, inputs: int = 1
+) -> st.SearchStrategy[list[Step]]:
     """Sequences of steps; values number the rows, so that no two are alike."""
     row = st.tuples(st.sampled_from(KEYS), times, st.integers(0, 10_000))
     moves = st.one_of(st.just([]), st.lists(st.one_of(st.none(), times), max_size=12))
-    batch = st.builds(Batch, st.lists(row, min_size=1, max_size=12), moves, st.booleans())
+    numbers = st.integers(0, inputs - 1)
+    batch = st.builds(Batch, st.lists(row, min_size=1, max_size=12), moves, st.booleans(), numbers)
     mark = st.builds(Mark, times, st.one_of(st.none(), st.integers(0, 3)))
     restore = st.builds(Restore, st.integers(1, 4), st.lists(row, max_size=3))
     steps = [batch, batch, mark, restore] if restores else [batch, batch, mark]
@@ -127,7 +132,7 @@ def run(
     reached = [MIN_WATERMARK] * parallelism
     for step in steps:
         match step:
-            case Batch(rows, times, every_row):
+            case Batch(rows, times, every_row, number):
                 carried: list[int | None] = []
                 for index, row in enumerate(rows):
                     owner = subtask_of(group_of(row[0]), parallelism, GROUPS)
@@ -136,7 +141,7 @@ def run(
                     )
                     owned = key_group_range(owner, parallelism, GROUPS)
                     model.watermark(range(owned.start, owned.end), reached[owner])
-                    model.row(*row)
+                    model.row(*row, *([number] if len(node.inputs) > 1 else []))
                     said = reached[owner] if every_row or row[1] <= reached[owner] else MIN_WATERMARK
                     carried.append(None if said == MIN_WATERMARK else said)
                 marks = pl.Series(WATERMARK, carried, pl.Int64)
@@ -144,7 +149,7 @@ def run(
                 if combiner is not None:  # as from several subtasks, joined before they come to the operator
                     parts = [combiner.combined(part) for part in frame.iter_slices(2)]
                     frame = pl.concat(parts, how="diagonal")
-                harness.frame(frame)
+                harness.frame(frame, number)
             case Mark(watermark, subtask):
                 subtasks = range(parallelism) if subtask is None else [subtask % parallelism]
                 for each in subtasks:

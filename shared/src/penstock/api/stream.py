@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast, overload
 
+from penstock.api.joins import JoinWindow, On, join_node, join_time
 from penstock.api.over import others_than, over_schema, top_schema, window_rows_schema
 from penstock.api.row_windows import Applied, RowWindows, aggregate_node, apply_node, count_windows
 from penstock.api.updates import update_keys
@@ -40,6 +41,7 @@ from penstock.graph.logical import (
     Explode,
     Filter,
     GlobalWindow,
+    JoinKind,
     KeyBy,
     LastRows,
     MapBatches,
@@ -296,6 +298,89 @@ class Stream(ColumnVerbs, Generic[T]):
             raise PipelineError("union: some inputs have event time and some have none")
         node = self._pipeline._add(Union(), nodes, merged, self._node.row_type, event_time=event_time)
         return Stream(self._pipeline, node)
+
+    @overload
+    def join(
+        self,
+        other: Stream[Any],
+        *,
+        on: On,
+        how: Literal["semi", "anti"],
+        within: Duration | tuple[Duration, Duration] | None = None,
+        window: JoinWindow | None = None,
+        as_of: bool = False,
+        suffix: str = "_right",
+    ) -> Stream[T]: ...
+    @overload
+    def join(
+        self,
+        other: Stream[Any],
+        *,
+        on: On,
+        how: Literal["inner", "left", "right", "full"] = "inner",
+        within: Duration | tuple[Duration, Duration] | None = None,
+        window: JoinWindow | None = None,
+        as_of: bool = False,
+        suffix: str = "_right",
+    ) -> Stream[Row]: ...
+    def join(
+        self,
+        other: Stream[Any],
+        *,
+        on: On,
+        how: JoinKind = "inner",
+        within: Duration | tuple[Duration, Duration] | None = None,
+        window: JoinWindow | None = None,
+        as_of: bool = False,
+        suffix: str = "_right",
+    ) -> Stream[Any]:
+        """Rows of this stream, the left one, beside rows of another one that have the same key and meet them in time.
+
+        Say one of three things of time:
+
+        * `within="10m"`: event times are at most so far apart, either way; `within=("-5m", "10m")`: that of the right row
+          is from 5 minutes before that of the left row to 10 minutes after it (Flink: interval join);
+        * `window=tumbling("1h")`, sliding or cumulative: both are in the same window, in each that they share; the
+          results have `window_start` and `window_end` (Flink: window join);
+        * `as_of=True`: the right row is the newest of its key that is not newer than the left row, with `within=` at most
+          so much older (Flink: temporal join). `how` is `"inner"` or `"left"`.
+
+        Results are final. A pair is sent when its second row comes, with the later event time of both. A row that met
+        none is sent, with null beside it, when event time has passed the last moment at which one could have come, and
+        has that event time; so have the rows of `"semi"` and `"anti"`. Results of a window have its last moment, those
+        of `as_of` the time of the left row, when the watermark passes it. `with_event_time` gives them another one. What
+        is kept are the rows that may still meet one; of `as_of` the newest right row of every key, for ever without
+        `within`.
+
+        Rows that come behind the watermark, of either stream, are late: counted, and left out. A null in a key is equal
+        to nothing, as in SQL.
+
+        Args:
+            other: the right stream, of the same pipeline.
+            on: the key columns: one name, several, or `{"left name": "right name"}`. They are once in the results, under
+                the left name.
+            how: which rows: `"inner"`: those that met one; `"left"`, `"right"`, `"full"`: all of that side, or of both;
+                `"semi"`: the left rows that met any, once (in each window); `"anti"`: the left rows that met none.
+            within: how far apart event times may be; at most so much is included.
+            window: the windows in which rows meet.
+            as_of: whether a left row meets what held at its time.
+            suffix: what is put behind the name of a right column that the left stream has too.
+
+        Raises:
+            PipelineError: a stream has no event time, keys are not there or of unlike types, or what is said of time is
+                contradictory or missing.
+
+        Example:
+            >>> dear = bids.filter(col("price") > 100).select("auction", "at", dear="price")
+            >>> near = bids.join(dear, on="auction", within="30s")
+            >>> sorted(near.select("auction", "price", "dear").collect().rows())
+            [(1, 50.0, 120.0), (1, 120.0, 120.0), (2, 250.0, 250.0)]
+            >>> since = bids.join(dear, on="auction", as_of=True, how="left")
+            >>> since.select("auction", "price", "dear").collect().rows()
+            [(1, 50.0, None), (2, 250.0, 250.0), (1, 120.0, 120.0), (2, 80.0, 250.0)]
+        """
+        time = join_time(within, window, as_of, how)
+        return Stream(self._pipeline, join_node(self, other, on, how, time, suffix))
 
     def key_by(self, *columns: str | Expr, **named: Operand) -> KeyedStream[T]:
         """Bring all rows with equal values of these columns to one subtask, in order.

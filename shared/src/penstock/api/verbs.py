@@ -72,7 +72,7 @@ class Verbs:
 
     def _instead(self, name: str) -> str:
         if name.startswith("join"):
-            return "there is no join yet: union the streams, key_by and process"
+            return "write .join(other, on=..., within=...) on a stream of rows: before key_by, not on updates"
         if name in _CALLED_ELSEWHERE:
             here = _CALLED_ELSEWHERE[name]
             return f"did you mean {here!r}?" if hasattr(type(self), here) else self._instead(here)

@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock.errors import IncompatibleStateError
 from penstock.graph.logical import (
+    AsOf,
     AssignEventTime,
     AssignProcessingTime,
     CumulativeWindow,
@@ -14,6 +15,7 @@ from penstock.graph.logical import (
     Explode,
     Filter,
     GlobalWindow,
+    Join,
     LastRows,
     MapBatches,
     MapRows,
@@ -31,6 +33,7 @@ from penstock.graph.logical import (
     TumblingWindow,
     WindowAggregate,
     WindowRows,
+    Within,
     Write,
 )
 from penstock.times import format_duration
@@ -89,6 +92,8 @@ def describe_node(node: Node) -> dict[str, Any]:
             return {"keys": list(node.inputs[0].keys), "n": n, "by": str(by), "descending": descending}
         case LastRows():
             return {"keys": list(node.inputs[0].keys)}
+        case Join(how=how):
+            return {"keys": list(node.inputs[0].keys), "how": how, **describe_join_time(operation)}
         case RunningReduce(function=function):
             return {"keys": list(node.keys), "function": function_name(function)}
         case WindowRows():
@@ -160,6 +165,20 @@ def describe_frame(over: Over) -> str:
     return "all" if over.within_us is None else f"within={format_duration(over.within_us)!r}"
 
 
+def describe_join_time(join: Join) -> dict[str, str]:
+    """Which rows of a key meet, as the user wrote it."""
+    match join.time:
+        case Within(lower_us=lower, upper_us=upper):
+            return {
+                "within": " to ".join(("-" if each < 0 else "") + format_duration(abs(each)) for each in (lower, upper))
+            }
+        case AsOf(tolerance_us=tolerance):
+            older = "" if tolerance is None else f", at most {format_duration(tolerance)} older"
+            return {"as_of": f"the newest{older}"}
+        case window:
+            return {"window": describe_window(window)}
+
+
 def state_signature(node: Node) -> str:
     """JSON text that tells whether a snapshot of the operator can be read by another version of it; empty: no state."""
     operation = node.operation
@@ -189,6 +208,11 @@ def state_signature(node: Node) -> str:
             row = schema_to_json(node.inputs[0].schema)
             described = {"n": operation.n, "by": str(by), "descending": descending, "row": row}
             return _text({"verb": "top", "keys": _keys(node), **described})
+        case Join(how=how):
+            rows = [schema_to_json(each.schema) for each in node.inputs]
+            return _text(
+                {"verb": "join", "keys": _keys(node), "how": how, **describe_join_time(operation), "rows": rows}
+            )
         case LastRows():
             return _text({"verb": "final", "keys": _keys(node), "row": schema_to_json(node.schema)})
         case RunningReduce():

@@ -23,6 +23,7 @@ from penstock.graph.logical import (
     AssignProcessingTime,
     DeadLetters,
     Deduplicate,
+    Join,
     KeyBy,
     LastRows,
     LogicalPlan,
@@ -92,6 +93,8 @@ class JobEdge(msgspec.Struct, frozen=True):
     event_time: bool
     combined: bool = False
     """Whether rows may be aggregated in part before they cross (`penstock.task.combining`)."""
+    input: int = 0
+    """Which input of the vertex's first operator it belongs to: several edges are one input of a union."""
 
 
 class JobVertex(msgspec.Struct, frozen=True):
@@ -202,7 +205,8 @@ class _Builder:
         self._needed = _needed_nodes(plan)
         self._physical = [n for n in plan if n in self._needed and not _is_structure(n)]
         self._max_parallelism = plan.max_parallelism
-        self._links = {node: tuple(_links(node)) for node in self._physical}
+        self._inputs = {node: tuple(_links(node)) for node in self._physical}
+        self._links = {node: tuple(link for _, link in inputs) for node, inputs in self._inputs.items()}
         self._vertex_of: dict[Node, Node] = {}
         """Operator to the head of its chain."""
 
@@ -253,7 +257,9 @@ class _Builder:
                 f"parallelism {parallelism} of {chain[0].verb} exceeds the {max_parallelism} key groups; "
                 "raise max_parallelism or lower the parallelism"
             )
-        edges = tuple(self._edge(link, producer, head, names) for producer, link in self._links[head])
+        edges = tuple(
+            self._edge(number, link, producer, head, names) for number, (producer, link) in self._inputs[head]
+        )
         operators = tuple(self._operator(node, chained=node is not head) for node in chain)
         name = " -> ".join(node.uid or self._verb(node) for node in chain)
         return JobVertex(names[head], name, parallelism, max_parallelism, self._slot_group(head), operators, edges)
@@ -299,7 +305,7 @@ class _Builder:
             inputs=(edge,),
         )
 
-    def _edge(self, link: Link, producer: Node, consumer: Node, names: dict[Node, str]) -> JobEdge:
+    def _edge(self, number: int, link: Link, producer: Node, consumer: Node, names: dict[Node, str]) -> JobEdge:
         """Only what the consumer reads crosses the log: bytes are most of what an exchange costs."""
         schema, event_time = _link_schema(producer, link, self._plan)
         read = _columns_read(consumer)
@@ -307,7 +313,7 @@ class _Builder:
             schema = [column for column in schema if column["name"] in read] or schema[:1]
         ship: Ship = "hash" if link.keys else "rebalance"
         combined = bool(link.keys) and self._combine and _takes_combined(consumer)
-        return JobEdge(names[self._vertex_of[producer]], link, ship, schema, event_time, combined)
+        return JobEdge(names[self._vertex_of[producer]], link, ship, schema, event_time, combined, number)
 
     def _operator(self, node: Node, *, chained: bool) -> JobOperator:
         if self._is_published(node):
@@ -365,6 +371,8 @@ def _keeps_state(node: Node) -> bool:
     match node.operation:
         case WindowAggregate() | RunningAggregate() | RunningReduce() | Over() | Deduplicate() | Top() | LastRows():
             return True
+        case Join():
+            return True
         case ProcessRows(process=process):
             from penstock.process_functions import describe_states
 
@@ -397,10 +405,11 @@ def _dead_letters(sink: PublishedSink) -> Mapping[str, Any]:
     return {name: value for name, value in sink.describe().items() if name == "dead_letters"}
 
 
-def _links(node: Node) -> Iterator[tuple[Node, Link]]:
-    """The operators whose rows reach this one, seen through the nodes that are only structure."""
-    for upstream in node.inputs:
-        yield from _resolve(upstream)
+def _links(node: Node) -> Iterator[tuple[int, tuple[Node, Link]]]:
+    """By number of the input: the operators whose rows reach this one, seen through nodes that are only structure."""
+    for number, upstream in enumerate(node.inputs):
+        for link in _resolve(upstream):
+            yield number, link
 
 
 def _resolve(node: Node) -> Iterator[tuple[Node, Link]]:

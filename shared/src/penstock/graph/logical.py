@@ -215,6 +215,40 @@ class LastRows:
     retracted: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Within:
+    """Rows meet whose event times are so close: that of the right one is `[left + lower_us, left + upper_us]`."""
+
+    lower_us: int
+    upper_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class AsOf:
+    """A left row meets the newest right row that is not newer, at most `tolerance_us` older."""
+
+    tolerance_us: int | None = None
+
+
+JoinTime = Within | TumblingWindow | SlidingWindow | CumulativeWindow | AsOf
+"""Which rows of a key meet, beside the key; rows of windows meet in each window that they share."""
+
+JoinKind = Literal["inner", "left", "right", "full", "semi", "anti"]
+"""`semi`: the left rows that meet any, once; `anti`: those that meet none."""
+
+
+@dataclass(frozen=True, eq=False)
+class Join:
+    """Rows of two inputs that have the same key and meet in time. Keys, and all other columns, have unlike names.
+
+    The right input has the names of the left one for the keys. Output: the left columns, the right ones but the keys, and
+    of windows `window_start` and `window_end`; of `semi` and `anti` the left columns.
+    """
+
+    how: JoinKind
+    time: JoinTime
+
+
 @dataclass(frozen=True, eq=False)
 class RunningReduce:
     """`function(accumulated, row)` per key; emits the new result of every key that a batch touched."""
@@ -281,12 +315,12 @@ class Write:
 
 Operation = (
     Read | Project | Filter | Explode | MapRows | MapBatches | As | Union | KeyBy | WindowAggregate
-    | RunningAggregate | RunningReduce | Over | Deduplicate | Top | LastRows
+    | RunningAggregate | RunningReduce | Over | Deduplicate | Top | LastRows | Join
     | ProcessRows | AssignEventTime | AssignProcessingTime | Side | DeadLetters | Write
 )  # fmt: skip
 
 
-MAKING_ROWS: Final = WindowAggregate | RunningAggregate | RunningReduce | Over | Top | LastRows
+MAKING_ROWS: Final = WindowAggregate | RunningAggregate | RunningReduce | Over | Top | LastRows | Join
 """Verbs of a keyed stream whose rows have times of their own: what comes in need not say how far time has come."""
 
 
@@ -296,10 +330,12 @@ MAKING_ROWS: Final = WindowAggregate | RunningAggregate | RunningReduce | Over |
 _DAY_US: Final = 86_400_000_000
 
 
-def _reach_us(window: RowWindow) -> int:
+def _reach_us(window: RowWindow | JoinTime) -> int:
     match window:
-        case GlobalWindow():
+        case GlobalWindow() | AsOf():
             return 0
+        case Within():
+            return max(abs(window.lower_us), abs(window.upper_us))
         case SessionWindow(gap_us=gap_us):
             return gap_us
         case _:
@@ -418,9 +454,10 @@ class LogicalPlan:
     @property
     def window_reach_us(self) -> int:
         """How far the bounds of windows may be from a row of them, of all windows of the plan one behind the other."""
-        windows = [
+        windows: list[RowWindow | JoinTime] = [
             node.operation.window for node in self.nodes if isinstance(node.operation, WindowAggregate | WindowRows)
         ]
+        windows += [node.operation.time for node in self.nodes if isinstance(node.operation, Join)]
         return sum(_reach_us(window) for window in windows)
 
     def watermark_lag_us(self, node: Node) -> int:

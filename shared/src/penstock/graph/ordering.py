@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 from penstock.expressions import decided_by_arrival
 from penstock.graph.logical import (
     As,
+    AsOf,
     AssignEventTime,
     AssignProcessingTime,
     DeadLetters,
     Deduplicate,
     Explode,
     Filter,
+    Join,
     KeyBy,
     LastRows,
     MapBatches,
@@ -60,6 +62,8 @@ def arrival_decides(node: Node) -> str:
             return "the ranks before the last ones, and which of equal rows have these"
         case RunningReduce():
             return "the rows that its function gets one after the other"
+        case Join(time=AsOf()):
+            return "which of a key's right rows with equal event times is the newest"
         case ProcessRows():
             return "the rows that its function gets one after the other, and its timers between them"
         case AssignEventTime():
@@ -67,8 +71,8 @@ def arrival_decides(node: Node) -> str:
         case MapBatches():
             return "the batches that its function gets"
         case (
-            Read() | Project() | Filter() | Explode() | MapRows() | As() | Union() | KeyBy() | LastRows() | Side()
-            | DeadLetters() | AssignProcessingTime() | Write()
+            Read() | Project() | Filter() | Explode() | MapRows() | As() | Union() | KeyBy() | LastRows() | Join()
+            | Side() | DeadLetters() | AssignProcessingTime() | Write()
         ):  # fmt: skip
             return ""
 

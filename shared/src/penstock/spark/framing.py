@@ -23,7 +23,7 @@ import pyarrow as pa
 from penstock.batches import EVENT_TIME, WATERMARK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -84,8 +84,12 @@ class _Frame:
 class FrameMerger:
     """Merges the frames of a place, which come by their least moment. What it yields is to be taken at once."""
 
-    def __init__(self, schema: pa.Schema, moment: str | None) -> None:
+    def __init__(
+        self, schema: pa.Schema, moment: str | None, read: Callable[[Origin, pa.Buffer], pa.RecordBatch] | None = None
+    ) -> None:
+        """`read` makes a frame of `schema` of what came, where that has another one."""
         self._schema = schema
+        self._read = read or self._same
         self._moment = moment
         self._frames: list[_Frame] = []
         self._rows = self._memory_bytes = 0
@@ -96,12 +100,15 @@ class FrameMerger:
         if self._rows >= self._limit:
             yield from self._before(least)
             self._limit = max(MERGED_ROWS, 2 * self._rows)  # where frames overlap nothing is complete for long
-        batch = pa.ipc.read_record_batch(data, self._schema)
+        batch = self._read(origin, data)
         self._frames.append(_Frame(origin, batch))
         self._rows += batch.num_rows
         self._memory_bytes += batch.nbytes
         if self._memory_bytes > MEMORY_BYTES:
             self._spill()
+
+    def _same(self, origin: Origin, data: pa.Buffer) -> pa.RecordBatch:
+        return pa.ipc.read_record_batch(data, self._schema)
 
     def rest(self) -> Iterator[pl.DataFrame]:
         """All that is left, in order."""

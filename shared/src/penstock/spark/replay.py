@@ -14,19 +14,16 @@ import polars as pl
 import pyarrow as pa
 
 from penstock.batches import EVENT_TIME, WATERMARK
-from penstock.errors import ProtocolError
 from penstock.graph.jobgraph import JobVertex
 from penstock.spark.framing import FrameMerger
-from penstock.spark.framing import frame_schema as merged_schema
+from penstock.spark.inputs import Inputs
 from penstock.spark.native import NativeWindow
 from penstock.spark.outputs import StageOutputs
 from penstock.spark.partials import START
 from penstock.spark.portions import Portion, Portions
 from penstock.spark.taskwork import TaskWork
 from penstock.spark.wire import FRAME, FROM, GROUP, INPUT, OUTPUT, READ_TAGS, REPORT, REPORT_OUTPUT, SEQ, decode_frame
-from penstock.task.exchange import frame_schema
 from penstock.task.operators.partials import Partials
-from penstock.types import schema_from_json
 
 _FRAME_TAGS: Final = (GROUP, EVENT_TIME, INPUT, FROM, SEQ)
 SLICE_ROWS: Final = 16_384
@@ -38,18 +35,15 @@ class Replay:
 
     def __init__(self, work: TaskWork) -> None:
         edges = work.vertex.inputs
-        if any(frame_schema(edge) != frame_schema(edges[0]) for edge in edges):
-            raise ProtocolError(f"{work.vertex.id}: its inputs have different columns")
         self._work = work
         self._event_time = edges[0].event_time
         producers = [work.plan.node(edge.link.source) for edge in edges]
         self._carries_watermarks = any(work.plan.carries_watermarks(node) for node in producers)
         self._lag = max(work.plan.watermark_lag_us(node) for node in producers)
-        self._schema = schema_from_json(edges[0].schema)
         self._keyed = is_keyed(work.vertex)
         moment = (WATERMARK if work.by_arrival else EVENT_TIME) if self._event_time else None
-        schema = merged_schema(self._schema, event_time=self._event_time, watermarks=work.watermarks)
-        self._merger = FrameMerger(schema, moment)
+        self._inputs = Inputs(edges, watermarks=work.watermarks)
+        self._merger = FrameMerger(self._inputs.schema, moment, self._inputs.read)
         self._group: int | None = None
         """The key group whose frames come."""
         stored = work.restoring.sizes(work.key_groups) if work.restoring is not None and self._keyed else {}
@@ -112,7 +106,6 @@ class Replay:
     def _feed_rows(self, frame: pl.DataFrame) -> Iterator[pa.RecordBatch]:
         chain = self._work.chain
         assert chain is not None
-        assert chain.head is not None
         for begin in range(0, frame.height, SLICE_ROWS):
             part = frame.slice(begin, SLICE_ROWS)
             if self._work.by_arrival:
@@ -124,7 +117,8 @@ class Replay:
                 self._work.advance(int(marks[0]))
                 if self._carries_watermarks:
                     part = part.with_columns(marks.alias(WATERMARK))
-            chain.head.rows(part)
+            for number, rows in self._inputs.split(part):
+                chain.rows(number, rows)
             yield from self._work.outputs.drain()
 
 

@@ -88,6 +88,11 @@ class OperatorLink:
         self.context.metrics.rows_in += frame.height
         self.operator.process(frame, self.output)
 
+    def rows_of(self, number: int, frame: pl.DataFrame) -> None:
+        """Process a batch of one of several inputs."""
+        self.context.metrics.rows_in += frame.height
+        self.operator.process_input(number, frame, self.output)
+
     def watermark(self, watermark: int) -> None:
         """Advance event time."""
         self.operator.advance(watermark, self.output)
@@ -115,7 +120,7 @@ class SinkLink:
 class Chain:
     """The operators and sinks of a subtask.
 
-    `head` takes what comes from the exchange; a source hands its rows to `source_output` instead.
+    `head` takes what comes from the exchanges; a source hands its rows to `source_output` instead.
     """
 
     def __init__(self, head: Receiver | None, source_output: Fanout | None) -> None:
@@ -124,6 +129,15 @@ class Chain:
         self.operators: dict[str, OperatorLink] = {}
         self.sinks: dict[str, SinkLink] = {}
         self.metrics: dict[str, OperatorMetrics] = {}
+
+    def rows(self, number: int, frame: pl.DataFrame) -> None:
+        """Hand rows of an input to the head."""
+        match self.head:
+            case OperatorLink() as link:
+                link.rows_of(number, frame)
+            case head:
+                assert head is not None
+                head.rows(frame)
 
     def watermark(self, watermark: int) -> None:
         """Advance event time at the head."""

@@ -229,25 +229,26 @@ def joined(frames: Sequence[pl.DataFrame], *, rechunk: bool = False) -> pl.DataF
 
 
 class Coalescer:
-    """Joins consecutive small frames of any channels before an operator is called; order is kept."""
+    """Joins small frames of any channels of an input before an operator is called; their order is kept."""
 
-    def __init__(self, deliver: Callable[[pl.DataFrame], None]) -> None:
+    def __init__(self, deliver: Callable[[int, pl.DataFrame], None]) -> None:
+        """`deliver` takes the number of the input and rows."""
         self._deliver = deliver
-        self._frames: list[pl.DataFrame] = []
+        self._frames: dict[int, list[pl.DataFrame]] = {}
         self._rows = 0
 
-    def add(self, frame: pl.DataFrame) -> None:
-        """Take a frame."""
-        if self._frames and (ROWS in frame.columns) != (ROWS in self._frames[0].columns):
+    def add(self, number: int, frame: pl.DataFrame) -> None:
+        """Take a frame of an input."""
+        frames = self._frames.get(number)
+        if frames and (ROWS in frame.columns) != (ROWS in frames[0].columns):
             self.flush()
-        self._frames.append(frame)
+        self._frames.setdefault(number, []).append(frame)
         self._rows += frame.height
         if self._rows >= COALESCE_ROWS:
             self.flush()
 
     def flush(self) -> None:
         """Hand on what was gathered."""
-        if not self._frames:
-            return
-        frames, self._frames, self._rows = self._frames, [], 0
-        self._deliver(joined(frames))
+        gathered, self._frames, self._rows = self._frames, {}, 0
+        for number, frames in gathered.items():
+            self._deliver(number, joined(frames))

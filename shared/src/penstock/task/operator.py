@@ -109,6 +109,13 @@ class Operator(ABC):
     def process(self, frame: pl.DataFrame, output: Output) -> None:
         """Take a batch in input order; emit any number of batches. Keeps the order of the rows of a key."""
 
+    def process_input(self, number: int, frame: pl.DataFrame, output: Output) -> None:
+        """Take a batch of one of several inputs, which have columns and keys of their own: see `Join`.
+
+        Event time is that of all inputs together. Operators with one input need not know of others.
+        """
+        self.process(frame, output)
+
     def go_on(self) -> bool:
         """Do a part of what the last `process` has left, for some milliseconds; whether more is left.
 

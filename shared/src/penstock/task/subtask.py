@@ -114,7 +114,7 @@ class SubtaskRunner(CheckpointedLoop):
         ahead = ahead_of(environment, opened.restored)
         self._checkpoints = SubtaskCheckpoints(environment, opened.chain, committer, self._source, ahead)
         self._chain, self._committer = opened.chain, committer
-        self._coalescer = Coalescer(opened.chain.head.rows) if opened.chain.head is not None else None
+        self._coalescer = Coalescer(opened.chain.rows) if opened.chain.head is not None else None
         self._is_now("running")
 
     def _works_beside(self) -> list[Work]:
@@ -305,7 +305,7 @@ class SubtaskRunner(CheckpointedLoop):
             case Deliver():
                 assert self._coalescer is not None
                 assert self._chain is not None
-                self._coalescer.add(self._rows_of(command))
+                self._coalescer.add(self._vertex.inputs[command.channel.input].input, self._rows_of(command))
                 await self._take_turns(self._chain)
             case AdvanceWatermark():
                 await self._advance(command.watermark)

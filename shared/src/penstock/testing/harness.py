@@ -90,7 +90,8 @@ class OperatorHarness:
         self.collected = Collector()
         self.metrics: list[OperatorMetrics] = []
         self._node = operator if isinstance(operator, Node) else None
-        self._keys = tuple(self._node.inputs[0].keys) if self._node else tuple(keys)
+        self._keys = [each.keys for each in self._node.inputs] if self._node else [tuple(keys)]
+        """Of each input."""
         self._parallelism = parallelism
         self._max_parallelism = max_parallelism
         self._next_subtask = 0
@@ -169,18 +170,18 @@ class OperatorHarness:
         times = None if column is None else [to_micros(getattr(row, column)) for row in rows]
         self.frame(RowWriter(source.schema, source.row_type, "OperatorHarness.rows").frame(rows, times))
 
-    def frame(self, frame: pl.DataFrame) -> None:
-        """Feed a batch: every row goes to the subtask of its key, without keys the subtasks take turns."""
-        for subtask, part in self._parts(frame):
+    def frame(self, frame: pl.DataFrame, number: int = 0) -> None:
+        """Feed a batch of an input: every row goes to the subtask of its key, without keys the subtasks take turns."""
+        for subtask, part in self._parts(frame, self._keys[number]):
             if part.height:
-                self.operators[subtask].process(part, self.collected)
+                self.operators[subtask].process_input(number, part, self.collected)
                 while self.operators[subtask].go_on():
                     pass
 
-    def _parts(self, frame: pl.DataFrame) -> list[tuple[int, pl.DataFrame]]:
+    def _parts(self, frame: pl.DataFrame, keys: Sequence[str]) -> list[tuple[int, pl.DataFrame]]:
         if self._parallelism == 1:
             return [(0, frame)]
-        if not self._keys:
+        if not keys:
             subtask = self._next_subtask
             self._next_subtask = (subtask + 1) % self._parallelism
             return [(subtask, frame)]
@@ -188,7 +189,7 @@ class OperatorHarness:
 
         from penstock.state.hashing import key_groups
 
-        groups = key_groups(frame, self._keys, self._max_parallelism).to_list()
+        groups = key_groups(frame, keys, self._max_parallelism).to_list()
         owners = pl.Series([subtask_of(group, self._parallelism, self._max_parallelism) for group in groups])
         return [(subtask, frame.filter(owners == subtask)) for subtask in range(self._parallelism)]
 

@@ -85,6 +85,14 @@ def build_operator(node: logical.Node) -> Operator:
             from penstock.task.operators.top import TopOperator
 
             return TopOperator(node)
+        case logical.Join(time=logical.AsOf()):
+            from penstock.task.operators.as_of_join import AsOfJoinOperator
+
+            return AsOfJoinOperator(node)
+        case logical.Join():
+            from penstock.task.operators.join import JoinOperator
+
+            return JoinOperator(node)
         case logical.LastRows():
             from penstock.task.operators.final import FinalOperator
 

@@ -14,7 +14,9 @@ import numpy as np
 
 from penstock.batches import EVENT_TIME
 from penstock.graph.logical import (
+    AsOf,
     CumulativeWindow,
+    Join,
     Node,
     Over,
     SessionWindow,
@@ -22,6 +24,7 @@ from penstock.graph.logical import (
     TumblingWindow,
     WindowAggregate,
     WindowRows,
+    Within,
 )
 from penstock.task.operators.sessions import END, SessionGap
 from penstock.window_clock import clock_of
@@ -38,8 +41,11 @@ Lateness = Callable[["pl.DataFrame", "NDArray[np.int64]"], "NDArray[np.bool_]"]
 def lateness_of(node: Node) -> Lateness | None:
     """When rows are late for an operator; None where no row is."""
     match node.operation:
-        case Over():
+        case Over() | Join(time=Within() | AsOf()):
             return lambda frame, marks: frame[EVENT_TIME].to_numpy() <= marks
+        case Join(time=TumblingWindow() | SlidingWindow() | CumulativeWindow() as window):
+            judge = FixedLateness(window, 0)
+            return lambda frame, marks: judge.judged(frame[EVENT_TIME].to_numpy(), marks)[0]
         case (
             WindowAggregate(window=window, allowed_lateness_us=lateness)
             | WindowRows(window=window, allowed_lateness_us=lateness)

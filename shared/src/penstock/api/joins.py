@@ -1,0 +1,164 @@
+"""`join`: what is checked of two streams, and the nodes that it makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.errors import PipelineError
+from penstock.expressions import col
+from penstock.graph.logical import (
+    AsOf,
+    CumulativeWindow,
+    Join,
+    JoinKind,
+    JoinTime,
+    Node,
+    SlidingWindow,
+    TumblingWindow,
+    Within,
+    window_bounds,
+)
+from penstock.times import Duration, duration_us, signed_duration_us
+from penstock.types import Field, Schema, row_class
+
+if TYPE_CHECKING:
+    from penstock.api.stream import Stream
+
+On = str | Sequence[str] | Mapping[str, str]
+"""Key columns: those of these names on both sides, or left name to right name."""
+JoinWindow = TumblingWindow | SlidingWindow | CumulativeWindow
+
+_MAY_MISS: Final[dict[JoinKind, tuple[bool, bool]]] = {
+    "inner": (False, False), "left": (False, True), "right": (True, False), "full": (True, True),
+}  # fmt: skip
+"""Of the kinds that send pairs: whether the columns of the left and of the right input may be null for want of a row."""
+
+
+def join_time(
+    within: Duration | tuple[Duration, Duration] | None, window: JoinWindow | None, as_of: bool, how: JoinKind
+) -> JoinTime:
+    """Which rows of a key meet."""
+    if as_of and how not in ("inner", "left"):
+        raise PipelineError(
+            f"join: as_of=True asks what held for a left row; how is 'inner' or 'left' then, not {how!r}"
+        )
+    match within, window, as_of:
+        case None, None, True:
+            return AsOf()
+        case str() | timedelta() as tolerance, None, True:
+            return AsOf(duration_us(tolerance, "join: within"))
+        case str() | timedelta() as reach, None, False:
+            reach_us = duration_us(reach, "join: within")
+            return Within(-reach_us, reach_us)
+        case (lower, upper), None, False:
+            return _between(lower, upper)
+        case None, TumblingWindow() | SlidingWindow() | CumulativeWindow() as shared, False:
+            return shared
+        case None, None, False:
+            raise PipelineError(
+                "join: say which rows of a key meet in time: within='10m', window=tumbling('1h') or as_of=True. A join "
+                "without a bound in time would have to take results back, which streams cannot do yet"
+            )
+        case _:
+            raise PipelineError(
+                "join: give within=, window= or as_of=True; of these only as_of goes with within, which is then how old "
+                "the right row may be"
+            )
+
+
+def _between(lower: Duration, upper: Duration) -> Within:
+    lower_us, upper_us = (signed_duration_us(each, "join: within") for each in (lower, upper))
+    if lower_us > upper_us:
+        raise PipelineError(f"join: within=({lower!r}, {upper!r}) is empty; the first must not be more than the second")
+    return Within(lower_us, upper_us)
+
+
+def join_node(left: Stream[Any], right: Stream[Any], on: On, how: JoinKind, time: JoinTime, suffix: str) -> Node:
+    """The join of two streams."""
+    _check_streams(left, right)
+    keys = _keys(left.schema, right.schema, on)
+    pairs = how not in ("semi", "anti")
+    names = _right_names(left.schema, right.schema, keys, suffix if pairs else None)
+    if names != {name: name for name in right.schema.names}:
+        right = right.select(**{name: col(own) for name, own in names.items()})
+    inputs = (left.key_by(*keys)._node, right.key_by(*keys)._node)
+    schema = _results(left.schema, right.schema, keys, how, time) if pairs else left.schema
+    row_type = row_class(schema) if pairs else left._node.row_type
+    return left._pipeline._add(Join(how, time), inputs, schema, row_type, event_time=True)
+
+
+def _check_streams(left: Stream[Any], right: Stream[Any]) -> None:
+    if left._pipeline is not right._pipeline:
+        raise PipelineError("join: the other stream is of another pipeline; read both in one")
+    for stream, which in ((left, "this stream"), (right, "the other stream")):
+        if not stream._node.event_time:
+            raise PipelineError(
+                f"join: {which} has no event time, by which rows meet; say event_time='column' at its source, or write "
+                ".with_event_time(...) before"
+            )
+
+
+def _keys(left: Schema, right: Schema, on: On) -> dict[str, str]:
+    """Key columns of the left input and what they are called in the right one."""
+    match on:
+        case str():
+            keys = {on: on}
+        case Mapping():
+            keys = dict(on)
+        case _:
+            keys = {name: name for name in on}
+    if not keys:
+        raise PipelineError("join: on= names no column; name those that are equal, such as on='id'")
+    for own, other in keys.items():
+        have, met = left.field(own, "join: on"), right.field(other, "join: on, in the other stream")
+        if have.type != met.type:
+            raise PipelineError(
+                f"join: {own} is {have.type}, {other} of the other stream is {met.type}, and would never be equal; "
+                "cast one of them before"
+            )
+    if len(set(keys.values())) < len(keys):
+        raise PipelineError(f"join: on={keys} names a column of the other stream twice")
+    return keys
+
+
+def _right_names(left: Schema, right: Schema, keys: Mapping[str, str], suffix: str | None) -> dict[str, str]:
+    """What is taken of the right input: name in the join to its own name. Without a suffix the keys are enough."""
+    names = dict(keys)
+    others = [name for name in right.names if name not in keys.values()]
+    for own in others if suffix is not None else ():
+        name = f"{own}{suffix}" if own in left or own in keys else own
+        if name in left or name in names:
+            raise PipelineError(
+                f"join: both streams have a column {own!r}, and {name!r} is there as well; give another suffix=, or "
+                "rename one of them before"
+            )
+        names[name] = own
+    return {name: names[name] for name in _in_order(right, names)}
+
+
+def _in_order(right: Schema, names: Mapping[str, str]) -> list[str]:
+    return sorted(names, key=lambda name: right.names.index(names[name]))
+
+
+def _results(left: Schema, right: Schema, keys: Mapping[str, str], how: JoinKind, time: JoinTime) -> Schema:
+    """The left columns, the right ones but the keys, and the bounds of windows."""
+    left_may_miss, right_may_miss = _MAY_MISS[how]
+    fields = [
+        Field(field.name, field.type, nullable=field.nullable or (left_may_miss and field.name not in keys))
+        for field in left
+    ]
+    fields += [
+        Field(field.name, field.type, nullable=field.nullable or right_may_miss)
+        for field in right
+        if field.name not in keys
+    ]
+    for bound in window_bounds(retracts=False) if isinstance(time, JoinWindow) else ():
+        if any(field.name == bound.name for field in fields):
+            raise PipelineError(
+                f"join: there is a column {bound.name!r} already, which the join in windows makes; to join results of "
+                "windows, name it in on= and write within='0s'"
+            )
+        fields.append(bound)
+    return Schema(tuple(fields))

@@ -1,0 +1,234 @@
+"""Rows by key and moment, for operators that look up many keys at once: what joins keep of one of their inputs.
+
+Rows lie in runs: frames that never change, sorted by the hash of the key and a moment, so that a batch finds what it
+looks for by binary search in arrays, whatever the number of rows is. New rows are a run of their own, and runs of like
+size are merged (a log-structured merge tree with its levels in memory): a row is moved some log2(runs) times.
+
+A row is of use up to a last moment. It is dropped when its run is merged, at the latest when most of its run is of no use
+any more. What is asked by hash alone may be of another key: `Matches` are checked by the keys themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import polars as pl
+
+from penstock.state.hashing import hash64_frame
+from penstock.times import MIN_WATERMARK
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_LEAST_ROWS: Final = 1_024
+"""Runs up to here are merged whatever comes."""
+
+
+@dataclass(frozen=True)
+class TimedRows:
+    """Rows with what they are found and forgotten by; all arrays have the height of the frame."""
+
+    frame: pl.DataFrame
+    """The key columns and others, the same of all rows of one input."""
+    moments: NDArray[np.int64]
+    """What the other side's rows look for, beside the key."""
+    until: NDArray[np.int64]
+    """The last moment of event time at which a row is of use."""
+    marked: NDArray[np.bool_]
+    """Said of a row by whoever keeps it, and changed in place: that it has met another one."""
+
+    @property
+    def height(self) -> int:
+        """How many rows."""
+        return self.frame.height
+
+    def take(self, chosen: NDArray[np.int64] | NDArray[np.bool_]) -> TimedRows:
+        """The rows with these numbers, or those for which it is true, with marks of their own."""
+        rows = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
+        return TimedRows(self.frame[rows], self.moments[rows], self.until[rows], self.marked[rows])
+
+
+class Run:
+    """Rows sorted by hash, then moment, then arrival."""
+
+    def __init__(self, rows: TimedRows, hashes: NDArray[np.uint64]) -> None:
+        self.rows = rows
+        self.hashes = hashes
+        self.passed = 0
+        """How many rows are of no use any more."""
+        self._first_end = int(rows.until.min()) if rows.height else 0
+        self._order: NDArray[np.int64] | None = None
+        """The rows by the moment up to which they are of use, once event time has come to the first."""
+        self._ends = rows.until
+
+    def pass_by(self, reached: int) -> NDArray[np.int64]:
+        """Event time has reached `reached`: the rows that are of no use from now on, in the order of their ends."""
+        if reached < self._first_end:
+            return np.empty(0, np.int64)
+        if self._order is None:
+            self._order = np.argsort(self.rows.until, kind="stable")
+            self._ends = self.rows.until[self._order]
+        before, self.passed = self.passed, int(np.searchsorted(self._ends, reached, side="right"))
+        return self._order[before : self.passed]
+
+    def left(self) -> tuple[TimedRows, NDArray[np.uint64]]:
+        """The rows that are still of use, and their hashes."""
+        if self._order is None:
+            return self.rows, self.hashes
+        left = np.sort(self._order[self.passed :])
+        return self.rows.take(left), self.hashes[left]
+
+    def span(self, hashes: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where the rows of each hash begin and end."""
+        return np.searchsorted(self.hashes, hashes, "left"), np.searchsorted(self.hashes, hashes, "right")
+
+    def before(
+        self, moments: NDArray[np.int64], begin: NDArray[np.int64], end: NDArray[np.int64], *, included: bool
+    ) -> NDArray[np.int64]:
+        """The end of the rows from `begin` to `end` whose moment is before the one given for them, or is that."""
+        low, high = begin.copy(), end.copy()
+        known, last = self.rows.moments, max(0, self.rows.height - 1)
+        while (undecided := low < high).any():
+            middle = (low + high) >> 1
+            at = known[np.minimum(middle, last)]
+            further = undecided & (at <= moments if included else at < moments)
+            low = np.where(further, middle + 1, low)
+            high = np.where(undecided & ~further, middle, high)
+        return low
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Pairs: row `asking` of those that asked has met row `found` of a run, in the order of those that asked."""
+
+    run: Run
+    asking: NDArray[np.int64]
+    found: NDArray[np.int64]
+
+
+class SortedRuns:
+    """All rows of one input."""
+
+    def __init__(self, keys: Sequence[str], *, newest_only: bool = False) -> None:
+        """`newest_only`: of the rows of a key whose moments event time has reached, only the newest is of use."""
+        self._keys = list(keys)
+        self._newest_only = newest_only
+        self._reached = MIN_WATERMARK
+        self.runs: list[Run] = []
+
+    @property
+    def height(self) -> int:
+        """How many rows are there, some of which may be of no use."""
+        return sum(run.rows.height for run in self.runs)
+
+    def hashes(self, frame: pl.DataFrame) -> NDArray[np.uint64]:
+        """What rows are sorted and looked for by."""
+        return hash64_frame(frame, self._keys)
+
+    def add(self, rows: TimedRows, hashes: NDArray[np.uint64]) -> None:
+        """Keep rows, in order of arrival behind those that are there."""
+        if not rows.height:
+            return
+        order = np.lexsort((rows.moments, hashes))
+        self.runs.append(Run(rows.take(order), hashes[order]))
+        while len(self.runs) > 1 and self._is_like(self.runs[-2], self.runs[-1]):
+            newer, older = self.runs.pop(), self.runs.pop()
+            self.runs.append(self._without_older(_merged(older, newer)))
+
+    def matches(
+        self,
+        frame: pl.DataFrame,
+        hashes: NDArray[np.uint64],
+        first: NDArray[np.int64],
+        last: NDArray[np.int64],
+    ) -> Iterator[Matches]:
+        """All pairs of rows of `frame` with rows of the same key whose moment is from `first` to `last`."""
+        for run in self.runs:
+            begin, end = run.span(hashes)
+            if not (begin < end).any():
+                continue
+            begin = run.before(first, begin, end, included=False)
+            counts = np.maximum(run.before(last, begin, end, included=True) - begin, 0)
+            asking = np.repeat(np.arange(len(hashes)), counts)
+            found = np.arange(len(asking)) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(begin, counts)
+            same = self._same_keys(frame, asking, run, found)
+            if len(asking):
+                yield Matches(run, asking[same], found[same])
+
+    def newest(self, frame: pl.DataFrame, hashes: NDArray[np.uint64], moments: NDArray[np.int64]) -> Iterator[Matches]:
+        """Of each run at most one row per row of `frame`: the last one of the same key whose moment is not behind."""
+        for run in self.runs:
+            begin, end = run.span(hashes)
+            place = run.before(moments, begin, end, included=True) - 1
+            while True:  # once, but for keys that share a hash
+                asking = np.flatnonzero(place >= begin)
+                found = place[asking]
+                other = ~self._same_keys(frame, asking, run, found)
+                if not other.any():
+                    break
+                place[asking[other]] -= 1
+            if len(asking):
+                yield Matches(run, asking, found)
+
+    def pass_by(self, reached: int) -> Iterator[TimedRows]:
+        """Event time has reached `reached`: gives out the rows that are of no use from now on."""
+        self._reached = reached
+        for run in self.runs:
+            due = run.pass_by(reached)
+            if len(due):
+                yield run.rows.take(due)
+        self.runs = [self._compacted(run) for run in self.runs if run.passed < run.rows.height]
+
+    def parts(self) -> list[TimedRows]:
+        """The rows that are of use, as they are now: what changes later does not change them."""
+        return [replace(rows, marked=rows.marked.copy()) for rows, _ in (run.left() for run in self.runs)]
+
+    def _same_keys(
+        self, frame: pl.DataFrame, asking: NDArray[np.int64], run: Run, found: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        same = np.ones(len(asking), np.bool_)
+        for key in self._keys:
+            # Null is never equal to anything, as in SQL.
+            same &= (frame[key][asking] == run.rows.frame[key][found]).fill_null(False).to_numpy()
+        return same
+
+    def _without_older(self, run: Run) -> Run:
+        """The run without rows behind which a newer one of the key holds by now."""
+        if not self._newest_only:
+            return run
+        places = np.arange(run.rows.height - 1)
+        older = (run.hashes[1:] == run.hashes[:-1]) & (run.rows.moments[1:] <= self._reached)
+        older &= self._same_keys(run.rows.frame, places, run, places + 1)
+        left = np.append(~older, np.ones(1, np.bool_))
+        return run if left.all() else Run(run.rows.take(left), run.hashes[left])
+
+    @staticmethod
+    def _is_like(older: Run, newer: Run) -> bool:
+        return older.rows.height <= max(_LEAST_ROWS, 2 * newer.rows.height)
+
+    @staticmethod
+    def _compacted(run: Run) -> Run:
+        return run if 2 * run.passed <= run.rows.height else Run(*run.left())
+
+
+def _merged(older: Run, newer: Run) -> Run:
+    parts = [run.left() for run in (older, newer)]
+    frame = pl.concat([rows.frame for rows, _ in parts])
+    hashes = np.concatenate([hashes for _, hashes in parts])
+    moments, until, marked = (
+        np.concatenate([getattr(rows, name) for rows, _ in parts]) for name in ("moments", "until", "marked")
+    )
+    order = _order(hashes, moments)
+    return Run(TimedRows(frame, moments, until, marked).take(order), hashes[order])
+
+
+def _order(hashes: NDArray[np.uint64], moments: NDArray[np.int64]) -> NDArray[np.int64]:
+    """By hash, then moment, then as it is. Two sorted runs one behind the other are merged in linear time."""
+    order = np.argsort(hashes, kind="stable")
+    by_hash, at = hashes[order], moments[order]
+    if ((by_hash[1:] == by_hash[:-1]) & (at[1:] < at[:-1])).any():
+        return np.lexsort((moments, hashes))
+    return order

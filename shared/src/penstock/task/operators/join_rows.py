@@ -1,0 +1,130 @@
+"""What joins keep and send: rows of two inputs, side by side in results and one behind the other in snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import polars as pl
+
+from penstock.batches import EVENT_TIME
+from penstock.graph.logical import Node
+from penstock.state.columns import canonical_keys
+from penstock.state.segments import decode_segments, encode_segments
+from penstock.state.sorted_runs import TimedRows
+from penstock.task.operator import RestoredState
+from penstock.types import Schema, polars_type
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+LEFT: Final = 0
+RIGHT: Final = 1
+_KIND: Final = "join"
+_SIDE: Final = "__side"
+"""Int8: which input a stored row is of."""
+_MOMENT: Final = "__moment"
+_UNTIL: Final = "__until"
+_MARKED: Final = "__marked"
+_WAITS: Final = "__waits"
+"""Boolean: a stored row is one that waits for its time."""
+
+
+class JoinedSchema:
+    """The columns of both inputs and of the results."""
+
+    def __init__(self, node: Node) -> None:
+        self.operator = node.operator_id
+        self.inputs = tuple(each.schema for each in node.inputs)
+        self.keys = self.inputs[LEFT].select(node.inputs[LEFT].keys)
+        self._own = [
+            [name for name in schema.names if name not in self.keys] if number else list(schema.names)
+            for number, schema in enumerate(self.inputs)
+        ]
+        """Result columns by input; keys are those of the left one."""
+        self._results = {name: polars_type(node.schema.field(name).type) for name in node.schema.names}
+
+    def kept(self, number: int) -> dict[str, pl.DataType]:
+        """The columns that are kept of the rows of an input."""
+        return {**self.inputs[number].polars(), EVENT_TIME: pl.Int64()}
+
+    def together(self, left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
+        """Pairs of rows, side by side: result columns of both."""
+        return left.select(self._own[LEFT]).hstack(right.select(self._own[RIGHT]))
+
+    def alone(self, number: int, rows: pl.DataFrame) -> pl.DataFrame:
+        """Rows that met none: what the other input would have given is null."""
+        own = [*self.keys.names, *self._own[RIGHT]] if number == RIGHT else self._own[LEFT]
+        rows = rows.select(own)
+        missing = [name for side in self._own for name in side if name not in rows.columns]
+        nulls = [pl.lit(None, self._results[name]).alias(name) for name in missing]
+        return rows.with_columns(nulls).select(name for side in self._own for name in side)
+
+
+@dataclass
+class JoinState:
+    """Rows of both inputs that are kept, and left rows that wait: a `KeyedPart`."""
+
+    schema: JoinedSchema
+    max_parallelism: int
+    kept: Mapping[int, Sequence[TimedRows]]
+    waiting: Sequence[pl.DataFrame] = field(default_factory=list["pl.DataFrame"])
+
+    def segments(self) -> Iterable[tuple[int, bytes]]:
+        """One segment per key group that has rows."""
+        frames = [self._stored(number, rows) for number, parts in self.kept.items() for rows in parts]
+        frames += [self._named(LEFT, rows).with_columns(pl.lit(True).alias(_WAITS)) for rows in self.waiting]
+        if not frames:
+            return ()
+        rows = pl.concat(frames, how="diagonal")
+        return encode_segments({"kind": _KIND}, [rows], self.schema.keys, self.max_parallelism)
+
+    def _stored(self, number: int, rows: TimedRows) -> pl.DataFrame:
+        return self._named(number, rows.frame).with_columns(
+            pl.Series(_MOMENT, rows.moments), pl.Series(_UNTIL, rows.until), pl.Series(_MARKED, rows.marked)
+        )
+
+    def _named(self, number: int, rows: pl.DataFrame) -> pl.DataFrame:
+        names = self.schema.keys.names
+        columns = [pl.col(name).alias(_stored_name(number, name)) for name in rows.columns if name not in names]
+        return rows.select(*names, pl.lit(number, pl.Int8).alias(_SIDE), *columns)
+
+
+def restored_rows(schema: JoinedSchema, restored: RestoredState) -> Iterator[tuple[int, TimedRows | pl.DataFrame]]:
+    """What `JoinState` wrote: input and rows that are kept, or frames of rows that wait."""
+    for _, _, rows in decode_segments(restored.keyed, schema.operator, _KIND, schema.keys):
+        rows = canonical_keys(rows, schema.keys)
+        waits = _flags(rows, _WAITS)
+        for number in range(len(schema.inputs)):
+            of_side = rows[_SIDE].to_numpy() == number
+            for chosen, waiting in ((of_side & ~waits, False), (of_side & waits, True)):
+                if chosen.any():
+                    part = rows.filter(pl.Series(chosen))
+                    yield number, _input_rows(schema, number, part) if waiting else _timed(schema, number, part)
+
+
+def _timed(schema: JoinedSchema, number: int, rows: pl.DataFrame) -> TimedRows:
+    moments, until = (rows[name].to_numpy(writable=True) for name in (_MOMENT, _UNTIL))
+    return TimedRows(_input_rows(schema, number, rows), moments, until, _flags(rows, _MARKED))
+
+
+def _input_rows(schema: JoinedSchema, number: int, rows: pl.DataFrame) -> pl.DataFrame:
+    names = {name: name if name in schema.keys else _stored_name(number, name) for name in schema.kept(number)}
+    return rows.select(pl.col(stored).alias(name) for name, stored in names.items())
+
+
+def _flags(rows: pl.DataFrame, name: str) -> NDArray[np.bool_]:
+    if name not in rows.columns:
+        return np.zeros(rows.height, np.bool_)
+    return rows[name].fill_null(False).to_numpy(writable=True)
+
+
+def _stored_name(number: int, name: str) -> str:
+    return f"__{number}_{name}"
+
+
+def schema_of_results(left: Schema, right: Schema, keys: Sequence[str]) -> Schema:
+    """The left columns, then the right ones but the keys."""
+    return Schema((*left, *(field for field in right if field.name not in keys)))
