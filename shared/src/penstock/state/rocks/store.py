@@ -7,6 +7,7 @@ snapshots.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -132,7 +133,8 @@ class RocksStore:
         """Forget everything; nothing happens if that is done."""
         if not self._closed:
             self._closed = True
-            self._database.close()
+            with contextlib.suppress(Exception):  # it writes first what nobody will read, perhaps to a disk that is full
+                self._database.close()
             self._folder.close()
 
     def __del__(self) -> None:
