@@ -251,7 +251,7 @@ take a value out of it, `col("labels").map.get("env")`.
     Part(
         "Streams with a key",
         "`key_by` brings the rows of a key together. What follows looks at all of them, or at some.",
-        tuple(_verbs(stream.KeyedStream)),
+        (*_verbs(stream.KeyedStream), *_verbs(stream.ConnectedStreams)),
     ),
     Part(
         "Updates",
@@ -321,6 +321,7 @@ every checkpoint, and moves with its key when the parallelism changes.
         tuple(
             _of(
                 "KeyedProcess",
+                "KeyedCoProcess",
                 "KeyedContext",
                 "ValueState",
                 "ListState",

@@ -23,6 +23,7 @@ from penstock import (
     Context,
     DecimalType,
     KeyedContext,
+    KeyedCoProcess,
     KeyedProcess,
     ListState,
     MapState,
@@ -462,6 +463,46 @@ class Balance:
     at: datetime
 
 
+@dataclass
+class Other:
+    name: str
+    number: int
+    at: datetime
+
+
+class Waiting(KeyedCoProcess[Event, Other, Minute]):
+    """What came of both streams of a key in the same minute, at its end."""
+
+    left = MapState(datetime, int)
+    right = MapState(datetime, list[int])
+
+    def on_left(self, row: Event, ctx: KeyedContext[Minute]) -> None:
+        minute = row.at.replace(second=0, microsecond=0)
+        self.left.set(minute, (self.left.get(minute) or 0) + 1)
+        ctx.event_timer(minute + timedelta(minutes=1))
+
+    def on_right(self, row: Other, ctx: KeyedContext[Minute]) -> None:
+        minute = row.at.replace(second=0, microsecond=0)
+        self.right.set(minute, [*(self.right.get(minute) or []), row.number])
+        ctx.event_timer(minute + timedelta(minutes=1))
+
+    def on_timer(self, at: datetime, ctx: KeyedContext[Minute]) -> None:
+        minute = at - timedelta(minutes=1)
+        numbers = sorted(self.right.get(minute) or [])
+        ctx.emit(Minute(str(ctx.key), minute, self.left.get(minute) or 0, json.dumps(numbers), 0))
+        self.left.remove(minute)
+        self.right.remove(minute)
+
+
+def connected(out: Path, rate: float | None) -> Pipeline:
+    """A function over two streams whose keys have unlike names."""
+    p = Pipeline("connected")
+    right = p.read(source(rate, splits=3)).filter(col("value") > 30).select("number", "at", name="key").as_(Other)
+    left = p.read(source(rate)).filter(col("value") < 60).key_by("key")
+    left.connect(right.key_by("name")).process(Waiting()).uid("waiting").write(files.Sink(out))
+    return p
+
+
 class Paid(KeyedProcess[Balance, Balance]):
     """What was paid at a price in each minute: state of decimals beneath keys of decimals."""
 
@@ -542,6 +583,7 @@ CASES = (
     Case("running", running, newest_per_key),
     Case("reduced", reduced, newest_per_key),
     Case("keyed-process", keyed_process, every_row),
+    Case("connected", connected, every_row),
     Case("operator-state", operator_state, held_back),
     Case("stateless", stateless, several_sinks),
     Case("decimals", decimals, several_sinks),

@@ -16,6 +16,7 @@ from penstock import (
     Accumulator,
     Expr,
     KeyedContext,
+    KeyedCoProcess,
     KeyedProcess,
     MapState,
     OpenContext,
@@ -68,6 +69,16 @@ class PerAuction(KeyedProcess[Bid, Total]):
         ctx.emit(Total(row.auction, row.price))
 
 
+class Both(KeyedCoProcess[Bid, Total, Total]):
+    def on_left(self, row: Bid, ctx: KeyedContext[Total]) -> None:
+        ctx.event_timer(row.at)
+
+    def on_right(self, row: Total, ctx: KeyedContext[Total]) -> None:
+        ctx.emit(row)
+
+    def on_timer(self, at: datetime, ctx: KeyedContext[Total]) -> None: ...
+
+
 def double(bid: Bid) -> Total:
     return Total(bid.auction, bid.price * 2)
 
@@ -107,6 +118,9 @@ bids = p.read(files.Source("bids.jsonl", schema=Bid, event_time="at"))
 assert_type(bids, SourceStream[Bid])
 assert_type(p.read(iterables.Source(list[Bid](), schema=Bid)), SourceStream[Bid])
 assert_type(bids.filter(col("price") > 1), Stream[Bid])
+assert_type(bids.join(bids, on="auction", within="1m"), Stream[Row])
+assert_type(bids.join(bids, on=["auction"], within=("-1m", "0s"), how="semi"), Stream[Bid])
+assert_type(bids.key_by("auction").connect(bids.map(double).key_by("auction")).process(Both()), Stream[Total])
 assert_type(bids.select("price"), Stream[Row])
 assert_type(bids.map(double), Stream[Total])
 assert_type(bids.flat_map(several), Stream[Total])

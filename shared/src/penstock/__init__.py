@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from penstock.process_functions import (
         Context,
         KeyedContext,
+        KeyedCoProcess,
         KeyedProcess,
         ListState,
         MapState,
@@ -59,8 +60,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "penstock.process_functions": (
-        "Context", "KeyedContext", "KeyedProcess", "ListState", "MapState", "OpenContext", "OperatorListState",
-        "OutputTag", "Process", "ReducingState", "UnionListState", "ValueState",
+        "Context", "KeyedCoProcess", "KeyedContext", "KeyedProcess", "ListState", "MapState", "OpenContext",
+        "OperatorListState", "OutputTag", "Process", "ReducingState", "UnionListState", "ValueState",
     ),
     "penstock.api.parameters": ("param",),
     "penstock.pipeline": ("Pipeline",),
@@ -86,6 +87,7 @@ __all__ = [
     "Context",
     "DecimalType",
     "Expr",
+    "KeyedCoProcess",
     "KeyedContext",
     "KeyedProcess",
     "KeyedStream",

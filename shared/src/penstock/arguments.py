@@ -27,7 +27,9 @@ _WORDS: Final[dict[str, str]] = {
     "Iterable": "a list or another iterable", "TextIO": "an open file",
     "Expr": 'an expression such as col("price") > 0',
     "Accumulator": "an instance of a subclass of Accumulator",
+    "KeyedCoProcess": "an instance of a subclass of KeyedCoProcess",
     "KeyedProcess": "an instance of a subclass of KeyedProcess",
+    "KeyedStream": "a stream behind .key_by(...)",
     "OutputTag": 'a tag such as OutputTag("late")',
     "Process": "an instance of a subclass of Process",
     "Sink": 'a sink such as files.Sink("out")',
@@ -37,6 +39,7 @@ _WORDS: Final[dict[str, str]] = {
 }  # fmt: skip
 _INSTEAD: Final = {
     ("KeyedProcess", "Process"): "; a KeyedProcess needs .key_by(...) before it",
+    ("KeyedCoProcess", "KeyedProcess"): "; a KeyedCoProcess needs .connect(...) before it",
     ("Process", "KeyedProcess"): "; after key_by only a KeyedProcess runs",
     ("KeyedStream", "Stream"): "; give the stream before .key_by(...)",
     ("UpsertStream", "Stream"): "; its rows replace earlier ones: aggregate in windows, or take .final() of it",

@@ -28,7 +28,9 @@ from penstock.state.declarations import (
 )
 
 __all__ = [
+    "AnyProcess",
     "Context",
+    "KeyedCoProcess",
     "KeyedContext",
     "KeyedProcess",
     "ListState",
@@ -49,6 +51,8 @@ __all__ = [
 
 In = TypeVar("In")
 Out = TypeVar("Out")
+Left = TypeVar("Left")
+Right = TypeVar("Right")
 Row = TypeVar("Row")
 Emitted = TypeVar("Emitted", contravariant=True)
 
@@ -243,21 +247,66 @@ class KeyedProcess(Generic[In, Out]):
         """Called once per subtask at its end, also after a failure."""
 
 
-def process_types(process: object) -> tuple[type[Any], type[Any]]:
-    """The row classes `In` and `Out` with which the class of `process` parametrizes its base.
+class KeyedCoProcess(Generic[Left, Right, Out]):
+    """A function per row of two streams that have their key in common, with state and timers per key that both share.
+
+    Every subtask works on its own deep copy; connections and the like are made in `open`. Which of two rows of different
+    streams comes first is not determined; event time is that of both together.
+
+    Example:
+        >>> class Sold(KeyedCoProcess[Bid, Total, Total]):
+        ...     highest = ValueState(float)
+        ...     def on_left(self, row: Bid, ctx: KeyedContext[Total]) -> None:
+        ...         self.highest.set(max(row.price, self.highest.get(default=0.0)))
+        ...         ctx.event_timer(row.at + timedelta(minutes=1))
+        ...     def on_right(self, row: Total, ctx: KeyedContext[Total]) -> None:
+        ...         ctx.emit(row)
+        ...     def on_timer(self, at: datetime, ctx: KeyedContext[Total]) -> None:
+        ...         ctx.emit(Total(ctx.key, self.highest.get(default=0.0)))
+        >>> closing = bids.filter(col("price") < 0).map(lambda bid: Total(bid.auction, 0.0), returns=Total)
+        >>> sold = bids.key_by("auction").connect(closing.key_by("auction")).process(Sold())
+        >>> sorted(set(sold.collect().rows()))
+        [(1, 120.0), (2, 250.0)]
+    """
+
+    def open(self, context: OpenContext) -> None:
+        """Called once per subtask before the first row; there is no key yet, so no keyed state."""
+
+    def on_left(self, row: Left, ctx: KeyedContext[Out]) -> None:
+        """Called per row of the first stream; all rows of a key come to one subtask, those of a stream in order."""
+        raise NotImplementedError
+
+    def on_right(self, row: Right, ctx: KeyedContext[Out]) -> None:
+        """Called per row of the second stream."""
+        raise NotImplementedError
+
+    def on_timer(self, at: datetime, ctx: KeyedContext[Out]) -> None:
+        """Called when a timer of a key fires."""
+        raise NotImplementedError(f"{type(self).__name__} sets timers but has no on_timer")
+
+    def close(self) -> None:
+        """Called once per subtask at its end, also after a failure."""
+
+
+AnyProcess = Process[Any, Any] | KeyedProcess[Any, Any] | KeyedCoProcess[Any, Any, Any]
+
+
+def process_types(process: object) -> tuple[type[Any], ...]:
+    """The row classes with which the class of `process` parametrizes its base: of its inputs, and the output at last.
 
     Raises:
         PipelineError: they are not given; the message says what to write.
     """
     cls = process if isinstance(process, type) else type(process)
-    base = KeyedProcess if issubclass(cls, KeyedProcess) else Process
+    base = next(each for each in (KeyedCoProcess, KeyedProcess, Process) if issubclass(cls, each) or each is Process)
     found = type_arguments(cls, base)
     if found is None or not all(isinstance(argument, type) for argument in found):
+        given = "Order, Payment, Alert" if base is KeyedCoProcess else "Payment, Alert"
         raise PipelineError(
             f"process: class {cls.__name__} does not say what rows it takes and gives; write for example "
-            f"'class {cls.__name__}({base.__name__}[Payment, Alert])'"
+            f"'class {cls.__name__}({base.__name__}[{given}])'"
         )
-    return found[0], found[1]
+    return found
 
 
 def type_arguments(cls: type, base: type) -> tuple[Any, ...] | None:
@@ -289,10 +338,10 @@ def check_process(process: object) -> None:
     name = type(process).__name__
     if isinstance(process, type):
         raise PipelineError(f"process: give an instance, not the class: .process({process.__name__}())")
-    if not isinstance(process, Process | KeyedProcess):
+    if not isinstance(process, Process | KeyedProcess | KeyedCoProcess):
         raise PipelineError(f"process: {name} is neither a Process nor a KeyedProcess")
     process_types(process)
-    keyed = isinstance(process, KeyedProcess)
+    keyed = not isinstance(process, Process)
     for state_name, state in declared_states(process).items():
         if state.keyed and not keyed:
             raise PipelineError(

@@ -15,7 +15,8 @@ CONNECTORS = (
     "collecting", "console", "files", "generate", "iceberg", "iterables", "kafka", "nexmark", "sockets", "spark",
 )  # fmt: skip
 WITH_VERBS = (
-    "Pipeline", "Expr", "Stream", "SourceStream", "KeyedStream", "OverStream", "WindowedStream", "LateWindowedStream",
+    "Pipeline", "Expr", "Stream", "SourceStream", "KeyedStream", "ConnectedStreams", "OverStream", "WindowedStream",
+    "LateWindowedStream",
     "UpsertStream", "TriggeredStream", "PurgingStream", "CountWindowedStream", "StringNamespace", "DateTimeNamespace",
     "ListNamespace", "MapNamespace", "StructNamespace", "When", "Then",
 )  # fmt: skip
@@ -23,6 +24,7 @@ WITH_VERBS = (
 OF_THE_USER = (
     "Accumulator",
     "Context",
+    "KeyedCoProcess",
     "KeyedContext",
     "KeyedProcess",
     "Process",

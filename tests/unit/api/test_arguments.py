@@ -16,7 +16,17 @@ import pytest
 from public_api import public
 
 import penstock
-from penstock import Accumulator, KeyedProcess, OutputTag, Pipeline, PipelineError, Process, col, tumbling
+from penstock import (
+    Accumulator,
+    KeyedCoProcess,
+    KeyedProcess,
+    OutputTag,
+    Pipeline,
+    PipelineError,
+    Process,
+    col,
+    tumbling,
+)
 from penstock.arguments import _hint, _parts, checked, fits, hints_of
 from penstock.connectors import collecting, iterables
 from penstock.errors import PenstockError
@@ -34,6 +44,14 @@ class Bid:
 class Each(Process[Bid, Bid]):
     def on_row(self, row, ctx):
         ctx.emit(row)
+
+
+class Both(KeyedCoProcess[Bid, Bid, Bid]):
+    """Never called."""
+
+    def on_left(self, row: Any, ctx: Any) -> None: ...
+
+    def on_right(self, row: Any, ctx: Any) -> None: ...
 
 
 class PerAuction(KeyedProcess[Bid, Bid]):
@@ -84,6 +102,7 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "Stream": lambda: read().filter(col("auction") > 1),
     "SourceStream": read,
     "KeyedStream": lambda: read().key_by("auction"),
+    "ConnectedStreams": lambda: (keyed := read().key_by("auction")).connect(keyed),
     "WindowedStream": lambda: read().key_by("auction").window(tumbling("1s")),
     "LateWindowedStream": lambda: read().key_by("auction").window(tumbling("1s")).allowed_lateness("1s"),
     "OverStream": lambda: read().key_by("auction").over(),
@@ -132,6 +151,7 @@ def sample(hint: Any) -> Any:
     made: dict[str, Callable[[], Any]] = {
         "Expr": lambda: col("auction"), "Sink": collecting.Sink, "Source": lambda: iterables.Source([], schema=Bid),
         "OutputTag": lambda: OutputTag("late", Bid), "Process": Each, "KeyedProcess": PerAuction, "Stream": read,
+        "KeyedStream": lambda: read().key_by("auction"), "KeyedCoProcess": Both,
         "Iterable": list, "Sequence": list, "Mapping": dict, "type": lambda: Bid, "Content": lambda: (lambda n: n),
         "DataFrame": lambda: "a.table",
         "Accumulator": Sum, "KafkaSettings": KafkaSettings, "WindowFunction": lambda: (lambda key, window, rows: rows),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from window_cases import window_node
 
 from penstock.adapters.memory import MemoryLog
-from penstock.batches import EVENT_TIME, ROWS
+from penstock.batches import EVENT_TIME, ROWS, WATERMARK
 from penstock.expressions import col, count
 from penstock.graph.executiongraph import exchange_topic
 from penstock.graph.jobgraph import JobEdge, Link
@@ -295,6 +295,18 @@ def test_frames_of_several_inputs_are_joined_by_input():
     for start in range(4):
         coalescer.add(start % 2, frame_of([start] * (COALESCE_ROWS // 4), start))
     assert len(called) == 4
+
+
+def test_no_frame_comes_behind_one_of_another_input_that_moves_event_time():
+    """Its rows were not late when they came."""
+    called: list[tuple[int, list[int]]] = []
+    coalescer = Coalescer(lambda number, frame: called.append((number, frame["n"].to_list())))
+    marked = [frame_of([start], start).with_columns(pl.lit(start).alias(WATERMARK)) for start in range(4)]
+    plain = [frame_of([start], start) for start in range(4, 8)]
+    for number, frame in ((0, plain[0]), (1, plain[1]), (0, marked[0]), (0, marked[1]), (1, plain[2]), (0, plain[3])):
+        coalescer.add(number, frame)
+    coalescer.flush()
+    assert called == [(0, [4]), (1, [5]), (0, [0, 1]), (1, [6]), (0, [7])]
 
 
 @pytest.mark.parametrize("partitions", [1, 3])

@@ -348,7 +348,7 @@ class Positions(Process[Row, Seen]):
 def test_operator_lists_are_dealt_out_and_unions_given_to_all():
     """No element is lost or doubled when the parallelism changes."""
     harness = OperatorHarness(keyed_node(Positions()), parallelism=3)
-    harness._keys = ()  # rows take turns
+    harness._keys = [()]  # rows take turns
     for value in range(7):
         harness.frame(frame_of([("a", 1, value)]))
     snapshot = harness.snapshot()

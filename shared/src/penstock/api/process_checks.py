@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from penstock.errors import PipelineError, nearest
-from penstock.process_functions import KeyedProcess, Process
+from penstock.process_functions import AnyProcess, KeyedCoProcess, KeyedProcess, Process
 from penstock.state.declarations import State
 
+_BASES = (Process, KeyedProcess, KeyedCoProcess)
 _TIMERS = ("event_timer", "processing_timer")
 
 
-def check_methods(process: Process[Any, Any] | KeyedProcess[Any, Any], *, event_time: bool) -> None:
+def check_methods(process: AnyProcess, *, event_time: bool) -> None:
     """Check the methods of a process.
 
     Args:
@@ -37,11 +38,16 @@ def check_methods(process: Process[Any, Any] | KeyedProcess[Any, Any], *, event_
                 f"process: {name} makes the state {attribute!r} in __init__; declare it in the class: "
                 f"{attribute} = {type(value).__name__}(...)"
             )
-    if "on_row" not in methods:
-        close = nearest("on_row", [method for method in methods if method.startswith("on_") and method != "on_timer"])
-        found = f"; {close.removeprefix('did you mean ').rstrip('?')} is called by nobody" if "'" in close else ""
-        raise PipelineError(f"process: class {name} has no on_row(self, row, ctx), which is called per row{found}")
-    for method in ("on_row", "on_timer"):
+    per_row = ("on_left", "on_right") if isinstance(process, KeyedCoProcess) else ("on_row",)
+    for wanted in per_row:
+        if wanted not in methods:
+            others = [each for each in methods if each.startswith("on_") and each not in (*per_row, "on_timer")]
+            close = nearest(wanted, others)
+            found = f"; {close.removeprefix('did you mean ').rstrip('?')} is called by nobody" if "'" in close else ""
+            raise PipelineError(
+                f"process: class {name} has no {wanted}(self, row, ctx), which is called per row{found}"
+            )
+    for method in (*per_row, "on_timer"):
         if method in methods:
             _check_gives_nothing(f"{name}.{method}", methods[method])
     _check_timers(name, methods, event_time=event_time)
@@ -50,7 +56,7 @@ def check_methods(process: Process[Any, Any] | KeyedProcess[Any, Any], *, event_
 def _methods(cls: type) -> Iterator[tuple[str, Callable[..., Any]]]:
     """The functions of the user's classes, those of derived ones last."""
     for base in reversed(cls.__mro__):
-        if issubclass(base, Process | KeyedProcess) and base not in (Process, KeyedProcess):
+        if issubclass(base, _BASES) and base not in _BASES:
             yield from ((name, value) for name, value in vars(base).items() if inspect.isfunction(value))
 
 

@@ -20,6 +20,8 @@ from penstock.api.verbs import (
     StreamBase,
     Verbs,
     belongs_before,
+    check_connected,
+    co_process_node,
     is_triggered,
     process_node,
     returned_class,
@@ -58,7 +60,7 @@ from penstock.graph.logical import (
     WindowAggregate,
     ancestors,
 )
-from penstock.process_functions import KeyedProcess, OutputTag, Process
+from penstock.process_functions import KeyedCoProcess, KeyedProcess, OutputTag, Process
 from penstock.times import Duration, duration_us
 from penstock.triggers import PurgingTrigger, Trigger, at_watermark
 from penstock.types import (
@@ -81,6 +83,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 U = TypeVar("U")
+V = TypeVar("V")
 
 
 BAD_RECORD_SCHEMA = Schema((Field("error", STRING), Field("raw", BINARY), Field("where", STRING)))
@@ -600,6 +603,26 @@ class KeyedStream(StreamBase, Generic[T]):
             _check_gap(window.gap, self._node.schema)
         return WindowedStream(self, window, late=None)
 
+    def connect(self, other: KeyedStream[U]) -> ConnectedStreams[T, U]:
+        """This stream and another one with a key of the same types, for a function over the rows of both.
+
+        Raises:
+            PipelineError: the keys have unlike types, or one stream only has event time.
+
+        Example:
+            >>> dear = bids.filter(col("price") > 200)
+            >>> class Warned(KeyedCoProcess[Bid, Bid, Total]):
+            ...     seen = ValueState(int)
+            ...     def on_left(self, row, ctx):
+            ...         self.seen.set(self.seen.get(default=0) + 1)
+            ...     def on_right(self, row, ctx):
+            ...         ctx.emit(Total(ctx.key, row.price))
+            >>> bids.key_by("auction").connect(dear.key_by("auction")).process(Warned()).collect().rows()
+            [(2, 250.0)]
+        """
+        check_connected(self, other)
+        return ConnectedStreams(self, other)
+
     def count_window(self, size: int, every: int | None = None) -> CountWindowedStream[T]:
         """A result per `size` rows of a key, or after each `every` rows one of the newest `size`: Flink's countWindow.
 
@@ -754,6 +777,32 @@ class KeyedStream(StreamBase, Generic[T]):
             [(1, 120.0)]
         """
         return Stream(self._pipeline, process_node(self, process))
+
+
+@checked
+class ConnectedStreams(Verbs, Generic[T, U]):
+    """Two streams with a common key; only `.process(...)` makes a stream of them again."""
+
+    _what = "a pair of connected streams"
+
+    def __init__(self, left: KeyedStream[T], right: KeyedStream[U]) -> None:
+        self._left = left
+        self._right = right
+
+    def process(self, process: KeyedCoProcess[T, U, V]) -> Stream[V]:
+        """Run a `KeyedCoProcess`: rows of either stream in, any rows out, with state and timers per key.
+
+        Example:
+            >>> dear = bids.filter(col("price") > 200)
+            >>> class Warned(KeyedCoProcess[Bid, Bid, Total]):
+            ...     def on_left(self, row, ctx):
+            ...         ctx.emit(Total(ctx.key, 0.0))
+            ...     def on_right(self, row, ctx):
+            ...         ctx.emit(Total(ctx.key, row.price))
+            >>> bids.key_by("auction").connect(dear.key_by("auction")).process(Warned()).collect().height
+            5
+        """
+        return Stream(self._left._pipeline, co_process_node(self._left, self._right, process))
 
 
 @checked

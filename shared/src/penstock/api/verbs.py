@@ -30,7 +30,14 @@ from penstock.graph.logical import (
     Write,
     ancestors,
 )
-from penstock.process_functions import KeyedProcess, OutputTag, Process, check_process, process_types
+from penstock.process_functions import (
+    KeyedCoProcess,
+    KeyedProcess,
+    OutputTag,
+    Process,
+    check_process,
+    process_types,
+)
 from penstock.triggers import AtWatermark
 from penstock.types import (
     Field,
@@ -325,6 +332,44 @@ def process_node(stream: StreamBase, process: Process[Any, Any] | KeyedProcess[A
     taken, given = process_types(process)
     check_taken(stream, taken, f"process: {type(process).__name__}")
     return stream._derive(ProcessRows(process), schema_of(given, "process"), given)
+
+
+def co_process_node(left: StreamBase, right: StreamBase, process: KeyedCoProcess[Any, Any, Any]) -> Node:
+    """The node of two connected streams."""
+    check_process(process)
+    check_methods(process, event_time=left._node.event_time)
+    *taken, given = process_types(process)
+    for stream, row_type, which in zip((left, right), taken, ("left", "right"), strict=True):
+        check_taken(stream, row_type, f"process: on_{which} of {type(process).__name__}")
+    return left._pipeline._add(
+        ProcessRows(process), (left._node, right._node), schema_of(given, "process"), given,
+        event_time=left._node.event_time,
+    )  # fmt: skip
+
+
+def check_connected(left: StreamBase, right: StreamBase) -> None:
+    """Two streams with a key can be connected.
+
+    Raises:
+        PipelineError: they are of different pipelines, their keys are of unlike types, or one only has event time.
+    """
+    if left._pipeline is not right._pipeline:
+        raise PipelineError("connect: the other stream is of another pipeline; read both in one")
+    kinds = [[stream._node.schema.field(key).type for key in stream._node.keys] for stream in (left, right)]
+    if kinds[0] != kinds[1]:
+        shown = [
+            ", ".join(f"{key}: {kind}" for key, kind in zip(stream._node.keys, of, strict=True))
+            for stream, of in zip((left, right), kinds, strict=True)
+        ]
+        raise PipelineError(
+            f"connect: this stream is keyed by {shown[0]}, the other one by {shown[1]}; keys must have the same types in "
+            "the same order"
+        )
+    if left._node.event_time != right._node.event_time:
+        raise PipelineError(
+            "connect: one stream has event time and the other has none; say event_time='column' at its source, or "
+            "with_event_time(...) before key_by"
+        )
 
 
 def check_taken(stream: StreamBase, taken: type[Any], what: str) -> None:

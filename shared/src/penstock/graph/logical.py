@@ -18,7 +18,7 @@ from penstock.types import BOOLEAN, TIMESTAMP, Field, Schema
 if TYPE_CHECKING:
     from penstock.connectors.base import EventTime, Sink, Source
     from penstock.expressions import Expr
-    from penstock.process_functions import KeyedProcess, OutputTag, Process
+    from penstock.process_functions import AnyProcess, OutputTag
     from penstock.triggers import Trigger
 
 
@@ -258,9 +258,9 @@ class RunningReduce:
 
 @dataclass(frozen=True, eq=False)
 class ProcessRows:
-    """A `Process` (no key) or, on a keyed stream, a `KeyedProcess` with state and timers."""
+    """A `Process` (no key) or, on a keyed stream, a `KeyedProcess` with state and timers; a `KeyedCoProcess` of two."""
 
-    process: Process[Any, Any] | KeyedProcess[Any, Any]
+    process: AnyProcess
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
@@ -72,11 +73,28 @@ class Inputs:
             schema=self.schema,
         )
 
-    def split(self, rows: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
-        """The rows of each input, by its number."""
+    def split(self, rows: pl.DataFrame, moment: str | None, reach_us: int) -> Iterator[tuple[int, pl.DataFrame]]:
+        """The rows of each input, by its number, in an order that makes none late.
+
+        Args:
+            rows: merged rows.
+            moment: the column they are in order of, if they tell how far event time has come.
+            reach_us: how far moments may lie apart so that none of the rows makes another one late.
+        """
         if len(self._schemas) == 1:
             yield 0, rows
             return
+        if moment is None:
+            yield from self._parts(rows)
+            return
+        moments = rows[moment].to_numpy()
+        begin = 0
+        while begin < rows.height:
+            end = int(np.searchsorted(moments, moments[begin] + reach_us, side="right"))
+            yield from self._parts(rows.slice(begin, end - begin))
+            begin = end
+
+    def _parts(self, rows: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
         hidden = hidden_of(rows)
         for number, schema in self._schemas.items():
             names = [name for name in schema.names if name not in self._hidden]

@@ -42,6 +42,11 @@ class Replay:
         self._lag = max(work.plan.watermark_lag_us(node) for node in producers)
         self._keyed = is_keyed(work.vertex)
         moment = (WATERMARK if work.by_arrival else EVENT_TIME) if self._event_time else None
+        telling = (
+            WATERMARK if work.by_arrival else EVENT_TIME if self._carries_watermarks and self._event_time else None
+        )
+        self._moving = (telling, 0 if work.by_arrival else self._lag)
+        """The column by which rows tell how far event time has come, if they do, and how close is close."""
         self._inputs = Inputs(edges, watermarks=work.watermarks)
         self._merger = FrameMerger(self._inputs.schema, moment, self._inputs.read)
         self._group: int | None = None
@@ -117,7 +122,7 @@ class Replay:
                 self._work.advance(int(marks[0]))
                 if self._carries_watermarks:
                     part = part.with_columns(marks.alias(WATERMARK))
-            for number, rows in self._inputs.split(part):
+            for number, rows in self._inputs.split(part, *self._moving):
                 chain.rows(number, rows)
             yield from self._work.outputs.drain()
 

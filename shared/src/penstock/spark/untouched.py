@@ -36,6 +36,8 @@ Segments = Iterable[tuple[int, bytes]]
 def is_by_key_alone(node: Node, watermark: int) -> bool:
     """Whether nothing happens to a key of this operator without a row, a timer, or the end of a value's time to live."""
     operation = node.operation
+    if len(node.inputs) > 1:
+        return False
     if watermark == MAX_WATERMARK or (isinstance(operation, Deduplicate) and operation.ttl_us is not None):
         return False
     by_key = (RunningAggregate, RunningReduce, Top, Deduplicate, LastRows)

@@ -229,19 +229,27 @@ def joined(frames: Sequence[pl.DataFrame], *, rechunk: bool = False) -> pl.DataF
 
 
 class Coalescer:
-    """Joins small frames of any channels of an input before an operator is called; their order is kept."""
+    """Joins small frames of any channels of an input before an operator is called; their order is kept.
+
+    Frames of several inputs may change places as long as none moves event time on, which would make others late.
+    """
 
     def __init__(self, deliver: Callable[[int, pl.DataFrame], None]) -> None:
         """`deliver` takes the number of the input and rows."""
         self._deliver = deliver
         self._frames: dict[int, list[pl.DataFrame]] = {}
         self._rows = 0
+        self._timed = False
 
     def add(self, number: int, frame: pl.DataFrame) -> None:
         """Take a frame of an input."""
         frames = self._frames.get(number)
         if frames and (ROWS in frame.columns) != (ROWS in frames[0].columns):
             self.flush()
+        timed = WATERMARK in frame.columns
+        if (timed or self._timed) and self._frames.keys() - {number}:
+            self.flush()
+        self._timed |= timed
         self._frames.setdefault(number, []).append(frame)
         self._rows += frame.height
         if self._rows >= COALESCE_ROWS:
@@ -249,6 +257,6 @@ class Coalescer:
 
     def flush(self) -> None:
         """Hand on what was gathered."""
-        gathered, self._frames, self._rows = self._frames, {}, 0
+        gathered, self._frames, self._rows, self._timed = self._frames, {}, 0, False
         for number, frames in gathered.items():
             self._deliver(number, joined(frames))

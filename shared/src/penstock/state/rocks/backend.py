@@ -155,7 +155,7 @@ class KeyedRocksBackend:
         return state
 
     def learn(self, frame: pl.DataFrame, keys: list[Any]) -> None:
-        """These keys come next: the key of every row of the frame."""
+        """These keys come next: `frame` has their columns, however they are named, and nothing else."""
         self._places.learn(frame, keys)
 
     def maintain(self, rows: int) -> None:

@@ -56,7 +56,6 @@ class Places:
     """Where keys stand: key group and bytes, remembered for the keys that are in use."""
 
     def __init__(self, keys: Schema, max_parallelism: int) -> None:
-        self._names = list(keys.names)
         self._kinds = [field.type for field in keys]
         self._max_parallelism = max_parallelism
         self._known: dict[Any, Place] = {}
@@ -67,11 +66,11 @@ class Places:
         self._floats = any(kind in FLOATS for kind in self._kinds)
 
     def learn(self, frame: pl.DataFrame, keys: list[Any]) -> None:
-        """Compute the key groups of many keys at once: one by one it takes much longer."""
+        """Compute the key groups of the key columns' rows at once: one by one it takes much longer."""
         known = self._known
         if len(known) > _MOST_PLACES:
             known.clear()
-        groups = key_groups(frame, self._names, self._max_parallelism).to_list()
+        groups = key_groups(frame, frame.columns, self._max_parallelism).to_list()
         encode = self._encode
         for key, group in zip(keys, groups, strict=True):
             if key not in known:

@@ -133,7 +133,9 @@ class RocksStore:
         """Forget everything; nothing happens if that is done."""
         if not self._closed:
             self._closed = True
-            with contextlib.suppress(Exception):  # it writes first what nobody will read, perhaps to a disk that is full
+            with contextlib.suppress(
+                Exception
+            ):  # it writes first what nobody will read, perhaps to a disk that is full
                 self._database.close()
             self._folder.close()
 

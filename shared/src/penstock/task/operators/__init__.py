@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.errors import ProtocolError
 from penstock.graph import logical
-from penstock.process_functions import KeyedProcess
+from penstock.process_functions import Process
 from penstock.task.operator import Operator
 from penstock.window_accounts import PartialProcess
 
@@ -60,7 +60,7 @@ def build_operator(node: logical.Node) -> Operator:
         case logical.ProcessRows(process=process):
             from penstock.task.operators.process import KeyedProcessOperator, ProcessOperator
 
-            return KeyedProcessOperator(node) if isinstance(process, KeyedProcess) else ProcessOperator(node)
+            return ProcessOperator(node) if isinstance(process, Process) else KeyedProcessOperator(node)
         case logical.WindowAggregate(window=logical.SessionWindow()):
             from penstock.task.operators.session_window import SessionWindowOperator
 

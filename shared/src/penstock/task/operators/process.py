@@ -32,7 +32,7 @@ import structlog
 from penstock.batches import EVENT_TIME, WATERMARK, with_watermarks
 from penstock.errors import PenstockError, PipelineError, UserCodeError
 from penstock.graph.logical import Node, ProcessRows
-from penstock.process_functions import OutputTag, check_process
+from penstock.process_functions import KeyedCoProcess, OutputTag, check_process
 from penstock.state.columns import key_values
 from penstock.state.declarations import declared_states, describe_states
 from penstock.state.hashing import key_group_of
@@ -185,12 +185,11 @@ class _ProcessBase(Operator):
     def __init__(self, node: Node) -> None:
         process = cast("ProcessRows", node.operation).process
         check_process(process)
-        source = node.inputs[0]
         self._declared = process
         self._name = type(process).__name__
         self._where = f"{node.verb} ({node.operator_id}): {self._name}"
         self._event_time = node.event_time
-        self._reader = RowReader(source.schema, source.row_type)
+        self._readers = [RowReader(source.schema, source.row_type) for source in node.inputs]
         self._writer = RowWriter(node.schema, node.row_type, f"{self._where}, emit")
         self._side_writers = {
             tag: RowWriter(schema, None, f"{self._where}, emit_to({tag!r})") for tag, schema in node.sides.items()
@@ -289,7 +288,9 @@ class ProcessOperator(_ProcessBase):
         try:
             for chunk in chunks_of(frame):
                 marks = islice(whole, chunk.height)
-                for run.time, carried, row in zip(self._times_of(chunk), marks, self._reader.rows(chunk), strict=True):
+                for run.time, carried, row in zip(
+                    self._times_of(chunk), marks, self._readers[0].rows(chunk), strict=True
+                ):
                     if carried > run.watermark_us:
                         run.watermark_us = run.mark = carried
                     on_row(row, run)
@@ -312,7 +313,7 @@ class ProcessOperator(_ProcessBase):
 
 
 class KeyedProcessOperator(_ProcessBase):
-    """A `KeyedProcess`: keyed state and timers."""
+    """A `KeyedProcess` or `KeyedCoProcess`: keyed state and timers."""
 
     def __init__(self, node: Node) -> None:
         super().__init__(node)
@@ -323,6 +324,9 @@ class KeyedProcessOperator(_ProcessBase):
             )
         self._operator = node.operator_id
         self._keys = source.schema.select(source.keys, "process")
+        self._keys_of = [each.schema.select(each.keys, "process") for each in node.inputs]
+        """Of each input, by the names that they have there."""
+        self._methods = ["on_left", "on_right"] if isinstance(self._declared, KeyedCoProcess) else ["on_row"]
         self._kinds = [field.type for field in self._keys]
         self._backend: KeyedBackend
         self._watermarks: GroupWatermarks
@@ -347,8 +351,11 @@ class KeyedProcessOperator(_ProcessBase):
         self._open_process(context)
 
     def process(self, frame: pl.DataFrame, output: Output) -> None:
+        self.process_input(0, frame, output)
+
+    def process_input(self, number: int, frame: pl.DataFrame, output: Output) -> None:
         self._finish()
-        self._left = self._processed(frame, output)
+        self._left = self._processed(number, frame, output)
         self.go_on()
 
     def go_on(self) -> bool:
@@ -359,18 +366,19 @@ class KeyedProcessOperator(_ProcessBase):
         while self.go_on():
             pass
 
-    def _processed(self, frame: pl.DataFrame, output: Output) -> Iterator[None]:
-        """Take the rows; others may run where it yields."""
-        run, on_row, row = self._run, self._process.on_row, None
+    def _processed(self, number: int, frame: pl.DataFrame, output: Output) -> Iterator[None]:
+        """Take the rows of an input; others may run where it yields."""
+        method, keys = self._methods[number], self._keys_of[number]
+        run, on_row, row = self._run, getattr(self._process, method), None
         timed = WATERMARK in frame.columns
         whole = iter(_carried(frame, run) if timed or self._watermarks.uneven else ())
         try:
             for chunk in chunks_of(frame):
-                keys = key_values(chunk, self._keys)
-                self._backend.learn(chunk, keys)
-                rows = (keys, self._times_of(chunk), self._rows_of(chunk))
+                values = key_values(chunk, keys)
+                self._backend.learn(chunk.select(keys.names), values)
+                rows = (values, self._times_of(chunk), self._rows_of(number, chunk))
                 if self._watermarks.uneven:
-                    marks = np.broadcast_to(self._watermarks.at_rows(chunk), chunk.height).tolist()
+                    marks = np.broadcast_to(self._watermarks.at_rows(chunk, keys.names), chunk.height).tolist()
                     carrying = islice(whole, chunk.height)
                     for key, time, row, mark, carried in zip(*rows, marks, carrying, strict=True):
                         if carried > run.mark:
@@ -397,13 +405,13 @@ class KeyedProcessOperator(_ProcessBase):
         except PenstockError:
             raise
         except Exception as error:  # whatever the user's function raises
-            raise raised(f"{self._where}.on_row", row, error) from error
+            raise raised(f"{self._where}.{method}", row, error) from error
         self._flush_last(output)
         self._backend.maintain(frame.height)
 
-    def _rows_of(self, chunk: pl.DataFrame) -> Iterable[Any]:
-        """What the process is given of these rows, one by one."""
-        return self._reader.rows(chunk)
+    def _rows_of(self, number: int, chunk: pl.DataFrame) -> Iterable[Any]:
+        """What the process is given of these rows of an input, one by one."""
+        return self._readers[number].rows(chunk)
 
     def _fired_between(self, watermark: int, output: Output) -> Iterator[None]:
         """Between two rows event time comes to `watermark`."""

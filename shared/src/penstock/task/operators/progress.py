@@ -83,16 +83,16 @@ class GroupWatermarks:
         """The watermark of one key group."""
         return self._ahead.get(group, self.current)
 
-    def of_rows(self, frame: pl.DataFrame) -> NDArray[np.int64]:
-        """The watermark of the key group of every row."""
+    def of_rows(self, frame: pl.DataFrame, keys: Sequence[str] | None = None) -> NDArray[np.int64]:
+        """The watermark of the key group of every row; `keys` if the columns have other names there."""
         table = np.full(self._max_parallelism, self.current, np.int64)
         for group, watermark in self._ahead.items():
             table[group] = watermark
-        return table[key_groups(frame, self._keys, self._max_parallelism).to_numpy()]
+        return table[key_groups(frame, keys or self._keys, self._max_parallelism).to_numpy()]
 
-    def at_rows(self, frame: pl.DataFrame) -> NDArray[np.int64] | int:
+    def at_rows(self, frame: pl.DataFrame, keys: Sequence[str] | None = None) -> NDArray[np.int64] | int:
         """The watermark that holds when the turn of each row comes; one number if it is the same for all."""
-        reached = self.of_rows(frame) if self._ahead else self.current
+        reached = self.of_rows(frame, keys) if self._ahead else self.current
         if WATERMARK not in frame.columns:
             return reached
         return np.maximum(frame[WATERMARK].fill_null(MIN_WATERMARK).to_numpy(), reached)

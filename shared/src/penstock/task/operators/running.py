@@ -133,7 +133,7 @@ class RunningReduceOperator(Operator):
         cursor, state, function, row = self._cursor, self._state, self._function, None
         times: list[Any] = chunk[EVENT_TIME].to_list() if self._event_time else [None] * chunk.height
         rows, keys = self._reader.rows(chunk), key_values(chunk, self._keys)
-        self._backend.learn(chunk, keys)
+        self._backend.learn(chunk.select(self._keys.names), keys)
         try:
             for cursor.key, row, time in zip(keys, rows, times, strict=True):
                 before = state.get(ABSENT)

@@ -42,7 +42,7 @@ class WindowPartialsOperator(WindowProcessOperator):
         self._partials = Partials(node)
         self._scan = PartialScan(self._partials.plan.merge, self._partials.plan.carry)
         needs_rows = declared.looks_at_rows or cast("WindowRows", node.operation).late is not None
-        self._numbers = NumberedRows(self._reader if needs_rows else None, self._partials.columns)
+        self._numbers = NumberedRows(self._readers[0] if needs_rows else None, self._partials.columns)
         schema = schema_of_partials(self._partials.plan)
         self._stored = StoredPartials(schema, declared, self._partials.names)
         self._input = RowWriter(source.schema, None, f"{node.verb} ({node.operator_id})")
@@ -65,7 +65,7 @@ class WindowPartialsOperator(WindowProcessOperator):
             self._settle([])
         super().process(frame, output)
 
-    def _rows_of(self, chunk: pl.DataFrame) -> Iterable[Any]:
+    def _rows_of(self, number: int, chunk: pl.DataFrame) -> Iterable[Any]:
         self._tell_ends(chunk)
         return self._numbers.rows(chunk)
 
