@@ -9,7 +9,8 @@ CYCLES ?= 200
 LEADER ?= 50
 MINUTES ?= 60
 RATE ?= 50000
-LONG := tests/e2e/test_chaos.py tests/e2e/test_iceberg.py tests/e2e/test_pipeline_service.py
+LONG := tests/e2e/test_catch_up.py tests/e2e/test_chaos.py tests/e2e/test_iceberg.py tests/e2e/test_pipeline_service.py \
+	tests/spark/test_connect.py tests/spark/test_speculation.py tests/spark/test_standalone.py
 IMAGES ?= penstock
 TAG ?= dev
 
@@ -57,14 +58,14 @@ platform: setup ## Fetch what the tests' Kafka, MinIO and Redis run from, into ~
 	$(BIN)/penstock up --fetch-only
 
 test: platform ## Run all tests but those of `make acceptance`
-	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/acceptance $(addprefix --ignore=,$(LONG))
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 25 --ignore tests/acceptance $(addprefix --ignore=,$(LONG))
 
 acceptance: platform ## Run the longest tests, and what needs a container engine, a real Prometheus or helm
 	@for program in promtool dockerd mmdebstrap docker-compose; do command -v $$program >/dev/null || missing=1; done; \
 		test -z "$$missing" || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || { apt-get update -qq && \
 		RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install --yes -qq --no-install-recommends \
 		prometheus docker.io iptables mmdebstrap docker-compose; }
-	$(BIN)/python -m pytest $(LONG) tests/acceptance --randomly-dont-reorganize
+	$(BIN)/python -m pytest $(LONG) tests/acceptance --durations 10 --randomly-dont-reorganize
 
 lint: setup ## Check format, style, types and import rules
 	$(BIN)/ruff format --check

@@ -108,7 +108,7 @@ class Model:
                 self.seen.append((key, at, ", ".join(sorted(self.rows.pop(key, [])))))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(steps=histories(st.integers(0, 60), inputs=2), parallelism=st.integers(1, 3))
 def test_both_streams_share_state_and_timers(steps, parallelism):
     """Batches of either stream, watermarks between rows and subtasks, restores, rescales, keys of other names."""

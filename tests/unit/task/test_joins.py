@@ -168,7 +168,7 @@ def check(how: Any, time: Any, steps: Any, parallelism: int) -> None:
 
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("time", TIMES, ids=str)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(steps=histories(st.integers(0, 40), inputs=2), parallelism=st.integers(1, 3))
 def test_what_is_sent_is_what_two_loops_find(how, time, steps, parallelism):
     """Batches, watermarks between rows and subtasks, restores, rescales, nulls in keys, late rows of either input."""
@@ -177,14 +177,14 @@ def test_what_is_sent_is_what_two_loops_find(how, time, steps, parallelism):
 
 @pytest.mark.parametrize("how", ["inner", "left"])
 @pytest.mark.parametrize("time", [AsOf(), AsOf(0), AsOf(6)], ids=str)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(steps=histories(st.integers(0, 40), inputs=2), parallelism=st.integers(1, 3))
 def test_what_held_is_what_a_loop_finds(how, time, steps, parallelism):
     check(how, time, steps, parallelism)
 
 
 @pytest.mark.parametrize("time", [Within(-5, 5), AsOf(), AsOf(8), SlidingWindow(10, 4)], ids=str)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(steps=histories(st.integers(0, 40), inputs=2), parallelism=st.integers(1, 3))
 def test_keys_that_share_a_hash_do_not_meet(time, steps, parallelism):
     """Rows are found by hashes; here all keys have one of two."""
@@ -194,7 +194,7 @@ def test_keys_that_share_a_hash_do_not_meet(time, steps, parallelism):
         check("left", time, steps, parallelism)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(steps=histories(st.integers(0, 40), inputs=2, restores=False), how=st.sampled_from(HOWS))
 def test_no_result_is_late_and_its_watermark_never_goes_back(steps, how):
     """Each result's event time is behind no watermark that was sent, nor behind the one that it carries."""

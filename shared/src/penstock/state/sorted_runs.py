@@ -2,7 +2,7 @@
 
 Rows lie in runs: frames that never change, sorted by the hash of the key and a moment, so that a batch finds what it
 looks for by binary search in arrays, whatever the number of rows is. New rows are a run of their own, and runs of like
-size are merged (a log-structured merge tree with its levels in memory): a row is moved some log2(runs) times.
+size are merged (a log-structured merge tree with its levels in memory): a row is moved some log2(rows) times.
 
 A row is of use up to a last moment. It is dropped when its run is merged, at the latest when most of its run is of no use
 any more. What is asked by hash alone may be of another key: `Matches` are checked by the keys themselves.
@@ -51,6 +51,19 @@ class TimedRows:
         return TimedRows(self.frame[rows], self.moments[rows], self.until[rows], self.marked[rows])
 
 
+@dataclass(frozen=True)
+class FrozenRun:
+    """The rows of a run in a snapshot."""
+
+    kept: TimedRows
+    chosen: NDArray[np.int64] | None
+    """Which of them were of use; None for all."""
+
+    def rows(self) -> TimedRows:
+        """Those that were of use; not cheap."""
+        return self.kept if self.chosen is None else self.kept.take(np.sort(self.chosen))
+
+
 class Run:
     """Rows sorted by hash, then moment, then arrival."""
 
@@ -80,6 +93,11 @@ class Run:
             return self.rows, self.hashes
         left = np.sort(self._order[self.passed :])
         return self.rows.take(left), self.hashes[left]
+
+    def freeze(self) -> FrozenRun:
+        """The rows that are still of use, as they are now."""
+        rows = replace(self.rows, marked=self.rows.marked.copy())
+        return FrozenRun(rows, None if self._order is None else self._order[self.passed :])
 
     def span(self, hashes: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Where the rows of each hash begin and end."""
@@ -182,9 +200,9 @@ class SortedRuns:
                 yield run.rows.take(due)
         self.runs = [self._compacted(run) for run in self.runs if run.passed < run.rows.height]
 
-    def parts(self) -> list[TimedRows]:
-        """The rows that are of use, as they are now: what changes later does not change them."""
-        return [replace(rows, marked=rows.marked.copy()) for rows, _ in (run.left() for run in self.runs)]
+    def freeze(self) -> list[FrozenRun]:
+        """The rows that are of use, as they are now: what changes later does not change them. Copies marks alone."""
+        return [run.freeze() for run in self.runs]
 
     def _same_keys(
         self, frame: pl.DataFrame, asking: NDArray[np.int64], run: Run, found: NDArray[np.int64]

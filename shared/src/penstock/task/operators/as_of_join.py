@@ -134,6 +134,6 @@ class AsOfJoinOperator(Operator):
     # -- snapshots ------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> OperatorSnapshot | None:
-        kept = {RIGHT: self._versions.parts()}
+        kept = {RIGHT: self._versions.freeze()}
         state = JoinState(self._schema, self._context.max_parallelism, kept, list(self._waiting))
         return OperatorSnapshot(keyed=state)

@@ -166,5 +166,5 @@ class JoinOperator(Operator):
     # -- snapshots ------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> OperatorSnapshot | None:
-        kept = {number: runs.parts() for number, runs in enumerate(self._runs)}
+        kept = {number: runs.freeze() for number, runs in enumerate(self._runs)}
         return OperatorSnapshot(keyed=JoinState(self._schema, self._context.max_parallelism, kept))

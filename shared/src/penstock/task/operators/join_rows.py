@@ -13,7 +13,7 @@ from penstock.batches import EVENT_TIME
 from penstock.graph.logical import Node
 from penstock.state.columns import canonical_keys
 from penstock.state.segments import decode_segments, encode_segments
-from penstock.state.sorted_runs import TimedRows
+from penstock.state.sorted_runs import FrozenRun, TimedRows
 from penstock.task.operator import RestoredState
 from penstock.types import Schema, polars_type
 
@@ -69,12 +69,12 @@ class JoinState:
 
     schema: JoinedSchema
     max_parallelism: int
-    kept: Mapping[int, Sequence[TimedRows]]
+    kept: Mapping[int, Sequence[FrozenRun]]
     waiting: Sequence[pl.DataFrame] = field(default_factory=list["pl.DataFrame"])
 
     def segments(self) -> Iterable[tuple[int, bytes]]:
         """One segment per key group that has rows."""
-        frames = [self._stored(number, rows) for number, parts in self.kept.items() for rows in parts]
+        frames = [self._stored(number, run.rows()) for number, runs in self.kept.items() for run in runs]
         frames += [self._named(LEFT, rows).with_columns(pl.lit(True).alias(_WAITS)) for rows in self.waiting]
         if not frames:
             return ()
