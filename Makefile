@@ -29,14 +29,14 @@ setup: .venv/.ready ## Install the locked requirements into .venv
 
 lock: ## Write requirements.lock anew from the pyproject files
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-package penstock \
-		--extra cluster --extra connect --extra iceberg --extra kubernetes --extra lineage --extra testing --extra tracing \
+		--extra cluster --extra connect --extra iceberg --extra kubernetes --extra lineage --extra rocksdb --extra testing --extra tracing \
 		--group pyproject.toml:dev \
 		shared/pyproject.toml $(SERVICES:=/pyproject.toml) --output-file requirements.lock
 	grep '==' requirements.lock | tr -d '\\' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-		--no-annotate --no-header --no-emit-package penstock --extra cluster --extra tracing --constraint - shared/pyproject.toml \
+		--no-annotate --no-header --no-emit-package penstock --extra cluster --extra rocksdb --extra tracing --constraint - shared/pyproject.toml \
 		$(addsuffix /pyproject.toml,$(filter-out services/pipeline,$(SERVICES))) --output-file infra/images/requirements.txt
 	grep '==' requirements.lock | tr -d '\\' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-		--no-annotate --no-header --no-emit-package penstock --extra cluster --extra lineage --extra spark --constraint - \
+		--no-annotate --no-header --no-emit-package penstock --extra cluster --extra lineage --extra rocksdb --extra spark --constraint - \
 		shared/pyproject.toml services/pipeline/pyproject.toml --output-file infra/images/requirements-pipeline.txt
 	grep '==' requirements.lock | tr -d '\\' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 		--no-annotate --no-header --no-emit-package penstock --extra cluster --extra kubernetes --constraint - \

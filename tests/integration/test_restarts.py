@@ -21,6 +21,7 @@ from penstock.embedded import EmbeddedJob
 from penstock.errors import UsageError
 from penstock.jobmanager.job_shell import JobShell
 from penstock.protocol.jobevents import CaptureOffsets, OffsetsCaptured
+from penstock.protocol.joblog import StateBackend
 from penstock.savepoint.transfer import export_savepoint
 from penstock.task import exchange, sources
 from penstock.task.environment import SubtaskSettings
@@ -103,13 +104,20 @@ def test_a_leader_that_dies_between_exchanges_and_begin(
     compare(case.result(tmp_path / "out"), expected["retimed"], "resumed")
 
 
-@pytest.mark.parametrize("name", ["keyed-process", "sessions"])
-def test_a_run_begins_with_a_savepoint(name: str, expected: dict[str, Result], tmp_path: Path) -> None:
-    """In another directory, at another parallelism: with its state and positions, behind what it has made visible."""
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [("keyed-process", "rocksdb", "fs"), ("keyed-process", "fs", "rocksdb"), ("sessions", "fs", "fs")],
+)
+def test_a_run_begins_with_a_savepoint(
+    name: str, before: StateBackend, after: StateBackend, expected: dict[str, Result], tmp_path: Path
+) -> None:
+    """In another directory, at another parallelism, on another state backend: with its state and positions, behind what
+    it has made visible."""
     case = next(case for case in CASES if case.name == name)
 
     async def stopped() -> None:
-        job = EmbeddedJob(case.declare(tmp_path / "out", 2_000), tmp_path / "state", settings(2, 20))
+        how = settings(2, 20, data=SubtaskSettings(state_backend=before))
+        job = EmbeddedJob(case.declare(tmp_path / "out", 2_000), tmp_path / "state", how)
         run = asyncio.create_task(job.run(resume=False))
         async with asyncio.timeout(60):
             while not job.started or len(job.progress.completed_checkpoints) < 3:
@@ -124,7 +132,8 @@ def test_a_run_begins_with_a_savepoint(name: str, expected: dict[str, Result], t
     asyncio.run(stopped())
     shutil.rmtree(tmp_path / "state")
     again = case.declare(tmp_path / "out", None)
-    assert again.run(parallelism=3, directory=tmp_path / "other", from_savepoint=tmp_path / "kept").state == "FINISHED"
+    other, kept = tmp_path / "other", tmp_path / "kept"
+    assert again.run(parallelism=3, directory=other, from_savepoint=kept, state_backend=after).state == "FINISHED"
     compare(case.result(tmp_path / "out"), expected[name], "from a savepoint")
 
 
@@ -147,7 +156,11 @@ def test_batches_and_settings_change_nothing(
     batch, joined = rng.choice((17, 60, 500)), rng.choice((1, 100, 16_384))
     monkeypatch.setattr(sources, "BATCH_ROWS", batch)
     monkeypatch.setattr(exchange, "COALESCE_ROWS", joined)
-    data = SubtaskSettings(flush_ms=rng.choice((1, 50)), credit_bytes=rng.choice((1, 5_000, 4 << 20)))
+    data = SubtaskSettings(
+        flush_ms=rng.choice((1, 50)),
+        credit_bytes=rng.choice((1, 5_000, 4 << 20)),
+        state_backend=rng.choice(("fs", "rocksdb")),
+    )
     how = settings(rng.choice((1, 2, 3, 4)), rng.choice((2, 20, 10_000)), data=data)
     what = f"seed {seed}: {batch} rows a batch, joined to {joined}, {how}"
     print(what)

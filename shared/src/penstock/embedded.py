@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -46,6 +46,7 @@ from penstock.protocol.jobevents import ChangedGraph, JobEnded, Requested
 from penstock.protocol.joblog import JobHistory, JobSettings, Submit
 from penstock.protocol.messages import Deploy, Restore
 from penstock.protocol.restarts import NoRestart, RestartStrategy
+from penstock.state.rocks.store import require_rocksdb
 from penstock.submission.admission import check_compatible
 from penstock.submission.cluster_checks import check_streams
 from penstock.submission.options import interval_ms
@@ -137,10 +138,13 @@ class EmbeddedJob:
         self._code = code
         self._plan = pipeline.plan
         self._directory = directory
-        self._settings = settings
         self._clock = SystemClock()
         self._blobs = DirectoryBlobs(directory / "blobs")
         self._store = JobStore(self._blobs, self._clock)
+        if settings.data.state_backend == "rocksdb":
+            require_rocksdb()
+            settings = replace(settings, data=replace(settings.data, local_state=str(directory / "local")))
+        self._settings = settings
         check_streams(pipeline.plan)
         self.graph = build_job_graph(pipeline.plan, settings.parallelism, at_least_once=settings.at_least_once)
         self.job = ""
@@ -378,7 +382,7 @@ def run(
     checkpoint_interval: Duration = "10s",
     at_least_once: bool = False,
     restart: str = "none",
-    state_backend: Literal["fs", "memory"] = "fs",
+    state_backend: Literal["fs", "memory", "rocksdb"] = "fs",
     durable: bool = True,
     from_savepoint: str | Path | None = None,
 ) -> JobResult:

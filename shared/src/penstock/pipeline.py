@@ -55,7 +55,7 @@ class Pipeline(DeclaredPipeline):
         checkpoint_interval: Duration = "10s",
         at_least_once: bool = False,
         restart: str = "none",
-        state_backend: Literal["fs", "memory"] = "fs",
+        state_backend: Literal["fs", "memory", "rocksdb"] = "fs",
         durable: bool = True,
         from_savepoint: str | Path | None = None,
     ) -> JobResult: ...
@@ -93,7 +93,9 @@ class Pipeline(DeclaredPipeline):
             checkpoint_interval: from the start of one checkpoint to the next.
             at_least_once: do not align barriers; all sinks become at-least-once.
             restart: what follows a failure, such as `"fixed-delay:3:1s"`; none by default: the error is raised here.
-            state_backend: where snapshots go: files in `directory`, or (small state only) the checkpoint's metadata.
+            state_backend: where keyed state is. `fs`: in memory, its snapshots in files of `directory`. `memory`: so too,
+                with the snapshots in the checkpoint's metadata (small state only). `rocksdb`: the state of process
+                functions on the local disk (needs penstock[rocksdb]), for state that is larger than memory.
             durable: survive a power loss; without it only the death of the process.
             from_savepoint: the folder of a savepoint with whose state and positions the run begins.
 
@@ -140,7 +142,7 @@ class Pipeline(DeclaredPipeline):
         tolerable_failed_checkpoints: int = TOLERABLE_FAILED,
         at_least_once: bool = False,
         restart: str = "exponential",
-        state_backend: Literal["fs", "memory"] = "fs",
+        state_backend: Literal["fs", "memory", "rocksdb"] = "fs",
         per_job: bool = False,
         allow_non_restored: bool = False,
         allow_unpublished: bool = False,
@@ -160,7 +162,7 @@ class Pipeline(DeclaredPipeline):
             tolerable_failed_checkpoints: so many in a row may fail before the attempt does.
             at_least_once: do not align barriers; all sinks become at-least-once.
             restart: a strategy and its parts, such as `"fixed-delay:3:1s"`.
-            state_backend: where snapshots of keyed state go: the store, or (small state only) the checkpoint's metadata.
+            state_backend: where keyed state is: see `run`; snapshots go to the store.
             per_job: have task managers started for this job alone.
             allow_non_restored: state of operators that the pipeline does not have may be dropped.
             allow_unpublished: rows that the checkpoint covers and that its job never published may be lost.

@@ -29,6 +29,9 @@ from penstock.task.operators.process import RENEWALS_AT_THE_END
 from penstock.testing.harness import OperatorHarness, process_node
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK, from_micros, to_micros
 
+EXAMPLES_ON_DISK = 12
+pytestmark = pytest.mark.usefixtures("state_backend")
+
 
 @dataclasses.dataclass
 class Row:
@@ -101,10 +104,19 @@ class TimerModel:
                 self.emitted.append((key, "timer", self.counts[key], time))
 
 
-@settings(max_examples=70, deadline=None)
-@given(steps=histories(st.integers(-50, 100)), parallelism=st.integers(1, 4))
-def test_any_batching_watermarks_and_restores_give_what_row_by_row_gives(steps, parallelism):
+def test_any_batching_watermarks_and_restores_give_what_row_by_row_gives(state_backend):
     """Per key the same rows in the same order: state, timers, deletions, event times."""
+
+    # Every history opens a dozen databases.
+    @settings(max_examples=70 if state_backend == "objects" else EXAMPLES_ON_DISK, deadline=None)
+    @given(steps=histories(st.integers(-50, 100)), parallelism=st.integers(1, 4))
+    def played(steps, parallelism):
+        play(steps, parallelism)
+
+    played()
+
+
+def play(steps, parallelism):
     node, model = keyed_node(Counting()), TimerModel()
     harness = OperatorHarness(node, parallelism=parallelism, max_parallelism=GROUPS)
     reached = [MIN_WATERMARK] * parallelism
@@ -140,7 +152,9 @@ def test_any_batching_watermarks_and_restores_give_what_row_by_row_gives(steps, 
                     harness.frame(frame_of(extra))
                 parallelism, snapshot = count, write()
                 del harness.collected.frames[seen:]
+                harness.close()
                 harness = harness.restored(snapshot, parallelism)
+    harness.close()
     for key in KEYS:
         frames = [frame.drop(WATERMARK, strict=False) for frame in harness.collected.frames]
         found = [row for frame in frames for row in frame.rows() if row[0] == key]

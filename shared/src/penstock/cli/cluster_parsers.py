@@ -91,9 +91,10 @@ def _add_submit(commands: Commands) -> None:
     parser.add_argument("--restart", default="exponential", metavar="STRATEGY", help=f"{RESTART_USAGE} (exponential)")
     parser.add_argument(
         "--state-backend",
-        choices=("fs", "memory"),
+        choices=("fs", "memory", "rocksdb"),
         default="fs",
-        help="where snapshots go: to the store, or (small state only) into the checkpoint's metadata (fs)",
+        help="fs: state in memory, snapshots in the store; memory: small ones in the checkpoint's metadata; rocksdb: "
+        "state of process functions on the local disk of the task managers (fs)",
     )
     _add_timeout(parser, "60s", "for the cluster to accept it")
     spark = parser.add_argument_group("options of --engine spark")

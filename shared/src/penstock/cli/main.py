@@ -171,9 +171,10 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
     )
     parser.add_argument(
         "--state-backend",
-        choices=("fs", "memory"),
+        choices=("fs", "memory", "rocksdb"),
         default="fs",
-        help="where snapshots go: files in DIR, or (small state only) the checkpoint's metadata (fs)",
+        help="fs: state in memory, snapshots in DIR; memory: small ones in the checkpoint's metadata; rocksdb: state of "
+        "process functions on the local disk (fs)",
     )
     parser.add_argument("--no-fsync", action="store_true", help="survive the death of the process, not a power loss")
 

@@ -45,7 +45,7 @@ class Run:
     fresh: bool
     from_savepoint: str | None
     metrics: str | None
-    state_backend: Literal["fs", "memory"]
+    state_backend: Literal["fs", "memory", "rocksdb"]
     no_fsync: bool
     log_format: LogFormat
     log_level: str

@@ -50,7 +50,7 @@ class SubmitStream(SubmitOptions):
     checkpoint_interval: str
     tolerable_failed_checkpoints: int
     restart: str
-    state_backend: Literal["fs", "memory"]
+    state_backend: Literal["fs", "memory", "rocksdb"]
 
 
 def submit_command(command: SubmitStream) -> int:

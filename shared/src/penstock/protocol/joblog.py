@@ -33,7 +33,7 @@ KEPT_COMPLETES: Final = 100
 KEPT_FAILURES: Final = 100
 """How many records of failed attempts stay in a compaction: none is needed, all are shown to people."""
 
-StateBackend = Literal["memory", "fs"]
+StateBackend = Literal["memory", "fs", "rocksdb"]
 """Where snapshots of keyed state go: with the coordinator's metadata (for tests and small state), or to the store."""
 
 

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ONE_MICROSECOND: Final = timedelta(microseconds=1)
-_NAN: Final = float("nan")
+NAN: Final = float("nan")
+"""The one NaN that keys have: a dictionary finds a NaN only by identity."""
 
 
 class WrongValueError(ValueError):
@@ -87,7 +88,7 @@ def _key_part(series: pl.Series, kind: DataType) -> list[Any]:
     series = series.to_frame().select(_canonical(series.name, kind)).to_series()
     if series.is_nan().any():
         # A dictionary finds a NaN only by identity, so all of them become one object.
-        return [_NAN if value != value else value for value in series.to_list()]
+        return [NAN if value != value else value for value in series.to_list()]
     return series.to_list()
 
 
@@ -102,7 +103,7 @@ def canonical_keys(frame: pl.DataFrame, keys: Schema) -> pl.DataFrame:
 
 def _canonical(name: str, kind: DataType) -> pl.Expr:
     value, float_type = pl.col(name), polars_type(kind)
-    zero, nan = pl.lit(0.0, float_type), pl.lit(_NAN, float_type)
+    zero, nan = pl.lit(0.0, float_type), pl.lit(NAN, float_type)
     return pl.when(value == 0).then(zero).when(value.is_nan()).then(nan).otherwise(value).alias(name)
 
 

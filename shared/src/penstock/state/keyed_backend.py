@@ -1,7 +1,7 @@
 """All keyed object state of one operator: its bound states and timers, frozen together and written as segments.
 
 The backend behind the names `memory` and `fs`: objects in the process. Whether its snapshots go to memory or to files is
-decided by who stores the segments.
+decided by who stores the segments. `penstock.state.rocks.backend` is the one behind `rocksdb`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from penstock.types import Schema
 EVENT_TIMERS: Final = "__event_timers"
 PROCESSING_TIMERS: Final = "__processing_timers"
 
-_KIND: Final = "objects"
-_ROWS_PER_FRAME: Final = 65_536
+KIND: Final = "objects"
+ROWS_PER_FRAME: Final = 65_536
 _LEAST_UPKEEP: Final = 4_096
 """Entries of upkeep per batch at least; a batch of n rows makes at most about n new entries per state."""
 
@@ -58,7 +58,7 @@ class KeyedObjects:
         return encode_segments(self._header, frames, self._keys, self._max_parallelism)
 
     def _frames(self, index: int, rows: Iterator[StoredRow]) -> Iterator[pl.DataFrame]:
-        while chunk := list(islice(rows, _ROWS_PER_FRAME)):
+        while chunk := list(islice(rows, ROWS_PER_FRAME)):
             keys, subkeys, values, times = zip(*chunk, strict=True)
             yield key_frame(keys, self._keys).with_columns(
                 pl.Series("__state", [index], pl.UInt16).new_from_index(0, len(chunk)),
@@ -99,12 +99,13 @@ class KeyedObjectBackend:
     def bind(self, declaration: State, description: Mapping[str, Any] | None = None) -> State:
         """The state that stands in for a declaration; `description` is what `describe_states` says of it."""
         state = bind(declaration, Binding(declaration, self._cursor, self._now_us, self._operator))
-        described = description or {
-            "kind": declaration.kind,
-            "value": describe_type(declaration.types[0], f"{self._operator}.{declaration.name}"),
-        }
-        self._bound[declaration.name] = _Bound(cast("BoundState", state), described)
+        self._bound[declaration.name] = _Bound(
+            cast("BoundState", state), description or described(declaration, self._operator)
+        )
         return state
+
+    def learn(self, frame: pl.DataFrame, keys: list[Any]) -> None:
+        """These keys come next: nothing to this backend."""
 
     def maintain(self, rows: int) -> None:
         """Called per batch of `rows` rows: do a share of the work that snapshots left behind."""
@@ -126,7 +127,7 @@ class KeyedObjectBackend:
             frozen = timers.freeze()
             parts.append((frozen, _stored_timers(frozen)))
         header = {
-            "kind": _KIND,
+            "kind": KIND,
             "names": [*self._bound, EVENT_TIMERS, PROCESSING_TIMERS],
             "states": self._descriptions(),
         }
@@ -143,13 +144,12 @@ class KeyedObjectBackend:
             CorruptDataError: a segment is damaged.
         """
         left_behind: set[str] = set()
-        for _, header, rows in decode_segments(segments, self._operator, _KIND, self._keys):
+        for _, header, rows in decode_segments(segments, self._operator, KIND, self._keys):
             left_behind.update(check_states(self._operator, header["states"], self._descriptions()))
             # As rows are sorted by state within a segment of one snapshot, this is a split, not a shuffle.
             for part in rows.partition_by("__state", maintain_order=True):
                 self._restore_part(header["names"][part["__state"][0]], part)
-        for name in sorted(left_behind):
-            structlog.get_logger().warning("state_left_behind", operator=self._operator, state=name)
+        warn_left_behind(self._operator, left_behind)
 
     def _restore_part(self, name: str, part: pl.DataFrame) -> None:
         keys = key_values(part, self._keys)
@@ -160,6 +160,23 @@ class KeyedObjectBackend:
         elif name in self._bound:
             columns = [part[column].to_list() for column in ("__subkey", "__value", "__time_us")]
             self._bound[name].state.load(list(zip(keys, *columns, strict=True)))
+
+    def close(self) -> None:
+        """Nothing is held beside the process."""
+
+
+def described(declaration: State, operator: str) -> Mapping[str, Any]:
+    """What `describe_states` would say of a state of one value that the engine itself declares."""
+    return {
+        "kind": declaration.kind,
+        "value": describe_type(declaration.types[0], f"{operator}.{declaration.name}"),
+    }
+
+
+def warn_left_behind(operator: str, names: Iterable[str]) -> None:
+    """Say which states of a snapshot nobody declares any more."""
+    for name in sorted(names):
+        structlog.get_logger().warning("state_left_behind", operator=operator, state=name)
 
 
 def _stored(state: BoundState, frozen: FrozenTable, now_us: int) -> Rows:

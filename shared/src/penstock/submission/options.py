@@ -11,6 +11,7 @@ from penstock.protocol.checkpoints import TOLERABLE_FAILED, CheckpointSettings
 from penstock.protocol.joblog import Artifact, JobSettings, StateBackend
 from penstock.protocol.messages import Restore
 from penstock.protocol.requests import SubmitJob
+from penstock.state.rocks.store import require_rocksdb
 from penstock.submission.restart_text import parse_restart
 from penstock.times import Duration, duration_us
 
@@ -55,12 +56,14 @@ def job_settings(
         tolerable_failed_checkpoints: so many in a row may fail before the attempt does.
         at_least_once: do not align barriers; all sinks become at-least-once.
         restart: a strategy and its parts, such as `"fixed-delay:3:1s"`.
-        state_backend: where keyed state is kept.
+        state_backend: where keyed state is kept: see `Pipeline.run`.
         per_job: have task managers started for this job alone.
 
     Raises:
-        UsageError: one of them is none.
+        UsageError: one of them is none, or the package behind the backend is not installed.
     """
+    if state_backend == "rocksdb":
+        require_rocksdb()
     checkpoints = CheckpointSettings(
         interval_ms=interval_ms(checkpoint_interval, "--checkpoint-interval"),
         tolerable_failed=tolerable_failed_checkpoints,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.batches import visible
@@ -219,6 +220,7 @@ def build_chain(
     exchanges: Iterable[tuple[str, str | None, Receiver]],
     make: Callable[[Node], Operator] = build_operator,
     wake: Callable[[], None] = lambda: None,
+    local_state: Path | None = None,
 ) -> Chain:
     """Build and open the operators of a vertex, last ones first.
 
@@ -234,6 +236,7 @@ def build_chain(
         exchanges: (node id of the producing operator, side output or None, writer) of every edge out of the vertex.
         make: makes the operator of a node.
         wake: wakes the subtask.
+        local_state: as in `OperatorContext`.
     """
     outputs: dict[str, Fanout] = {}
     receivers: dict[str, Receiver] = {}
@@ -259,6 +262,7 @@ def build_chain(
                 carries_watermarks=plan.carries_watermarks(node),
                 window_reach_us=plan.window_reach_us,
                 wake=wake,
+                local_state=local_state,
             )
             encoder = encoders.get(operator.id)
             made = EncodeOperator(encoder) if encoder is not None else make(node)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 from penstock.connectors.base import SinkWriter, WriteContext
 from penstock.coordination.collected_rows import collecting_sinks
@@ -32,6 +34,8 @@ class SubtaskSettings:
     flush_ms: int = 50
     credit_bytes: int = CREDIT_BYTES
     state_backend: StateBackend = "fs"
+    local_state: str = ""
+    """The folder for state on the local disk (backend `rocksdb`); the system's one for temporary files if empty."""
     longest_wait_ms: int = 1_000
     """How long a subtask that has nothing to do waits before it looks at wall time again, which may have jumped."""
     broker_patience_ms: int = 0
@@ -80,6 +84,12 @@ class TaskEnvironment:
     def key_groups(self) -> KeyGroupRange:
         """The key groups of the subtask."""
         return self.execution.key_groups(self.deploy.subtask)
+
+    @property
+    def local_state(self) -> Path | None:
+        """The folder for state on the local disk; None if the job has its objects in memory."""
+        settings = self.services.settings
+        return Path(settings.local_state or tempfile.gettempdir()) if settings.state_backend == "rocksdb" else None
 
     def exchange_log(self, waiting: Waiting) -> Log:
         """The log as the exchanges of the subtask use it; `waiting` hears what it waits for.

@@ -67,6 +67,7 @@ async def open_operators(
         await _encoders(environment),
         exchanges,
         wake=environment.inbox.wake,
+        local_state=environment.local_state,
     )
     staged = [part for state in restored.values() if state for part in decode_staged(state.lists.get(STAGED, ()))]
     if staged and manifest is not None and await are_visible(manifest, environment.deploy, store):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.protocol.keygroups import KeyGroupRange
@@ -54,6 +55,8 @@ class OperatorContext:
     """How far the bounds of the pipeline's windows may be from a row of them."""
     wake: Callable[[], None] = lambda: None
     """Makes the subtask look at `Operator.next_timer_us` soon, whatever it waits for."""
+    local_state: Path | None = None
+    """The folder for state on the local disk (backend `rocksdb`); None: objects are held in memory."""
 
 
 class KeyedPart(Protocol):

@@ -11,12 +11,9 @@ a consumer deletes it and the process dies after the copy and before the proof. 
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import io
-import os
 import posixpath
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,11 +27,11 @@ from penstock.connectors.files.store_clients import Location, asking
 from penstock.connectors.files.writing import STAGING
 from penstock.connectors.formats.names import format_of
 from penstock.errors import PipelineError
+from penstock.scratch import Scratch
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_SCRATCH: Final = "penstock-staged-"
 _READ_AHEAD_BYTES: Final = 1 << 20
 
 
@@ -308,45 +305,6 @@ class StoredParts:
 
     def _staged(self, name: str) -> Location:
         return self._folder.below(f"{STAGING}/{name}")
-
-
-class Scratch:
-    """A temporary folder of this process; those of processes that were killed are removed by the next one.
-
-    Whoever lives holds a lock on its folder, which its death gives back.
-    """
-
-    def __init__(self, root: Path) -> None:
-        for left in root.glob(f"{_SCRATCH}*"):
-            lock = _locked(left)
-            if lock is not None:
-                shutil.rmtree(left, ignore_errors=True)
-                os.close(lock)
-        folder, lock = root, None
-        while lock is None or not folder.exists():  # somebody took it for one that was left, before it was locked
-            folder = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=root))
-            lock = _locked(folder)
-        self.folder: Final = folder
-        self._lock: Final = lock
-
-    def close(self) -> None:
-        """Remove it."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-        os.close(self._lock)
-
-
-def _locked(folder: Path) -> int | None:
-    """A descriptor that holds the lock of a folder; None if somebody else holds it, or it is gone."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
 
 
 def _delete(place: Location) -> None:

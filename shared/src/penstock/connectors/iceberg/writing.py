@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.connectors.base import Prepared, WriteContext
-from penstock.connectors.files.object_store import Scratch
 from penstock.connectors.files.writing import StagedFile, staged_file
 from penstock.connectors.iceberg.appending import append, list_files, proof_of, remove, remove_staged
 from penstock.connectors.iceberg.catalogs import TablePlace
 from penstock.connectors.iceberg.columns import check_columns
 from penstock.errors import ExternalError, PipelineError
+from penstock.scratch import Scratch
 from penstock.types import Schema
 
 if TYPE_CHECKING:

@@ -36,9 +36,9 @@ from penstock.process_functions import KeyedCoProcess, OutputTag, check_process
 from penstock.state.columns import key_values
 from penstock.state.declarations import declared_states, describe_states
 from penstock.state.hashing import key_group_of
-from penstock.state.keyed_backend import KeyedObjectBackend
 from penstock.state.keyed_state import KeyCursor
 from penstock.state.operator_state import OperatorStates
+from penstock.task.keyed_states import KeyedBackend, keyed_backend
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.progress import GroupWatermarks
 from penstock.task.operators.rowwise import chunks_of, raised
@@ -119,7 +119,7 @@ class _Run(KeyCursor):
         self.watermark_us = MIN_WATERMARK
         self.now_us: Callable[[], int]
         self.metrics: OperatorMetrics
-        self.timers: KeyedObjectBackend
+        self.timers: KeyedBackend
 
     def emit(self, row: Any) -> None:
         main = self.main
@@ -328,7 +328,7 @@ class KeyedProcessOperator(_ProcessBase):
         """Of each input, by the names that they have there."""
         self._methods = ["on_left", "on_right"] if isinstance(self._declared, KeyedCoProcess) else ["on_row"]
         self._kinds = [field.type for field in self._keys]
-        self._backend: KeyedObjectBackend
+        self._backend: KeyedBackend
         self._watermarks: GroupWatermarks
         self._firing: Iterator[tuple[Any, int]] | None = None
         """The rest of the timers that are due."""
@@ -338,9 +338,7 @@ class KeyedProcessOperator(_ProcessBase):
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         self._max_parallelism = context.max_parallelism
-        self._backend = KeyedObjectBackend(
-            self._operator, self._keys, context.max_parallelism, self._run, context.now_us
-        )
+        self._backend = keyed_backend(self._operator, self._keys, self._run, context)
         self._run.timers = self._backend
         self._process = self._own_copy()
         descriptions = describe_states(self._declared)
@@ -376,7 +374,9 @@ class KeyedProcessOperator(_ProcessBase):
         whole = iter(_carried(frame, run) if timed or self._watermarks.uneven else ())
         try:
             for chunk in chunks_of(frame):
-                rows = (key_values(chunk, keys), self._times_of(chunk), self._rows_of(number, chunk))
+                values = key_values(chunk, keys)
+                self._backend.learn(chunk.select(keys.names), values)
+                rows = (values, self._times_of(chunk), self._rows_of(number, chunk))
                 if self._watermarks.uneven:
                     marks = np.broadcast_to(self._watermarks.at_rows(chunk, keys.names), chunk.height).tolist()
                     carrying = islice(whole, chunk.height)
@@ -529,3 +529,9 @@ class KeyedProcessOperator(_ProcessBase):
     def snapshot(self) -> OperatorSnapshot | None:
         self._finish()
         return OperatorSnapshot(keyed=self._backend.freeze())
+
+    def close(self) -> None:
+        try:
+            super().close()
+        finally:
+            self._backend.close()

@@ -20,9 +20,9 @@ from penstock.graph.logical import Node, RunningReduce
 from penstock.process_functions import ValueState
 from penstock.state.backend import ABSENT
 from penstock.state.columns import key_values
-from penstock.state.keyed_backend import KeyedObjectBackend
 from penstock.state.keyed_state import KeyCursor
 from penstock.state.segments import decode_segments
+from penstock.task.keyed_states import KeyedBackend, keyed_backend
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.keyed_table import INDEX, KeyedTable
 from penstock.task.operators.partials import Partials
@@ -109,13 +109,11 @@ class RunningReduceOperator(Operator):
         self._writer = RowWriter(node.schema, node.row_type, self._where)
         self._cursor = KeyCursor()
         self._row_type = source.row_type
-        self._backend: KeyedObjectBackend
+        self._backend: KeyedBackend
         self._state: ValueState[Any]
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
-        self._backend = KeyedObjectBackend(
-            self._operator, self._keys, context.max_parallelism, self._cursor, context.now_us
-        )
+        self._backend = keyed_backend(self._operator, self._keys, self._cursor, context)
         declaration = ValueState(self._row_type)
         declaration.name = "reduced"
         self._state = cast("ValueState[Any]", self._backend.bind(declaration))
@@ -134,9 +132,10 @@ class RunningReduceOperator(Operator):
     def _reduce(self, chunk: pl.DataFrame, touched: dict[Any, tuple[Any, int | None]]) -> None:
         cursor, state, function, row = self._cursor, self._state, self._function, None
         times: list[Any] = chunk[EVENT_TIME].to_list() if self._event_time else [None] * chunk.height
-        rows = self._reader.rows(chunk)
+        rows, keys = self._reader.rows(chunk), key_values(chunk, self._keys)
+        self._backend.learn(chunk.select(self._keys.names), keys)
         try:
-            for cursor.key, row, time in zip(key_values(chunk, self._keys), rows, times, strict=True):
+            for cursor.key, row, time in zip(keys, rows, times, strict=True):
                 before = state.get(ABSENT)
                 after = row if before is ABSENT else function(before, row)
                 state.set(after)
@@ -148,3 +147,6 @@ class RunningReduceOperator(Operator):
 
     def snapshot(self) -> OperatorSnapshot | None:
         return OperatorSnapshot(keyed=self._backend.freeze())
+
+    def close(self) -> None:
+        self._backend.close()

@@ -6,6 +6,7 @@ frame, grouped by firing.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import polars as pl
@@ -22,6 +23,7 @@ from penstock.window_results import Fired
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from penstock.task.operator import OperatorContext, RestoredState
     from penstock.window_accounts import Totalled
 
 _FIRING: Final = "__firing"
@@ -35,6 +37,10 @@ class WindowProcessOperator(KeyedProcessOperator):
         super().__init__(node)
         window = cast("WindowRows", node.operation).window
         self._gap = SessionGap(node, window) if isinstance(window, SessionWindow) and window.gap is not None else None
+
+    def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
+        # Its state is read as a whole in places, and the rows of a window are small beside those of a key's life.
+        super().open(replace(context, local_state=None), restored)
 
     def _rows_of(self, number: int, chunk: pl.DataFrame) -> Iterable[Any]:
         self._tell_ends(chunk)
