@@ -16,6 +16,7 @@ import shutil
 import tempfile
 from collections.abc import Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -94,9 +95,22 @@ def three_brokers() -> Generator[Any]:
     yield from _own_servers(brokers=3)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _module_as_in_a_new_process() -> Generator[None]:
+    """Nor does a module find what the fixtures of another one chose."""
+    with _process_as_it_was():
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _as_in_a_new_process() -> Generator[None]:
     """No test finds the cluster that another one chose for this process, or its logging."""
+    with _process_as_it_was():
+        yield
+
+
+@contextmanager
+def _process_as_it_was() -> Generator[None]:
     cluster = kafka_platform._platform
     chosen, file, level = vars(cluster).copy(), os.environ.get(FILE_VARIABLE), logging.getLogger("aiokafka").level
     yield

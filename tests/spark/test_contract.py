@@ -32,6 +32,8 @@ TESTS = {
     "windows that are sent more than once": "test_windows_that_are_sent_more_than_once",
     "running results": "test_running_results",
     "`over`": "test_rows_over_rows",
+    "`join` within a time or in windows": "test_joins_in_time",
+    "`join(as_of=True)`": "test_joins_as_of_a_time",
     "functions and whatever else goes by arrival": "test_what_goes_by_arrival",
     "the same without event time": "test_what_goes_by_arrival_without_event_time",
     "late rows that nobody reads": "test_late_rows_that_nobody_reads",
@@ -149,6 +151,21 @@ def test_rows_over_rows(runs):
     same(runs, "kinds", ["over"])
     in_order, (on_spark, _) = runs.embedded("kinds", "sorted"), runs.on_spark("kinds")
     assert_same(every_row(on_spark / "over-rows"), every_row(in_order / "over-rows"), "over-rows")
+
+
+def test_joins_in_time(runs):
+    same(runs, "kinds", ["joined"])
+
+
+def test_joins_as_of_a_time(runs):
+    """Of several right rows with that event time the last that arrived counts: on Spark the last in order."""
+    in_order, (on_spark, _) = runs.embedded("kinds", "sorted"), runs.on_spark("kinds")
+
+    def without_ties(folder: Path) -> Any:
+        return Counter((row["key"], row["at"], row["number"], row["other"] is None) for row in rows(folder))
+
+    same(runs, "kinds", ["as-of"], without_ties)
+    assert every_row(on_spark / "as-of") == every_row(in_order / "as-of")
 
 
 def test_what_goes_by_arrival(runs):
