@@ -95,7 +95,7 @@ class Pipeline(DeclaredPipeline):
             restart: what follows a failure, such as `"fixed-delay:3:1s"`; none by default: the error is raised here.
             state_backend: where keyed state is. `fs`: in memory, its snapshots in files of `directory`. `memory`: so too,
                 with the snapshots in the checkpoint's metadata (small state only). `rocksdb`: the state of process
-                functions on the local disk (needs penstock[rocksdb]), for state that is larger than memory.
+                functions on the local disk behind a cache (needs penstock[rocksdb]).
             durable: survive a power loss; without it only the death of the process.
             from_savepoint: the folder of a savepoint with whose state and positions the run begins.
 

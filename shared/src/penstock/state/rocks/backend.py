@@ -1,4 +1,4 @@
-"""All keyed object state of one operator in a database on the local disk: for state that is larger than memory.
+"""All keyed object state of one operator in a database on the local disk.
 
 The same to an operator as `penstock.state.keyed_backend`. Reads and writes go through what the states hold in memory;
 `flush` writes what has changed as one batch. Snapshots see the database at one moment and are written in the background.
