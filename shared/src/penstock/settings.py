@@ -193,6 +193,18 @@ def settings_to_toml(settings: ClusterSettings) -> str:
     return "\n".join([*lines, *tables]) + "\n"
 
 
+def shown_settings(settings: ClusterSettings) -> dict[str, str]:
+    """Every setting by its name in the file, `kafka.brokers`; of secrets only whether there is one."""
+    shown: dict[str, str] = {}
+    for item in fields(settings):
+        value = getattr(settings, item.name)
+        inner = [] if isinstance(value, str | Secret) else fields(value)
+        shown |= {f"{item.name}.{part.name}": str(getattr(value, part.name)) for part in inner}
+        if not inner:
+            shown[item.name] = str(value)
+    return shown
+
+
 def _quoted(text: str | Secret) -> str:
     return msgspec.json.encode(
         text.reveal() if isinstance(text, Secret) else text

@@ -21,7 +21,7 @@ from penstock.service.http_server import (
     watch_readiness,
 )
 from penstock.service.process_exit import leave
-from penstock.settings import ClusterSettings
+from penstock.settings import ClusterSettings, shown_settings
 from penstock_dispatcher.app import dispatcher_app
 from penstock_dispatcher.cluster import DispatcherPorts
 
@@ -62,7 +62,7 @@ async def serve(settings: ClusterSettings, options: DispatcherOptions) -> None:
         cluster_store(settings) as blobs,
         httpx2.AsyncClient(trust_env=False, headers=_proof(settings), timeout=TASK_MANAGER_S) as http,
     ):
-        ports = DispatcherPorts(log, blobs, metadata, clock, lambda: uuid.uuid4().hex, http)
+        ports = DispatcherPorts(log, blobs, metadata, clock, lambda: uuid.uuid4().hex, http, shown_settings(settings))
         app = dispatcher_app(ports, readiness, list)
         async with http_server(app, options.http, access):
             await watch_readiness(readiness, log, blobs, clock)

@@ -14,7 +14,7 @@ from penstock.service.http_server import Readiness, health_routes
 from penstock_dispatcher.bodies import BodyLimit
 from penstock_dispatcher.cluster import Cluster, DispatcherPorts
 from penstock_dispatcher.describing import docs_page, openapi_of
-from penstock_dispatcher.flink_routes import FlinkRoutes
+from penstock_dispatcher.flink.routes import FlinkRoutes
 from penstock_dispatcher.jobs import Jobs
 from penstock_dispatcher.penstock_routes import PenstockRoutes
 from penstock_dispatcher.refusing import answer_errors
@@ -29,7 +29,7 @@ def dispatcher_app(ports: DispatcherPorts, readiness: Readiness, samples: Callab
     cluster = Cluster(ports)
     jobs = Jobs(cluster)
     penstock = PenstockRoutes(cluster, jobs)
-    flink = FlinkRoutes(cluster, jobs, penstock)
+    flink = FlinkRoutes(cluster, jobs, penstock, ports.settings)
     app.include_router(penstock.router())
     runs = Runs(cluster, ports)
     app.include_router(RunRoutes(cluster, jobs, runs).router())

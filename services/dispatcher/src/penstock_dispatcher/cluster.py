@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import httpx2
@@ -28,6 +28,7 @@ from penstock.protocol.joblog import JobHistory
 from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import Restore, encode
 from penstock.protocol.requests import Answer, AnyRequest, AnyRunRequest, artifact_key
+from penstock_dispatcher.manifest_sizes import ManifestSizes
 from penstock_dispatcher.reading import KEPT, PublishedView, cache_bounded, for_each_concurrently, within_deadline
 from penstock_dispatcher.refusing import RestError
 
@@ -54,6 +55,8 @@ class DispatcherPorts:
     """32 fresh hex digits."""
     http: httpx2.AsyncClient | None = None
     """With the token, for what only task managers know; None: they are not asked."""
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Those of this process by name, as they may be shown."""
 
 
 class Cluster:
@@ -67,6 +70,7 @@ class Cluster:
         """As its leader shows it."""
         self._finished: dict[str, FinishedJob] = {}
         self._ended: dict[str, JobHistory] = {}
+        self._sizes: dict[str, ManifestSizes] = {}
         self._topics_made = False
 
     # -- reading --------------------------------------------------------------------------------------------------------
@@ -138,6 +142,36 @@ class Cluster:
         manifest = await within_deadline("the store", self._store.manifest(Restore(0, key, digest)))
         return Restore(manifest.checkpoint, key, digest), manifest
 
+    async def manifest_sizes(self, key: str) -> ManifestSizes | None:
+        """The numbers in a manifest; None if it is no more."""
+        if key in self._sizes:
+            return self._sizes[key]
+        try:
+            data = await within_deadline("the store", self._ports.blobs.get(key))
+        except BlobNotFoundError:
+            return None
+        try:
+            cache_bounded(self._sizes, key, msgspec.json.decode(data, type=ManifestSizes))
+        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+            raise CorruptDataError(f"{key}: not readable: {error}") from error
+        return self._sizes[key]
+
+    async def keys(self, prefix: str) -> list[str]:
+        """The objects whose keys begin so."""
+        return await within_deadline("the store", self._ports.blobs.list(prefix))
+
+    async def delete(self, keys: list[str]) -> None:
+        """Remove objects; those that are not there are passed over."""
+        await for_each_concurrently(keys, lambda key: within_deadline("the store", self._ports.blobs.delete(key)))
+
+    async def note(self, key: str) -> None:
+        """Remember for an hour that this was done, for every dispatcher to see."""
+        await within_deadline("Redis", self._ports.metadata.acquire(key, b"1", ASKED_MS))
+
+    async def is_noted(self, key: str) -> bool:
+        """Whether it was."""
+        return await within_deadline("Redis", self._ports.metadata.get(key)) is not None
+
     async def artifact(self, key: str) -> bytes:
         """The sources of a job."""
         return await within_deadline("the store", self._ports.blobs.get(key), UPLOAD_S)
@@ -157,10 +191,12 @@ class Cluster:
         except (BlobNotFoundError, UsageError) as error:
             raise RestError(404, f"job {job} has no collected part {name!r}") from error
 
-    async def worker_logs(self, job: str, lines: int) -> WorkerLogList:
-        """What the workers of a job have logged lately, from all task managers that the leader knows."""
+    async def worker_logs(self, job: str, lines: int, worker: str = "") -> WorkerLogList:
+        """What workers have logged lately: those of a job, from all task managers that the leader knows, or, without
+        one, all of the task manager that `worker` belongs to."""
         http = self._ports.http
-        addresses = sorted({worker.host.rpartition(" ")[2] for worker in (await self.leading_view()).workers} - {""})
+        asked = [one for one in (await self.leading_view()).workers if worker in ("", one.worker)]
+        addresses = sorted({one.host.rpartition(" ")[2] for one in asked} - {""})
         found: list[WorkerLog] = []
         missing: list[str] = []
 
@@ -216,7 +252,7 @@ class Cluster:
                 raise
             raise ExternalError(f"{error}; {IN_DOUBT}") from error
         try:
-            await within_deadline("Redis", self._ports.metadata.acquire(_asked(request.request), b"1", ASKED_MS))
+            await self.note(_asked(request.request))
         except ExternalError as error:  # it is on its way; only a question for it may be answered with 404 meanwhile
             _log.warning("a request could not be noted", request=request.request, error=str(error))
 
@@ -226,7 +262,7 @@ class Cluster:
 
     async def was_asked(self, request: str) -> bool:
         """Whether this request was sent within the last hour."""
-        return await within_deadline("Redis", self._ports.metadata.get(_asked(request))) is not None
+        return await self.is_noted(_asked(request))
 
 
 def _asked(request: str) -> str:

@@ -217,6 +217,7 @@ def summary_of(found: Found) -> JobSummary:
         missing_slots=view.missing_slots if view is not None and terminated is None else 0,
         last_checkpoint=history.highest_checkpoint,
         live=view is not None,
+        changed_us=max((record.at_us for record in history.records), default=0),
     )
 
 
@@ -231,7 +232,7 @@ def summary_of_finished(job: FinishedJob) -> JobSummary:
     state: Any = job.state
     return JobSummary(
         job=job.job, name=job.name, state=state, parallelism=job.parallelism, submitted_us=job.submitted_us,
-        ended_us=job.ended_us, reason=job.reason, last_checkpoint=job.checkpoint,
+        ended_us=job.ended_us, reason=job.reason, last_checkpoint=job.checkpoint, changed_us=job.ended_us,
     )  # fmt: skip
 
 

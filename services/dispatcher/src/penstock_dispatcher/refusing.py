@@ -44,9 +44,12 @@ def answer_errors(app: FastAPI) -> None:
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        if error.status_code in (404, 405) and not request.url.path.startswith("/penstock/"):
-            return problem(404, [f"Not found: {request.url.path}"])  # as Flink answers, wrong methods included
-        text = f"{request.method} {request.url.path}: {error.detail}"
+        path = request.url.path
+        if error.status_code == 404 and request.method == "GET" and not path.startswith("/penstock/"):
+            return problem(404, [f"Unable to load requested file {path}."])  # as Flink answers, which has files
+        if error.status_code in (404, 405) and not path.startswith("/penstock/"):
+            return problem(404, [f"Not found: {path}"])  # and here, wrong methods included
+        text = f"{request.method} {path}: {error.detail}"
         return problem(error.status_code, [text])
 
     async def usage(_: Request, error: Exception) -> Response:

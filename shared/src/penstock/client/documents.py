@@ -133,6 +133,8 @@ class JobSummary(msgspec.Struct, frozen=True):
     """The newest complete one, 0 if there is none."""
     live: bool = False
     """Whether a leader says this now; else it is what the job's log says."""
+    changed_us: int = 0
+    """When the newest record of its log was written; 0 if that is not known."""
 
 
 class JobList(msgspec.Struct, frozen=True):

@@ -15,10 +15,26 @@ from penstock.protocol.messages import OperatorMetrics, TaskProgress
 VIEW: Final = "view"
 """Key of the newest `ClusterView` in the metadata store: what dispatchers show."""
 
+SHOWN_ACKS: Final = 2_000
+"""So many acknowledgements are shown per job: those of the newest checkpoints, as many whole ones as fit."""
+
 JobState = Literal[
     "CREATED", "RUNNING", "RESTARTING", "FINISHED", "STOPPED", "CANCELED", "FAILED", "SUSPENDED", "UNOPENED"
 ]
 """`UNOPENED`: the leader cannot look after it for now; `failures` says why."""
+
+
+class TaskRates(msgspec.Struct, frozen=True):
+    """What a subtask did per second lately, over 5 to 10 s: for pages and clients that look once."""
+
+    busy: float = 0.0
+    """Share of its time, 0 to 1; so are the next two, and the three sum to 1."""
+    idle: float = 0.0
+    blocked: float = 0.0
+    bytes_in: float = 0.0
+    bytes_out: float = 0.0
+    rows: dict[str, tuple[float, float]] = {}
+    """Operator id to the rows that came in and went out per second."""
 
 
 class TaskView(msgspec.Struct, frozen=True):
@@ -34,6 +50,10 @@ class TaskView(msgspec.Struct, frozen=True):
     progress: TaskProgress = TaskProgress()
     waits_for: str = ""
     """What it waits for that does not answer."""
+    since_us: dict[str, int] = {}
+    """When the leader first heard of each state that it was in, in this attempt; `deployed`: when it ordered it."""
+    rates: TaskRates | None = None
+    """None until enough was heard of it."""
 
 
 class VertexView(msgspec.Struct, frozen=True):
@@ -43,6 +63,18 @@ class VertexView(msgspec.Struct, frozen=True):
     name: str
     parallelism: int
     tasks: tuple[TaskView, ...]
+
+
+class AckView(msgspec.Struct, frozen=True, array_like=True):
+    """A subtask's acknowledgement of a checkpoint. An array in JSON: there are many."""
+
+    index: int
+    at_us: int
+    """When the leader heard it."""
+    size_bytes: int
+    sync_us: int
+    async_us: int
+    alignment_us: int
 
 
 class CheckpointView(msgspec.Struct, frozen=True):
@@ -56,6 +88,12 @@ class CheckpointView(msgspec.Struct, frozen=True):
     sync_us: int
     reason: str = ""
     """Why it was aborted."""
+    ended_us: int | None = None
+    """When it was complete, or aborted."""
+    subtasks: int = 0
+    """How many had to acknowledge it; 0 until the first has."""
+    acks: dict[str, tuple[AckView, ...]] = {}
+    """Vertex to what its subtasks acknowledged; of the newest checkpoints only (`SHOWN_ACKS`)."""
 
 
 class JobView(msgspec.Struct, frozen=True):
@@ -82,6 +120,8 @@ class JobView(msgspec.Struct, frozen=True):
     """See `ClusterView`."""
     ending: str = ""
     """Which ending or savepoint is under way, and what it waits for."""
+    totals: dict[str, int] = {}
+    """How many checkpoints were `complete` and `aborted`, and attempts `failed`, under this leader."""
 
 
 class WorkerView(msgspec.Struct, frozen=True):
@@ -94,6 +134,8 @@ class WorkerView(msgspec.Struct, frozen=True):
     """Job to the number of slots it has there."""
     tasks: int
     memory_bytes: int
+    heard_us: int = 0
+    """When its newest heartbeat came."""
 
 
 class ScalingView(msgspec.Struct, frozen=True):

@@ -6,10 +6,29 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from penstock.protocol.jobevents import Announce, Append, JobCommand, JobEnded, JobEvent, ManifestStored, StatusReported
+from penstock.coordination.cluster_view import AckView, TaskRates
+from penstock.coordination.task_rates import RateMeter
+from penstock.protocol.jobevents import (
+    AckReceived,
+    Announce,
+    Append,
+    JobCommand,
+    JobEnded,
+    JobEvent,
+    ManifestStored,
+    StatusReported,
+)
 from penstock.protocol.joblog import AttemptFailed, Begin, Complete
 from penstock.protocol.jobmaster import JobMaster
-from penstock.protocol.messages import BarrierMarker, CheckpointAborted, OperatorCounter, SubtaskId, TaskStatus
+from penstock.protocol.messages import (
+    Acknowledged,
+    BarrierMarker,
+    CheckpointAborted,
+    Deploy,
+    OperatorCounter,
+    SubtaskId,
+    TaskStatus,
+)
 
 SHOWN: Final = 100
 """How many checkpoints and failures are remembered."""
@@ -28,6 +47,16 @@ class CheckpointProgress:
     """The longest time a subtask stood still."""
     reason: str = ""
     """Why it was aborted."""
+    nonce: str = ""
+    aborted_us: int | None = None
+    subtasks: int = 0
+    """How many have to acknowledge it; 0 until the first has."""
+    acks: dict[SubtaskId, AckView] = field(default_factory=dict[SubtaskId, AckView])
+
+    @property
+    def ended_us(self) -> int | None:
+        """When it was complete, or aborted."""
+        return self.aborted_us if self.completed_us is None else self.completed_us
 
     @property
     def duration_us(self) -> int | None:
@@ -45,6 +74,9 @@ class JobProgress:
     restored: int | None = None
     missing_slots: int = 0
     statuses: dict[SubtaskId, TaskStatus] = field(default_factory=dict[SubtaskId, TaskStatus])
+    entered_us: dict[SubtaskId, dict[str, int]] = field(default_factory=dict[SubtaskId, dict[str, int]])
+    """When each state of each subtask was first heard of in this attempt; `deployed`: when it was ordered."""
+    meter: RateMeter = field(default_factory=RateMeter)
     checkpoints: dict[int, CheckpointProgress] = field(default_factory=dict[int, CheckpointProgress])
     failures: list[str] = field(default_factory=list[str])
     totals: Counter[str] = field(default_factory=Counter[str])
@@ -59,7 +91,9 @@ class JobProgress:
         if isinstance(event, StatusReported):
             status = event.status
             if status.attempt == master.attempt:
-                self.statuses[status.subtask] = status
+                self.reported(status, now_us)
+        if isinstance(event, AckReceived) and isinstance(event.message, Acknowledged):
+            self._acknowledged(event.message, master, now_us)
         if isinstance(event, ManifestStored) and event.checkpoint in self.checkpoints:
             pending = next((p for p in master.book.pending if p.checkpoint == event.checkpoint), None)
             if pending is not None:
@@ -67,18 +101,42 @@ class JobProgress:
                 shown.size_bytes = sum(snapshot.size_bytes for snapshot in pending.snapshots.values())
                 shown.sync_us = max(snapshot.sync_us for snapshot in pending.snapshots.values())
 
+    def reported(self, status: TaskStatus, now_us: int) -> None:
+        """A subtask of the newest attempt says this."""
+        self.statuses[status.subtask] = status
+        self.entered_us.setdefault(status.subtask, {}).setdefault(status.state, now_us)
+        self.meter.reported(status, now_us)
+
+    def rates(self, subtask: SubtaskId) -> TaskRates | None:
+        """What the subtask did per second lately; None until enough was heard of it."""
+        return self.meter.rates(subtask)
+
+    def _acknowledged(self, message: Acknowledged, master: JobMaster, now_us: int) -> None:
+        shown = self.checkpoints.get(message.checkpoint)
+        if shown is None or shown.nonce != message.nonce:
+            return
+        pending = next((p for p in master.book.pending if p.checkpoint == message.checkpoint), None)
+        if pending is not None:
+            shown.subtasks = len(pending.missing) + len(pending.snapshots)
+        snapshot = message.snapshot
+        shown.acks.setdefault(message.subtask, AckView(
+            message.subtask.index, now_us, snapshot.size_bytes, snapshot.sync_us, snapshot.async_us,
+            snapshot.alignment_us,
+        ))  # fmt: skip
+
     def command(self, command: JobCommand, now_us: int) -> None:
         """The master ordered this."""
         if self.since_us is None:
             self.since_us = now_us
         match command:
-            case Announce(command=BarrierMarker(checkpoint=checkpoint)):
-                self.checkpoints[checkpoint] = CheckpointProgress(checkpoint, now_us)
+            case Announce(command=BarrierMarker(checkpoint=checkpoint, nonce=nonce)):
+                self.checkpoints[checkpoint] = CheckpointProgress(checkpoint, now_us, nonce=nonce)
                 while len(self.checkpoints) > SHOWN:
                     del self.checkpoints[min(self.checkpoints)]
             case Announce(command=CheckpointAborted(checkpoint=checkpoint) as said) if checkpoint in self.checkpoints:
                 self.checkpoints[checkpoint].state = "aborted"
                 self.checkpoints[checkpoint].reason = said.reason
+                self.checkpoints[checkpoint].aborted_us = now_us
                 self.totals["aborted"] += 1
             case Append(record=Complete(checkpoint=checkpoint)) if checkpoint in self.checkpoints:
                 self.checkpoints[checkpoint].state = "complete"
@@ -90,6 +148,10 @@ class JobProgress:
                 self.attempt_number = number
                 self.missing_slots = 0
                 self.statuses.clear()
+                self.entered_us.clear()
+                self.meter = RateMeter()
+            case Announce(command=Deploy(subtask=subtask)):
+                self.entered_us.setdefault(subtask, {})["deployed"] = now_us
             case JobEnded():
                 self.ended = command
             case _:

@@ -678,7 +678,7 @@ class CoordinatorService:
         clock, deaf_ms = self._ports.clock, self._ports.clock.monotonic_ms() - self._heard_ms
         view = view_of_cluster(
             self.name, self._address, self.epoch, clock.now_us(), self._jobs, self._workers, self._slots,
-            deaf_ms * 1_000 if deaf_ms >= DEAF_SHOWN_MS else 0,
+            deaf_ms * 1_000 if deaf_ms >= DEAF_SHOWN_MS else 0, clock.monotonic_ms(),
         )  # fmt: skip
         view = msgspec.structs.replace(view, jobs=view.jobs + self._unopened.views())
         return view if self._scaler is None else msgspec.structs.replace(view, scaling=self._scaler.view())

@@ -35,6 +35,7 @@ from penstock.protocol.jobevents import (
     Append,
     CaptureOffsets,
     ChangedGraph,
+    CheckpointAsked,
     ExchangesTaken,
     JobCommand,
     JobEnded,
@@ -76,6 +77,7 @@ from penstock.protocol.requests import (
     RescaleJob,
     StopJob,
     SubmitJob,
+    TakeCheckpoint,
     TakeSavepoint,
 )
 
@@ -233,6 +235,10 @@ class JobShell:
         if self.ended.done():
             await self._answer_late(request)
             return
+        if isinstance(request, TakeCheckpoint):
+            self._asked[request.request] = kind
+            self.tell(CheckpointAsked(request.request))
+            return
         try:
             requested = self._requested(request)
             waits = isinstance(request, RescaleJob) and self._waits_for_slots(request, requested)
@@ -252,7 +258,7 @@ class JobShell:
         if status.attempt == self.attempt:
             if status.subtask not in self.progress.statuses:
                 return False
-            self.progress.statuses[status.subtask] = status
+            self.progress.reported(status, self._ports.clock.now_us())
         return True
 
     def marked_before(self, monotonic_ms: int) -> bool:
@@ -600,4 +606,5 @@ def kind_of(request: AnyRequest) -> str:
     """What a request asks for, in a word."""
     return {
         SubmitJob: "submit", CancelJob: "cancel", StopJob: "stop", TakeSavepoint: "savepoint", RescaleJob: "rescale",
+        TakeCheckpoint: "checkpoint",
     }[type(request)]  # fmt: skip

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.coordination.cluster_view import (
+    SHOWN_ACKS,
+    AckView,
     CheckpointView,
     ClusterView,
     JobState,
@@ -16,6 +18,7 @@ from penstock.coordination.cluster_view import (
     VertexView,
     WorkerView,
 )
+from penstock.coordination.job_progress import CheckpointProgress, JobProgress
 from penstock.graph.jobgraph import graph_from_json
 from penstock.protocol.joblog import Begin
 from penstock.protocol.messages import SubtaskId, TaskStatus
@@ -47,8 +50,10 @@ def view_of_cluster(
     workers: Mapping[str, Worker],
     slots: SlotPool,
     deaf_us: int = 0,
+    now_ms: int = 0,
 ) -> ClusterView:
-    """What the leader knows now; `deaf_us` as the view says it."""
+    """What the leader knows now; `deaf_us` as the view says it, `now_ms` by the clock that workers are judged by."""
+    began_us = now_us - now_ms * 1_000
     where = {
         (status.attempt, status.subtask): name for name, worker in workers.items() for status in worker.tasks.values()
     }
@@ -59,15 +64,15 @@ def view_of_cluster(
         now_us,
         slots.total,
         slots.free,
-        tuple(_worker_view(name, worker, slots) for name, worker in sorted(workers.items())),
+        tuple(_worker_view(name, worker, slots, began_us) for name, worker in sorted(workers.items())),
         tuple(_view_or_reason(shell, where, deaf_us) for _, shell in sorted(jobs.items())),
         deaf_us=deaf_us,
     )
 
 
-def _worker_view(name: str, worker: Worker, slots: SlotPool) -> WorkerView:
-    beat = worker.heartbeat
-    return WorkerView(name, beat.host, beat.slots, slots.used(name), len(worker.tasks), beat.memory_bytes)
+def _worker_view(name: str, worker: Worker, slots: SlotPool, began_us: int) -> WorkerView:
+    beat, heard_us = worker.heartbeat, began_us + worker.seen_ms * 1_000
+    return WorkerView(name, beat.host, beat.slots, slots.used(name), len(worker.tasks), beat.memory_bytes, heard_us)
 
 
 def _view_or_reason(shell: JobShell, where: Mapping[tuple[str, SubtaskId], str], deaf_us: int) -> JobView:
@@ -108,6 +113,8 @@ def view_of_job(shell: JobShell, where: Mapping[tuple[str, SubtaskId], str]) -> 
                 s.metrics,
                 s.progress,
                 s.waits_for,
+                dict(progress.entered_us.get(s.subtask, {})),
+                progress.rates(s.subtask),
             )
             for s in statuses
         )
@@ -124,15 +131,33 @@ def view_of_job(shell: JobShell, where: Mapping[tuple[str, SubtaskId], str]) -> 
         restored=progress.restored,
         last_checkpoint=history.highest_checkpoint,
         vertices=tuple(vertices),
-        checkpoints=tuple(
-            CheckpointView(c.checkpoint, c.state, c.triggered_us, c.duration_us, c.size_bytes, c.sync_us, c.reason)
-            for c in progress.checkpoints.values()
-        ),
+        checkpoints=_checkpoint_views(progress),
         failures=tuple(progress.failures),
         graph=history.graph,
         artifact=submit.artifact,
         ending=shell.ending,
+        totals=dict(progress.totals),
     )
+
+
+def _checkpoint_views(progress: JobProgress) -> tuple[CheckpointView, ...]:
+    """With the acknowledgements of the newest ones, as many as there is room for."""
+    views: list[CheckpointView] = []
+    room = SHOWN_ACKS
+    for shown in reversed(progress.checkpoints.values()):
+        room -= len(shown.acks)
+        views.append(CheckpointView(
+            shown.checkpoint, shown.state, shown.triggered_us, shown.duration_us, shown.size_bytes, shown.sync_us,
+            shown.reason, shown.ended_us, shown.subtasks, _acks(shown) if room >= 0 or not views else {},
+        ))  # fmt: skip
+    return tuple(reversed(views))
+
+
+def _acks(shown: CheckpointProgress) -> dict[str, tuple[AckView, ...]]:
+    acks: dict[str, list[AckView]] = {}
+    for subtask, ack in sorted(shown.acks.items()):
+        acks.setdefault(subtask.vertex, []).append(ack)
+    return {vertex: tuple(found) for vertex, found in acks.items()}
 
 
 def _state(shell: JobShell, begun: bool) -> JobState:

@@ -94,10 +94,17 @@ class CheckpointBook:
         self._failed_last = False
         self._last_trigger_ms = now_ms
 
-    def due(self, now_ms: int) -> bool:
-        """Whether a periodic checkpoint is to be triggered now."""
+    @property
+    def highest(self) -> int:
+        """The newest number that was given."""
+        return self._highest
+
+    def due(self, now_ms: int, asked: int = 0) -> bool:
+        """Whether a periodic checkpoint is to be triggered now; one up to the number `asked` is wanted at once."""
         if len(self._pending) >= self._settings.max_concurrent:
             return False
+        if asked > self._highest:
+            return True
         if self._last_trigger_ms is not None and now_ms - self._last_trigger_ms < self._settings.interval_ms:
             return False
         return self._last_end_ms is None or now_ms - self._last_end_ms >= self._settings.min_pause_ms

@@ -147,13 +147,20 @@ class Requested:
 
 
 @dataclass(frozen=True)
+class CheckpointAsked:
+    """Somebody wants a checkpoint now; a request id is answered once."""
+
+    request: str
+
+
+@dataclass(frozen=True)
 class Ticked:
     """Time has passed."""
 
 
 JobEvent = (
     Opened | RecordStored | SlotsOffered | OffsetsCaptured | ExchangesTaken | StatusReported | TasksListed | WorkerGone
-    | AckReceived | ManifestStored | Requested | Ticked
+    | AckReceived | ManifestStored | Requested | CheckpointAsked | Ticked
 )  # fmt: skip
 
 # -- commands -----------------------------------------------------------------------------------------------------------

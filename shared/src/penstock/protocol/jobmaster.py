@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import assert_never
 
 from penstock.errors import ProtocolError
+from penstock.protocol.asked_checkpoints import AskedCheckpoints
 from penstock.protocol.attempts import AttemptTasks
 from penstock.protocol.checkpoints import CheckpointBook, CheckpointSettings, PendingCheckpoint, Purpose
 from penstock.protocol.completing import Completions
@@ -27,6 +28,7 @@ from penstock.protocol.jobevents import (
     Append,
     CaptureOffsets,
     ChangedGraph,
+    CheckpointAsked,
     ExchangesTaken,
     JobCommand,
     JobEnded,
@@ -103,6 +105,7 @@ class JobMaster:
         self._tasks = AttemptTasks()
         self._completions = Completions(job)
         self._endings = Endings(history)
+        self._asked = AskedCheckpoints()
         self._generation = history.begin.generation if history.begin else 0
         self._opened: Opened | None = None
         self._workers: Mapping[str, int] = {}
@@ -197,6 +200,8 @@ class JobMaster:
                 return self._on_ack(event.message, now_ms)
             case ManifestStored():
                 return self._on_manifest(event, now_ms)
+            case CheckpointAsked():
+                return self._on_checkpoint_asked(event, now_ms)
             case Requested():
                 return self._endings.requested(event, self.phase, self._unreadable, now_ms)
             case Ticked():
@@ -421,7 +426,7 @@ class JobMaster:
         self._book.abort_all()
         self._move(Phase.RESTARTING)
         self._restart_at_ms = now_ms + delay_ms
-        return [self._announce.cancel(reason)]
+        return [self._announce.cancel(reason), *self._asked.attempt_ends(reason)]
 
     # -- checkpoints ----------------------------------------------------------------------------------------------------
 
@@ -440,9 +445,18 @@ class JobMaster:
             self._endings.sources_ended()
         if self._endings.current is not None:
             return commands + self._while_ending(self._endings.current, now_ms)
-        if self._book.due(now_ms):
+        if self._book.due(now_ms, self._asked.newest):
             commands += self._trigger("periodic", now_ms)
         return commands
+
+    def _on_checkpoint_asked(self, event: CheckpointAsked, now_ms: int) -> list[JobCommand]:
+        """Somebody wants a checkpoint: of a job that runs, and takes none for another reason already."""
+        runs = self.phase is Phase.RUNNING and not self.publishes_only and self._tasks.all_run(self.subtasks)
+        busy = self._endings.status(now_ms)
+        if not runs or busy:
+            return [RequestDone(event.request, f"refused: {busy or 'the job does not run now'}")]
+        self._asked.asked(event.request, self._book.highest)
+        return []
 
     def _while_publishing(self, now_ms: int) -> list[JobCommand]:
         """Once all is published, or nobody waits for it any more, this attempt has nothing left to do."""
@@ -482,7 +496,8 @@ class JobMaster:
         pending = self._completions.completed(record.checkpoint)
         lower = self._book.completed(record.checkpoint, now_ms)
         self._endings.completed(record.checkpoint, pending.purpose)
-        return [self._announce.completed(record), *(self._announce.aborted(p.checkpoint, p.nonce) for p in lower)]
+        aborted = (self._announce.aborted(p.checkpoint, p.nonce) for p in lower)
+        return [self._announce.completed(record), *aborted, *self._asked.completed(record)]
 
     def _abort(self, aborted: list[PendingCheckpoint], reason: str, now_ms: int) -> list[JobCommand]:
         commands: list[JobCommand] = []
@@ -490,6 +505,7 @@ class JobMaster:
             self._completions.aborted(pending.checkpoint)
             commands.append(self._announce.aborted(pending.checkpoint, pending.nonce, reason))
             commands += self._endings.checkpoint_failed(pending, reason)
+            commands += self._asked.failed(pending.checkpoint, reason)
         if any(pending.drain for pending in aborted):
             return commands + self._fail(f"drain failed: {reason}", now_ms)
         if aborted and self._book.too_many_failures and self.phase is Phase.RUNNING:

@@ -53,6 +53,10 @@ class TakeSavepoint(Request, frozen=True, kw_only=True):
     """Take a savepoint and go on."""
 
 
+class TakeCheckpoint(Request, frozen=True, kw_only=True):
+    """Take a checkpoint now, as the periodic ones are, and go on."""
+
+
 class RescaleJob(Request, frozen=True, kw_only=True):
     """Go on at another parallelism."""
 
@@ -61,7 +65,7 @@ class RescaleJob(Request, frozen=True, kw_only=True):
     """Whether the job goes on as it is until there are slots enough; else it is refused while there are not."""
 
 
-AnyRequest = SubmitJob | CancelJob | StopJob | TakeSavepoint | RescaleJob
+AnyRequest = SubmitJob | CancelJob | StopJob | TakeSavepoint | TakeCheckpoint | RescaleJob
 
 
 class RunOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -29,6 +29,8 @@ OWN_HEADER: Final = "x-requested-with"
 OWN_PATHS: Final = "/penstock/"
 """Where it is demanded; Flink's clients do not send it, and are told from pages by their lack of an `Origin`."""
 _READING: Final = ("GET", "HEAD", "OPTIONS")
+_CHANGING_GET: Final = "/yarn-cancel"
+"""The end of the paths at which Flink's pages change something by GET: any page may send that without a preflight."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ class Access:
             return _refused(403, f"this service is not called {host!r}; name it: penstock dispatcher --allowed-host")
         if method not in _READING and _is_of_another_site(headers, host):
             return _refused(403, "this request comes from a page of another site")
+        if method == "GET" and path.endswith(_CHANGING_GET) and not self.token and not _is_of_this_site(headers, host):
+            return _refused(403, "only pages of this site may cancel by GET; use PATCH /jobs/ID?mode=cancel")
         if method == "POST" and path.startswith(OWN_PATHS) and not self._needs_preflight(headers):
             return _refused(403, "send JSON as application/json, or the header X-Requested-With with any value")
         return None
@@ -122,6 +126,14 @@ def _is_of_another_site(headers: Headers, host: str) -> bool:
         return True
     origin = headers.get("origin")
     return origin is not None and origin.partition("://")[2].lower() != host.lower()
+
+
+def _is_of_this_site(headers: Headers, host: str) -> bool:
+    """Whether it certainly is: browsers say it of every request to this machine, and elsewhere by the `Referer`."""
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site == "same-origin"
+    return urlsplit(headers.get("referer", "")).netloc.lower() == host.lower()
 
 
 def _name(host: str) -> str:

@@ -1,0 +1,92 @@
+"""Removes savepoints: nothing that a job needs, or may come to need, and nothing by halves that could be taken for whole.
+
+The manifest goes first, so that no job starts from a savepoint of which objects are missing; one that was interrupted is
+carried on by the next try. Who starts a job from a savepoint while another removes it finds either all of it or an error.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from penstock.protocol.joblog import JobHistory, Savepoint
+from penstock.protocol.manifests import checkpoint_of, checkpoints_prefix
+from penstock.protocol.messages import Restore
+from penstock_dispatcher.cluster import Cluster
+from penstock_dispatcher.refusing import RestError
+
+IMPORTED: Final = "imported/"
+
+
+class SavepointDisposal:
+    """The savepoints of a cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def is_done(self, trigger: str) -> bool:
+        """Whether this removal was carried out lately, by whichever dispatcher."""
+        return await self._cluster.is_noted(_noted(trigger))
+
+    async def dispose(self, path: str, trigger: str) -> None:
+        """Remove the savepoint whose manifest has this key.
+
+        Raises:
+            RestError: there is none, or a job needs it.
+        """
+        if await self.is_done(trigger):
+            return
+        keys = await self._keys(path)
+        await self._check_unused(frozenset(keys))
+        await self._cluster.delete([path])
+        await self._cluster.delete([key for key in keys if key != path])
+        await self._cluster.note(_noted(trigger))
+
+    async def _keys(self, path: str) -> list[str]:
+        """The objects of the savepoint, as far as they are there."""
+        parts = path.split("/")
+        if path.startswith(IMPORTED) and len(parts) > 2 and parts[1].isalnum():
+            keys = await self._cluster.keys(f"{IMPORTED}{parts[1]}/")
+            if path in keys:
+                return keys
+        elif parts[0] == "jobs" and len(parts) > 2 and parts[1].isalnum():
+            history = await self._cluster.history(parts[1])
+            record = next((one for one in history.savepoints.values() if one.manifest == path), None)
+            if record is not None:
+                return await self._keys_of(parts[1], history, record)
+        raise RestError(404, f"there is no savepoint {path!r} in this cluster's store; see penstock savepoints")
+
+    async def _keys_of(self, job: str, history: JobHistory, record: Savepoint) -> list[str]:
+        complete, terminated = history.complete, history.terminated
+        if terminated is None and complete is not None and complete.checkpoint <= record.checkpoint:
+            raise RestError(
+                409, f"job {job} would go on from this savepoint if it failed now; try again after its next checkpoint"
+            )
+        keys = await self._cluster.keys(checkpoints_prefix(job))
+        return [key for key in keys if checkpoint_of(key) == record.checkpoint]
+
+    async def _check_unused(self, keys: frozenset[str]) -> None:
+        """A job may go on from it, or its newest checkpoint name objects of it that have not changed since."""
+        active, _ = await self._cluster.ids()
+        for job, history in (await self._cluster.histories(active)).items():
+            restore = history.restore
+            if restore is not None and history.terminated is None and await self._needs(restore, keys):
+                raise RestError(
+                    409, f"job {job} needs it: its newest checkpoint is, or names objects of, this savepoint"
+                )
+
+    async def _needs(self, restore: Restore, keys: frozenset[str]) -> bool:
+        if restore.manifest in keys:
+            return True
+        found = await self._cluster.manifest(restore.manifest)
+        if found is None:
+            return False
+        named: set[Any] = set()
+        for snapshots in found[1].subtasks.values():
+            for snapshot in snapshots.values():
+                for handles in snapshot.operators.values():
+                    named.update(handle.key for handle in (handles.keyed, handles.beside) if handle is not None)
+        return not named.isdisjoint(keys)
+
+
+def _noted(trigger: str) -> str:
+    return f"disposed-{trigger}"
