@@ -1,4 +1,4 @@
-"""Whether an answer has the shape of one that Flink 2.3 gave: `flink_samples`, recorded from a real cluster, long texts cut.
+"""Whether an answer has the shape of one that Flink 2.3 gave: `flink_samples`, recorded from a cluster, long texts cut.
 
 Keys and types count, values do not; a whole number where Flink had a fraction is fine, as is one of the values that Flink
 gives for what it does not know.
@@ -15,9 +15,21 @@ from typing import Any, Final
 FOLDER: Final = Path(__file__).parent / "flink_samples"
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 _LEFT_OUT: Final = re.compile(r"\.\.\.\(\d+ more\)")
-FREE: Final = ("user-config", "status-duration", "accumulator-results", "applications[0].jobs", "user-task-accumulators")
+FREE: Final = (
+    "user-config",
+    "status-duration",
+    "accumulator-results",
+    "applications[0].jobs",
+    "user-task-accumulators",
+)
 """Maps whose keys are data."""
-FREE_LISTS: Final = ("user-accumulators", "user-task-accumulators", "concurrentExceptions", "garbageCollectors", "options")
+FREE_LISTS: Final = (
+    "user-accumulators",
+    "user-task-accumulators",
+    "concurrentExceptions",
+    "garbageCollectors",
+    "options",
+)
 """Lists that are empty here."""
 
 

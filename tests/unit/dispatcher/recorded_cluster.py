@@ -102,8 +102,8 @@ class RecordedCluster(SmallCluster):
     def complete(self, checkpoint: int, seconds: float, attempt: str = ATTEMPT, parent: int = -1) -> Complete:
         """A COMPLETE."""
         return Complete(
-            checkpoint=checkpoint, checkpoint_nonce=NONCE, attempt=attempt, parent=parent, manifest=manifest_of(checkpoint),
-            sha256="0" * 64, at_us=at(seconds),
+            checkpoint=checkpoint, checkpoint_nonce=NONCE, attempt=attempt, parent=parent,
+            manifest=manifest_of(checkpoint), sha256="0" * 64, at_us=at(seconds),
         )  # fmt: skip
 
     async def put_manifest(self, checkpoint: int, job: str = JOB, refers_to: str = "") -> str:
@@ -199,6 +199,8 @@ class RecordedCluster(SmallCluster):
 
     async def asked(self) -> list[AnyRequest]:
         """What was asked of the leader."""
+        if "requests" not in await self.log.topics():
+            return []
         records = await self.log.read("requests", 0, 0, timeout_s=0)
         return [decode_request(record.value) for record in records]  # type: ignore[misc]
 

@@ -141,7 +141,10 @@ async def test_the_metrics_that_the_pages_draw() -> None:
         await cluster.record_running()
         pressure = await get(cluster, f"{J}/vertices/V/backpressure")
         assert pressure["backpressureLevel"] == "high"
-        assert [(one["backpressureLevel"], one["ratio"]) for one in pressure["subtasks"]] == [("ok", 0.1), ("high", 0.6)]
+        assert [(one["backpressureLevel"], one["ratio"]) for one in pressure["subtasks"]] == [
+            ("ok", 0.1),
+            ("high", 0.6),
+        ]
         assert [one["value"] for one in await get(cluster, f"{J}/vertices/V/watermarks")] == [
             str(at(0) // 1_000), str(at(1) // 1_000),
         ]  # fmt: skip
@@ -156,7 +159,9 @@ async def test_the_metrics_that_the_pages_draw() -> None:
         assert values == [
             {"id": f"1.{window}.numLateRecordsDropped", "value": "3"}, {"id": "0.isBackPressured", "value": "true"},
         ]  # fmt: skip
-        [pending] = await get(cluster, f"{J}/vertices/{source}/metrics?get=0.{cluster.source.operators[0].id}.pendingRecords")
+        [pending] = await get(
+            cluster, f"{J}/vertices/{source}/metrics?get=0.{cluster.source.operators[0].id}.pendingRecords"
+        )
         assert pending["value"] == "7"
 
 
@@ -202,7 +207,11 @@ async def test_failures_say_where_they_happened() -> None:
         await cluster.record_running()
         history = (await get(cluster, f"{J}/exceptions"))["exceptionHistory"]
         [entry] = history["entries"]
-        assert (entry["exceptionName"], entry["timestamp"], history["truncated"]) == ("ValueError", at(3) // 1_000, False)
+        assert (entry["exceptionName"], entry["timestamp"], history["truncated"]) == (
+            "ValueError",
+            at(3) // 1_000,
+            False,
+        )
         assert entry["taskName"] == "window -> write (1/2) - execution #0"
         assert (entry["endpoint"], entry["taskManagerId"]) == ("127.0.0.1:4711", "worker-1")
         assert entry["stacktrace"].splitlines()[1:] == ['  File "cluster.py", line 3, in f', "ValueError: no such key"]

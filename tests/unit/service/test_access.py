@@ -59,6 +59,20 @@ def test_what_a_page_could_send_without_a_preflight_is_refused_for_a_change() ->
     assert status(Access(), "POST", "/jars/upload", content_type=FORM) == 0
 
 
+def test_only_a_page_of_this_site_changes_something_by_get() -> None:
+    """As the button of Flink's pages does: an image on any page could send the same, and names no origin."""
+    path = "/v1/jobs/a/yarn-cancel"
+    for refused in (
+        {}, {"sec_fetch_site": "cross-site"}, {"sec_fetch_site": "none"}, {"referer": "http://evil.example/"},
+        {"sec_fetch_site": "cross-site", "referer": "http://localhost:8081/"}, {"referer": "http://localhost:9/"},
+    ):  # fmt: skip
+        assert status(Access(), "GET", path, **refused) == 403
+    assert status(Access(), "GET", path, sec_fetch_site="same-origin") == 0
+    assert status(Access(), "GET", path, referer="http://localhost:8081/#/job/running") == 0
+    assert status(Access(Secret("secret")), "GET", path, authorization="Bearer secret") == 0
+    assert status(Access(), "GET", "/jobs/a/checkpoints") == 0
+
+
 def test_a_token_is_demanded_of_everything_but_health() -> None:
     """401 with the way to prove oneself; with it the name of the service does not matter, a page's origin does."""
     access = Access(Secret("right"))

@@ -32,6 +32,8 @@ from penstock.protocol.messages import (
 
 SHOWN: Final = 100
 """How many checkpoints and failures are remembered."""
+ACKS_KEPT: Final = 10
+"""Of how many checkpoints it is remembered who acknowledged them: Flink's pages show so many."""
 
 
 @dataclass
@@ -133,6 +135,8 @@ class JobProgress:
                 self.checkpoints[checkpoint] = CheckpointProgress(checkpoint, now_us, nonce=nonce)
                 while len(self.checkpoints) > SHOWN:
                     del self.checkpoints[min(self.checkpoints)]
+                for old in list(self.checkpoints.values())[-ACKS_KEPT - 1 : -ACKS_KEPT]:
+                    old.acks.clear()
             case Announce(command=CheckpointAborted(checkpoint=checkpoint) as said) if checkpoint in self.checkpoints:
                 self.checkpoints[checkpoint].state = "aborted"
                 self.checkpoints[checkpoint].reason = said.reason
