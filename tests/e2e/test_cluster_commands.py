@@ -13,6 +13,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from tests.services import Services, rows_of, wait_for
 
@@ -104,6 +105,31 @@ def cluster(platform: Any, tmp_path: Path) -> Generator[Cluster]:
             runner.run(found.end())
 
 
+def check_flinks_paths(cluster: Cluster, job: str) -> None:
+    """What only a real cluster has: workers that run somewhere and log something, and a checkpoint that is asked for."""
+    with httpx2.Client(base_url=f"{cluster.rest}/v1", trust_env=False, headers={"connection": "close"}) as http:
+
+        def get(path: str) -> httpx2.Response:
+            answer = http.request("GET", path, content=b"{}")  # as Flink's client does
+            assert answer.status_code == 200, (path, answer.text)
+            return answer
+
+        trigger = http.post(f"/jobs/{job}/checkpoints", json={}).json()["request-id"]
+        wait_for(
+            lambda: get(f"/jobs/{job}/checkpoints/{trigger}").json()["status"]["id"] == "COMPLETED",
+            "the checkpoint is complete",
+        )
+        [vertex, *_] = get(f"/jobs/{job}").json()["vertices"]
+        [subtask, *_] = get(f"/jobs/{job}/vertices/{vertex['id']}").json()["subtasks"]
+        assert re.fullmatch(r"[\w.]+:\d+", subtask["endpoint"])
+        assert 0 < subtask["duration"]
+        worker = subtask["taskmanager-id"]
+        assert get(f"/taskmanagers/{worker}").json()["allocatedSlots"][0]["jobId"] == job
+        assert "worker started" in get(f"/taskmanagers/{worker}/log").text
+        settings = {one["key"]: one["value"] for one in get("/jobmanager/config").json()}
+        assert settings["store.secret_key"] == "'***'"
+
+
 def test_a_job_is_operated_from_the_command_line(cluster: Cluster) -> None:
     """Submit, status, savepoint, rescale, stop; from the savepoint to the end: the rows are exact."""
     job = cluster.submit()
@@ -112,6 +138,7 @@ def test_a_job_is_operated_from_the_command_line(cluster: Cluster) -> None:
     assert "counts" in cluster.run("status", "counts").stdout
     assert "worker started" in cluster.run("logs", "counts", "--workers").stdout
     assert "submitted: counts" in cluster.run("logs", "counts").stdout
+    check_flinks_paths(cluster, job)
     saved = cluster.json("savepoint", job[:8], "--to", cluster.folder / "kept")
     assert saved["savepoint"]["manifest"].startswith(f"jobs/{job}/")
     assert "runs at parallelism 2" in cluster.run("rescale", "counts", "2").stdout

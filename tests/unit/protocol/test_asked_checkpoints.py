@@ -23,8 +23,11 @@ def decline(shell: Shell) -> None:
     """The subtask cannot take the newest checkpoint."""
     marker = shell.announced(BarrierMarker)[-1]
     assert isinstance(marker, BarrierMarker)
-    names = {"attempt": marker.attempt, "checkpoint": marker.checkpoint, "nonce": marker.nonce}
-    shell.feed(AckReceived(Declined(job="j", subtask=SOURCE, reason="disk full", **names)))
+    said = Declined(
+        job="j", attempt=marker.attempt, checkpoint=marker.checkpoint, nonce=marker.nonce, subtask=SOURCE,
+        reason="disk full",
+    )  # fmt: skip
+    shell.feed(AckReceived(said))
 
 
 def test_one_is_triggered_at_once_and_answers_all_who_wait_for_it():

@@ -129,7 +129,7 @@ def _is_of_another_site(headers: Headers, host: str) -> bool:
 
 
 def _is_of_this_site(headers: Headers, host: str) -> bool:
-    """Whether it certainly is: browsers say it of every request to this machine, and elsewhere by the `Referer`."""
+    """Whether it certainly is: browsers say it of every request to this machine, and elsewhere by the referer."""
     site = headers.get("sec-fetch-site")
     if site is not None:
         return site == "same-origin"
