@@ -11,7 +11,16 @@ import msgspec
 import pytest
 
 from penstock.errors import UsageError
-from penstock.settings import ClusterSettings, KafkaSettings, Secret, StoreSettings, load_settings, settings_to_toml
+from penstock.settings import (
+    ClusterSettings,
+    KafkaSettings,
+    RedisSettings,
+    Secret,
+    StoreSettings,
+    load_settings,
+    settings_to_toml,
+    shown_settings,
+)
 
 
 def _file(tmp_path: Path, text: str) -> Path:
@@ -103,3 +112,17 @@ def test_a_token_comes_from_the_settings_or_a_file_of_its_own(tmp_path: Path) ->
         if content is None:
             (tmp_path / "token").rmdir()
             (tmp_path / "token").touch()
+
+
+def test_what_is_shown_of_settings_holds_no_secret() -> None:
+    """Every setting by its name in the file; of a secret whether there is one."""
+    plain = "hunter2"
+    settings = ClusterSettings(
+        token=Secret(plain),
+        redis=RedisSettings(Secret(f"redis://u:{plain}@r")),
+        store=StoreSettings(secret_key=Secret()),
+    )
+    shown = shown_settings(settings)
+    assert plain not in str(shown)
+    assert (shown["token"], shown["redis.url"], shown["store.secret_key"]) == ("***", "***", "")
+    assert (shown["kafka.brokers"], shown["kafka.replication"]) == ("127.0.0.1:9092", "0")

@@ -198,11 +198,17 @@ def shown_settings(settings: ClusterSettings) -> dict[str, str]:
     shown: dict[str, str] = {}
     for item in fields(settings):
         value = getattr(settings, item.name)
-        inner = [] if isinstance(value, str | Secret) else fields(value)
-        shown |= {f"{item.name}.{part.name}": str(getattr(value, part.name)) for part in inner}
-        if not inner:
-            shown[item.name] = str(value)
+        if isinstance(value, str | Secret):
+            shown[item.name] = _shown(value)
+        else:
+            shown |= {f"{item.name}.{part.name}": _shown(getattr(value, part.name)) for part in fields(value)}
     return shown
+
+
+def _shown(value: str | int | Secret) -> str:
+    if isinstance(value, Secret):
+        return "***" if value else ""
+    return str(value)
 
 
 def _quoted(text: str | Secret) -> str:

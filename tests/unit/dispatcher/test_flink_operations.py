@@ -142,6 +142,8 @@ async def test_a_savepoint_that_nobody_needs_is_removed() -> None:
         assert done == {"status": {"id": "COMPLETED"}, "operation": {}}
         await other.http.aclose()
         await other.client.close()
+        assert (await cluster.http.get("/penstock/v1/savepoints")).json() == {"savepoints": []}
+        assert (await dispose(cluster, path, "8" * 32)).status_code == 404
         left = await cluster.blobs.list(f"jobs/{JOB}/checkpoints/")
         assert left == sorted([newest, newest.replace("manifest.json", "v1-0-state")])
         assert (await dispose(cluster, path)).status_code == 200

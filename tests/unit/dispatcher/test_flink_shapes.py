@@ -105,7 +105,9 @@ async def test_a_checkpoint_whose_leader_is_no_more_is_described_by_its_manifest
         assert (gone["state_size"], gone["num_acknowledged_subtasks"]) == (-1, 4)
         await cluster.put_manifest(1)
         detail = await get(cluster, f"{J}/checkpoints/details/1")
-        assert (detail["state_size"], detail["trigger_timestamp"], detail["latest_ack_timestamp"]) == (402, -1, -1)
+        assert (detail["state_size"], detail["trigger_timestamp"], detail["end_to_end_duration"]) == (402, -1, -1)
+        assert detail["latest_ack_timestamp"] == at(2) // 1_000  # of COMPLETE, which the log has
+        assert {task["latest_ack_timestamp"] for task in detail["tasks"].values()} == {-1}
         part = await get(cluster, f"{J}/checkpoints/details/1/subtasks/V")
         assert list(differences(sample("checkpoint-detail-subtasks"), part)) == []
         assert [row["state_size"] for row in part["subtasks"]] == [100, 101]

@@ -40,6 +40,7 @@ IN_DOUBT: Final = (
 )
 """How long a request without an answer is known to have been sent."""
 
+DISPOSED: Final = "disposed/"
 _log = structlog.get_logger("penstock.dispatcher")
 
 
@@ -164,6 +165,14 @@ class Cluster:
         """Remove objects; those that are not there are passed over."""
         await for_each_concurrently(keys, lambda key: within_deadline("the store", self._ports.blobs.delete(key)))
 
+    async def put_marker(self, key: str) -> None:
+        """Write an empty object."""
+        await within_deadline("the store", self._ports.blobs.put(key, b""))
+
+    async def disposed(self) -> set[str]:
+        """The manifests of savepoints that somebody has removed; the jobs' logs still name them."""
+        return {key.removeprefix(DISPOSED) for key in await self.keys(DISPOSED)}
+
     async def note(self, key: str) -> None:
         """Remember for an hour that this was done, for every dispatcher to see."""
         await within_deadline("Redis", self._ports.metadata.acquire(key, b"1", ASKED_MS))
@@ -263,6 +272,11 @@ class Cluster:
     async def was_asked(self, request: str) -> bool:
         """Whether this request was sent within the last hour."""
         return await self.is_noted(_asked(request))
+
+
+def disposed_key(manifest: str) -> str:
+    """The object that says that a savepoint was removed."""
+    return DISPOSED + manifest
 
 
 def _asked(request: str) -> str:

@@ -191,11 +191,16 @@ class PenstockRoutes:
         """What jobs can be started from: their savepoints, and of failed jobs the last checkpoint."""
         if job:
             found = await self._jobs.find(job)
-            return sent(SavepointList(tuple(savepoints_of(found.job, found.history))))
+            return sent(SavepointList(tuple(await self._kept(savepoints_of(found.job, found.history)))))
         active, finished = await self._cluster.ids()
         histories = await self._cluster.histories(dict.fromkeys([*active, *finished]))
         known = [one for name in sorted(histories) for one in savepoints_of(name, histories[name])]
-        return sent(SavepointList(tuple(known)))
+        return sent(SavepointList(tuple(await self._kept(known))))
+
+    async def _kept(self, known: list[SavepointSummary]) -> list[SavepointSummary]:
+        """Those that nobody has removed."""
+        gone = await self._cluster.disposed() if known else set[str]()
+        return [one for one in known if one.manifest not in gone]
 
     async def find_savepoint(
         self, name: Annotated[str, Query(description="the key of its manifest, the request for it, or a job")]
@@ -217,7 +222,7 @@ class PenstockRoutes:
                     if savepoint.request == name:
                         return savepoint
         job = await self._jobs.find(name)
-        known = savepoints_of(job.job, job.history)
+        known = await self._kept(savepoints_of(job.job, job.history))
         if not known:
             raise RestError(
                 404, f"job {job.submit.name} ({job.job}) has no savepoint; take one: penstock savepoint {name}"

@@ -35,9 +35,9 @@ class KnownCheckpoint:
 
     @property
     def newest_ack_us(self) -> int | None:
-        """When the last acknowledgement came."""
+        """When the last acknowledgement came; of a complete one that is forgotten, when its COMPLETE was written."""
         times = [ack.at_us for acks in self.acks.values() for ack in acks if ack.at_us]
-        return max(times, default=None)
+        return max(times, default=self.ended_us if self.state == "complete" else None)
 
     @property
     def acknowledged(self) -> int:

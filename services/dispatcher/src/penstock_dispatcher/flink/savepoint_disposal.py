@@ -1,7 +1,8 @@
 """Removes savepoints: nothing that a job needs, or may come to need, and nothing by halves that could be taken for whole.
 
-The manifest goes first, so that no job starts from a savepoint of which objects are missing; one that was interrupted is
-carried on by the next try. Who starts a job from a savepoint while another removes it finds either all of it or an error.
+It is no longer listed, then its manifest goes, so that no job starts from a savepoint of which objects are missing; one
+that was interrupted is carried on by the next try. Who starts a job from a savepoint while another removes it finds either
+all of it or an error.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, Final
 from penstock.protocol.joblog import JobHistory, Savepoint
 from penstock.protocol.manifests import checkpoint_of, checkpoints_prefix
 from penstock.protocol.messages import Restore
-from penstock_dispatcher.cluster import Cluster
+from penstock_dispatcher.cluster import Cluster, disposed_key
 from penstock_dispatcher.refusing import RestError
 
 IMPORTED: Final = "imported/"
@@ -37,6 +38,7 @@ class SavepointDisposal:
             return
         keys = await self._keys(path)
         await self._check_unused(frozenset(keys))
+        await self._cluster.put_marker(disposed_key(path))
         await self._cluster.delete([path])
         await self._cluster.delete([key for key in keys if key != path])
         await self._cluster.note(_noted(trigger))
@@ -53,7 +55,7 @@ class SavepointDisposal:
             record = next((one for one in history.savepoints.values() if one.manifest == path), None)
             if record is not None:
                 return await self._keys_of(parts[1], history, record)
-        raise RestError(404, f"there is no savepoint {path!r} in this cluster's store; see penstock savepoints")
+        raise _no_savepoint(path)
 
     async def _keys_of(self, job: str, history: JobHistory, record: Savepoint) -> list[str]:
         complete, terminated = history.complete, history.terminated
@@ -62,7 +64,10 @@ class SavepointDisposal:
                 409, f"job {job} would go on from this savepoint if it failed now; try again after its next checkpoint"
             )
         keys = await self._cluster.keys(checkpoints_prefix(job))
-        return [key for key in keys if checkpoint_of(key) == record.checkpoint]
+        found = [key for key in keys if checkpoint_of(key) == record.checkpoint]
+        if not found:
+            raise _no_savepoint(record.manifest)
+        return found
 
     async def _check_unused(self, keys: frozenset[str]) -> None:
         """A job may go on from it, or its newest checkpoint name objects of it that have not changed since."""
@@ -86,6 +91,10 @@ class SavepointDisposal:
                 for handles in snapshot.operators.values():
                     named.update(handle.key for handle in (handles.keyed, handles.beside) if handle is not None)
         return not named.isdisjoint(keys)
+
+
+def _no_savepoint(path: str) -> RestError:
+    return RestError(404, f"there is no savepoint {path!r} in this cluster's store; see penstock savepoints")
 
 
 def _noted(trigger: str) -> str:

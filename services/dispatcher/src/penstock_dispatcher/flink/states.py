@@ -42,7 +42,7 @@ def application_state(state: str) -> str:
 
 
 def vertex_state(tasks: Mapping[str, int], total: int) -> str:
-    """That of a vertex whose subtasks are in these states, as Flink comes to it (ExecutionJobVertex, getAggregateJobVertexState)."""
+    """That of a vertex whose subtasks are in these states, as Flink comes to it (getAggregateJobVertexState)."""
     for state in ("FAILED", "CANCELED", "RUNNING"):
         if tasks[state]:
             return state
