@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 import pytest
@@ -255,3 +257,15 @@ def test_percentiles_are_flinks() -> None:
     assert [percentile([1, 2, 3, 4], share) for share in (25, 50, 99)] == [1.25, 2.5, 4.0]
     assert statistics([7]).p999 == 7
     assert (statistics([-1, -1]).max, statistics([]).p50) == (0, "NaN")
+
+
+async def test_every_document_is_described() -> None:
+    """Whatever the description of a route names is in it, Flink's documents among them."""
+    async with recorded_cluster() as cluster:
+        described = (await cluster.http.get("/openapi.json")).json()
+    schemas = described["components"]["schemas"]
+    named = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(described)))
+    assert named <= schemas.keys()
+    assert {"FlinkJob", "FlinkVertex", "FlinkCompletedCheckpoint", "FlinkTriggered", "JobDetail", "RunList"} <= named
+    assert "/jobs/{job_id}/vertices/{vertex_id}/backpressure" in described["paths"]
+    assert "read-bytes-complete" in schemas["FlinkIoMetrics"]["properties"]

@@ -11,23 +11,17 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from penstock import __version__
-from penstock.client import documents, run_documents, schedule_documents
-from penstock.coordination.worker_logs import WorkerLogList
+from penstock.client import documents
 
-KINDS: Final = (
-    documents.Problem, documents.Submission, documents.StopBody, documents.SavepointBody, documents.RescaleBody,
-    documents.Requested, documents.RequestState, documents.JobList, documents.JobDetail, documents.CheckpointList,
-    documents.Failures, documents.JobLog, documents.SavepointSummary, documents.SavepointList, documents.WorkerList,
-    documents.Overview, WorkerLogList, run_documents.RunSubmission, run_documents.RunBody, run_documents.RunList,
-    run_documents.RunDetail, run_documents.RunLog, run_documents.Located, schedule_documents.ScheduleSubmission,
-    schedule_documents.ScheduleList, schedule_documents.ScheduleDetail,
-)  # fmt: skip
-"""All documents of the interface."""
+_named: Final[dict[str, type[msgspec.Struct]]] = {}
+"""All documents that some route names, by their names."""
 _REFERENCE: Final = "#/components/schemas/{name}"
 
 
 def reference(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """The schema of a document, by its name."""
+    """The schema of a document, by its name; no two have the same."""
+    if _named.setdefault(kind.__name__, kind) is not kind:
+        raise ValueError(f"two documents are called {kind.__name__}: name one of them otherwise")
     return {"$ref": _REFERENCE.format(name=kind.__name__)}
 
 
@@ -63,7 +57,7 @@ def openapi_of(app: FastAPI) -> dict[str, Any]:
             routes=app.routes,
             description="The REST interface of a Penstock cluster: Flink's paths, and more under /penstock/v1.",
         )
-        _, components = msgspec.json.schema_components(KINDS, ref_template=_REFERENCE)
+        _, components = msgspec.json.schema_components(_named.values(), ref_template=_REFERENCE)
         made.setdefault("components", {}).setdefault("schemas", {}).update(components)
         app.openapi_schema = made
     return app.openapi_schema

@@ -1,8 +1,7 @@
-"""Removes savepoints: nothing that a job needs, or may come to need, and nothing by halves that could be taken for whole.
+"""Removes savepoints: nothing that a job needs, or may come to need, and nothing by halves that could pass for whole.
 
-It is no longer listed, then its manifest goes, so that no job starts from a savepoint of which objects are missing; one
-that was interrupted is carried on by the next try. Who starts a job from a savepoint while another removes it finds either
-all of it or an error.
+It is no longer listed, then its manifest goes: no job starts from a savepoint of which objects are missing, and one that
+was interrupted is carried on by the next try. Who starts a job from it meanwhile finds all of it, or gets an error.
 """
 
 from __future__ import annotations
