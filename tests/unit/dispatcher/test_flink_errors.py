@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from recorded_cluster import JOB, OTHER, at, recorded_cluster
 
@@ -128,3 +130,22 @@ async def test_the_log_of_a_task_manager_that_does_not_answer(monkeypatch: pytes
         await cluster.record_running()
         answer = await cluster.http.get("/taskmanagers/worker-1/log")
         assert (answer.status_code, answer.json()) == (503, {"errors": ["127.0.0.1:4711: refused"]})
+
+
+async def test_whatever_stands_in_a_path_or_query_is_answered() -> None:
+    """No route of Flink's fails of what it is asked: neither of odd ids and numbers nor of odd lists of metrics."""
+    odd = ("%00", "..", "%F0%9F%92%A5", "١", "-1", "9" * 40, "a" * 32, "g" * 32, JOB.upper(), "%20", "a,b", "1e3")
+    queries = "get={0}&agg={0}&subtasks={0}&jobs={0}&taskmanagers={0}&maxExceptions={0}&mode={0}"
+    async with recorded_cluster() as cluster:
+        await cluster.record_running()
+        vertex = hex_id(cluster.sink_vertex.id)
+        described = (await cluster.http.get("/openapi.json")).json()["paths"]
+        paths = [path for path, methods in described.items() if "get" in methods and not path.startswith("/penstock/")]
+        assert len(paths) > 50
+        for path in paths:
+            for text in odd:
+                everywhere = re.sub(r"\{\w+\}", text, path)
+                last = re.sub(r"\{\w+\}", text, path.replace("{job_id}", JOB).replace("{vertex_id}", vertex))
+                for url in (everywhere, last, f"{last}?{queries.format(text)}"):
+                    answer = await cluster.http.get(url)
+                    assert answer.status_code in (200, 202, 400, 404, 409, 503), (url, answer.text)

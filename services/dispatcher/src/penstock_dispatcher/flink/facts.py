@@ -92,9 +92,13 @@ def _subtask(found: Found, index: int, task: TaskView | None, places: Mapping[st
     if task is None:
         return Subtask(index, "CREATED", attempt, timestamps, now_us // 1_000)
     for name, at_us in task.since_us.items():
-        timestamps[OF_TASK[name]] = timestamps[OF_TASK[name]] or at_us // 1_000
+        known = OF_TASK.get(name)  # a leader of a later version may know more states
+        if known is not None:
+            timestamps[known] = timestamps[known] or at_us // 1_000
     place = places.get(task.worker, UNASSIGNED)
-    return Subtask(index, OF_TASK[task.state], attempt, timestamps, now_us // 1_000, task.worker, place, task)
+    return Subtask(
+        index, OF_TASK.get(task.state, "RUNNING"), attempt, timestamps, now_us // 1_000, task.worker, place, task
+    )
 
 
 def places_of(view: ClusterView | None) -> dict[str, str]:
