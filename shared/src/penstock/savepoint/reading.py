@@ -210,11 +210,11 @@ class Savepoint:
     ) -> Iterator[tuple[int, dict[str, Any], pl.DataFrame]]:
         """Key group, header and rows of every segment, as they are stored; one at a time."""
         first, end = self._checked_groups(key_groups)
-        handles = [part.keyed for part in parts_of(self.manifest, checked_uid(self.manifest, uid, ""))]
+        operators = parts_of(self.manifest, checked_uid(self.manifest, uid, ""))
         wanted = [
             (handle, group)
-            for handle in handles
-            if handle is not None
+            for operator in operators
+            for handle in operator.parts
             for group in sorted(handle.key_groups)
             if first <= group < end
         ]
