@@ -124,7 +124,7 @@ class RocksStore:
         from rocksdict import ReadOptions
 
         once = ReadOptions()
-        once.fill_cache(False)  # what is read once by a snapshot does not drive out what is in use
+        cast("Any", once).fill_cache(False)  # what is read once by a snapshot does not drive out what is in use
         return self._read(cast("Any", self._database.items(read_opt=once)))
 
     def _read(self, pairs: Pairs) -> Pairs:
