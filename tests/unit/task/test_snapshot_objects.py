@@ -130,7 +130,7 @@ def test_objects_are_bounded_and_hold_every_segment_in_order(segments, limit):
 async def test_large_state_comes_back_at_any_parallelism_on_every_backend(writes, reads, after, small, tmp_path):
     """From several objects, of which a subtask fetches those that have its key groups."""
     blobs, place = Watched(), {"disk": tmp_path, "memory": None}
-    held = Held(place[writes]).fill(3_000)
+    held = Held(place[writes]).fill(1_500)
     manifest = complete(await held.checkpoint(blobs))
     manifest = decode_manifest(encode_manifest(manifest), "m")
     assert len(named_objects(manifest)) == len(blobs.put_sizes) >= GROUPS
@@ -147,10 +147,10 @@ async def test_large_state_comes_back_at_any_parallelism_on_every_backend(writes
         assert isinstance(state.keyed, LaidDown) == (reads == "disk")
         if folder is not None:
             folder.close()
-        content.append(again.content(3_000))
+        content.append(again.content(1_500))
         again.backend.close()
     assert list((tmp_path / "laid").glob("*")) == []
-    expected = held.content(3_000)
+    expected = held.content(1_500)
     assert sorted(one for values, _ in content for one in values) == sorted(expected[0])
     assert sorted(one for _, timers in content for one in timers) == expected[1]
     held.backend.close()
@@ -180,7 +180,7 @@ async def test_memory_does_not_grow_with_the_state(small, tmp_path):
         folder.close()
         return written, read, snapshot.size_bytes
 
-    few, many = await peaks(1_500), await peaks(6_000)
+    few, many = await peaks(1_000), await peaks(4_000)
     print(few, many)
     more = many[2] - few[2]
     assert more > 2 * few[2]
@@ -190,7 +190,7 @@ async def test_memory_does_not_grow_with_the_state(small, tmp_path):
 
 async def test_a_store_that_fails_in_the_middle_of_an_upload_fails_the_checkpoint_alone(small, tmp_path):
     """What is there already is of no checkpoint; the next one is whole and names nothing of the failed one."""
-    blobs, held = Watched(), Held(tmp_path).fill(3_000)
+    blobs, held = Watched(), Held(tmp_path).fill(1_500)
     blobs.failing = ".state.3"
     with pytest.raises(ExternalError, match=r"c/0-op\.state\.3 could not be stored"):
         await held.checkpoint(blobs)
@@ -200,7 +200,7 @@ async def test_a_store_that_fails_in_the_middle_of_an_upload_fails_the_checkpoin
     assert all(key.startswith("d/") for key in named_objects(complete(snapshot)))
     state = await restore_operator(complete(snapshot), "op", ALL, 0, 1, blobs)
     again = Held(segments=state.keyed)
-    assert again.content(3_000) == held.content(3_000)
+    assert again.content(1_500) == held.content(1_500)
     held.backend.close()
 
 
@@ -227,7 +227,7 @@ async def test_an_upload_that_is_cancelled_leaves_the_state_usable(small, tmp_pa
 
 async def test_damage_in_any_object_is_named(small, tmp_path):
     """A restore never passes over a part of the state."""
-    blobs, held = Watched(), Held(tmp_path).fill(3_000)
+    blobs, held = Watched(), Held(tmp_path).fill(1_500)
     manifest = complete(await held.checkpoint(blobs))
     held.backend.close()
     await blobs.put("c/0-op.state.2", b"something else")
@@ -243,7 +243,7 @@ async def test_damage_in_any_object_is_named(small, tmp_path):
 
 async def test_the_memory_backend_counts_all_objects(small, monkeypatch):
     """It refuses once they are too large together."""
-    held = Held().fill(3_000)
+    held = Held().fill(1_500)
     snapshot = await held.checkpoint(Watched(), backend="memory")
     inline = snapshot.operators["op"].parts
     assert len(inline) > 1
@@ -252,7 +252,7 @@ async def test_the_memory_backend_counts_all_objects(small, monkeypatch):
     monkeypatch.setattr(snapshots, "MAX_INLINE_BYTES", sum(handle.size_bytes for handle in inline) - 1)
     with pytest.raises(UsageError, match="use the fs backend"):
         await held.checkpoint(Watched(), backend="memory")
-    assert again.content(3_000) == held.content(3_000)
+    assert again.content(1_500) == held.content(1_500)
 
 
 async def test_the_local_disk_may_fail_while_state_is_restored(small, tmp_path):
@@ -280,7 +280,7 @@ async def test_state_of_nothing_has_no_objects(tmp_path):
 
 async def test_who_reads_savepoints_finds_every_object(small):
     """Segments by key group, and new keys for all of them."""
-    blobs, held = Watched(), Held().fill(3_000)
+    blobs, held = Watched(), Held().fill(1_500)
     manifest = complete(await held.checkpoint(blobs))
     parts = manifest.subtasks["v"][0].operators["op"].parts
     reader = StoreObjects(blobs)
