@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, get_origin
 
 import penstock
 from penstock import testing
-from penstock.api import stream, verbs
+from penstock.api import stream, update_streams, verbs
 from penstock.api.pipeline import DeclaredPipeline
 from penstock.connectors import (
     base,
@@ -258,8 +258,10 @@ take a value out of it, `col("labels").map.get("env")`.
         """
 A running result changes with the rows. It is a stream of updates: a row replaces the earlier one of its key (and window).
 A Kafka sink with that key keeps the newest; a file sink keeps all; `final()` gives the last of each when the input ends.
+As `changes`, what is replaced is taken back, so that it can be keyed by other columns and aggregated again
+([changes](changes.md)).
 """,
-        tuple(_verbs(stream.UpsertStream)),
+        (*_verbs(update_streams.UpsertStream), *_verbs(update_streams.KeyedUpdates)),
     ),
     Part(
         "Expressions",

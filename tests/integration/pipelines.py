@@ -286,6 +286,27 @@ def newest_per_key(out: Path) -> dict[Any, Any]:
     return newest(rows(out), "key")
 
 
+def changed(out: Path, rate: float | None) -> Pipeline:
+    """Aggregates of updates and of what they come to."""
+    p = Pipeline("changed")
+    totals = p.read(source(rate)).key_by("key").agg(n=count(), total=col("value").sum())
+    totals.filter(col("total") % 3 > 0).write(files.Sink(out / "filtered"))
+    of_totals = {"keys": count(), "all": col("total").sum(), "most": col("total").max()}
+    totals.key_by(rest=col("n") % 4).agg(**of_totals).uid("again").write(files.Sink(out / "again"))
+    return p
+
+
+def what_holds(out: Path) -> Counter[str]:
+    """The rows that are not taken back again; what is taken back was there, and once."""
+    signed: Counter[str] = Counter()
+    for folder in sorted(out.iterdir()):
+        for row in rows(folder):
+            sign = -1 if row.pop("retracted") else 1
+            signed[json.dumps({"sink": folder.name, **row}, sort_keys=True)] += sign
+    assert set(signed.values()) <= {0, 1}
+    return +signed
+
+
 # -- process functions --------------------------------------------------------------------------------------------------
 
 
@@ -613,6 +634,7 @@ CASES = (
     Case("ranked", ranked, several_sinks),
     Case("running", running, newest_per_key),
     Case("reduced", reduced, newest_per_key),
+    Case("changed", changed, what_holds),
     Case("keyed-process", keyed_process, every_row),
     Case("connected", connected, every_row),
     Case("operator-state", operator_state, held_back),

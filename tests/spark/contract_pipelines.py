@@ -137,6 +137,10 @@ def kinds() -> Pipeline:
     written(keyed.window(tumbling("3s")).trigger(every("1s")).agg(**SUMS), "early")
     written(keyed.window(tumbling("3s")).allowed_lateness("1s").agg(**SUMS), "patient")
     written(keyed.agg(n=count(), total=col("value").sum()), "running")
+    totals = keyed.agg(n=count(), total=col("value").sum())
+    written(totals.filter(col("total") > 40), "filtered-updates")
+    of_totals = {"keys": count(), "most": col("total").max(), "all": col("total").sum()}
+    written(totals.key_by(rest=col("n") % 3).agg(**of_totals), "aggregated-updates")
     written(keyed.top(3, by="value").final(), "top")
     written(keyed.deduplicate("last"), "newest")
     written(keyed.over().with_columns(n=count(), total=col("value").sum()), "over")

@@ -31,6 +31,7 @@ TESTS = {
     "aggregates that look at the order of rows": "test_aggregates_that_look_at_the_order",
     "windows that are sent more than once": "test_windows_that_are_sent_more_than_once",
     "running results": "test_running_results",
+    "changes": "test_changes",
     "`over`": "test_rows_over_rows",
     "`join` within a time or in windows": "test_joins_in_time",
     "`join(as_of=True)`": "test_joins_as_of_a_time",
@@ -145,6 +146,18 @@ def test_running_results(runs):
         lambda folder: {key: row["value"] for key, row in newest(rows(folder), "key", "rank").items()},
     )
     same(runs, "kinds", ["newest"], lambda folder: {key: row["at"] for key, row in newest(rows(folder), "key").items()})
+
+
+def test_changes(runs):
+    """What holds at the end; a row that was taken back last holds no more."""
+
+    def held(*keys: str) -> Callable[[Path], Any]:
+        return lambda folder: {
+            key: row for key, row in rounded(newest(rows(folder), *keys)).items() if not row["retracted"]
+        }
+
+    same(runs, "kinds", ["filtered-updates"], held("key"))
+    same(runs, "kinds", ["aggregated-updates"], held("rest"))
 
 
 def test_rows_over_rows(runs):

@@ -18,6 +18,7 @@ from penstock import (
     KeyedContext,
     KeyedCoProcess,
     KeyedProcess,
+    KeyedUpdates,
     MapState,
     OpenContext,
     OutputTag,
@@ -144,6 +145,9 @@ assert_type(keyed.deduplicate("last"), UpsertStream)
 assert_type(bids.distinct("auction"), Stream[Bid])
 assert_type(keyed.top(3, by="price"), UpsertStream)
 assert_type(keyed.agg(n=count()).final(), Stream[Row])
+assert_type(keyed.agg(n=count()).changes(), UpsertStream)
+assert_type(keyed.agg(n=count()).key_by("n"), KeyedUpdates)
+assert_type(keyed.agg(n=count()).key_by("n").agg(auctions=count()), UpsertStream)
 assert_type(bids.map_batches(scored), Stream[Bid])
 assert_type(bids.map_batches(scored, returns=Total), Stream[Total])
 assert_type(aggregate(Product(), "price"), Expr)

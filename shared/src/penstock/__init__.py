@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.api.parameters import param
-    from penstock.api.stream import KeyedStream, OverStream, Stream, UpsertStream, WindowedStream
+    from penstock.api.stream import KeyedStream, OverStream, Stream, WindowedStream
+    from penstock.api.update_streams import KeyedUpdates, UpsertStream
     from penstock.api.windows import cumulative, global_, session, sliding, tumbling
     from penstock.connectors.base import Row
     from penstock.connectors.watermarks import PeriodicWatermarks, periodic, punctuated
@@ -66,7 +67,8 @@ _HOMES = {
     "penstock.api.parameters": ("param",),
     "penstock.pipeline": ("Pipeline",),
     "penstock.connectors.base": ("Row",),
-    "penstock.api.stream": ("KeyedStream", "OverStream", "Stream", "UpsertStream", "WindowedStream"),
+    "penstock.api.stream": ("KeyedStream", "OverStream", "Stream", "WindowedStream"),
+    "penstock.api.update_streams": ("KeyedUpdates", "UpsertStream"),
     "penstock.api.windows": ("cumulative", "global_", "session", "sliding", "tumbling"),
     "penstock.connectors.watermarks": ("PeriodicWatermarks", "periodic", "punctuated"),
     "penstock.triggers": (
@@ -111,6 +113,7 @@ __all__ = [
     "TriggerResult",
     "UnionListState",
     "UpsertStream",
+    "KeyedUpdates",
     "ValueState",
     "WindowFunction",
     "WindowedStream",

@@ -16,8 +16,8 @@ CONNECTORS = (
 )  # fmt: skip
 WITH_VERBS = (
     "Pipeline", "Expr", "Stream", "SourceStream", "KeyedStream", "ConnectedStreams", "OverStream", "WindowedStream",
-    "LateWindowedStream",
-    "UpsertStream", "TriggeredStream", "PurgingStream", "CountWindowedStream", "StringNamespace", "DateTimeNamespace",
+    "LateWindowedStream", "UpsertStream", "KeyedUpdates",
+    "TriggeredStream", "PurgingStream", "CountWindowedStream", "StringNamespace", "DateTimeNamespace",
     "ListNamespace", "MapNamespace", "StructNamespace", "When", "Then",
 )  # fmt: skip
 """Classes whose methods users call."""

@@ -107,6 +107,7 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "LateWindowedStream": lambda: read().key_by("auction").window(tumbling("1s")).allowed_lateness("1s"),
     "OverStream": lambda: read().key_by("auction").over(),
     "UpsertStream": lambda: read().key_by("auction").agg(n=penstock.count()),
+    "KeyedUpdates": lambda: read().key_by("auction").agg(n=penstock.count()).key_by("n"),
     "StringNamespace": lambda: col("a").str,
     "DateTimeNamespace": lambda: col("a").dt,
     "ListNamespace": lambda: col("a").list,

@@ -142,7 +142,7 @@ def test_verbs_in_the_wrong_place_say_where_they_belong(bids):
         keyed.process(Identity())
     running = keyed.agg(total=col("price").sum())
     with pytest.raises(PipelineError, match="stream of updates"):
-        _ = running.key_by
+        _ = running.explode
     corrected = keyed.window(tumbling("10s")).allowed_lateness("1m").agg(bids=count())
     with pytest.raises(PipelineError, match="stream of updates"):
         _ = corrected.window

@@ -195,7 +195,7 @@ BUILT = [
     Wrong("a key of no columns", "bids.key_by()  # here", ("key_by: name at least one column", "key_by(all=lit(1))")),
     Wrong("group_by", 'bids.group_by("auction")  # here', ("group_by: did you mean 'key_by'?",)),
     Wrong("group_by of updates", 'keyed.agg(n=count()).group_by("n")  # here',
-          ("group_by: this is a stream of updates",)),
+          ("group_by: did you mean 'key_by'?",)),
     Wrong("lag without a key", 'bids.with_columns(x=lag("price"))  # here',
           ("looks at other rows of a key", ".key_by(...).over().with_columns(...)")),
     Wrong("lag on a stream with a key", 'keyed.with_columns(x=lag("price"))  # here',
@@ -228,11 +228,13 @@ BUILT = [
     Wrong("a side output behind another verb", 'late = OutputTag("late")\n'
           'keyed.window(tumbling("1s")).late_to(late).agg(n=count()).select("n").side(late)  # here',
           ("side: select has no side output 'late'", "take it from the stream that .agg(...) gave")),
-    Wrong("a key behind a trigger",
-          'keyed.window(tumbling("1s")).trigger(every_rows(1)).agg(n=count()).key_by("n")  # here',
+    Wrong("explode behind a trigger",
+          'keyed.window(tumbling("1s")).trigger(every_rows(1)).agg(n=count()).explode("n")  # here',
           ("this is a stream of updates", "leave .trigger(...) out", ".trigger(purging(...))")),
-    Wrong("a key behind a running aggregate", 'keyed.agg(n=count()).key_by("n")  # here',
+    Wrong("a window behind a running aggregate", 'keyed.agg(n=count()).window(tumbling("1s"))  # here',
           ("this is a stream of updates", "take .final()", "windows without allowed_lateness")),
+    Wrong("a process of updates", 'keyed.agg(n=count()).key_by("n").process(None)  # here',
+          ("updates can be aggregated with agg; process would",)),
     Wrong("a misspelled option", 'files.Sink("out", formt="csv")  # here', ("formt=", "did you mean 'format'?")),
 ]  # fmt: skip
 

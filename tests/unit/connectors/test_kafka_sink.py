@@ -216,6 +216,26 @@ def test_where_nothing_says_which_window_it_is_a_retraction_stays_a_row():
     assert not kafka.Sink("t", key="user", delivery="upsert").encoded_schema(SESSIONS).field("value").nullable
 
 
+def test_changes_become_records_and_tombstones_of_their_key():
+    """Of the changes of a key in one batch the last one counts; the column that says so is in none."""
+    schema = Schema((Field("town", STRING, False), Field("n", INT64, False), Field("retracted", BOOLEAN, False)))
+    rows = [("a", 1, False), ("b", 1, True), ("b", 2, False), ("a", 1, True), ("c", 7, True), ("a", 3, False)]
+    frame = pl.DataFrame(rows, schema=schema.polars(), orient="row")
+    sink = kafka.Sink("t", key="town", delivery="upsert").of_changes(["town"])
+    assert sink.encoded_schema(schema).field("value").nullable
+    found = encoder(sink.shape, schema=schema).encode(frame).frame
+    assert found.select("key", "value").rows() == [
+        (b"b", b'{"town":"b","n":2}'), (b"c", None), (b"a", b'{"town":"a","n":3}'),
+    ]  # fmt: skip
+
+
+def test_changes_of_other_keys_than_the_records_have_are_refused():
+    with pytest.raises(PipelineError, match="write key="):
+        kafka.Sink("t", key="town", delivery="upsert").of_changes(["town", "day"])
+    log = kafka.Sink("t", key="town")
+    assert log.of_changes(["day"]) is log  # every change is a record
+
+
 @given(st.lists(st.text(), min_size=1))
 def test_a_csv_record_is_a_row_whatever_stands_in_it(names: list[str]):
     """Newlines and quotes within a text end no record."""

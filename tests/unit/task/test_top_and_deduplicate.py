@@ -23,7 +23,7 @@ HOUR = 3_600_000_000
 def top_node(n, by, descending=True, schema=SCHEMA):
     source = input_node(schema, row_class(schema), ("key",), event_time=True)
     out = top_schema(n, by, schema, ("key",))
-    return Node("n1", Top(n, by, descending), (source,), out, row_class(out), True, keys=("key",), updates=True)
+    return Node("n1", Top(n, by, descending), (source,), out, row_class(out), True, keys=("key",), mode="upsert")
 
 
 def deduplicate_node(keep, ttl=None, *, event_time=True):

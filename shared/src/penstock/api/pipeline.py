@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from penstock.api.stream import SourceStream
+from penstock.api.stream import KeyedStream, SourceStream, Stream
 from penstock.arguments import checked
 from penstock.errors import PipelineError
-from penstock.graph.logical import LogicalPlan, Node, Operation, Read
+from penstock.graph.logical import LogicalPlan, Mode, Node, Operation, Read
 from penstock.protocol.keygroups import DEFAULT_MAX_PARALLELISM, LARGEST_MAX_PARALLELISM
 from penstock.times import Duration, duration_us
 from penstock.types import Schema, row_class
@@ -58,6 +58,14 @@ class DeclaredPipeline:
         node = self._add(Read(source), (), source.schema, row_type, event_time=source.event_time is not None)
         return SourceStream(self, node)
 
+    def _stream_of(self, node: Node) -> Stream[Any]:
+        """The rows of a node as a stream; for verbs of other kinds of streams that give one."""
+        return Stream(self, node)
+
+    def _has_verb(self, name: str) -> bool:
+        """Whether streams of rows have such a verb, with a key or without."""
+        return hasattr(Stream, name) or hasattr(KeyedStream, name)
+
     def rows_of(self, node: Node) -> pl.DataFrame:
         """The rows of a stream; a pipeline that can be run knows how to get them."""
         raise PipelineError(f"collect: {self.name} is declared and cannot be run; make a penstock.Pipeline")
@@ -71,7 +79,7 @@ class DeclaredPipeline:
         *,
         event_time: bool,
         keys: tuple[str, ...] = (),
-        updates: bool = False,
+        mode: Mode = "append",
     ) -> Node:
         node = Node(
             id=f"n{len(self.plan.nodes)}",
@@ -81,7 +89,7 @@ class DeclaredPipeline:
             row_type=row_type,
             event_time=event_time,
             keys=keys,
-            updates=updates,
+            mode=mode,
         )
         self.plan.nodes.append(node)
         return node

@@ -11,6 +11,7 @@ from penstock.errors import PipelineError
 from penstock.expressions import Expr
 from penstock.graph.logical import (
     GlobalWindow,
+    Mode,
     Node,
     RowWindow,
     SessionWindow,
@@ -123,8 +124,9 @@ def _node(
     )
     source = keyed._node
     timed = source.event_time and (said.count is not None or not isinstance(said.window, GlobalWindow))
-    keys, updates = (source.keys, said.updates) if aggregates else ((), False)
-    node = keyed._derive(operation, schema, row_type, event_time=timed, keys=keys, updates=updates)
+    keys = source.keys if aggregates else ()
+    mode: Mode = "upsert" if aggregates and said.updates else "append"
+    node = keyed._derive(operation, schema, row_type, event_time=timed, keys=keys, mode=mode)
     if said.late is not None:
         node.sides = {said.late.name: source.schema}
     return node

@@ -15,15 +15,17 @@ from penstock.api.async_verbs import awaited_class, call_settings
 from penstock.api.joins import JoinWindow, On, join_node, join_time
 from penstock.api.over import others_than, over_schema, top_schema, window_rows_schema
 from penstock.api.row_windows import Applied, RowWindows, aggregate_node, apply_node, count_windows
-from penstock.api.updates import update_keys
+from penstock.api.update_streams import UpsertStream
 from penstock.api.verbs import (
+    ALL_TOGETHER,
+    OF_WINDOWS,
     ColumnVerbs,
     StreamBase,
     Verbs,
     belongs_before,
     check_connected,
     co_process_node,
-    is_triggered,
+    key_names,
     process_node,
     returned_class,
 )
@@ -34,7 +36,6 @@ from penstock.connectors.event_times import TimeUnit, event_time_form
 from penstock.connectors.watermarks import for_rows
 from penstock.errors import PipelineError
 from penstock.expressions import Expr, Operand, col, contains_aggregate, output_field, output_name, struct
-from penstock.expressions.nodes import Column
 from penstock.graph.logical import (
     As,
     AssignEventTime,
@@ -42,14 +43,12 @@ from penstock.graph.logical import (
     DeadLetters,
     Deduplicate,
     Explode,
-    Filter,
     GlobalWindow,
     JoinKind,
-    KeyBy,
-    LastRows,
     MapAsync,
     MapBatches,
     MapRows,
+    Mode,
     Node,
     Over,
     Read,
@@ -60,21 +59,17 @@ from penstock.graph.logical import (
     Top,
     Union,
     WindowAggregate,
-    ancestors,
 )
 from penstock.process_functions import KeyedCoProcess, KeyedProcess, OutputTag, Process
 from penstock.times import Duration, duration_us
 from penstock.triggers import PurgingTrigger, Trigger, at_watermark
 from penstock.types import (
     BINARY,
-    BOOLEAN,
     DURATION,
     INTEGERS,
     STRING,
-    TIME,
     Field,
     ListType,
-    MapType,
     Schema,
     schema_of,
 )
@@ -92,19 +87,15 @@ BAD_RECORD_SCHEMA = Schema((Field("error", STRING), Field("raw", BINARY), Field(
 """Columns of `dead_letters()`: what was wrong, the record as it came, and where it stood."""
 
 
-_ALL_TOGETHER = "or .key_by(all=lit(1)) for all rows together"
-_OF_WINDOWS = ("late_to", "allowed_lateness", "trigger")
-
-
 @checked
 class Stream(ColumnVerbs, Generic[T]):
     """A stream of rows `T`."""
 
     def _instead(self, name: str) -> str:
-        if name in _OF_WINDOWS and (verb := belongs_before(self._node, name)):
+        if name in OF_WINDOWS and (verb := belongs_before(self._node, name)):
             return f"it says something of windows, not of their results; write it before .{verb}(...)"
         if hasattr(KeyedStream, name):
-            return f"the stream has no key; write .key_by(...) before it, {_ALL_TOGETHER}"
+            return f"the stream has no key; write .key_by(...) before it, {ALL_TOGETHER}"
         if hasattr(OverStream, name):
             return "the stream has no key; write .key_by(...).over() before it"
         if hasattr(WindowedStream, name):
@@ -156,15 +147,7 @@ class Stream(ColumnVerbs, Generic[T]):
             >>> bids.filter(col("price") > 100, col("auction") == 1).select("auction", "price").collect().rows()
             [(1, 120.0)]
         """
-        if not predicates:
-            raise PipelineError("filter: give at least one predicate, such as col('price') > 0")
-        predicate = predicates[0]
-        for other in predicates[1:]:
-            predicate = predicate & other
-        field = output_field(predicate, self._node.schema, "filter")
-        if field.type != BOOLEAN or contains_aggregate(predicate):
-            raise PipelineError(f"filter: {predicate} is {field.type}, not boolean; compare it with something")
-        return Stream(self._pipeline, self._derive(Filter(predicate), self._node.schema, self._node.row_type))
+        return Stream(self._pipeline, self._filter_node(predicates))
 
     def explode(self, *columns: str) -> Stream[Row]:
         """One row per element of these list columns. An empty or null list gives one row with null, as in Polars.
@@ -453,28 +436,11 @@ class Stream(ColumnVerbs, Generic[T]):
             >>> bids.key_by(all=lit(1)).agg(bids=count()).select("bids").collect()["bids"].max()
             4
         """
-        names = [_key_name(column) for column in columns]
+        names = key_names(columns)
         if named:
-            for name in named:
-                if name in self._node.schema:
-                    raise PipelineError(f"key_by: there is a column {name!r} already; give {name}= another name")
+            self._check_new_keys(named)
             return cast("KeyedStream[T]", self.with_columns(**named).key_by(*names, *named))
-        if not names:
-            raise PipelineError(f"key_by: name at least one column, {_ALL_TOGETHER}")
-        for name in names:
-            field = self._node.schema.field(name, "key_by")
-            if isinstance(field.type, ListType):
-                raise PipelineError(f"key_by: {name} is {field.type}; a list cannot be a key, join its elements first")
-            if isinstance(field.type, MapType):
-                raise PipelineError(
-                    f"key_by: {name} is {field.type}; a map cannot be a key, take a value: .map.get(...)"
-                )
-            if field.type == TIME:
-                raise PipelineError(
-                    f"key_by: {name} is {field.type}, which cannot be a key; key by its text: .cast(str)"
-                )
-        node = self._derive(KeyBy(), self._node.schema, self._node.row_type, keys=tuple(names))
-        return KeyedStream(self._pipeline, node)
+        return KeyedStream(self._pipeline, self._keyed_node(names))
 
     def distinct(self, *columns: str, ttl: Duration | None = None) -> Stream[T]:
         """Only the rows whose values of these columns were not there before; of all columns, if none is named.
@@ -585,15 +551,6 @@ class Stream(ColumnVerbs, Generic[T]):
 
 
 @checked
-def _key_name(column: str | Expr) -> str:
-    """The column that a key is, of those that there are."""
-    if isinstance(column, str):
-        return column
-    if isinstance(column.node, Column):
-        return column.node.name
-    raise PipelineError(f"key_by: {column} has no name; write key_by(name={column})")
-
-
 def _check_gap(gap: Expr, columns: Schema) -> None:
     kind = output_field(gap, columns, "session").type
     if contains_aggregate(gap) or (kind != DURATION and kind not in INTEGERS):
@@ -759,7 +716,7 @@ class KeyedStream(StreamBase, Generic[T]):
         node, operation = self._node, Deduplicate(keep, ttl_us)
         if keep == "first":
             return Stream(self._pipeline, self._derive(operation, node.schema, node.row_type))
-        derived = self._derive(operation, node.schema, node.row_type, keys=node.keys, updates=True)
+        derived = self._derive(operation, node.schema, node.row_type, keys=node.keys, mode="upsert")
         return UpsertStream(self._pipeline, derived)
 
     def top(self, n: int, *, by: Expr | str, descending: bool = True) -> UpsertStream:
@@ -784,7 +741,7 @@ class KeyedStream(StreamBase, Generic[T]):
         """
         order = col(by) if isinstance(by, str) else by
         schema = top_schema(n, order, self._node.schema, self._node.keys)
-        derived = self._derive(Top(n, order, descending), schema, keys=self._node.keys, updates=True)
+        derived = self._derive(Top(n, order, descending), schema, keys=self._node.keys, mode="upsert")
         return UpsertStream(self._pipeline, derived)
 
     def agg(self, **aggregates: Expr) -> UpsertStream:
@@ -801,7 +758,7 @@ class KeyedStream(StreamBase, Generic[T]):
         plan = AggregatePlan.build(tuple(aggregates.items()), self._node.schema, event_time=self._node.event_time)
         schema = Schema((*keys, *plan.output_fields))
         operation = RunningAggregate(tuple(aggregates.items()))
-        return UpsertStream(self._pipeline, self._derive(operation, schema, keys=self._node.keys, updates=True))
+        return UpsertStream(self._pipeline, self._derive(operation, schema, keys=self._node.keys, mode="upsert"))
 
     def reduce(self, function: Callable[[T, T], T]) -> UpsertStream:
         """The running `function(accumulated, row)` per key; the first row of a key is its first result.
@@ -813,7 +770,7 @@ class KeyedStream(StreamBase, Generic[T]):
             [(1, 120.0), (2, 250.0)]
         """
         operation = RunningReduce(function)
-        node = self._derive(operation, self._node.schema, self._node.row_type, keys=self._node.keys, updates=True)
+        node = self._derive(operation, self._node.schema, self._node.row_type, keys=self._node.keys, mode="upsert")
         return UpsertStream(self._pipeline, node)
 
     def process(self, process: KeyedProcess[T, U]) -> Stream[U]:
@@ -1099,8 +1056,8 @@ class WindowedStream(Verbs, Generic[T]):
 
     def _derived(self, operation: WindowAggregate, schema: Schema) -> Node:
         node = self._keyed._node
-        updates = operation.allowed_lateness_us > 0
-        result = self._keyed._derive(operation, schema, keys=node.keys, updates=updates)
+        mode: Mode = "upsert" if operation.allowed_lateness_us > 0 else "append"
+        result = self._keyed._derive(operation, schema, keys=node.keys, mode=mode)
         if self._late is not None:
             result.sides = {self._late.name: node.schema}
         return result
@@ -1213,101 +1170,3 @@ class CountWindowedStream(_RowWindowed[T]):
             [(1, 1), (2, 1), (1, 2), (2, 2)]
         """
         return Stream(self._keyed._pipeline, self._aggregate(aggregates))
-
-
-@checked
-class UpsertStream(ColumnVerbs):
-    """A stream of updates: a row replaces the earlier one of its key (and window). It can be shaped and written.
-
-    Aggregating or windowing it is refused until updates can be retracted: it would count twice.
-    """
-
-    _what = "a stream of updates"
-
-    def _instead(self, name: str) -> str:
-        if name in _OF_WINDOWS and (verb := belongs_before(self._node, name)):
-            return f"it says something of windows, not of their results; write it before .{verb}(...)"
-        if hasattr(Stream, name) or hasattr(KeyedStream, name):
-            return (
-                f"this is a stream of updates (a row replaces an earlier one of its key), so {name} would count or keep "
-                f"outdated rows; write it, take .final() of it if the input has an end, or {self._without_updates()}"
-            )
-        return super()._instead(name)
-
-    def _without_updates(self) -> str:
-        """What to change above, so that no row replaces another."""
-        if any(is_triggered(node.operation) for node in (self._node, *ancestors(self._node))):
-            return (
-                "leave .trigger(...) out, or write .trigger(purging(...)), whose results are each of what came since the "
-                "last one"
-            )
-        return "aggregate with windows without allowed_lateness"
-
-    def select(self, *exprs: Expr | str, **named: Operand) -> UpsertStream:
-        """Only these columns; the key columns should be among them.
-
-        Example:
-            >>> totals = bids.key_by("auction").agg(bids=count(), revenue=col("price").sum())
-            >>> sorted(totals.select("auction", "revenue").collect().rows())
-            [(1, 170.0), (2, 330.0)]
-        """
-        return UpsertStream(self._pipeline, self._select_node(exprs, named))
-
-    def with_columns(self, *exprs: Expr, **named: Operand) -> UpsertStream:
-        """All columns and these.
-
-        Example:
-            >>> totals = bids.key_by("auction").agg(bids=count(), revenue=col("price").sum())
-            >>> sorted(totals.with_columns(mean=col("revenue") / col("bids")).collect().rows())
-            [(1, 2, 170.0, 85.0), (2, 2, 330.0, 165.0)]
-        """
-        return UpsertStream(self._pipeline, self._with_columns_node(exprs, named))
-
-    def drop(self, *names: str) -> UpsertStream:
-        """All columns but these.
-
-        Example:
-            >>> totals = bids.key_by("auction").agg(bids=count(), revenue=col("price").sum())
-            >>> totals.drop("bids").schema.names
-            ('auction', 'revenue')
-        """
-        return UpsertStream(self._pipeline, self._drop_node(names))
-
-    def rename(self, names: Mapping[str, str]) -> UpsertStream:
-        """The same columns with other names.
-
-        Example:
-            >>> totals = bids.key_by("auction").agg(bids=count(), revenue=col("price").sum())
-            >>> totals.rename({"revenue": "euros"}).schema.names
-            ('auction', 'bids', 'euros')
-        """
-        return UpsertStream(self._pipeline, self._rename_node(names))
-
-    def final(self) -> Stream[Row]:
-        """Only the last row of every key, sent at the end of the input: a stream of rows, which all verbs take.
-
-        The key is that of the updates: with windows the window too, behind `top` the rank. Sessions that were retracted
-        are left out. Watermarks wait for the end as well, so that no row is late behind.
-
-        Raises:
-            PipelineError: a source has no end, or a column of the key is not there any more.
-
-        Example:
-            >>> totals = bids.key_by("auction").agg(revenue=col("price").sum()).final()
-            >>> sorted(totals.collect().rows())
-            [(1, 170.0), (2, 330.0)]
-        """
-        keys, retracted = update_keys(self._node)
-        by_key = KeyedStream[Any](self._pipeline, self._derive(KeyBy(), self._node.schema, keys=keys, updates=True))
-        return Stream(self._pipeline, by_key._derive(LastRows(retracted), self._node.schema))
-
-    def side(self, tag: OutputTag[U]) -> Stream[U]:
-        """A side output of the operator that made this stream, such as its late rows.
-
-        Example:
-            >>> LATE = OutputTag("late")
-            >>> windows = bids.key_by("auction").window(tumbling("1m")).late_to(LATE).allowed_lateness("1h")
-            >>> windows.agg(bids=count()).side(LATE).collect().height
-            0
-        """
-        return Stream(self._pipeline, self._side_node(tag))

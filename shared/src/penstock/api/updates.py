@@ -4,28 +4,41 @@ from __future__ import annotations
 
 from penstock.errors import PipelineError
 from penstock.expressions.nodes import Column, without_alias
-from penstock.graph.logical import RANK, RETRACTED, Node, Project, Read, Top, WindowAggregate, WindowRows, ancestors
+from penstock.graph.logical import (
+    RANK,
+    RETRACTED,
+    AggregateChanges,
+    Filter,
+    Node,
+    Project,
+    Read,
+    ToChanges,
+    Top,
+    WindowAggregate,
+    WindowRows,
+    ancestors,
+)
 
 
-def update_keys(node: Node) -> tuple[tuple[str, ...], str | None]:
-    """The columns that tell which row is replaced, and the one that tells that it is replaced by none.
-
-    Raises:
-        PipelineError: a source has no end, or such a column is not there any more.
-    """
+def check_ends(node: Node) -> None:
+    """Raise `PipelineError` if a source has no end: no row is the last one then."""
     for above in ancestors(node):
         if isinstance(above.operation, Read) and not above.operation.source.bounded:
             raise PipelineError(
                 f"final: the {above.operation.source.kind} source {above.operator_id} has no end, so no row is the last "
                 "one; write the updates, or aggregate in windows, whose results are final"
             )
-    return _columns(node)
 
 
-def _columns(node: Node) -> tuple[tuple[str, ...], str | None]:
+def update_keys(node: Node, verb: str) -> tuple[tuple[str, ...], str | None]:
+    """The columns that tell which row is replaced, and the one that tells that it is replaced by none.
+
+    Raises:
+        PipelineError: such a column is not there any more; `verb` needs it.
+    """
     match node.operation:
         case Project(columns=columns):
-            keys, retracted = _columns(node.inputs[0])
+            keys, retracted = update_keys(node.inputs[0], verb)
             names: dict[str, str] = {}
             for name, expr in columns:
                 inner = without_alias(expr.node)
@@ -34,15 +47,19 @@ def _columns(node: Node) -> tuple[tuple[str, ...], str | None]:
             for key in (*keys, *([] if retracted is None else [retracted])):
                 if key not in names:
                     raise PipelineError(
-                        f"final: {key}, which says which row a row replaces, is not there any more behind {node.verb}; "
-                        f"keep it, or write .final() before .{node.verb}(...)"
+                        f"{verb}: {key}, which says which row a row replaces, is not there any more behind {node.verb}; "
+                        f"keep it, or write .{verb}(...) before .{node.verb}(...)"
                     )
             return tuple(names[key] for key in keys), None if retracted is None else names[retracted]
+        case Filter():
+            return update_keys(node.inputs[0], verb)
         case WindowAggregate() | WindowRows() as window:
             said = [field.name for field in window.window_fields]
             bounds = [name for name in said if name != RETRACTED]
             return (*node.keys, *bounds), RETRACTED if RETRACTED in said else None
         case Top():
             return (*node.keys, RANK), None
+        case ToChanges() | AggregateChanges():
+            return node.keys, RETRACTED
         case _:
             return node.keys, None

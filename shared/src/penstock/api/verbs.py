@@ -6,18 +6,32 @@ The streams that users meet are in `penstock.api.stream`.
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar
 
 from penstock.api.process_checks import check_methods
+from penstock.api.updates import update_keys
 from penstock.arguments import checked
 from penstock.errors import PipelineError, nearest
-from penstock.expressions import Expr, Operand, col, contains_aggregate, lit, needs_over, output_field, output_name
+from penstock.expressions import (
+    Expr,
+    Operand,
+    col,
+    columns_of,
+    contains_aggregate,
+    lit,
+    needs_over,
+    output_field,
+    output_name,
+)
+from penstock.expressions.nodes import Column
 from penstock.graph.logical import (
+    RETRACTED,
     As,
     DeadLetters,
     Filter,
     KeyBy,
+    Mode,
     Node,
     Operation,
     Over,
@@ -40,7 +54,11 @@ from penstock.process_functions import (
 )
 from penstock.triggers import AtWatermark
 from penstock.types import (
+    BOOLEAN,
+    TIME,
     Field,
+    ListType,
+    MapType,
     Schema,
     is_row_class,
     row_class,
@@ -59,6 +77,10 @@ U = TypeVar("U")
 
 _CALLED_ELSEWHERE: Final = {"group_by": "key_by", "groupby": "key_by", "keyBy": "key_by"}
 """What Polars, pandas and Flink call verbs that another name lies nearer to."""
+
+
+ALL_TOGETHER: Final = "or .key_by(all=lit(1)) for all rows together"
+OF_WINDOWS: Final = ("late_to", "allowed_lateness", "trigger")
 
 
 class NoSuchVerbError(PipelineError, AttributeError):
@@ -203,7 +225,7 @@ class StreamBase(Verbs):
         *,
         event_time: bool | None = None,
         keys: tuple[str, ...] = (),
-        updates: bool = False,
+        mode: Mode = "append",
     ) -> Node:
         """A node behind this one; it keeps the event time, but keys are lost."""
         return self._pipeline._add(
@@ -213,8 +235,17 @@ class StreamBase(Verbs):
             row_type or row_class(schema),
             event_time=self._node.event_time if event_time is None else event_time,
             keys=keys,
-            updates=updates,
+            mode=mode,
         )
+
+    def _check_unread(self, verb: str, written: Mapping[str, Expr]) -> None:
+        """Of changes, nobody reads what they do: a row that is taken back is to be treated as when it was added."""
+        for text, expr in written.items():
+            if self._node.mode == "retract" and RETRACTED in columns_of(expr):
+                raise PipelineError(
+                    f"{verb}: {text} reads {RETRACTED}, so a row that is taken back would not be treated as when it was "
+                    "added; leave that column as it is"
+                )
 
     def write(self, sink: Sink) -> WrittenStream:
         """Hand the rows to `sink`.
@@ -228,6 +259,9 @@ class StreamBase(Verbs):
             'FINISHED'
         """
         sink.check(self._node.schema, updates=self._node.updates)
+        if self._node.mode == "retract":
+            keys, _ = update_keys(self._node, "write")
+            sink = sink.of_changes(keys)
         for node in self._pipeline.plan:
             if sink.place is not None and isinstance(node.operation, Write) and node.operation.sink.place == sink.place:
                 raise PipelineError(
@@ -289,13 +323,60 @@ class ColumnVerbs(StreamBase):
         return tuple(columns)
 
     def _project(self, verb: Any, columns: tuple[tuple[str, Expr], ...]) -> Node:
+        if self._node.mode == "retract":
+            columns = self._with_retracted(verb, columns)
         fields: list[Field] = []
         for name, expr in columns:
             if contains_aggregate(expr):
                 raise PipelineError(f"{verb}: {_of_many(expr)}")
             field = output_field(expr, self._node.schema, verb)
             fields.append(Field(name, field.type, field.nullable))
-        return self._derive(Project(verb, columns), Schema(tuple(fields)), updates=self._node.updates)
+        return self._derive(Project(verb, columns), Schema(tuple(fields)), mode=self._node.mode)
+
+    def _filter_node(self, predicates: tuple[Expr, ...]) -> Node:
+        if not predicates:
+            raise PipelineError("filter: give at least one predicate, such as col('price') > 0")
+        predicate = predicates[0]
+        for other in predicates[1:]:
+            predicate = predicate & other
+        field = output_field(predicate, self._node.schema, "filter")
+        if field.type != BOOLEAN or contains_aggregate(predicate):
+            raise PipelineError(f"filter: {predicate} is {field.type}, not boolean; compare it with something")
+        self._check_unread("filter", {str(predicate): predicate})
+        return self._derive(Filter(predicate), self._node.schema, self._node.row_type, mode=self._node.mode)
+
+    def _check_new_keys(self, named: Iterable[str]) -> None:
+        for name in named:
+            if name in self._node.schema:
+                raise PipelineError(f"key_by: there is a column {name!r} already; give {name}= another name")
+
+    def _keyed_node(self, names: Sequence[str]) -> Node:
+        if not names:
+            raise PipelineError(f"key_by: name at least one column, {ALL_TOGETHER}")
+        self._check_unread("key_by", {name: col(name) for name in names})
+        for name in names:
+            field = self._node.schema.field(name, "key_by")
+            if isinstance(field.type, ListType):
+                raise PipelineError(f"key_by: {name} is {field.type}; a list cannot be a key, join its elements first")
+            if isinstance(field.type, MapType):
+                raise PipelineError(
+                    f"key_by: {name} is {field.type}; a map cannot be a key, take a value: .map.get(...)"
+                )
+            if field.type == TIME:
+                raise PipelineError(
+                    f"key_by: {name} is {field.type}, which cannot be a key; key by its text: .cast(str)"
+                )
+        mode = self._node.mode
+        return self._derive(KeyBy(), self._node.schema, self._node.row_type, keys=tuple(names), mode=mode)
+
+    def _with_retracted(self, verb: str, columns: tuple[tuple[str, Expr], ...]) -> tuple[tuple[str, Expr], ...]:
+        """The columns, and the one that tells what a change does, as it is and last."""
+        kept = col(RETRACTED)
+        others = {name: expr for name, expr in columns if (name, expr.node) != (RETRACTED, kept.node)}
+        self._check_unread(verb, others)
+        if RETRACTED in others:
+            raise PipelineError(f"{verb}: {RETRACTED} says which changes take rows back; give the column another name")
+        return (*others.items(), (RETRACTED, kept))
 
     def _select_node(self, exprs: tuple[Expr | str, ...], named: Mapping[str, Operand]) -> Node:
         return self._project("select", self._select(exprs, named))
@@ -314,6 +395,19 @@ class ColumnVerbs(StreamBase):
         for name in names:
             self._node.schema.field(name, "rename")
         return self._project("rename", tuple((names.get(n, n), col(n)) for n in self._node.schema.names))
+
+
+def key_names(columns: Iterable[str | Expr]) -> list[str]:
+    """The columns that keys are, of those that there are."""
+    return [_key_name(column) for column in columns]
+
+
+def _key_name(column: str | Expr) -> str:
+    if isinstance(column, str):
+        return column
+    if isinstance(column.node, Column):
+        return column.node.name
+    raise PipelineError(f"key_by: {column} has no name; write key_by(name={column})")
 
 
 def _of_many(expr: Expr) -> str:

@@ -458,6 +458,14 @@ class Sink(ABC):
     def check(self, schema: Schema, *, updates: bool) -> None:
         """Raise `PipelineError` if rows of this schema cannot be written; `updates`: rows may replace earlier ones."""
 
+    def of_changes(self, keys: Sequence[str]) -> Sink:
+        """The sink for changes of rows that have these keys; unless it is said otherwise, changes are written as rows.
+
+        Raises:
+            PipelineError: they cannot be written.
+        """
+        return self
+
     def reach(self, schema: Schema) -> None:
         """Called before writers open, also of an attempt that repeats: see to it that the destination takes such rows.
 

@@ -57,11 +57,18 @@ class JobReader:
         """A job's log; empty if there is no such job."""
         for _ in range(READ_AGAIN):
             with contextlib.suppress(BlobNotFoundError):  # compacted meanwhile
-                return await self._history(job)
+                found = LogKeys.of(await self._blobs.list(log_prefix(job)))
+                compaction, records = await self._records(found)
+                if await self._is_as_it_was(job, found):
+                    return JobHistory.of(records, compaction)
         raise CorruptDataError(f"job log: an object that stands in the list of {log_prefix(job)} cannot be found")
 
-    async def _history(self, job: str) -> JobHistory:
-        found = LogKeys.of(await self._blobs.list(log_prefix(job)))
+    async def _is_as_it_was(self, job: str, found: LogKeys) -> bool:
+        """Whether nothing was compacted since: a leader that was replaced may have written anew what was deleted."""
+        return LogKeys.of(await self._blobs.list(log_prefix(job))).through == found.through
+
+    async def _records(self, found: LogKeys) -> tuple[Compaction | None, list[AnyRecord]]:
+        """The newest compaction, and the records behind it."""
         compaction: Compaction | None = None
         if found.compactions:
             key = found.compactions[found.through]
@@ -80,17 +87,19 @@ class JobReader:
         while len(self._known) > self._remembered:
             del self._known[next(iter(self._known))]
         keys = [found.records[seq] for seq in sorted(found.records) if seq > found.through]
-        return JobHistory.of(await asyncio.gather(*map(read, keys)), compaction)
+        return compaction, await asyncio.gather(*map(read, keys))
 
     async def turn(self, job: str) -> Begin | Terminated | None:
         """Whose turn it is at this moment: the newest BEGIN, or the end. Reads the log from its end."""
         for _ in range(READ_AGAIN):
             with contextlib.suppress(BlobNotFoundError):  # compacted meanwhile
-                return await self._turn(job)
+                found = LogKeys.of(await self._blobs.list(log_prefix(job)))
+                turn = await self._turn(found)
+                if await self._is_as_it_was(job, found):
+                    return turn
         raise CorruptDataError(f"job log: an object that stands in the list of {log_prefix(job)} cannot be found")
 
-    async def _turn(self, job: str) -> Begin | Terminated | None:
-        found = LogKeys.of(await self._blobs.list(log_prefix(job)))
+    async def _turn(self, found: LogKeys) -> Begin | Terminated | None:
         for seq in sorted((seq for seq in found.records if seq > found.through), reverse=True):
             key = found.records[seq]
             record = decode_record(await self._blobs.get(key), key)

@@ -19,6 +19,8 @@ _ORDERLESS: Final = frozenset(
     {"count", "len", "sum", "mean", "var", "std", "min", "max", "any", "all", "approx_n_unique", "approx_quantile"}
 )
 """Aggregates whose result does not depend on the order of rows."""
+_SUMS: Final = frozenset({"count", "len", "sum", "mean", "var", "std"})
+_OF_DISTINCT: Final = frozenset({"min", "max", "any", "all", "n_unique", "collect_distinct", "approx_n_unique"})
 _KEEPING: Final = frozenset({"collect", "quantile"})
 """Aggregates whose partials are all the values."""
 
@@ -58,6 +60,16 @@ def over_field(expr: Expr, schema: Schema, where: str = "over", name: str | None
 def is_mergeable(expr: Expr) -> bool:
     """Whether its aggregates come to the same from parts of the rows, in whatever order these are merged."""
     return all(part.function in _ORDERLESS for part in walk(expr.node) if isinstance(part, Aggregate))
+
+
+def is_subtractable(expr: Expr) -> bool:
+    """Whether its aggregates are made of sums, from which rows can be taken away."""
+    return all(part.function in _SUMS for part in walk(expr.node) if isinstance(part, Aggregate))
+
+
+def is_of_distinct(expr: Expr) -> bool:
+    """Whether its aggregates come to the same however often a row is there."""
+    return all(part.function in _OF_DISTINCT for part in walk(expr.node) if isinstance(part, Aggregate))
 
 
 def decided_by_arrival(expr: Expr) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock.errors import IncompatibleStateError
 from penstock.graph.logical import (
+    AggregateChanges,
     AsOf,
     AssignEventTime,
     AssignProcessingTime,
@@ -31,6 +32,7 @@ from penstock.graph.logical import (
     RunningReduce,
     SessionWindow,
     SlidingWindow,
+    ToChanges,
     Top,
     TumblingWindow,
     WindowAggregate,
@@ -43,7 +45,14 @@ from penstock.types import schema_to_json
 
 
 def describe_node(node: Node) -> dict[str, Any]:
-    """The settings of an operator as JSON values."""
+    """The settings of an operator as JSON values, and what its rows are if they are no facts."""
+    settings = _settings(node)
+    if node.updates and not isinstance(node.operation, Write):
+        settings["rows are"] = {"upsert": "updates", "retract": "changes"}.get(node.mode)
+    return settings
+
+
+def _settings(node: Node) -> dict[str, Any]:
     operation = node.operation
     match operation:
         case Read(source=source):
@@ -82,7 +91,7 @@ def describe_node(node: Node) -> dict[str, Any]:
             if operation.late is not None:
                 settings["late_to"] = operation.late.name
             return settings
-        case RunningAggregate(aggregates=aggregates):
+        case RunningAggregate(aggregates=aggregates) | AggregateChanges(aggregates=aggregates):
             return {"keys": list(node.keys), "aggregates": {name: str(expr) for name, expr in aggregates}}
         case Over():
             settings = {"keys": list(node.keys or node.inputs[0].keys), "frame": describe_frame(operation)}
@@ -95,7 +104,7 @@ def describe_node(node: Node) -> dict[str, Any]:
             return settings if ttl_us is None else {**settings, "ttl": format_duration(ttl_us)}
         case Top(n=n, by=by, descending=descending):
             return {"keys": list(node.inputs[0].keys), "n": n, "by": str(by), "descending": descending}
-        case LastRows():
+        case LastRows() | ToChanges():
             return {"keys": list(node.inputs[0].keys)}
         case Join(how=how):
             return {"keys": list(node.inputs[0].keys), "how": how, **describe_join_time(operation)}
@@ -212,6 +221,9 @@ def state_signature(node: Node) -> str:
         case RunningAggregate(aggregates=aggregates):
             described = {name: str(expr) for name, expr in aggregates}
             return _text({"verb": "agg", "keys": _keys(node), "aggregates": described})
+        case AggregateChanges(aggregates=aggregates):
+            described = {name: str(expr) for name, expr in aggregates}
+            return _text({"verb": "agg of changes", "keys": _keys(node), "aggregates": described})
         case Over(columns=columns):
             described = {name: str(expr) for name, expr in columns}
             row = schema_to_json(node.inputs[0].schema)
@@ -228,8 +240,8 @@ def state_signature(node: Node) -> str:
             return _text(
                 {"verb": "join", "keys": _keys(node), "how": how, **describe_join_time(operation), "rows": rows}
             )
-        case LastRows():
-            return _text({"verb": "final", "keys": _keys(node), "row": schema_to_json(node.schema)})
+        case LastRows() | ToChanges():
+            return _text({"verb": node.verb, "keys": _keys(node), "row": schema_to_json(node.schema)})
         case RunningReduce():
             return _text({"verb": "reduce", "keys": _keys(node), "row": schema_to_json(node.schema)})
         case WindowRows(process=process):

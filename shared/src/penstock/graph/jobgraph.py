@@ -18,6 +18,7 @@ from penstock.errors import PipelineError
 from penstock.expressions import columns_of, is_mergeable
 from penstock.graph.describe import describe_node, state_signature
 from penstock.graph.logical import (
+    AggregateChanges,
     As,
     AssignEventTime,
     AssignProcessingTime,
@@ -37,6 +38,7 @@ from penstock.graph.logical import (
     RunningReduce,
     SessionWindow,
     Side,
+    ToChanges,
     Top,
     Union,
     WindowAggregate,
@@ -381,7 +383,7 @@ def _keeps_state(node: Node) -> bool:
     match node.operation:
         case WindowAggregate() | RunningAggregate() | RunningReduce() | Over() | Deduplicate() | Top() | LastRows():
             return True
-        case Join():
+        case Join() | ToChanges() | AggregateChanges():
             return True
         case ProcessRows(process=process):
             from penstock.process_functions import describe_states

@@ -75,7 +75,7 @@ RowWindow = Window | GlobalWindow
 """Windows whose rows are kept."""
 
 RETRACTED: Final = "retracted"
-"""Boolean column of sessions with lateness: the result that was sent for this key and window no longer stands."""
+"""Boolean column of changes, and of sessions with lateness: the row that was sent for this key no longer stands."""
 
 RANK: Final = "rank"
 """Int64 column of `top`: the place of a row among those of its key, from 1."""
@@ -241,6 +241,21 @@ class LastRows:
     retracted: str | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class ToChanges:
+    """A stream of updates as changes: the former row of the key is taken back (Flink: ChangelogNormalize)."""
+
+    retracted: str | None = None
+    """The column of the updates in which a row says that its key has none any more."""
+
+
+@dataclass(frozen=True, eq=False)
+class AggregateChanges:
+    """Named aggregates per key of changes; what was sent before is taken back when it changes."""
+
+    aggregates: tuple[tuple[str, Expr], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Within:
     """Rows meet whose event times are so close: that of the right one is `[left + lower_us, left + upper_us]`."""
@@ -341,12 +356,14 @@ class Write:
 
 Operation = (
     Read | Project | Filter | Explode | MapRows | MapBatches | MapAsync | As | Union | KeyBy | WindowAggregate
-    | RunningAggregate | RunningReduce | Over | Deduplicate | Top | LastRows | Join
-    | ProcessRows | AssignEventTime | AssignProcessingTime | Side | DeadLetters | Write
+    | RunningAggregate | RunningReduce | Over | Deduplicate | Top | LastRows | ToChanges | AggregateChanges
+    | Join | ProcessRows | AssignEventTime | AssignProcessingTime | Side | DeadLetters | Write
 )  # fmt: skip
 
 
-MAKING_ROWS: Final = WindowAggregate | RunningAggregate | RunningReduce | Over | Top | LastRows | Join
+MAKING_ROWS: Final = (
+    WindowAggregate | RunningAggregate | RunningReduce | Over | Top | LastRows | ToChanges | AggregateChanges | Join
+)
 """Verbs of a keyed stream whose rows have times of their own: what comes in need not say how far time has come."""
 
 
@@ -368,6 +385,11 @@ def _reach_us(window: RowWindow | JoinTime) -> int:
             return window.size_us + (_DAY_US if window.timezone is not None else 0)
 
 
+Mode = Literal["append", "upsert", "retract"]
+"""What rows of a stream are: facts; each the newest one of its key (and window, or rank); or changes, of which each adds
+a row or, where `RETRACTED` is true, takes back one that was added, the same in all columns."""
+
+
 @dataclass(eq=False)
 class Node:
     """One verb of a pipeline. `id` numbers the nodes in the order in which the file made them (`n0`, `n1`, ...)."""
@@ -383,14 +405,18 @@ class Node:
     """Whether output rows have an event time."""
     keys: tuple[str, ...] = ()
     """Key columns if the output is keyed."""
-    updates: bool = False
-    """Whether a row may replace an earlier one of the same key (upsert stream)."""
+    mode: Mode = "append"
     uid: str | None = None
     parallelism: int | None = None
     slot_group: str | None = None
     chainable: bool = True
     sides: Mapping[str, Schema] = field(default_factory=dict[str, Schema])
     """Schema per side output tag that this node may emit to."""
+
+    @property
+    def updates(self) -> bool:
+        """Whether a row may make an earlier one no longer true."""
+        return self.mode != "append"
 
     @property
     def verb(self) -> str:
@@ -402,7 +428,7 @@ class Node:
                 return "flat_map" if flat else "map"
             case WindowAggregate():
                 return "window"
-            case RunningAggregate():
+            case RunningAggregate() | AggregateChanges():
                 return "agg"
             case RunningReduce():
                 return "reduce"
@@ -410,6 +436,8 @@ class Node:
                 return "window"
             case LastRows():
                 return "final"
+            case ToChanges():
+                return "changes"
             case ProcessRows():
                 return "process"
             case AssignEventTime():
@@ -515,7 +543,7 @@ class LogicalPlan:
         above = {node, *ancestors(node)}
         end = Node(
             id="collected", operation=write, inputs=(node,), schema=node.schema, row_type=node.row_type,
-            event_time=node.event_time, keys=node.keys, updates=node.updates, chainable=chainable,
+            event_time=node.event_time, keys=node.keys, mode=node.mode, chainable=chainable,
         )  # fmt: skip
         return replace(self, nodes=[*(each for each in self if each in above), end])
 

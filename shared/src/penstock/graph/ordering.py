@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from penstock.expressions import decided_by_arrival
 from penstock.graph.logical import (
+    AggregateChanges,
     As,
     AsOf,
     AssignEventTime,
@@ -32,6 +33,7 @@ from penstock.graph.logical import (
     RunningAggregate,
     RunningReduce,
     Side,
+    ToChanges,
     Top,
     Union,
     WindowAggregate,
@@ -51,6 +53,8 @@ def arrival_decides(node: Node) -> str:
             return _of_aggregates(aggregates)
         case WindowRows():
             return _of_window_rows(node.operation)
+        case ToChanges() | AggregateChanges():
+            return "the changes of a key before its last"
         case RunningAggregate(aggregates=aggregates):
             return _joined(["the rows of a key before its last", _of_aggregates(aggregates)])
         case Over():

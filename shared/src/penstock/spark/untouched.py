@@ -16,7 +16,17 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
-from penstock.graph.logical import Deduplicate, LastRows, Node, ProcessRows, RunningAggregate, RunningReduce, Top
+from penstock.graph.logical import (
+    AggregateChanges,
+    Deduplicate,
+    LastRows,
+    Node,
+    ProcessRows,
+    RunningAggregate,
+    RunningReduce,
+    ToChanges,
+    Top,
+)
 from penstock.state.hashing import hash64_frame
 from penstock.state.keyed_backend import EVENT_TIMERS, PROCESSING_TIMERS
 from penstock.state.segments import decode_segment, encode_segment
@@ -40,7 +50,7 @@ def is_by_key_alone(node: Node, watermark: int) -> bool:
         return False
     if watermark == MAX_WATERMARK or (isinstance(operation, Deduplicate) and operation.ttl_us is not None):
         return False
-    by_key = (RunningAggregate, RunningReduce, Top, Deduplicate, LastRows)
+    by_key = (RunningAggregate, RunningReduce, Top, Deduplicate, LastRows, ToChanges, AggregateChanges)
     return isinstance(operation, by_key) or type(operation) is ProcessRows  # those of windows look at all their keys
 
 

@@ -154,7 +154,7 @@ class SortedRuns:
         self.runs.append(Run(rows.take(order), hashes[order]))
         while len(self.runs) > 1 and self._is_like(self.runs[-2], self.runs[-1]):
             newer, older = self.runs.pop(), self.runs.pop()
-            self.runs.append(self._without_older(_merged(older, newer)))
+            self.runs.append(self._thinned(_merged(older, newer)))
 
     def matches(
         self,
@@ -213,8 +213,8 @@ class SortedRuns:
             same &= (frame[key][asking] == run.rows.frame[key][found]).fill_null(False).to_numpy()
         return same
 
-    def _without_older(self, run: Run) -> Run:
-        """The run without rows behind which a newer one of the key holds by now."""
+    def _thinned(self, run: Run) -> Run:
+        """The run without rows that others of it make useless: behind which a newer one of the key holds by now."""
         if not self._newest_only:
             return run
         places = np.arange(run.rows.height - 1)

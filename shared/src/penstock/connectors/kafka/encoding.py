@@ -54,6 +54,8 @@ class RecordShape:
     """Whether a row without key is a bad row."""
     dead_letters: bool = False
     """Whether bad rows become records of another topic."""
+    changes: bool = False
+    """Whether rows are changes of what the key stands for: one that is taken back deletes it."""
 
     @property
     def hashed(self) -> bool:
@@ -65,8 +67,14 @@ class RecordShape:
 
         Only where the key says which window it is: another key's newest record may be that of another window.
         """
+        if self.changes:
+            return True
         retracts = RETRACTED in schema and schema.field(RETRACTED).type == BOOLEAN
         return self.key_needed and retracts and not _WINDOW.isdisjoint(self.key)
+
+    def values(self, schema: Schema) -> Schema:
+        """The columns that stand in a value."""
+        return Schema(tuple(field for field in schema if not self.changes or field.name != RETRACTED))
 
 
 def encoded_schema(shape: RecordShape, *, deletes: bool = False) -> Schema:
@@ -109,7 +117,7 @@ class KafkaEncoder:
         """`what` leads error messages; `max_message_bytes` is what the topic takes, and the topic of dead letters;
         `prefix` stands before every Avro datum."""
         self._what = what
-        self._schema = schema
+        self._schema = shape.values(schema)
         self._shape = shape
         self._max_bytes = max_message_bytes
         self._bad_rows = bad_rows
@@ -123,6 +131,8 @@ class KafkaEncoder:
 
         if self._shape.format == "arrow":
             return self._encode_whole(frame)
+        if self._shape.changes:
+            frame = frame.filter(pl.struct(self._shape.key).is_last_distinct())
         columns = {VALUE: self._values(frame)}
         if self._deletes:
             columns[VALUE] = _without_retracted(columns[VALUE], frame[RETRACTED])

@@ -7,8 +7,10 @@ environment. Importing this loads no Kafka client.
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
 from penstock.arguments import checked
 from penstock.connectors import base
@@ -57,7 +59,7 @@ class Sink(base.PublishedSink):
         delivery: `exactly-once`; `at-least-once` (lower latency: rows are visible before the checkpoint, and again
             after a failure); `upsert` (exactly once, for streams of updates: every record has a key, the newest of a
             key counts; where `window_start` or `window_end` is in the key, a session that was retracted becomes a
-            record without a value, which deletes its key).
+            record without a value, which deletes its key; of changes, every row that is taken back for good).
         bad_rows: what becomes of a row that cannot be a record (larger than the topic takes, no key in an upsert
             stream): `fail`, `skip`, which counts it, or `dead_letter`, which counts it and writes it to the topic
             `dead_letters`, in the same transaction as the rows beside it.
@@ -147,6 +149,23 @@ class Sink(base.PublishedSink):
             )
         self._check_format(schema)
 
+    def of_changes(self, keys: Sequence[str]) -> Self:
+        """See `Sink.of_changes`: in an upsert topic, records of the key that changes are of, and tombstones.
+
+        Raises:
+            PipelineError: the records would have another key.
+        """
+        if self.delivery != "upsert":
+            return self
+        if set(self.shape.key) != set(keys):
+            raise PipelineError(
+                f"{_WHAT}: the changes are of {', '.join(keys)}, the records of key={list(self.shape.key)}, so rows of "
+                f"several keys would delete each other's records; write key={list(keys)}"
+            )
+        found = copy.copy(self)
+        vars(found)["shape"] = replace(self.shape, changes=True)
+        return found
+
     def _check_format(self, schema: Schema) -> None:
         match self.shape.format:
             case "csv":
@@ -224,7 +243,7 @@ class Sink(base.PublishedSink):
 
         registry = SchemaRegistry(self.registry)
         find = registry.register if self.register_schema else registry.registered
-        return prefix_of(find(subject_of(self.topic), avro_schema(schema)))
+        return prefix_of(find(subject_of(self.topic), avro_schema(self.shape.values(schema))))
 
     def _prepared(self, settings: KafkaSettings) -> tuple[int, int, int]:
         """Number of partitions, and the largest record that the topic takes, and that of dead letters."""

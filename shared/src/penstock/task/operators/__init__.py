@@ -101,6 +101,14 @@ def build_operator(node: logical.Node) -> Operator:
             from penstock.task.operators.final import FinalOperator
 
             return FinalOperator(node)
+        case logical.ToChanges():
+            from penstock.task.operators.changes import ChangesOperator
+
+            return ChangesOperator(node)
+        case logical.AggregateChanges():
+            from penstock.task.operators.aggregate_changes import AggregateChangesOperator
+
+            return AggregateChangesOperator(node)
         case logical.RunningReduce():
             from penstock.task.operators.running import RunningReduceOperator
 

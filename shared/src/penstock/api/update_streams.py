@@ -1,0 +1,221 @@
+"""Streams of updates: rows that make earlier ones no longer true, and what can be done with them.
+
+An update replaces the former row of its key. As changes, the former row is taken back before the new one is added, so
+that sums over other keys stay right; the verbs that need that put it in between by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.api.updates import check_ends, update_keys
+from penstock.api.verbs import OF_WINDOWS, ColumnVerbs, StreamBase, belongs_before, is_triggered, key_names
+from penstock.arguments import checked
+from penstock.connectors.base import Row
+from penstock.errors import PipelineError
+from penstock.expressions import Expr, Operand, decided_by_arrival
+from penstock.graph.logical import RETRACTED, AggregateChanges, KeyBy, LastRows, Node, ToChanges, ancestors
+from penstock.process_functions import OutputTag
+from penstock.types import BOOLEAN, Field, Schema
+
+if TYPE_CHECKING:
+    from penstock.api.stream import Stream
+
+U = TypeVar("U")
+
+
+@checked
+class UpsertStream(ColumnVerbs):
+    """A stream of updates: a row replaces the earlier one of its key (and window).
+
+    `changes`, `filter` and what is keyed again have a column `retracted`: such a row takes back one that was sent before,
+    the same in all other columns.
+    """
+
+    _what = "a stream of updates"
+
+    def _instead(self, name: str) -> str:
+        if name in OF_WINDOWS and (verb := belongs_before(self._node, name)):
+            return f"it says something of windows, not of their results; write it before .{verb}(...)"
+        if self._pipeline._has_verb(name):
+            return (
+                f"this is a stream of updates (a row replaces an earlier one of its key), so {name} would count or keep "
+                f"outdated rows; write it, aggregate it with .key_by(...).agg(...), take .final() of it if the input has "
+                f"an end, or {self._without_updates()}"
+            )
+        return super()._instead(name)
+
+    def _without_updates(self) -> str:
+        """What to change above, so that no row replaces another."""
+        if any(is_triggered(node.operation) for node in (self._node, *ancestors(self._node))):
+            return (
+                "leave .trigger(...) out, or write .trigger(purging(...)), whose results are each of what came since the "
+                "last one"
+            )
+        return "aggregate with windows without allowed_lateness"
+
+    def changes(self) -> UpsertStream:
+        """The same as changes: what an update replaces is taken back, by a row with `retracted` true, before the new row.
+
+        Of the updates of a key in one batch only the last counts, and what changes nothing is not sent. The rows that
+        were not taken back are, at any time, those that hold (those are -U and -D of Flink's toChangelogStream).
+
+        Raises:
+            PipelineError: a column of the key is not there any more, or `retracted` is the name of another one.
+
+        Example:
+            >>> dear = bids.key_by("auction").agg(dear=(col("price").max() > 100)).changes()
+            >>> dear.schema.names
+            ('auction', 'dear', 'retracted')
+        """
+        return UpsertStream(self._pipeline, self._changes_node("changes"))
+
+    def _changes_node(self, verb: str) -> Node:
+        if self._node.mode == "retract":
+            return self._node
+        keys, retracted = update_keys(self._node, verb)
+        if retracted != RETRACTED and RETRACTED in self._node.schema:
+            raise PipelineError(f"{verb}: there is a column {RETRACTED!r} already; rename it before")
+        fields = tuple(field for field in self._node.schema if field.name != retracted)
+        by_key = UpsertStream(self._pipeline, self._derive(KeyBy(), self._node.schema, keys=keys, mode="upsert"))
+        schema = Schema((*fields, Field(RETRACTED, BOOLEAN)))
+        return by_key._derive(ToChanges(retracted), schema, keys=keys, mode="retract")
+
+    def filter(self, *predicates: Expr) -> UpsertStream:
+        """Only the rows for which every predicate is true, as `changes`: one that no longer holds is taken back.
+
+        Example:
+            >>> totals = bids.key_by("auction").agg(bids=count(), revenue=col("price").sum())
+            >>> totals.filter(col("revenue") > 200).final().collect().rows()
+            [(2, 2, 330.0)]
+        """
+        changes = UpsertStream(self._pipeline, self._changes_node("filter"))
+        return UpsertStream(self._pipeline, changes._filter_node(predicates))
+
+    def key_by(self, *columns: str | Expr, **named: Operand) -> KeyedUpdates:
+        """Bring together what holds of equal values of these columns, to aggregate it: aggregates of aggregates.
+
+        Example:
+            >>> totals = bids.key_by("auction").agg(bids=count())
+            >>> sorted(totals.key_by("bids").agg(auctions=count()).final().collect().rows())
+            [(2, 2)]
+        """
+        names = key_names(columns)
+        if named:
+            self._check_new_keys(named)
+            return self.with_columns(**named).key_by(*names, *named)
+        changes = UpsertStream(self._pipeline, self._changes_node("key_by"))
+        return KeyedUpdates(self._pipeline, changes._keyed_node(names))
+
+    def select(self, *exprs: Expr | str, **named: Operand) -> UpsertStream:
+        """Only these columns; the key columns should be among them.
+
+        Example:
+            >>> totals = bids.key_by("auction").agg(bids=count(), revenue=col("price").sum())
+            >>> sorted(totals.select("auction", "revenue").collect().rows())
+            [(1, 170.0), (2, 330.0)]
+        """
+        return UpsertStream(self._pipeline, self._select_node(exprs, named))
+
+    def with_columns(self, *exprs: Expr, **named: Operand) -> UpsertStream:
+        """All columns and these.
+
+        Example:
+            >>> totals = bids.key_by("auction").agg(bids=count(), revenue=col("price").sum())
+            >>> sorted(totals.with_columns(mean=col("revenue") / col("bids")).collect().rows())
+            [(1, 2, 170.0, 85.0), (2, 2, 330.0, 165.0)]
+        """
+        return UpsertStream(self._pipeline, self._with_columns_node(exprs, named))
+
+    def drop(self, *names: str) -> UpsertStream:
+        """All columns but these.
+
+        Example:
+            >>> totals = bids.key_by("auction").agg(bids=count(), revenue=col("price").sum())
+            >>> totals.drop("bids").schema.names
+            ('auction', 'revenue')
+        """
+        return UpsertStream(self._pipeline, self._drop_node(names))
+
+    def rename(self, names: Mapping[str, str]) -> UpsertStream:
+        """The same columns with other names.
+
+        Example:
+            >>> totals = bids.key_by("auction").agg(bids=count(), revenue=col("price").sum())
+            >>> totals.rename({"revenue": "euros"}).schema.names
+            ('auction', 'bids', 'euros')
+        """
+        return UpsertStream(self._pipeline, self._rename_node(names))
+
+    def final(self) -> Stream[Row]:
+        """Only the last row of every key, sent at the end of the input: a stream of rows, which all verbs take.
+
+        The key is that of the updates: with windows the window too, behind `top` the rank. Sessions that were retracted
+        are left out. Watermarks wait for the end as well, so that no row is late behind.
+
+        Raises:
+            PipelineError: a source has no end, or a column of the key is not there any more.
+
+        Example:
+            >>> totals = bids.key_by("auction").agg(revenue=col("price").sum()).final()
+            >>> sorted(totals.collect().rows())
+            [(1, 170.0), (2, 330.0)]
+        """
+        check_ends(self._node)
+        keys, retracted = update_keys(self._node, "final")
+        by_key = UpsertStream(self._pipeline, self._derive(KeyBy(), self._node.schema, keys=keys, mode="upsert"))
+        last = self._pipeline._stream_of(by_key._derive(LastRows(retracted), self._node.schema))
+        return last.drop(RETRACTED) if self._node.mode == "retract" else last
+
+    def side(self, tag: OutputTag[U]) -> Stream[U]:
+        """A side output of the operator that made this stream, such as its late rows.
+
+        Example:
+            >>> LATE = OutputTag("late")
+            >>> windows = bids.key_by("auction").window(tumbling("1m")).late_to(LATE).allowed_lateness("1h")
+            >>> windows.agg(bids=count()).side(LATE).collect().height
+            0
+        """
+        return self._pipeline._stream_of(self._side_node(tag))
+
+
+@checked
+class KeyedUpdates(StreamBase):
+    """Changes by key."""
+
+    _what = "a keyed stream of updates"
+
+    def _instead(self, name: str) -> str:
+        if self._pipeline._has_verb(name):
+            return f"updates can be aggregated with agg; {name} would count or keep rows that were taken back"
+        return super()._instead(name)
+
+    def agg(self, **aggregates: Expr) -> UpsertStream:
+        """The running result per key of the rows that hold, as `UpsertStream.changes`; a key without any has none.
+
+        Sums, counts, means and variances are taken back by subtraction. For all others the rows of a key are kept, as far
+        as the aggregates look at them, and the result is computed anew for the keys of a batch.
+
+        Raises:
+            PipelineError: a result depends on the order of rows, which changes do not have.
+
+        Example:
+            >>> totals = bids.key_by("auction").agg(revenue=col("price").sum())
+            >>> totals.key_by(all=lit(1)).agg(auctions=count(), best=col("revenue").max()).final().collect().rows()
+            [(1, 2, 330.0)]
+        """
+        from penstock.expressions import AggregatePlan  # loads Polars
+
+        node = self._node
+        for name, expr in aggregates.items():
+            if reasons := decided_by_arrival(expr):
+                raise PipelineError(
+                    f"agg: {name} = {expr} depends on {', '.join(reasons)}, and rows that are taken back have no place "
+                    "among them; take min, max or collect_distinct"
+                )
+        self._check_unread("agg", aggregates)
+        plan = AggregatePlan.build(tuple(aggregates.items()), node.schema, event_time=node.event_time)
+        schema = Schema((*node.schema.select(node.keys), *plan.output_fields, Field(RETRACTED, BOOLEAN)))
+        operation = AggregateChanges(tuple(aggregates.items()))
+        return UpsertStream(self._pipeline, self._derive(operation, schema, keys=node.keys, mode="retract"))

@@ -1,0 +1,198 @@
+"""`agg` on changes: running results per key of rows that may be taken back.
+
+Sums and counts are made of partials that can be subtracted as well as added. All other aggregates are computed from the
+rows of a key, which are kept and counted as far as the aggregates look at them. A row is taken back behind where it was
+added: both have the same content, so they come from the same subtask and go the same way.
+
+A key's former result is taken back when it changes; a key that has no rows any more has no result, and no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, cast
+
+import numpy as np
+import polars as pl
+
+from penstock.batches import EVENT_TIME
+from penstock.errors import IncompatibleStateError, UserCodeError
+from penstock.expressions import AggregatePlan, Expr, columns_of, count, is_of_distinct, is_subtractable
+from penstock.graph.logical import RETRACTED, AggregateChanges, Node
+from penstock.state.columns import canonical_keys, key_values
+from penstock.state.counted_rows import COUNT, CountedRows
+from penstock.state.segments import decode_segments
+from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
+from penstock.task.operators.changes import changes
+from penstock.task.operators.keyed_table import INDEX, KeyedTable
+from penstock.types import Schema, polars_type, schema_to_json, type_to_json
+
+_KIND: Final = "aggregate-changes"
+_ROWS: Final = "__rows"
+"""The name of the count of rows among the results of `_Sums`."""
+_RESULT: Final = "__result"
+
+
+class AggregateChangesOperator(Operator):
+    """`agg` on a keyed stream of changes."""
+
+    def __init__(self, node: Node) -> None:
+        operation, source = cast("AggregateChanges", node.operation), node.inputs[0]
+        self._operator = node.operator_id
+        self._where = f"{node.verb} ({node.operator_id})"
+        self._keys = source.schema.select(source.keys, self._where)
+        self._hidden = [EVENT_TIME] if node.event_time else []
+        self._names = list(node.schema.names)
+        summed = [(name, expr) for name, expr in operation.aggregates if is_subtractable(expr)]
+        self._sums = _Sums(summed, source.schema, self._keys, self._where)
+        others = [(name, expr) for name, expr in operation.aggregates if not is_subtractable(expr)]
+        self._others = _OfRows(others, source.schema, self._keys, self._where) if others else None
+        results = {name: polars_type(node.schema.field(name).type) for name, _ in operation.aggregates}
+        self._stored = {f"{_RESULT}_{name}": name for name in results}
+        sent = {stored: results[name] for stored, name in self._stored.items()}
+        self._table = KeyedTable(self._keys, {**self._sums.types, **sent})
+        self._context: OperatorContext
+
+    def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
+        self._context = context
+        if restored is not None:
+            self._restore(restored)
+
+    def process(self, frame: pl.DataFrame, output: Output) -> None:
+        if frame.height == 0:
+            return
+        rows = canonical_keys(frame, self._keys)
+        try:
+            fresh = self._sums.of_rows(rows, self._hidden)
+            keys = key_values(fresh, self._keys)
+            before = self._table.find(keys)
+            after = self._after(rows, fresh, before)
+        except pl.exceptions.PolarsError as error:
+            raise UserCodeError(f"{self._where}: the aggregates failed on a batch: {error}") from error
+        self._keep(keys, after)
+        beside = fresh.select(*self._keys.names, *self._hidden)
+        changed = changes(self._sent(before), self._sent(after), beside)
+        if changed.height:
+            output.rows(changed.select(*self._names, *self._hidden))
+        self._table.maintain(len(keys))
+
+    def _sent(self, kept: pl.DataFrame) -> pl.DataFrame:
+        """The results of keys that have rows."""
+        results = [pl.col(stored).alias(name) for stored, name in self._stored.items()]
+        return kept.filter(self._sums.there).select(INDEX, *results)
+
+    def _after(self, rows: pl.DataFrame, fresh: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
+        """Sums and results of the touched keys, in their order, with `INDEX`."""
+        numbered = fresh.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias(INDEX))
+        sums = self._sums.merged([before, numbered], [INDEX]).sort(INDEX)
+        results = sums.select(INDEX, *self._sums.finish)
+        if self._others is not None:
+            results = results.hstack(self._others.results(rows, fresh.select(self._keys.names)))
+        return sums.hstack(results.select(pl.col(name).alias(stored) for stored, name in self._stored.items()))
+
+    def _keep(self, keys: Sequence[Any], after: pl.DataFrame) -> None:
+        """A key whose rows are all gone is forgotten."""
+        gone = after[self._sums.rows] == 0
+        for index in after.filter(gone)[INDEX]:
+            self._table.remove(keys[index])
+        left = after.filter(~gone)
+        self._table.put([keys[index] for index in left[INDEX]], left)
+
+    # -- snapshots ------------------------------------------------------------------------------------------------------
+
+    def _header(self) -> dict[str, Any]:
+        kept = [] if self._others is None else schema_to_json(self._others.kept)
+        return {"kind": _KIND, "partials": self._sums.describe(), "rows": kept}
+
+    def snapshot(self) -> OperatorSnapshot | None:
+        beside = [] if self._others is None else self._others.freeze()
+        return OperatorSnapshot(keyed=self._table.freeze(self._header(), self._context.max_parallelism, beside))
+
+    def _restore(self, restored: RestoredState) -> None:
+        expected = self._header()
+        for _, header, rows in decode_segments(restored.keyed, self._operator, _KIND, self._keys):
+            if {name: header.get(name) for name in expected} != expected:
+                raise IncompatibleStateError(
+                    f"operator {self._operator!r}: the snapshot holds other aggregates than the pipeline has; restore it "
+                    "with the same aggregates over columns of the same types, or give the operator another uid to begin "
+                    "empty"
+                )
+            rows = canonical_keys(rows, self._keys)
+            of_table = rows if COUNT not in rows.columns else rows.filter(pl.col(COUNT).is_null())
+            self._table.load(of_table.select(*self._keys.names, *self._table.types))
+            if self._others is not None and COUNT in rows.columns:
+                self._others.load(rows.filter(pl.col(COUNT).is_not_null()))
+
+
+class _Sums:
+    """Aggregates whose partials are sums, and the number of rows."""
+
+    def __init__(self, aggregates: Sequence[tuple[str, Expr]], schema: Schema, keys: Schema, where: str) -> None:
+        self._plan = AggregatePlan.build([(_ROWS, count()), *aggregates], schema, where)
+        self._by = list(keys.names)
+        self.types = {field.name: polars_type(field.type) for field in self._plan.partial_fields}
+        self.rows = self._plan.partial_fields[0].name
+        """The column that counts rows."""
+        self.there = pl.col(self.rows) > 0
+        self.finish = self._plan.finish[1:]
+
+    def describe(self) -> list[dict[str, Any]]:
+        """The partial columns for the header of a segment."""
+        return [{"name": field.name, "type": type_to_json(field.type)} for field in self._plan.partial_fields]
+
+    def of_rows(self, rows: pl.DataFrame, hidden: Sequence[str]) -> pl.DataFrame:
+        """Partials of rows, one per key: added up, less those of what is taken back."""
+        newest = [pl.col(name).last() for name in hidden]
+        parts = rows.group_by(*self._by, RETRACTED, maintain_order=True).agg(*newest, *self._plan.init_grouped)
+        parts = parts.with_columns(
+            pl.when(RETRACTED).then(_negated(name, kind)).otherwise(name).alias(name)
+            for name, kind in self.types.items()
+        )
+        return self._carried(parts.group_by(self._by, maintain_order=True).agg(*newest, *self._plan.merge))
+
+    def merged(self, frames: Sequence[pl.DataFrame], by: Sequence[str]) -> pl.DataFrame:
+        """Partials of partials."""
+        together = pl.concat([frame.select(*by, *self.types) for frame in frames])
+        return self._carried(together.group_by(by, maintain_order=True).agg(self._plan.merge))
+
+    def _carried(self, parts: pl.DataFrame) -> pl.DataFrame:
+        return parts.with_columns(self._plan.carry) if self._plan.carry else parts
+
+
+class _OfRows:
+    """Aggregates that are computed from the rows, as far as these aggregates look at them."""
+
+    def __init__(self, aggregates: Sequence[tuple[str, Expr]], schema: Schema, keys: Schema, where: str) -> None:
+        read = frozenset[str]().union(*(columns_of(expr) for _, expr in aggregates))
+        self.kept = Schema(tuple(field for field in schema if field.name in keys or field.name in read))
+        """The columns of a row that is kept."""
+        self._names = [name for name, _ in aggregates]
+        self._plan = AggregatePlan.build(aggregates, schema, where, event_time=False)
+        self._distinct = all(is_of_distinct(expr) for _, expr in aggregates)
+        self._rows = CountedRows(keys.names, self.kept)
+
+    def results(self, rows: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
+        """Keep the rows, or no longer; the results of all rows of these keys, in their order."""
+        sign = pl.when(RETRACTED).then(-1).otherwise(1).cast(pl.Int64)
+        self._rows.add(rows.select(*self.kept.names, sign.alias(COUNT)))
+        found = self._rows.of(keys).filter(pl.col(COUNT) > 0)
+        if not self._distinct:
+            found = found[np.repeat(np.arange(found.height), found[COUNT].to_numpy())]
+        partials = found.group_by(INDEX).agg(self._plan.init_grouped)
+        if self._plan.carry:
+            partials = partials.with_columns(self._plan.carry)
+        numbers = pl.DataFrame({INDEX: pl.int_range(keys.height, dtype=pl.Int64, eager=True)})
+        results = partials.select(INDEX, *self._plan.finish)
+        return numbers.join(results, on=INDEX, how="left", maintain_order="left").select(self._names)
+
+    def freeze(self) -> list[pl.DataFrame]:
+        """All rows as they are now."""
+        return self._rows.freeze()
+
+    def load(self, rows: pl.DataFrame) -> None:
+        """Add rows of a snapshot."""
+        self._rows.add(rows.select(*self.kept.names, COUNT))
+
+
+def _negated(name: str, kind: pl.DataType) -> pl.Expr:
+    return pl.lit(0, kind) - pl.col(name) if kind == pl.UInt64() else -pl.col(name)

@@ -1,0 +1,91 @@
+"""Streams of updates as changes: what a row replaces is taken back, so that sums of rows stay right.
+
+Every change is a row; `RETRACTED` says of it that it takes back one that was sent before, the same in all columns. Of the
+updates of a key in one batch only the last counts, and one that changes nothing is not sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, cast
+
+import numpy as np
+import polars as pl
+
+from penstock.batches import EVENT_TIME
+from penstock.graph.logical import RETRACTED, Node, ToChanges
+from penstock.state.columns import canonical_keys, key_values
+from penstock.state.segments import decode_segments
+from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
+from penstock.task.operators.keyed_table import INDEX, KeyedTable
+from penstock.types import polars_type
+
+_KIND: Final = "changes"
+
+
+class ChangesOperator(Operator):
+    """The last row of every key as state; what it was before is taken back (Flink: ChangelogNormalize)."""
+
+    def __init__(self, node: Node) -> None:
+        self._operator = node.operator_id
+        self._retracted = cast("ToChanges", node.operation).retracted
+        self._keys = node.schema.select(node.keys)
+        self._hidden = [EVENT_TIME] if node.event_time else []
+        self._names = list(node.schema.names)
+        others = [field for field in node.schema if field.name not in self._keys and field.name != RETRACTED]
+        self._table = KeyedTable(self._keys, {field.name: polars_type(field.type) for field in others})
+        self._context: OperatorContext
+
+    def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
+        self._context = context
+        if restored is not None:
+            for _, _, rows in decode_segments(restored.keyed, self._operator, _KIND, self._keys):
+                self._table.load(canonical_keys(rows, self._keys))
+
+    def process(self, frame: pl.DataFrame, output: Output) -> None:
+        rows = canonical_keys(frame, self._keys).unique(self._keys.names, keep="last", maintain_order=True)
+        keys = key_values(rows, self._keys)
+        before = self._table.find(keys)
+        after = rows.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias(INDEX))
+        if self._retracted is not None:
+            for key in key_values(rows.filter(self._retracted), self._keys):
+                self._table.remove(key)
+            after = after.filter(~pl.col(self._retracted))
+        self._table.put([keys[index] for index in after[INDEX]], after)
+        beside = rows.select(*self._keys.names, *self._hidden)
+        changed = changes(before, after.select(before.columns), beside)
+        if changed.height:
+            output.rows(changed.select(*self._names, *self._hidden))
+        self._table.maintain(len(keys))
+
+    def snapshot(self) -> OperatorSnapshot | None:
+        return OperatorSnapshot(keyed=self._table.freeze({"kind": _KIND}, self._context.max_parallelism))
+
+
+def changes(before: pl.DataFrame, after: pl.DataFrame, beside: pl.DataFrame) -> pl.DataFrame:
+    """What is taken back and what is added where rows have changed, one behind the other for each.
+
+    Args:
+        before: the former rows with `INDEX`, rising; where a number is missing there was none.
+        after: the new ones, with the same columns.
+        beside: by number, what stands beside both: the keys.
+    """
+    _, old, new = np.intersect1d(before[INDEX], after[INDEX], assume_unique=True, return_indices=True)
+    same = _equal(before[old], after[new], [name for name in before.columns if name != INDEX])
+    gone = _without(before, old[same]).with_columns(pl.lit(True).alias(RETRACTED))
+    come = _without(after, new[same]).with_columns(pl.lit(False).alias(RETRACTED))
+    changed = pl.concat([gone, come]).sort(INDEX, maintain_order=True)
+    return beside[changed[INDEX]].hstack(changed.drop(INDEX))
+
+
+def _equal(one: pl.DataFrame, other: pl.DataFrame, names: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    equal = np.ones(one.height, np.bool_)
+    for name in names:
+        equal &= one[name].eq_missing(other[name]).to_numpy()
+    return equal
+
+
+def _without(rows: pl.DataFrame, places: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pl.DataFrame:
+    kept = np.ones(rows.height, np.bool_)
+    kept[places] = False
+    return rows.filter(kept)

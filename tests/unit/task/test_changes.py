@@ -1,0 +1,325 @@
+"""Changes: what holds once all of them are counted is what a loop over the rows that hold comes to."""
+
+from __future__ import annotations
+
+import math
+import random
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from window_cases import GROUPS, SCHEMA, Batch, Restore, frame_of, histories
+
+from penstock import Pipeline, col, count, lit, session
+from penstock.batches import EVENT_TIME
+from penstock.connectors import iterables
+from penstock.errors import IncompatibleStateError, PipelineError
+from penstock.expressions import AggregatePlan
+from penstock.graph.logical import RETRACTED, AggregateChanges, Node, ToChanges
+from penstock.testing.harness import OperatorHarness, input_node
+from penstock.types import (
+    BOOLEAN,
+    DURATION,
+    FLOAT64,
+    INT64,
+    STRING,
+    UINT64,
+    DecimalType,
+    Field,
+    ListType,
+    Schema,
+    row_class,
+)
+
+CHANGE = Field(RETRACTED, BOOLEAN)
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def standing(frames: list[pl.DataFrame], *keys: str) -> dict[Any, dict[str, Any]]:
+    """What holds behind all changes; every row that is taken back is the one that held."""
+    held: dict[Any, dict[str, Any]] = {}
+    for frame in frames:
+        for row in frame.drop(EVENT_TIME, strict=False).to_dicts():
+            key = tuple(row[name] for name in keys)
+            retracted = row.pop(RETRACTED)
+            assert repr(held.pop(key, None)) == repr(row if retracted else None)
+            if not retracted:
+                held[key] = row
+    return held
+
+
+# -- updates as changes -------------------------------------------------------------------------------------------------
+
+
+def changes_node(schema: Schema = SCHEMA, retracted: str | None = None) -> Node:
+    source = input_node(schema, row_class(schema), ("key",), event_time=True)
+    out = Schema((*(field for field in schema if field.name != retracted), CHANGE))
+    return Node("n1", ToChanges(retracted), (source,), out, row_class(out), True, keys=("key",), mode="retract")
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=histories(st.integers(0, 100)), few=st.booleans())
+def test_changes_come_to_the_last_row_of_every_key(steps, few):
+    """Behind restores, too; what changes nothing is not sent."""
+    harness = OperatorHarness(changes_node(), max_parallelism=GROUPS)
+    last: dict[Any, int] = {}
+    for step in steps:
+        if isinstance(step, Batch):
+            rows = [(key, time, value % 3 if few else value) for key, time, value in step.rows]
+            newest = {key: value for key, _, value in rows}
+            seen = len(harness.collected.frames)
+            harness.frame(frame_of(rows))
+            sent = {row["key"] for frame in harness.collected.frames[seen:] for row in frame.to_dicts()}
+            assert sent == {key for key, value in newest.items() if (key, value) not in last.items()}
+            last |= newest
+        elif isinstance(step, Restore):
+            write, seen = harness.freeze(), len(harness.collected.frames)
+            if step.extra:
+                harness.frame(frame_of(step.extra))
+            snapshot = write()
+            del harness.collected.frames[seen:]
+            harness = harness.restored(snapshot, step.parallelism)
+    held = standing(harness.collected.frames, "key")
+    assert {key: row["value"] for (key,), row in held.items()} == last
+
+
+def test_updates_that_say_that_there_is_no_row_any_more():
+    """Twice, of a key that never had one, and before one comes in the same batch."""
+    schema = Schema((*SCHEMA, CHANGE))
+    harness = OperatorHarness(changes_node(schema, RETRACTED))
+
+    def feed(*rows: tuple[str, int, bool]) -> list[tuple[Any, ...]]:
+        harness.collected.frames.clear()
+        frame = frame_of([(key, 1, value) for key, value, _ in rows])
+        harness.frame(frame.with_columns(pl.Series(RETRACTED, [gone for *_, gone in rows])))
+        return [row for frame in harness.collected.frames for row in frame.select("key", "value", RETRACTED).rows()]
+
+    assert feed(("a", 1, False), ("b", 1, True)) == [("a", 1, False)]
+    assert feed(("a", 1, True), ("a", 2, False)) == [("a", 1, True), ("a", 2, False)]
+    assert feed(("a", 9, True)) == [("a", 2, True)]
+    assert feed(("a", 9, True)) == []
+    assert feed(("a", 2, False)) == [("a", 2, False)]
+
+
+def test_rows_are_compared_with_null_nan_and_lists():
+    schema = Schema(
+        (Field("key", INT64), Field("x", FLOAT64, nullable=True), Field("all", ListType(INT64), nullable=True))
+    )
+    harness = OperatorHarness(changes_node(schema))
+    rows = [(1, None, None), (2, math.nan, [1, None]), (3, 0.5, [])]
+    frame = pl.DataFrame(rows, schema=schema.polars(), orient="row").with_columns(pl.lit(0, pl.Int64).alias(EVENT_TIME))
+    harness.frame(frame)
+    harness.frame(frame)
+    assert pl.concat(harness.collected.frames).height == 3
+    harness.frame(frame.with_columns(pl.Series("all", [[1], [1], [1]])))
+    assert pl.concat(harness.collected.frames).height == 9
+
+
+# -- aggregates of changes ----------------------------------------------------------------------------------------------
+
+VALUES = Schema(
+    (
+        Field("key", STRING, nullable=True),
+        Field("i", INT64, nullable=True),
+        Field("u", UINT64),
+        Field("f", FLOAT64, nullable=True),
+        Field("d", DecimalType(12, 2)),
+        Field("wide", DecimalType(38, 3)),
+        Field("took", DURATION, nullable=True),
+        Field("tags", ListType(STRING)),
+        CHANGE,
+    )
+)  # fmt: skip
+AGGREGATES = {
+    "n": count(),
+    "ints": col("i").count(),
+    "total": col("i").sum(),
+    "mean": col("i").mean(),
+    "unsigned": col("u").sum(),
+    "floats": col("f").sum(),
+    "spread": col("f").std(),
+    "cents": col("d").sum(),
+    "wides": col("wide").sum(),
+    "took": col("took").sum(),
+    "least": col("i").min(),
+    "most": col("f").max(),
+    "middle": col("f").quantile(0.5),
+    "kinds": col("i").n_unique(),
+    "all_kinds": col("key").collect_distinct(),
+    "range": col("i").max() - col("i").min() + col("i").count(),
+    "longest": col("tags").list.len().max(),
+    "even": count(filter=col("i") % 2 == 0),
+}
+
+
+def aggregate_node(aggregates: dict[str, Any] | None = None, *, key: str = "key") -> Node:
+    named = tuple((aggregates or AGGREGATES).items())
+    source = input_node(VALUES, row_class(VALUES), (key,), event_time=True)
+    plan = AggregatePlan.build(named, VALUES)
+    out = Schema((*VALUES.select([key]), *plan.output_fields, CHANGE))
+    return Node("n1", AggregateChanges(named), (source,), out, row_class(out), True, keys=(key,), mode="retract")
+
+
+def a_row(chance: random.Random) -> tuple[Any, ...]:
+    floats = [None, -0.0, 0.0, 0.1, 0.2, 1e10, -1e9, 1.0]
+    return (
+        chance.choice(["a", "b", None, ""]),
+        chance.choice([None, 2**57, -(2**57), *range(-3, 4)]),
+        chance.choice([0, 1, 2**57]),
+        chance.choice(floats),
+        Decimal(chance.randrange(-500, 500)) / 100,
+        Decimal(chance.choice(["0", "999999999999999999999999999999.999", "-5.125"])),
+        chance.choice([None, timedelta(microseconds=chance.randrange(10**9))]),
+        chance.choice([[], ["x"], ["x", "y"]]),
+    )
+
+
+def frame_of_changes(changes: list[tuple[Any, ...]]) -> pl.DataFrame:
+    frame = pl.DataFrame(changes, schema=VALUES.polars(), orient="row")
+    return frame.with_columns(pl.lit(7, pl.Int64).alias(EVENT_TIME))
+
+
+def changes_of(chance: random.Random) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    """Changes, and the rows that hold behind them."""
+    held: list[tuple[Any, ...]] = []
+    changes: list[tuple[Any, ...]] = []
+    for _ in range(chance.randrange(60)):
+        if held and chance.random() < 0.45:
+            changes.append((*held.pop(chance.randrange(len(held))), True))
+        else:
+            held.append(a_row(chance))
+            changes.append((*held[-1], False))
+    return changes, held
+
+
+@settings(max_examples=80, deadline=None)
+@given(seed=st.integers(0, 10**9))
+def test_aggregates_come_to_those_of_the_rows_that_hold(seed):
+    """Whatever was taken back, in whatever batches, behind restores at other parallelisms."""
+    chance = random.Random(seed)
+    changes, held = changes_of(chance)
+    harness = OperatorHarness(aggregate_node(), max_parallelism=GROUPS)
+    while changes:
+        size = chance.choice([1, 2, 5, 40])
+        harness.frame(frame_of_changes(changes[:size]))
+        del changes[:size]
+        if chance.random() < 0.3:
+            harness = harness.restored(harness.freeze()(), chance.randrange(1, 4))
+    found = standing(harness.collected.frames, "key")
+    rows = pl.DataFrame(held, schema={n: t for n, t in VALUES.polars().items() if n != RETRACTED}, orient="row")
+    plan = AggregatePlan.build(tuple(AGGREGATES.items()), VALUES, event_time=False)
+    parts = rows.group_by("key").agg(plan.init_grouped)
+    parts = parts.with_columns(plan.carry) if plan.carry else parts
+    expected = {(row["key"],): row for row in parts.select("key", *plan.finish).to_dicts()}
+    assert {key: repr(row) for key, row in found.items()} == {key: repr(row) for key, row in expected.items()}
+
+
+def test_a_key_whose_rows_are_gone_begins_anew():
+    """Its state is gone with them, whatever they did to sums: infinity, too."""
+    harness = OperatorHarness(aggregate_node({"total": col("f").sum(), "most": col("f").max()}))
+    row = ("a", 1, 1, math.inf, Decimal(1), Decimal(1), None, [])
+    harness.frame(frame_of_changes([(*row, False)]))
+    harness.frame(frame_of_changes([(*row, True)]))
+    assert not harness.freeze()().keyed
+    harness.frame(frame_of_changes([(*row[:3], 2.0, *row[4:], False)]))
+    last = harness.collected.frames[-1]
+    assert last.select("total", "most", RETRACTED).rows() == [(2.0, 2.0, False)]
+
+
+def test_what_changes_no_result_is_not_sent():
+    harness = OperatorHarness(aggregate_node({"most": col("i").max()}))
+    row = ("a", 1, 1, 0.0, Decimal(1), Decimal(1), None, [])
+    harness.frame(frame_of_changes([(*row, False)]))
+    harness.frame(frame_of_changes([(*row[:1], -5, *row[2:], False), (*row, False), (*row, True)]))
+    assert pl.concat(harness.collected.frames).height == 1
+
+
+def test_state_of_other_aggregates_is_refused():
+    snapshot_of = OperatorHarness(aggregate_node({"most": col("i").max()}))
+    snapshot_of.frame(frame_of_changes([("a", 1, 1, 0.0, Decimal(1), Decimal(1), None, [], False)]))
+    snapshot = snapshot_of.freeze()()
+    with pytest.raises(IncompatibleStateError, match="other aggregates"):
+        OperatorHarness(aggregate_node({"most": col("f").max()}), restored=snapshot)
+
+
+# -- as users write it --------------------------------------------------------------------------------------------------
+
+Order = row_class(Schema((Field("id", INT64), Field("town", STRING), Field("price", FLOAT64))))
+ORDERS = [
+    Order(1, "bern", 10.0),
+    Order(2, "bern", 20.0),
+    Order(1, "graz", 11.0),
+    Order(3, "graz", 1.0),
+    Order(2, "bern", 5.0),
+]
+
+
+def orders(pipeline: Pipeline) -> Any:
+    """The newest row of each order."""
+    read = pipeline.read(iterables.Source(ORDERS, schema=Order))
+    return read.key_by("id").deduplicate("last")
+
+
+def test_aggregates_of_updates():
+    towns = orders(Pipeline("towns")).key_by("town").agg(orders=count(), dear=col("price").max())
+    found = standing([towns.collect()], "town")
+    assert found == {
+        ("bern",): {"town": "bern", "orders": 1, "dear": 5.0}, ("graz",): {"town": "graz", "orders": 2, "dear": 11.0},
+    }  # fmt: skip
+
+
+def test_aggregates_of_aggregates_of_aggregates():
+    totals = orders(Pipeline("p")).key_by("town").agg(n=count(), total=col("price").sum())
+    by_count = totals.key_by("n").agg(towns=count()).key_by(all=lit(1)).agg(kinds=count(), towns=col("towns").sum())
+    assert by_count.final().collect().rows() == [(1, 2, 2)]
+
+
+def test_a_filter_takes_back_what_no_longer_passes():
+    dear = orders(Pipeline("p")).filter(col("price") > 8)
+    assert standing([dear.collect()], "id") == {(1,): {"id": 1, "town": "graz", "price": 11.0}}
+    assert dear.select("town", "id").final().collect().rows() == [("graz", 1)]
+
+
+Click = row_class(Schema((Field("user", STRING), Field("at", INT64))))
+
+
+def test_corrected_sessions_can_be_counted():
+    """A late row joins two sessions, which are taken back."""
+    times = [0, 10, 60, 5]
+    read = Pipeline("p").read(
+        iterables.Source([Click("a", time) for time in times], schema=Click, event_time="at", time_unit="s")
+    )
+    sessions = read.key_by("user").window(session("6s")).allowed_lateness("1h").agg(clicks=count())
+    counted = sessions.key_by("user").agg(sessions=count(), clicks=col("clicks").sum())
+    assert counted.final().collect().rows() == [("a", 2, 4)]
+
+
+@pytest.mark.parametrize(
+    ("write", "said"),
+    [
+        (lambda totals: totals.key_by("n").agg(first=col("town").first()), "depends on"),
+        (lambda totals: totals.key_by("n").agg(all=col("town").collect()), "depends on"),
+        (lambda totals: totals.changes().filter(col(RETRACTED)), "reads retracted"),
+        (lambda totals: totals.changes().select(gone=col(RETRACTED)), "reads retracted"),
+        (lambda totals: totals.changes().select(retracted=lit(True)), "another name"),
+        (lambda totals: totals.changes().key_by(RETRACTED), "reads retracted"),
+        (lambda totals: totals.with_columns(retracted=lit(1)), "another name"),
+        (lambda _: orders(Pipeline("p")).with_columns(retracted=lit(1)).filter(col("id") > 0), "already"),
+        (lambda totals: totals.key_by("n").top(1, by="n"), "can be aggregated with agg"),
+        (lambda totals: totals.key_by("none"), "none"),
+        (lambda totals: totals.select("n").key_by("n"), "town, which says which row a row replaces"),
+        (lambda totals: totals.key_by(), "name at least one"),
+        (lambda totals: totals.key_by(n=lit(1)), "already"),
+        (lambda totals: totals.key_by("n").agg(), "at least one aggregate"),
+    ],
+)
+def test_what_cannot_be_is_refused(write, said):
+    totals = orders(Pipeline("p")).key_by("town").agg(n=count())
+    if said.startswith("town"):
+        totals = Pipeline("p").read(iterables.Source(ORDERS, schema=Order)).key_by("town").agg(n=count())
+    with pytest.raises(PipelineError, match=said):
+        write(totals)
