@@ -27,13 +27,15 @@ class SnapshotObject:
     """Some segments, put together."""
 
     data: bytes
-    sha256: str
     key_groups: dict[int, tuple[int, int]]
     """Key group to (start, end) within the data."""
+    last: bool
+    """Whether no other one follows."""
 
     def handle(self, key: str, *, inline: bool = False) -> Handle:
-        """How a manifest names it; `inline`: the bytes stand there, too."""
-        return Handle(key, self.sha256, len(self.data), self.key_groups, self.data if inline else b"")
+        """How a manifest names it; `inline`: the bytes stand there, too. Computes the checksum."""
+        digest = hashlib.sha256(self.data).hexdigest()
+        return Handle(key, digest, len(self.data), self.key_groups, self.data if inline else b"")
 
 
 def objects_of(segments: Callable[[], Iterable[tuple[int, bytes]]]) -> Iterator[SnapshotObject]:
@@ -45,15 +47,15 @@ def objects_of(segments: Callable[[], Iterable[tuple[int, bytes]]]) -> Iterator[
     size = 0
     for group, segment in segments():
         if pieces and (group in pieces or size + len(segment) > OBJECT_BYTES):
-            yield _put_together(pieces)
+            yield _put_together(pieces, last=False)
             size = 0
         pieces[group] = segment
         size += len(segment)
     if pieces:
-        yield _put_together(pieces)
+        yield _put_together(pieces, last=True)
 
 
-def _put_together(pieces: dict[int, bytes]) -> SnapshotObject:
+def _put_together(pieces: dict[int, bytes], *, last: bool) -> SnapshotObject:
     """Empties `pieces`, so that they are not in memory beside the object."""
     index: dict[int, tuple[int, int]] = {}
     position = 0
@@ -62,7 +64,7 @@ def _put_together(pieces: dict[int, bytes]) -> SnapshotObject:
         position += len(piece)
     data = b"".join(pieces.values())
     pieces.clear()
-    return SnapshotObject(data, hashlib.sha256(data).hexdigest(), index)
+    return SnapshotObject(data, index, last)
 
 
 def object_key(key: str, number: int) -> str:

@@ -96,8 +96,10 @@ async def _upload_keyed(part: KeyedPart, key: str, blobs: Blobs, backend: StateB
     """Store the objects of an operator one after the other: one at a time is in memory."""
     objects = objects_of(part.segments)
     handles: list[Handle] = []
-    while (handle := await _upload_next(objects, object_key(key, len(handles)), blobs, backend)) is not None:
-        handles.append(handle)
+    more = True
+    while more:
+        handle, more = await _upload_next(objects, object_key(key, len(handles)), blobs, backend)
+        handles += [handle] if handle is not None else []
         if backend == "memory":
             _check_inline(sum(handle.size_bytes for handle in handles))
     return handles
@@ -105,13 +107,15 @@ async def _upload_keyed(part: KeyedPart, key: str, blobs: Blobs, backend: StateB
 
 async def _upload_next(
     objects: Iterator[SnapshotObject], key: str, blobs: Blobs, backend: StateBackend
-) -> Handle | None:
+) -> tuple[Handle | None, bool]:
+    """The next object, if there is one, and whether another one follows."""
     found = await asyncio.to_thread(next, objects, None)
     if found is None:
-        return None
+        return None, False
+    handle = await asyncio.to_thread(lambda: found.handle(key, inline=backend == "memory"))
     if backend != "memory":
         await _store(key, found.data, blobs)
-    return found.handle(key, inline=backend == "memory")
+    return handle, not found.last
 
 
 def _check_inline(size_bytes: int) -> None:
