@@ -235,6 +235,7 @@ class ChaosCluster:
         settings = JobSettings(
             CheckpointSettings(interval_ms=CHECKPOINT_MS, timeout_ms=30_000, tolerable_failed=1_000),
             FixedDelay(attempts=1_000_000, delay_ms=100),
+            state_backend="rocksdb",
         )
         graph = build_job_graph(pipeline.plan, PARALLELISM).to_json()
         request = SubmitJob(

@@ -54,11 +54,18 @@ class Known:
     """By key, in order."""
     kept: dict[str, list[tuple[int, int]]] = field(default_factory=dict[str, list[tuple[int, int]]])
     """Those that pass the filter, with the doubled value."""
+    values: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    """By key, of all its events in order."""
+    totals: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    """The sums up to each of these."""
     windows: dict[tuple[str, int], Window] = field(default_factory=dict[tuple[str, int], Window])
     """By key and start in seconds since `EPOCH`."""
 
     def add(self, number: int, key: str, value: int, at_us: int) -> None:
         """An event is about to be sent."""
+        totals = self.totals.setdefault(key, [])
+        totals.append((totals[-1] if totals else 0) + value)
+        self.values.setdefault(key, []).append(value)
         self.ids.setdefault(key, []).append(number)
         if value % 3 == 0:
             self.kept.setdefault(key, []).append((number, value * 2))

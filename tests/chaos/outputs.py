@@ -23,7 +23,8 @@ from penstock.settings import KafkaSettings
 TAGGED: Final = "tagged"
 WINDOWS: Final = "windows"
 FILTERED: Final = "filtered"
-SINKS: Final = (TAGGED, WINDOWS, FILTERED)
+NUMBERED: Final = "numbered"
+SINKS: Final = (TAGGED, WINDOWS, FILTERED, NUMBERED)
 
 _SHOWN: Final = 20
 
@@ -72,7 +73,8 @@ class Outputs:
         """What is known and not there (yet)."""
         known, missing = self._known, list[str]()
         for key, ids in known.ids.items():
-            missing += [f"{TAGGED}: {key} #{number}" for number in ids[self._at[TAGGED, key] :]]
+            for sink in (TAGGED, NUMBERED):
+                missing += [f"{sink}: {key} #{number}" for number in ids[self._at[sink, key] :]]
         for key, kept in known.kept.items():
             missing += [f"{FILTERED}: {key} #{number}" for number, _ in kept[self._at[FILTERED, key] :]]
         if windows:
@@ -92,7 +94,7 @@ class Outputs:
 
     def _run(self) -> None:
         check: dict[str, Callable[[dict[str, Any], str], None]] = {
-            TAGGED: self._tagged, WINDOWS: self._window, FILTERED: self._filtered,
+            TAGGED: self._tagged, WINDOWS: self._window, FILTERED: self._filtered, NUMBERED: self._numbered,
         }  # fmt: skip
         while not self._stop.is_set():
             for message in self._consumer.consume(500, 0.02):
@@ -129,6 +131,16 @@ class Outputs:
             self._in_turn(FILTERED, key, number, [known for known, _ in kept], where)
             if (number, row["doubled"]) not in kept:
                 self.problems.append(f"{where}: {row}: not what was asked for")
+
+    def _numbered(self, row: dict[str, Any], where: str) -> None:
+        key, at = str(row["key"]), self._at[NUMBERED, str(row["key"])]
+        totals, values = self._known.totals.get(key, []), self._known.values.get(key, [])
+        self._in_turn(NUMBERED, key, int(row["id"]), self._known.ids.get(key, []), where)
+        if at < len(totals):
+            said = (row["number"], row["total"], row["former"])
+            known = (at + 1, totals[at], values[(at + 2) // 2 - 1])
+            if said != known:
+                self.problems.append(f"{where}: {row}: number, total and former should be {known}")
 
     def _window(self, row: dict[str, Any], where: str) -> None:
         key, start = str(row["key"]), datetime.fromisoformat(row["window_start"])

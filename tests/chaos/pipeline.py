@@ -1,4 +1,4 @@
-"""The job that is tormented: one topic of events, three exactly-once sinks whose right content is known."""
+"""The job that is tormented: one topic of events, four exactly-once sinks whose right content is known."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import secrets
 from dataclasses import dataclass
 from datetime import datetime
 
-from penstock import Pipeline, col, count, tumbling
+from penstock import KeyedContext, KeyedProcess, MapState, Pipeline, ReducingState, ValueState, col, count, tumbling
 from penstock.connectors import kafka
 
 
@@ -33,6 +33,33 @@ class Tagged:
     process: int
 
 
+@dataclass
+class Numbered:
+    """An event with what its key had before it: all of that is state."""
+
+    id: int
+    key: str
+    number: int
+    total: int
+    former: int
+
+
+class Numbering(KeyedProcess[Event, Numbered]):
+    """Its state grows with every event; a value is read that was written long ago."""
+
+    number = ValueState(int)
+    total = ReducingState(lambda old, new: old + new, int)
+    values = MapState(int, int)
+
+    def on_row(self, row: Event, ctx: KeyedContext[Numbered]) -> None:
+        number = (self.number.get() or 0) + 1
+        self.number.set(number)
+        self.total.add(row.value)
+        self.values.set(number, row.value)
+        former = self.values.get((number + 1) // 2)
+        ctx.emit(Numbered(row.id, row.key, number, self.total.get() or 0, -1 if former is None else former))
+
+
 def tag(event: Event) -> Tagged:
     """Not deterministic, on purpose."""
     return Tagged(event.id, event.key, event.part, secrets.token_hex(secrets.randbelow(24) + 1), os.getpid())
@@ -51,6 +78,8 @@ events.map(tag).uid("tag").write(kafka.Sink("tagged", key="key")).uid("tagged")
     .write(kafka.Sink("windows", key="key"))
     .uid("windows")
 )
+
+events.key_by("key").process(Numbering()).uid("number").write(kafka.Sink("numbered", key="key")).uid("numbered")
 
 (
     events.filter(col("value") % 3 == 0)

@@ -16,6 +16,8 @@ import pytest
 from penstock import Pipeline
 from penstock.embedded import EmbeddedJob, EmbeddedSettings, JobResult
 from penstock.errors import UsageError
+from penstock.protocol.joblog import StateBackend
+from penstock.task.environment import SubtaskSettings
 
 Row = dict[str, Any]
 Make = Callable[[Path], Pipeline]
@@ -50,6 +52,7 @@ class Attempt:
     after_s: float
     """How long it runs, or how long after `after_checkpoints`."""
     after_checkpoints: int | None
+    backend: StateBackend = "fs"
 
     def is_over(self, job: EmbeddedJob, late: bool) -> bool:
         """Whether the moment has come; `late` says that `after_s` is over."""
@@ -65,7 +68,8 @@ def interrupt(pipeline: Pipeline, directory: Path, attempt: Attempt, *, resume: 
     """
 
     async def until() -> JobResult | None:
-        job = EmbeddedJob(pipeline, directory, settings(attempt.parallelism, attempt.interval_ms))
+        data = SubtaskSettings(state_backend=attempt.backend)
+        job = EmbeddedJob(pipeline, directory, settings(attempt.parallelism, attempt.interval_ms, data=data))
         run = asyncio.create_task(job.run(resume=resume))
         deadline = asyncio.get_running_loop().time() + attempt.after_s
         while not run.done() and not attempt.is_over(job, asyncio.get_running_loop().time() >= deadline):
@@ -115,10 +119,12 @@ class Stress:
     def _attempt(self, rng: random.Random) -> Attempt:
         if len(self.history) < len(self.planned):
             return self.planned[len(self.history)]
+        backend: StateBackend = rng.choice(("fs", "rocksdb"))
         if len(self.history) == self.interruptions:
-            return Attempt(rng.choice(self.parallelisms), 15, 60, None)
+            return Attempt(rng.choice(self.parallelisms), 15, 60, None, backend)
         after = None if rng.random() < 0.4 else rng.randint(1, 4)
-        return Attempt(rng.choice(self.parallelisms), rng.choice((5, 15, 40)), rng.uniform(0.02, self.longest_s), after)
+        interval_ms, after_s = rng.choice((5, 15, 40)), rng.uniform(0.02, self.longest_s)
+        return Attempt(rng.choice(self.parallelisms), interval_ms, after_s, after, backend)
 
     def _resumable(self, directory: Path) -> bool:
         self.resumed += any(directory.glob("blobs/jobs/*/checkpoints/*"))

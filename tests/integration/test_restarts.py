@@ -23,7 +23,8 @@ from penstock.jobmanager.job_shell import JobShell
 from penstock.protocol.jobevents import CaptureOffsets, OffsetsCaptured
 from penstock.protocol.joblog import StateBackend
 from penstock.savepoint.transfer import export_savepoint
-from penstock.task import exchange, sources
+from penstock.state.rocks import backend as rocks
+from penstock.task import exchange, snapshot_objects, sources
 from penstock.task.environment import SubtaskSettings
 
 RATE = 6_000
@@ -52,8 +53,13 @@ def compare(got: Result, expected: Result, what: object) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_interruptions_change_nothing(case: Case, expected: dict[str, Result], tmp_path: Path, seed: int) -> None:
-    """Seeded cancellations in the middle of a run, each resumed at 1, 2 or 3 subtasks per operator."""
+def test_interruptions_change_nothing(
+    case: Case, expected: dict[str, Result], tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seeded cancellations in the middle of a run, each resumed at 1, 2 or 3 subtasks per operator, with state in memory
+    or on the local disk; snapshots are in many small objects."""
+    monkeypatch.setattr(snapshot_objects, "OBJECT_BYTES", 4_000)
+    monkeypatch.setattr(rocks, "_SEGMENT_BYTES", 500)
     for n in range(HISTORIES):
         print(f"seed {seed + n}: repeat with PENSTOCK_TEST_SEED={seed + n}")
         root = tmp_path / str(n)

@@ -100,10 +100,9 @@ class Invariants:
                 if self._acks.get(key) != snapshot:
                     raise Violation(f"I7: COMPLETE {record.checkpoint} holds an ack of {vertex}[{index}] not its own")
                 for handles in snapshot.operators.values():
-                    if handles.keyed is not None and not self._readable(handles.keyed):
-                        raise Violation(
-                            f"I9: COMPLETE {record.checkpoint} names {handles.keyed.key}, which is not there"
-                        )
+                    for handle in handles.parts:
+                        if not self._readable(handle):
+                            raise Violation(f"I9: COMPLETE {record.checkpoint} names {handle.key}, which is not there")
         self.complete, self.manifest = record, manifest
         for index, intervals in manifest.intervals.get("w", {}).items():
             self._intervals.setdefault((manifest.generation, index), set()).update(intervals)

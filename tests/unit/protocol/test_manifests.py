@@ -25,19 +25,21 @@ def _manifest(handles: OperatorHandles) -> Manifest:
 
 
 def test_a_manifest_has_the_newer_form_only_where_it_must() -> None:
-    """A program that does not know lists in objects of their own must refuse them, and read everything else."""
+    """A program that does not know lists in objects of their own, or keyed state in several, must refuse them."""
     plain = _manifest(OperatorHandles(lists={"splits": (b"a",)}))
     assert msgspec.json.decode(encode_manifest(plain))["version"] == 1
     apart = _manifest(OperatorHandles(beside=Handle("key", "sha", 1)))
     assert msgspec.json.decode(encode_manifest(apart))["version"] == 2
-    for manifest in (plain, apart):
+    several = _manifest(OperatorHandles().with_parts([Handle("a", "sha", 1), Handle("b", "sha", 1)]))
+    assert msgspec.json.decode(encode_manifest(several))["version"] == 3
+    for manifest in (plain, apart, several):
         assert decode_manifest(encode_manifest(manifest), "key").subtasks == manifest.subtasks
 
 
 def test_a_manifest_of_a_later_version_is_refused() -> None:
     """It names the object and what this program reads."""
-    later = msgspec.json.encode({**msgspec.to_builtins(_manifest(OperatorHandles())), "version": 3})
-    with pytest.raises(CorruptDataError, match="some/key: manifest format 3, this program reads up to 2"):
+    later = msgspec.json.encode({**msgspec.to_builtins(_manifest(OperatorHandles())), "version": 4})
+    with pytest.raises(CorruptDataError, match="some/key: manifest format 4, this program reads up to 3"):
         decode_manifest(later, "some/key")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -26,6 +26,10 @@ from penstock import (
     savepoint,
 )
 from penstock.errors import CorruptDataError, IncompatibleStateError, UsageError
+from penstock.state.rocks import backend as rocks
+from penstock.task import snapshot_objects
+from penstock.task.keyed_states import keyed_backend
+from penstock.task.operators import process
 from penstock.testing.harness import OperatorHarness, process_node
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -191,6 +195,33 @@ def test_key_groups_can_be_read_apart(tmp_path):
     assert sp.timers(UID, key_groups=(0, 7)).height < sp.timers(UID).height
     with pytest.raises(UsageError, match="from 0 to 16"):
         sp.table(UID, "total", key_groups=(3, 17))
+
+
+def test_state_in_many_objects_is_read_edited_and_restored_like_that_in_one(monkeypatch, tmp_path):
+    """Every row of a key group in an object of its own, as large state has it in more than one."""
+
+    def on_disk(operator, keys, cursor, context):
+        return keyed_backend(operator, keys, cursor, replace(context, local_state=tmp_path / "local"))
+
+    monkeypatch.setattr(snapshot_objects, "OBJECT_BYTES", 1)
+    monkeypatch.setattr(rocks, "_SEGMENT_BYTES", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(process, "keyed_backend", on_disk)
+        harness, model = filled([("abc"[n % 3], n % 5, n) for n in range(60)], 2)
+    sp = savepoint.read(export(harness, NODE, tmp_path / "one"))
+    stored = [group for group, _, _ in sp.segments(UID)]
+    assert len(list((tmp_path / "one" / "objects").iterdir())) == len(stored) > 3 * len(set(stored))
+    check(sp, model)
+    apart = list(sp.tables(UID))
+    assert [group for group, _ in apart] == sorted(set(stored))
+    assert_frame_equal(pl.concat(frame for _, frame in apart).sort(KEYS), sp.table(UID).sort(KEYS))
+    copied = again(sp).write(tmp_path / "two")
+    check(copied, model)
+    untouched = sp.edit().write(tmp_path / "three")
+    assert_frame_equal(raw(untouched), raw(sp))
+    for number, folder in enumerate(("one", "two", "three")):
+        successor = restored(tmp_path / folder, NODE, number + 1, now_us=1_000_000)
+        check(savepoint.read(export(successor, NODE, tmp_path / f"again-{folder}")), model)
 
 
 def test_an_edited_value_is_what_the_job_goes_on_with(tmp_path):

@@ -16,7 +16,7 @@ def named_objects(manifest: Manifest) -> frozenset[str]:
         for subtasks in manifest.subtasks.values()
         for snapshot in subtasks.values()
         for handles in snapshot.operators.values()
-        for handle in (handles.keyed, handles.beside)
+        for handle in (*handles.parts, handles.beside)
         if handle is not None
     )
 

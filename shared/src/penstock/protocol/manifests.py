@@ -13,9 +13,9 @@ import msgspec
 from penstock.errors import CorruptDataError
 from penstock.protocol.messages import BesideKeys, Handle, OperatorHandles, SubtaskId, SubtaskSnapshot
 
-FORMAT_VERSION = 2
-"""The newest form: lists may stand in objects of their own. A manifest without such is written in the form before, which
-programs of the version before read too."""
+FORMAT_VERSION = 3
+"""The newest form: lists may stand in objects of their own (2), the keyed state of an operator in several (3). A manifest
+without such is written in the oldest form that has all of it, which programs of earlier versions read too."""
 
 
 class Interval(msgspec.Struct, frozen=True):
@@ -59,8 +59,15 @@ def covers_rows(manifest: Manifest) -> bool:
 def encode_manifest(manifest: Manifest) -> bytes:
     """The bytes of the object."""
     snapshots = (snapshot for subtasks in manifest.subtasks.values() for snapshot in subtasks.values())
-    apart = any(handles.beside is not None for snapshot in snapshots for handles in snapshot.operators.values())
-    return msgspec.json.encode(msgspec.structs.replace(manifest, version=FORMAT_VERSION if apart else 1))
+    versions = (_version(handles) for snapshot in snapshots for handles in snapshot.operators.values())
+    return msgspec.json.encode(msgspec.structs.replace(manifest, version=max(versions, default=1)))
+
+
+def _version(handles: OperatorHandles) -> int:
+    """The oldest form that has these."""
+    if handles.more:
+        return 3
+    return 2 if handles.beside is not None else 1
 
 
 def decode_manifest(data: bytes, key: str) -> Manifest:

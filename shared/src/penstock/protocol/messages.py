@@ -5,6 +5,7 @@ Every message names the job, the attempt and (commands) the epoch of the leader 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -239,6 +240,7 @@ class OperatorHandles(msgspec.Struct, frozen=True):
     """What one operator of one subtask put into a checkpoint."""
 
     keyed: Handle | None = None
+    """The first object of its keyed state."""
     lists: dict[str, tuple[bytes, ...]] = {}
     unions: dict[str, tuple[bytes, ...]] = {}
     broadcast: dict[str, bytes] = {}
@@ -248,6 +250,17 @@ class OperatorHandles(msgspec.Struct, frozen=True):
     ahead: dict[int, int] = {}
     """Key groups whose event time this operator has not reached again since its restore. Per operator: the operators of
     a chain may have come from different vertices, whose watermarks say nothing about each other."""
+    more: tuple[Handle, ...] = ()
+    """The further objects of its keyed state. A key group whose segments are too large for one object is in several."""
+
+    @property
+    def parts(self) -> tuple[Handle, ...]:
+        """All objects of its keyed state, with rising key groups."""
+        return () if self.keyed is None else (self.keyed, *self.more)
+
+    def with_parts(self, parts: Sequence[Handle]) -> OperatorHandles:
+        """The same with its keyed state in these objects."""
+        return msgspec.structs.replace(self, keyed=parts[0] if parts else None, more=tuple(parts[1:]))
 
 
 class SubtaskSnapshot(msgspec.Struct, frozen=True):

@@ -7,7 +7,6 @@ original, at any parallelism.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,17 +15,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import polars as pl
 
-from penstock.errors import ExternalError, UsageError
+from penstock.errors import UsageError
 from penstock.protocol.keygroups import key_group_range
 from penstock.protocol.messages import Handle, OperatorHandles
 from penstock.savepoint import encoding, tables
 from penstock.savepoint.encoding import as_frame
-from penstock.savepoint.folder import check_target, open_private, seal_folder, with_operators, write_file
+from penstock.savepoint.folder import check_target, seal_folder, with_operators, write_file
 from penstock.savepoint.operators import parts_of
 from penstock.savepoint.replacing import AggregateRows, Replacement, StateRows, TimerRows, described_state
 from penstock.state.declarations import State
 from penstock.state.segments import decode_segment, encode_segments
 from penstock.task.opening import SPLITS
+from penstock.task.snapshot_objects import object_key, objects_of
 from penstock.task.sources import SplitEntry
 from penstock.times import MIN_WATERMARK, to_micros
 from penstock.types import schema_from_json
@@ -202,36 +202,33 @@ class EditedSavepoint:
             else:
                 operator = replace(operator, lists={**operator.lists, name: mine})
         if uid in self._changes:
-            return replace(operator, keyed=self._write_changed(uid, subtask, operator.keyed, folder, key))
-        if operator.keyed is None or operator.keyed.inline:
-            return operator
-        write_file(folder / key, self._savepoint.objects.whole(operator.keyed))
-        return replace(operator, keyed=replace(operator.keyed, key=key))
+            return operator.with_parts(self._write_changed(uid, subtask, operator.parts, folder, key))
+        parts: list[Handle] = []
+        for handle in operator.parts:
+            copy = handle if handle.inline else replace(handle, key=object_key(key, len(parts)))
+            if not handle.inline:
+                write_file(folder / copy.key, self._savepoint.objects.whole(handle))
+            parts.append(copy)
+        return operator.with_parts(parts)
 
-    def _write_changed(self, uid: str, subtask: int, before: Handle | None, folder: Path, key: str) -> Handle | None:
-        """Write the object of an operator of a subtask with its changes, a key group at a time."""
+    def _write_changed(self, uid: str, subtask: int, before: Sequence[Handle], folder: Path, key: str) -> list[Handle]:
+        """Write the objects of an operator of a subtask with its changes, a key group at a time."""
         owned = key_group_range(subtask, len(parts_of(self._savepoint.manifest, uid)), self._savepoint.max_parallelism)
-        added = set[int]().union(*self._added[uid].values())
-        stored = before.key_groups if before is not None else {}
-        index: dict[int, tuple[int, int]] = {}
-        digest, position = hashlib.sha256(), 0
-        path = folder / key
-        try:
-            with open_private(path) as file:
-                for group in sorted(stored.keys() | {group for group in added if group in owned}):
-                    for found, data in self._changed(uid, group, before if group in stored else None):
-                        file.write(data)
-                        digest.update(data)
-                        index[found] = (position, position + len(data))
-                        position += len(data)
-        except OSError as error:
-            raise ExternalError(f"{path}: cannot be written: {error.strerror}") from error
-        return Handle(key, digest.hexdigest(), position, index) if index else None
+        groups = set[int]().union(*self._added[uid].values()) & set(range(owned.start, owned.end))
+        groups.update(*(handle.key_groups for handle in before))
+        segments = (segment for group in sorted(groups) for segment in self._changed(uid, group, before))
+        written: list[Handle] = []
+        for found in objects_of(lambda: segments):
+            written.append(found.handle(object_key(key, len(written))))
+            write_file(folder / written[-1].key, found.data)
+        return written
 
-    def _changed(self, uid: str, group: int, before: Handle | None) -> Sequence[tuple[int, bytes]]:
+    def _changed(self, uid: str, group: int, before: Sequence[Handle]) -> Sequence[tuple[int, bytes]]:
         """The new segment of a key group; none if nothing is left in it."""
-        if before is not None:
-            header, rows = decode_segment(self._savepoint.objects.segment(before, group), uid)
+        objects = self._savepoint.objects
+        stored = [objects.segment(handle, group) for handle in before if group in handle.key_groups]
+        if stored:
+            ((header, rows),) = tables.merged(decode_segment(data, uid) for data in stored)
         else:
             header, rows = self._template(uid)
         for change in self._changes[uid].values():

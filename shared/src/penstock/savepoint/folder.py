@@ -77,11 +77,12 @@ def read_folder(folder: Path) -> tuple[Manifest, str]:
 def handles_of(manifest: Manifest) -> list[Handle]:
     """All objects that a savepoint consists of."""
     return [
-        operator.keyed
+        handle
         for subtasks in manifest.subtasks.values()
         for snapshot in subtasks.values()
         for operator in snapshot.operators.values()
-        if operator.keyed is not None and not operator.keyed.inline
+        for handle in operator.parts
+        if not handle.inline
     ]
 
 
@@ -89,11 +90,11 @@ def with_keys(manifest: Manifest, rename: Callable[[str], str]) -> Manifest:
     """The same savepoint with its objects under other keys; what stood beside the manifest stands in it."""
 
     def renamed(_uid: str, _subtask: int, operator: OperatorHandles) -> OperatorHandles:
-        operator = msgspec.structs.replace(operator, beside=None)
-        if operator.keyed is None or operator.keyed.inline:
-            return operator
-        keyed = msgspec.structs.replace(operator.keyed, key=rename(operator.keyed.key))
-        return msgspec.structs.replace(operator, keyed=keyed)
+        parts = [
+            handle if handle.inline else msgspec.structs.replace(handle, key=rename(handle.key))
+            for handle in operator.parts
+        ]
+        return msgspec.structs.replace(operator, beside=None).with_parts(parts)
 
     return with_operators(manifest, renamed)
 

@@ -104,7 +104,7 @@ def _operator(manifest: Manifest, uid: str) -> OperatorState:
             entries[name] = entries.get(name, 0) + len(values)
         for name in part.broadcast:
             entries[name] = 1
-    keyed = [part.keyed for part in parts if part.keyed is not None]
+    keyed = [handle for part in parts for handle in part.parts]
     return OperatorState(
         uid=uid,
         verb=str(schema.pop("verb", "")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -143,7 +144,11 @@ class Savepoint:
         """Key group and `table` of every key group that holds anything, one at a time, for state larger than memory."""
         make = self._maker(uid, state)
         self._require_keys(uid)
-        return ((group, make((header, rows))) for group, header, rows in self.segments(uid, key_groups))
+        groups = groupby(self.segments(uid, key_groups), lambda segment: segment[0])
+        return (
+            (group, pl.concat(map(make, tables.merged(segment[1:] for segment in segments)), how="vertical_relaxed"))
+            for group, segments in groups
+        )
 
     def results(self, uid: str, pipeline: DeclaredPipeline, *, key_groups: KeyGroups | None = None) -> pl.DataFrame:
         """What windows and aggregates come to so far, by the names that the pipeline gives them, behind keys and bounds.
@@ -208,13 +213,13 @@ class Savepoint:
     def segments(
         self, uid: str, key_groups: KeyGroups | None = None
     ) -> Iterator[tuple[int, dict[str, Any], pl.DataFrame]]:
-        """Key group, header and rows of every segment, as they are stored; one at a time."""
+        """Key group, header and rows of every segment, as they are stored; one at a time. A large group has several."""
         first, end = self._checked_groups(key_groups)
-        handles = [part.keyed for part in parts_of(self.manifest, checked_uid(self.manifest, uid, ""))]
+        operators = parts_of(self.manifest, checked_uid(self.manifest, uid, ""))
         wanted = [
             (handle, group)
-            for handle in handles
-            if handle is not None
+            for operator in operators
+            for handle in operator.parts
             for group in sorted(handle.key_groups)
             if first <= group < end
         ]

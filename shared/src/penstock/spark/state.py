@@ -1,7 +1,7 @@
 """State in a task: where operators begin, and what they leave when event time stops before its end.
 
 A savepoint is read a key group at a time, straight from its folder or the cluster's store. What operators hold at the
-end goes into one object per operator and attempt at a task, appended key group by key group; the object's name holds
+end goes into objects per operator and attempt at a task, appended key group by key group; an object's name holds
 execution and attempt, so attempts never meet, and the driver names in the manifest those of the attempts that count.
 """
 
@@ -28,6 +28,7 @@ from penstock.settings import ClusterSettings
 from penstock.spark.untouched import Segments, Untouched
 from penstock.task.chain import Chain
 from penstock.task.operator import OperatorSnapshot, RestoredState
+from penstock.task.snapshot_objects import OBJECT_BYTES, object_key
 from penstock.task.snapshots import restored_beside_keys, safe_name
 from penstock.times import MAX_WATERMARK
 
@@ -81,8 +82,7 @@ class Restoring:
         for subtasks in self._manifest.subtasks.values():
             for _, snapshot in sorted(subtasks.items()):
                 for operator, handles in snapshot.operators.items():
-                    if handles.keyed is not None:
-                        self._handles.setdefault(operator, []).append(handles.keyed)
+                    self._handles.setdefault(operator, []).extend(handles.parts)
 
     def sizes(self, owned: KeyGroupRange) -> dict[int, int]:
         """Those of `owned` in which there is state, with its bytes."""
@@ -125,6 +125,9 @@ class _Object:
     size_bytes: int = 0
     key_groups: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
 
+    def has_room(self, group: int, segment: bytes) -> bool:
+        return group not in self.key_groups and self.size_bytes + len(segment) <= OBJECT_BYTES
+
     def append(self, group: int, segment: bytes) -> None:
         self.file.write(segment)
         self.digest.update(segment)
@@ -146,6 +149,7 @@ class Keeping:
         self._folder = Path(folder)
         self._prefix = prefix
         self._objects: dict[str, _Object] = {}
+        self._finished: dict[str, list[Handle]] = {}
         self._operators: dict[str, OperatorHandles] = {}
 
     def keep(
@@ -178,30 +182,38 @@ class Keeping:
         )
         for group, segment in segments:
             try:
-                self._object(operator).append(group, segment)
+                self._append(operator, group, segment)
             except OSError as error:
                 raise ExternalError(f"{self._folder}: state cannot be written: {error.strerror}") from error
 
-    def _object(self, operator: str) -> _Object:
-        if operator not in self._objects:
-            key = f"{OBJECTS}/{self._prefix}-{safe_name(operator)}.state"
+    def _append(self, operator: str, group: int, segment: bytes) -> None:
+        current = self._objects.get(operator)
+        if current is not None and not current.has_room(group, segment):
+            self._finish(operator)
+            current = None
+        if current is None:
+            number = len(self._finished.setdefault(operator, []))
+            key = object_key(f"{OBJECTS}/{self._prefix}-{safe_name(operator)}.state", number)
             path = self._folder / key
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._objects[operator] = _Object(key, path.open("wb"))
-        return self._objects[operator]
+            current = self._objects[operator] = _Object(key, path.open("wb"))
+        current.append(group, segment)
+
+    def _finish(self, operator: str) -> None:
+        self._finished[operator].append(self._objects.pop(operator).handle())
 
     def snapshot(self, watermark: int, restored: Mapping[str, RestoredState | None]) -> SubtaskSnapshot:
         """What the task acknowledges, as a subtask does at a barrier; `restored` is what its operators began with."""
-        objects, self._objects = self._objects, {}
-        handles = {operator: written.handle() for operator, written in objects.items()}
+        for operator in list(self._objects):
+            self._finish(operator)
         operators = {
-            operator: msgspec.structs.replace(
-                part, keyed=handles.get(operator), ahead=_ahead(restored.get(operator), watermark)
+            operator: msgspec.structs.replace(part, ahead=_ahead(restored.get(operator), watermark)).with_parts(
+                self._finished.get(operator, ())
             )
             for operator, part in self._operators.items()
         }
         entries = [e for part in operators.values() for kept in (part.lists, part.unions) for e in kept.values()]
-        size_bytes = sum(handle.size_bytes for handle in handles.values())
+        size_bytes = sum(handle.size_bytes for part in operators.values() for handle in part.parts)
         size_bytes += sum(len(entry) for some in entries for entry in some)
         return SubtaskSnapshot(operators=operators, watermark=watermark, size_bytes=size_bytes)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +25,7 @@ from penstock.protocol.outputs import CREDIT_BYTES
 from penstock.task.committer import Committer
 from penstock.task.inbox import Inbox
 from penstock.task.operator import RestoredState
+from penstock.task.snapshot_objects import RestoreFolder
 from penstock.task.snapshots import restore_operator
 
 
@@ -106,8 +108,8 @@ class TaskEnvironment:
             operator, deploy.subtask.index, deploy.attempt, deploy.attempt_number, self.services.clock.now_us
         )
 
-    async def restored(self, operator: str) -> RestoredState | None:
-        """What the restored checkpoint has of an operator for this subtask.
+    async def restored(self, operator: str, folder: RestoreFolder | None = None) -> RestoredState | None:
+        """What the restored checkpoint has of an operator for this subtask; `folder` as in `restore_operator`.
 
         Raises:
             CorruptDataError: a snapshot object is missing or not what was written.
@@ -115,7 +117,15 @@ class TaskEnvironment:
         if self.manifest is None:
             return None
         index, parallelism = self.deploy.subtask.index, self.vertex.parallelism
-        return await restore_operator(self.manifest, operator, self.key_groups, index, parallelism, self.services.blobs)
+        return await restore_operator(
+            self.manifest, operator, self.key_groups, index, parallelism, self.services.blobs, folder
+        )
+
+    def restore_folder(self) -> AbstractContextManager[RestoreFolder | None]:
+        """Where restored state lies until the operators have read it; nowhere if it is held in memory anyway."""
+        if self.manifest is None or self.local_state is None:
+            return nullcontext()
+        return closing(RestoreFolder(self.local_state))
 
     def committer(
         self, writers: Mapping[str, SinkWriter], staged: Sequence[StagedPart], changed: Callable[[], None]

@@ -43,8 +43,16 @@ async def open_operators(
     environment: TaskEnvironment, exchanges: Sequence[tuple[str, str | None, Receiver]]
 ) -> OpenedOperators:
     """Restore and open the operators and sinks of a subtask; `exchanges` as `build_chain` takes them."""
+    with environment.restore_folder() as folder:
+        operators = environment.vertex.operators
+        restored = {operator.id: await environment.restored(operator.id, folder) for operator in operators}
+        return await _opened(environment, exchanges, restored)
+
+
+async def _opened(
+    environment: TaskEnvironment, exchanges: Sequence[tuple[str, str | None, Receiver]], restored: Restored
+) -> OpenedOperators:
     vertex, plan, manifest = environment.vertex, environment.plan, environment.manifest
-    restored = {operator.id: await environment.restored(operator.id) for operator in vertex.operators}
     writers: dict[str, SinkWriter] = {}
     nodes = {operator.id: operator.node for operator in vertex.operators}
 

@@ -63,7 +63,10 @@ class KeyedPart(Protocol):
     """Frozen keyed state. `segments` runs once, in a background thread, beside further processing."""
 
     def segments(self) -> Iterable[tuple[int, bytes]]:
-        """(key group, bytes) pairs with rising key groups, none empty; only the operator understands the bytes."""
+        """(key group, bytes) pairs, none empty; only the operator understands the bytes.
+
+        Key groups never fall; one that is too large to be in memory comes in several pairs.
+        """
         ...
 
 

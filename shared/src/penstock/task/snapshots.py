@@ -1,9 +1,10 @@
 """Snapshots of a subtask: what is frozen at a barrier, how it becomes durable in the background, how it comes back.
 
-Operators' keyed state of one checkpoint is one object per operator and subtask, with an index of its key groups in the
-manifest, so that a restore at another parallelism only picks key groups (it reads and checks whole objects, because the
-checksum is the object's) and never rewrites anything. Small operator state
-(splits, staged parts, lists) stands in the manifest itself, larger one in an object of its own.
+Operators' keyed state of one checkpoint is one object per operator and subtask, or several if it is large
+(`penstock.task.snapshot_objects`), with indices of their key groups in the manifest, so that a restore at another
+parallelism only picks key groups (it reads and checks whole objects, because the checksum is the object's) and never
+rewrites anything. Small operator state (splits, staged parts, lists) stands in the manifest itself, larger one in an
+object of its own.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import asyncio
 import dataclasses
 import hashlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -27,6 +29,7 @@ from penstock.protocol.messages import BesideKeys, Handle, OperatorHandles, Subt
 from penstock.protocol.restoring import key_group_watermarks
 from penstock.protocol.uploading import Put, UploadDone, UploadGivenUp, UploadMachine
 from penstock.task.operator import KeyedPart, OperatorSnapshot, RestoredState
+from penstock.task.snapshot_objects import LaidDown, RestoreFolder, SnapshotObject, object_key, objects_of
 
 MAX_INLINE_BYTES: Final = 5 << 20
 """As Flink's JobManagerCheckpointStorage."""
@@ -61,10 +64,10 @@ async def upload(
     operators: dict[str, OperatorHandles] = {}
     total = 0
     for operator, snapshot in frozen.operators.items():
-        handle = None
+        parts: list[Handle] = []
         if snapshot.keyed is not None:
-            handle = await _upload_keyed(snapshot.keyed, f"{prefix}{safe_name(operator)}.state", blobs, backend)
-            total += handle.size_bytes if handle else 0
+            parts = await _upload_keyed(snapshot.keyed, f"{prefix}{safe_name(operator)}.state", blobs, backend)
+            total += sum(handle.size_bytes for handle in parts)
         beside = BesideKeys(
             lists={name: tuple(entries) for name, entries in snapshot.lists.items()},
             unions={name: tuple(entries) for name, entries in snapshot.unions.items()},
@@ -74,9 +77,10 @@ async def upload(
         ahead = frozen.ahead.get(operator, {})
         if size > MAX_BESIDE_BYTES and backend != "memory":
             large = await _upload_beside(beside, f"{prefix}{safe_name(operator)}.lists", blobs)
-            operators[operator] = OperatorHandles(keyed=handle, beside=large, ahead=ahead)
+            handles = OperatorHandles(beside=large, ahead=ahead)
         else:
-            operators[operator] = OperatorHandles(handle, beside.lists, beside.unions, beside.broadcast, None, ahead)
+            handles = OperatorHandles(None, beside.lists, beside.unions, beside.broadcast, None, ahead)
+        operators[operator] = handles.with_parts(parts)
         total += size
     return SubtaskSnapshot(
         operators=operators,
@@ -88,20 +92,38 @@ async def upload(
     )
 
 
-async def _upload_keyed(part: KeyedPart, key: str, blobs: Blobs, backend: StateBackend) -> Handle | None:
-    data, index = await asyncio.to_thread(_assemble, part)
-    if not data:
-        return None
-    digest = await asyncio.to_thread(lambda: hashlib.sha256(data).hexdigest())
-    if backend == "memory":
-        if len(data) > MAX_INLINE_BYTES:
-            raise UsageError(
-                f"the snapshot of an operator has {len(data):,} bytes; the memory state backend keeps it with the "
-                f"coordinator's metadata and takes at most {MAX_INLINE_BYTES:,}: use the fs backend"
-            )
-        return Handle(key, digest, len(data), index, data)
-    await _store(key, data, blobs)
-    return Handle(key, digest, len(data), index)
+async def _upload_keyed(part: KeyedPart, key: str, blobs: Blobs, backend: StateBackend) -> list[Handle]:
+    """Store the objects of an operator one after the other: one at a time is in memory."""
+    objects = objects_of(part.segments)
+    handles: list[Handle] = []
+    more = True
+    while more:
+        handle, more = await _upload_next(objects, object_key(key, len(handles)), blobs, backend)
+        handles += [handle] if handle is not None else []
+        if backend == "memory":
+            _check_inline(sum(handle.size_bytes for handle in handles))
+    return handles
+
+
+async def _upload_next(
+    objects: Iterator[SnapshotObject], key: str, blobs: Blobs, backend: StateBackend
+) -> tuple[Handle | None, bool]:
+    """The next object, if there is one, and whether another one follows."""
+    found = await asyncio.to_thread(next, objects, None)
+    if found is None:
+        return None, False
+    handle = await asyncio.to_thread(lambda: found.handle(key, inline=backend == "memory"))
+    if backend != "memory":
+        await _store(key, found.data, blobs)
+    return handle, not found.last
+
+
+def _check_inline(size_bytes: int) -> None:
+    if size_bytes > MAX_INLINE_BYTES:
+        raise UsageError(
+            f"the snapshot of an operator has {size_bytes:,} bytes; the memory state backend keeps it with the "
+            f"coordinator's metadata and takes at most {MAX_INLINE_BYTES:,}: use the fs backend"
+        )
 
 
 def size_beside(beside: BesideKeys) -> int:
@@ -136,39 +158,62 @@ async def _store(key: str, data: bytes, blobs: Blobs) -> None:
                 raise ExternalError(f"snapshot object {key} could not be stored: {reason}")
 
 
-def _assemble(part: KeyedPart) -> tuple[bytes, dict[int, tuple[int, int]]]:
-    pieces: list[bytes] = []
-    index: dict[int, tuple[int, int]] = {}
-    position = 0
-    for key_group, segment in part.segments():
-        pieces.append(segment)
-        index[key_group] = (position, position + len(segment))
-        position += len(segment)
-    return b"".join(pieces), index
-
-
 def safe_name(operator: str) -> str:
     """An operator id as a part of a key."""
     return "".join(character if character.isalnum() or character in "-_." else "_" for character in operator)
 
 
 async def restore_operator(
-    manifest: Manifest, operator: str, key_groups: KeyGroupRange, subtask: int, parallelism: int, blobs: Blobs
+    manifest: Manifest,
+    operator: str,
+    key_groups: KeyGroupRange,
+    subtask: int,
+    parallelism: int,
+    blobs: Blobs,
+    folder: RestoreFolder | None = None,
 ) -> RestoredState | None:
     """The state of one operator for one subtask, whatever the parallelism it was written with.
 
+    Args:
+        manifest: the checkpoint.
+        operator: its id.
+        key_groups: those of the subtask.
+        subtask: its index.
+        parallelism: of the operator now.
+        blobs: where the objects are.
+        folder: where segments lie on the local disk until they are asked for; None: in memory.
+
     Raises:
         CorruptDataError: an object that the manifest names is missing or not what was written; the error names it.
+        ExternalError: the folder cannot be written.
     """
     restored = restored_beside_keys(manifest, operator, key_groups, subtask, parallelism)
     if restored is None:
         return None
+    parts = _snapshots_of(manifest, operator).values()
+    handles = [handle for part in parts for handle in part.operators[operator].parts]
+    wanted = [handle for handle in handles if any(group in key_groups for group in handle.key_groups)]
+    if folder is not None:
+        return dataclasses.replace(restored, keyed=await _laid_down(wanted, key_groups, blobs, folder))
     keyed: list[tuple[int, bytes]] = []
-    for part in _snapshots_of(manifest, operator).values():
-        handle = part.operators[operator].keyed
-        if handle is not None:
-            keyed += await _read_segments(handle, key_groups, blobs)
+    for handle in wanted:
+        data = await _read(handle, blobs)
+        keyed += [(group, data[start:end]) for group, start, end in _bounds(handle, key_groups)]
     return dataclasses.replace(restored, keyed=sorted(keyed, key=lambda segment: segment[0]))
+
+
+async def _laid_down(
+    handles: Sequence[Handle], key_groups: KeyGroupRange, blobs: Blobs, folder: RestoreFolder
+) -> LaidDown:
+    places: list[tuple[int, Path, int, int]] = []
+    for handle in handles:
+        path = await asyncio.to_thread(folder.lay_down, await _read(handle, blobs))
+        places += [(group, path, start, end) for group, start, end in _bounds(handle, key_groups)]
+    return LaidDown(sorted(places, key=lambda place: place[0]))
+
+
+def _bounds(handle: Handle, key_groups: KeyGroupRange) -> list[tuple[int, int, int]]:
+    return [(group, *bounds) for group, bounds in handle.key_groups.items() if group in key_groups]
 
 
 def restored_beside_keys(
@@ -197,10 +242,7 @@ def _snapshots_of(manifest: Manifest, operator: str) -> dict[int, SubtaskSnapsho
     }
 
 
-async def _read_segments(handle: Handle, key_groups: KeyGroupRange, blobs: Blobs) -> list[tuple[int, bytes]]:
-    wanted = {group: bounds for group, bounds in handle.key_groups.items() if group in key_groups}
-    if not wanted:
-        return []
+async def _read(handle: Handle, blobs: Blobs) -> bytes:
     try:
         data = handle.inline or await blobs.get(handle.key)
     except BlobNotFoundError as error:
@@ -210,7 +252,7 @@ async def _read_segments(handle: Handle, key_groups: KeyGroupRange, blobs: Blobs
     digest = await asyncio.to_thread(lambda: hashlib.sha256(data).hexdigest())
     if digest != handle.sha256:
         raise CorruptDataError(f"snapshot object {handle.key} is not what was written (its checksum differs)")
-    return [(group, data[start:end]) for group, (start, end) in wanted.items()]
+    return data
 
 
 def _redistribute(

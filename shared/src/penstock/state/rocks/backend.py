@@ -45,6 +45,8 @@ from penstock.types import Schema, schema_to_json
 
 _MOST_HELD_BYTES: Final = 64 << 20
 """What the cache of an operator holds after a batch at most."""
+_SEGMENT_BYTES: Final = 4 << 20
+"""A segment ends with the row that makes it larger, whatever else its key group has."""
 _CLEANED_AT_ONCE: Final = 1_000
 """Entries of states with a time to live that are looked at per batch at most."""
 
@@ -66,19 +68,21 @@ class KeyedRocks:
         self._now_us = now_us
 
     def segments(self) -> Iterable[tuple[int, bytes]]:
-        """One segment per key group that has state; one at a time is in memory."""
+        """Segments of every key group that has state; one at a time is in memory."""
         pairs, self._frozen = takewhile(lambda pair: pair[0] < END, self._frozen), iter(())
         for group, of_group in groupby(pairs, lambda pair: pair[0][:2]):
-            slots = groupby(of_group, lambda pair: pair[0][2:HEADER_BYTES])
-            frames = [frame for slot, of_slot in slots for frame in self._frames(int.from_bytes(slot), of_slot)]
-            if frames:
+            for frames in _cut(self._frames_of_group(of_group)):
                 yield int.from_bytes(group), encode_segment(self._header, pl.concat(frames, rechunk=True))
+
+    def _frames_of_group(self, pairs: Pairs) -> Iterator[pl.DataFrame]:
+        for slot, of_slot in groupby(pairs, lambda pair: pair[0][2:HEADER_BYTES]):
+            yield from self._frames(int.from_bytes(slot), of_slot)
 
     def _frames(self, slot: int, pairs: Pairs) -> Iterator[pl.DataFrame]:
         names = self._header["names"]
         name = _TIMERS.get(slot) or names[slot - FIRST_STATE_SLOT]
         rows = _timer_rows(pairs) if slot in _TIMERS else self._state_rows(self._header["states"][name], pairs)
-        while chunk := list(islice(rows, ROWS_PER_FRAME)):
+        for chunk in _chunks(rows):
             keys, subkeys, values, times = zip(*chunk, strict=True)
             yield key_frame(list(map(self._places.decode, keys)), self._keys).with_columns(
                 pl.Series("__state", [names.index(name)], pl.UInt16).new_from_index(0, len(chunk)),
@@ -97,6 +101,31 @@ class KeyedRocks:
 def _timer_rows(pairs: Pairs) -> Iterator[EncodedRow]:
     for place, _ in pairs:
         yield place[HEADER_BYTES + 8 :], None, b"", time_of(place[HEADER_BYTES : HEADER_BYTES + 8])
+
+
+def _chunks(rows: Iterator[EncodedRow]) -> Iterator[list[EncodedRow]]:
+    chunk: list[EncodedRow] = []
+    size = 0
+    for row in rows:
+        chunk.append(row)
+        size += len(row[0]) + len(row[1] or b"") + len(row[2])
+        if len(chunk) == ROWS_PER_FRAME or size > _SEGMENT_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _cut(frames: Iterator[pl.DataFrame]) -> Iterator[list[pl.DataFrame]]:
+    """The frames of a key group by segments."""
+    together: list[pl.DataFrame] = []
+    for frame in frames:
+        together.append(frame)
+        if sum(one.estimated_size() for one in together) > _SEGMENT_BYTES:
+            yield together
+            together = []
+    if together:
+        yield together
 
 
 class KeyedRocksBackend:

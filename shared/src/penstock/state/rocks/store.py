@@ -121,7 +121,11 @@ class RocksStore:
         An iterator sees what was there when it was made. (What `Rdict.snapshot` gives does not: its iterators see what
         is there when they are made.)
         """
-        return self._read(cast("Any", self._database.items()))
+        from rocksdict import ReadOptions
+
+        once = ReadOptions()
+        cast("Any", once).fill_cache(False)  # what is read once by a snapshot does not drive out what is in use
+        return self._read(cast("Any", self._database.items(read_opt=once)))
 
     def _read(self, pairs: Pairs) -> Pairs:
         try:
