@@ -60,7 +60,7 @@ class Coordinator(Node):
         self.start(self._read_events(), self._crash)
         self.start(self._tick(), self._crash)
 
-    def request(self, request: job.Requested) -> None:
+    def request(self, request: job.Requested | job.CheckpointAsked) -> None:
         """A client asks."""
         self.deliver(self._inbox.put, ("request", request))
 

@@ -83,6 +83,8 @@ class Scenario:
     slow_subtask: str
     """One that works slowly until the world heals, so that barriers come far apart."""
     requests: tuple[Request, ...]
+    asks_checkpoint_ms: int | None
+    """When a client asks for a checkpoint besides the periodic ones."""
     faults: tuple[tuple[int, str], ...]
     heal_ms: int
     extras: frozenset[str] = frozenset()
@@ -186,6 +188,7 @@ def draw_scenario(seed: int, faults: tuple[str, ...], damages: tuple[str, ...] =
         idle_chance=draw.choice((0.03, 0.03, 0.4)),
         slow_subtask=f"{draw.choice(VERTICES[shape])}[{draw.randrange(parallelism)}]" if draw.random() < 0.3 else "",
         requests=_requests(draw, hits),
+        asks_checkpoint_ms=_asks_checkpoint_ms(random.Random(seed ^ 0xC4E)),
         faults=hits,
         heal_ms=2600,
     )
@@ -240,6 +243,10 @@ def _hits(draw: random.Random, faults: list[str]) -> tuple[tuple[int, str], ...]
         return tuple((draw.randint(425, 475), "kill_worker") for _ in range(2))
     names = [draw.choice(special) if special and draw.random() < 0.35 else draw.choice(faults) for _ in range(count)]
     return tuple(sorted((draw.randint(0, 1200) if " at " in n else draw.randint(100, 2200), n) for n in names))
+
+
+def _asks_checkpoint_ms(draw: random.Random) -> int | None:
+    return draw.randint(300, 2000) if draw.random() < 0.1 else None
 
 
 def _requests(draw: random.Random, faults: tuple[tuple[int, str], ...]) -> tuple[Request, ...]:

@@ -32,6 +32,9 @@ PROGRESS_MS = 20_000
 BLOCKED_HEARTBEATS = 2
 CANCEL_PROGRESS_MS = 60_000
 
+_CHECKPOINT = "checkpoint"
+"""The id of a request for a checkpoint."""
+
 
 class World:
     """One history."""
@@ -73,6 +76,8 @@ class World:
             self.kernel.after(at_ms, self._inject, name)
         for number, request in enumerate(scenario.requests):
             self.kernel.after(request.at_ms, self.ask, f"r{number}", request, 0)
+        if scenario.asks_checkpoint_ms is not None:
+            self.kernel.after(scenario.asks_checkpoint_ms, self._ask_checkpoint, 0)
         self.kernel.after(scenario.heal_ms, self._heal)
         if scenario.endless:
             self.kernel.after(scenario.heal_ms, self.extras.stop_endless, 0)
@@ -419,9 +424,21 @@ class World:
                 coordinator.request(requested)
         self.kernel.after(400, self.ask, name, request, tries + 1)
 
+    def _ask_checkpoint(self, tries: int) -> None:
+        if _CHECKPOINT in self.answers or self.ended_at is not None or tries > 60:
+            return
+        for coordinator in self.coordinators:
+            if coordinator.alive and coordinator.epoch:
+                coordinator.request(job.CheckpointAsked(_CHECKPOINT))
+        self.kernel.after(400, self._ask_checkpoint, tries + 1)
+
     def answered(self, command: job.RequestDone) -> None:
         """A request is done."""
         self.kernel.note("client", command)
+        if command.request == _CHECKPOINT and command.outcome == "completed":
+            completes = [r for r in self.invariants.records if isinstance(r, joblog.Complete)]
+            if command.savepoint is None or command.savepoint.manifest not in {r.manifest for r in completes}:
+                raise Violation("told that a checkpoint is complete, but no COMPLETE says so")
         if command.outcome == "rescaled":
             asked = self.scenario.requests[int(command.request[1:])].parallelism
             # not only the newest BEGIN: a leader that was stopped after its BEGIN answers late, and is right
