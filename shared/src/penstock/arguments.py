@@ -89,7 +89,7 @@ def _label(function: Any) -> str:
     if function.__name__ != "__init__":
         return function.__name__
     name = function.__qualname__.split(".")[-2].removeprefix("Declared")
-    return f"{function.__module__.split('.')[2]}.{name}" if name in ("Source", "Sink") else name
+    return f"{function.__module__.split('.')[2]}.{name}" if name in ("Source", "ChangeSource", "Sink") else name
 
 
 def _misfit(reason: str, given: Mapping[str, Any], signature: inspect.Signature) -> str:

@@ -196,9 +196,7 @@ def test_what_the_broker_says_as_an_error(code, kind, message):
 
 
 def decoder_of(source):
-    from penstock.connectors.kafka.decoding import record_decoder
-
-    return record_decoder(source, None)
+    return source._decoder(None)
 
 
 def test_collection_is_eased_once_and_never_switched_on():

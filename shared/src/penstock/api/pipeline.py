@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from penstock.api.stream import KeyedStream, SourceStream, Stream
+from penstock.api.update_streams import SourceUpdates
 from penstock.arguments import checked
+from penstock.connectors.base import ChangeSource
 from penstock.errors import PipelineError
 from penstock.graph.logical import LogicalPlan, Mode, Node, Operation, Read
 from penstock.protocol.keygroups import DEFAULT_MAX_PARALLELISM, LARGEST_MAX_PARALLELISM
@@ -45,15 +47,21 @@ class DeclaredPipeline:
         interval_us = duration_us(watermark_interval, "Pipeline: watermark_interval")
         self.plan = LogicalPlan(name, max_parallelism=max_parallelism, watermark_interval_us=interval_us)
 
+    @overload
+    def read(self, source: ChangeSource[Any]) -> SourceUpdates: ...  # pyright: ignore[reportOverlappingOverload]
+    @overload
+    def read(self, source: Source[T]) -> SourceStream[T]: ...
     @checked
-    def read(self, source: Source[T]) -> SourceStream[T]:
-        """The rows of `source` as a stream.
+    def read(self, source: Source[Any]) -> SourceStream[Any] | SourceUpdates:
+        """The rows of `source` as a stream; of a source of changes, what `UpsertStream.changes` gives.
 
         Example:
             >>> bids = p.read(files.Source("bids.jsonl", schema=Bid, event_time="at"))
             >>> bids.schema.names
             ('auction', 'price', 'at', 'tags')
         """
+        if isinstance(source, ChangeSource):
+            return SourceUpdates.of(self, source)
         row_type: type[Any] = source.row_type or row_class(source.schema)
         node = self._add(Read(source), (), source.schema, row_type, event_time=source.event_time is not None)
         return SourceStream(self, node)

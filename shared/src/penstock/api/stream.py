@@ -25,6 +25,7 @@ from penstock.api.verbs import (
     belongs_before,
     check_connected,
     co_process_node,
+    dead_letters_node,
     key_names,
     process_node,
     returned_class,
@@ -40,7 +41,6 @@ from penstock.graph.logical import (
     As,
     AssignEventTime,
     AssignProcessingTime,
-    DeadLetters,
     Deduplicate,
     Explode,
     GlobalWindow,
@@ -51,7 +51,6 @@ from penstock.graph.logical import (
     Mode,
     Node,
     Over,
-    Read,
     RowWindow,
     RunningAggregate,
     RunningReduce,
@@ -64,10 +63,8 @@ from penstock.process_functions import KeyedCoProcess, KeyedProcess, OutputTag, 
 from penstock.times import Duration, duration_us
 from penstock.triggers import PurgingTrigger, Trigger, at_watermark
 from penstock.types import (
-    BINARY,
     DURATION,
     INTEGERS,
-    STRING,
     Field,
     ListType,
     Schema,
@@ -81,10 +78,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 U = TypeVar("U")
 V = TypeVar("V")
-
-
-BAD_RECORD_SCHEMA = Schema((Field("error", STRING), Field("raw", BINARY), Field("where", STRING)))
-"""Columns of `dead_letters()`: what was wrong, the record as it came, and where it stood."""
 
 
 @checked
@@ -571,13 +564,7 @@ class SourceStream(Stream[T]):
             >>> read.dead_letters().select("error", "raw").collect().rows()
             [('Expected `int`, got `str` - at `$.auction`', b'{"auction": "one", "price": 1}')]
         """
-        operation = self._node.operation
-        assert isinstance(operation, Read)
-        if operation.source.bad_rows != "dead_letter":
-            raise PipelineError(
-                f"dead_letters: the source's policy is bad_rows={operation.source.bad_rows!r}; say bad_rows='dead_letter'"
-            )
-        return Stream(self._pipeline, self._derive(DeadLetters(), BAD_RECORD_SCHEMA, event_time=False))
+        return Stream(self._pipeline, dead_letters_node(self))
 
 
 @checked

@@ -7,19 +7,28 @@ that sums over other keys stay right; the verbs that need that put it in between
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from penstock.api.updates import check_ends, update_keys
-from penstock.api.verbs import OF_WINDOWS, ColumnVerbs, StreamBase, belongs_before, is_triggered, key_names
+from penstock.api.verbs import (
+    OF_WINDOWS,
+    ColumnVerbs,
+    StreamBase,
+    belongs_before,
+    dead_letters_node,
+    is_triggered,
+    key_names,
+)
 from penstock.arguments import checked
-from penstock.connectors.base import Row
+from penstock.connectors.base import ChangeSource, Row
 from penstock.errors import PipelineError
 from penstock.expressions import Expr, Operand, decided_by_arrival
-from penstock.graph.logical import RETRACTED, AggregateChanges, KeyBy, LastRows, Node, ToChanges, ancestors
+from penstock.graph.logical import RETRACTED, AggregateChanges, KeyBy, LastRows, Mode, Node, Read, ToChanges, ancestors
 from penstock.process_functions import OutputTag
-from penstock.types import BOOLEAN, Field, Schema
+from penstock.types import BOOLEAN, Field, Schema, row_class
 
 if TYPE_CHECKING:
+    from penstock.api.pipeline import DeclaredPipeline
     from penstock.api.stream import Stream
 
 U = TypeVar("U")
@@ -78,8 +87,10 @@ class UpsertStream(ColumnVerbs):
         if retracted != RETRACTED and RETRACTED in self._node.schema:
             raise PipelineError(f"{verb}: there is a column {RETRACTED!r} already; rename it before")
         fields = tuple(field for field in self._node.schema if field.name != retracted)
+        return self._changed(keys, retracted, Schema((*fields, Field(RETRACTED, BOOLEAN))))
+
+    def _changed(self, keys: tuple[str, ...], retracted: str | None, schema: Schema) -> Node:
         by_key = UpsertStream(self._pipeline, self._derive(KeyBy(), self._node.schema, keys=keys, mode="upsert"))
-        schema = Schema((*fields, Field(RETRACTED, BOOLEAN)))
         return by_key._derive(ToChanges(retracted), schema, keys=keys, mode="retract")
 
     def filter(self, *predicates: Expr) -> UpsertStream:
@@ -178,6 +189,49 @@ class UpsertStream(ColumnVerbs):
             0
         """
         return self._pipeline._stream_of(self._side_node(tag))
+
+
+@checked
+class SourceUpdates(UpsertStream):
+    """Changes that come straight from a source."""
+
+    @classmethod
+    def of(cls, pipeline: DeclaredPipeline, source: ChangeSource[Any]) -> SourceUpdates:
+        """The changes of a source; where it has not all of them, they are made behind it."""
+        mode: Mode = "retract" if source.complete else "upsert"
+        node = pipeline._add(Read(source), (), source.schema, row_class(source.schema), event_time=False, mode=mode)
+        if source.complete:
+            return cls(pipeline, node)
+        schema = Schema((*source.rows, Field(RETRACTED, BOOLEAN)))
+        return cls(pipeline, UpsertStream(pipeline, node)._changed(source.keys, RETRACTED, schema))
+
+    def uid(self, uid: str) -> Self:
+        """Name what reads, and what keeps the rows, so that both are found again when the pipeline changes around them.
+
+        Raises:
+            PipelineError: another operator has this uid.
+
+        Example:
+            >>> totals = p.read(kafka.ChangeSource("totals", key="auction", schema=Total)).uid("totals")
+        """
+        super().uid(uid)
+        if self._read is not self._node:
+            StreamBase(self._pipeline, self._read).uid(f"{uid}-read")
+        return self
+
+    @property
+    def _read(self) -> Node:
+        return next(node for node in (self._node, *ancestors(self._node)) if isinstance(node.operation, Read))
+
+    def dead_letters(self) -> Stream[Row]:
+        """The records that are no changes: columns error, raw, where. The source says `bad_rows="dead_letter"`.
+
+        Example:
+            >>> totals = kafka.ChangeSource("totals", key="auction", schema=Total, bad_rows="dead_letter")
+            >>> p.read(totals).dead_letters().schema.names
+            ('error', 'raw', 'where')
+        """
+        return self._pipeline._stream_of(dead_letters_node(StreamBase(self._pipeline, self._read)))
 
 
 @checked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.connectors.base import ChangeSource
 from penstock.errors import PipelineError
 from penstock.expressions.nodes import Column, without_alias
 from penstock.graph.logical import (
@@ -59,6 +60,8 @@ def update_keys(node: Node, verb: str) -> tuple[tuple[str, ...], str | None]:
             return (*node.keys, *bounds), RETRACTED if RETRACTED in said else None
         case Top():
             return (*node.keys, RANK), None
+        case Read(source=ChangeSource(keys=keys)):
+            return keys, RETRACTED
         case ToChanges() | AggregateChanges():
             return node.keys, RETRACTED
         case _:

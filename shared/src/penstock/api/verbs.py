@@ -37,6 +37,7 @@ from penstock.graph.logical import (
     Over,
     ProcessRows,
     Project,
+    Read,
     Side,
     Union,
     WindowAggregate,
@@ -54,7 +55,9 @@ from penstock.process_functions import (
 )
 from penstock.triggers import AtWatermark
 from penstock.types import (
+    BINARY,
     BOOLEAN,
+    STRING,
     TIME,
     Field,
     ListType,
@@ -77,6 +80,10 @@ U = TypeVar("U")
 
 _CALLED_ELSEWHERE: Final = {"group_by": "key_by", "groupby": "key_by", "keyBy": "key_by"}
 """What Polars, pandas and Flink call verbs that another name lies nearer to."""
+
+
+BAD_RECORD_SCHEMA = Schema((Field("error", STRING), Field("raw", BINARY), Field("where", STRING)))
+"""Columns of `dead_letters()`: what was wrong, the record as it came, and where it stood."""
 
 
 ALL_TOGETHER: Final = "or .key_by(all=lit(1)) for all rows together"
@@ -418,6 +425,17 @@ def _of_many(expr: Expr) -> str:
     return (
         f"{expr} is an aggregate; it needs key_by and agg (after window, if any); to have it beside every row, {beside}"
     )
+
+
+def dead_letters_node(read: StreamBase) -> Node:
+    """The records of a source that could not become rows."""
+    operation = read._node.operation
+    assert isinstance(operation, Read)
+    if operation.source.bad_rows != "dead_letter":
+        raise PipelineError(
+            f"dead_letters: the source's policy is bad_rows={operation.source.bad_rows!r}; say bad_rows='dead_letter'"
+        )
+    return read._derive(DeadLetters(), BAD_RECORD_SCHEMA, event_time=False)
 
 
 def process_node(stream: StreamBase, process: Process[Any, Any] | KeyedProcess[Any, Any]) -> Node:

@@ -339,6 +339,18 @@ class Source(ABC, Generic[T]):
         return _shown(self)
 
 
+class ChangeSource(Source[T]):
+    """A source of changes of rows that have a key: its `schema` has the columns of a row and the boolean `retracted`."""
+
+    rows: Schema
+    """The columns of a row."""
+    keys: tuple[str, ...]
+    """Those of the key, of which at most one row holds at a time."""
+    complete: bool
+    """Whether every change is there: a row that is taken back as it was, an update as two rows. If not, a row replaces
+    the former one of its key, and one with `retracted` true says that the key has none; only its key is not null."""
+
+
 # -- sinks --------------------------------------------------------------------------------------------------------------
 
 

@@ -54,7 +54,9 @@ class _Lines(ABC):
         """The rows of records of which any may hold anything."""
 
 
-class _Json(_Lines):
+class JsonValues(_Lines):
+    """An object per record."""
+
     def __init__(self, schema: Schema, zone: tzinfo | None) -> None:
         self._json = JsonDecoder(schema, zone)
         super().__init__(self._json)
@@ -148,23 +150,21 @@ class _Arrow:
         return self._conformer.frame(table)
 
 
-def record_decoder(source: Source[Any], zone: tzinfo | None) -> RecordDecoder:
-    """The decoder that a source declares."""
-    schema = source.value_schema
+def value_decoder(source: Source[Any], schema: Schema, zone: tzinfo | None) -> ValueDecoder:
+    """The decoder of the format that a source declares, for values of these columns."""
     match source.format:
         case "json":
-            values: ValueDecoder = _Json(schema, zone)
+            return JsonValues(schema, zone)
         case "csv":
-            values = _Csv(schema, zone)
+            return _Csv(schema, zone)
         case "raw":
-            values = _Raw(schema)
+            return _Raw(schema)
         case "arrow":
-            values = _Arrow(schema, source.timezone)
+            return _Arrow(schema, source.timezone)
         case "avro":
             from penstock.connectors.kafka.avro_values import AvroValues
 
-            values = AvroValues(schema, source.registry, source.writer_schema)
-    return RecordDecoder(source.schema, dict(source.metadata), values, timed=source.by_record_timestamp)
+            return AvroValues(schema, source.registry, source.writer_schema)
 
 
 class Records:
@@ -191,7 +191,23 @@ class Records:
             self.messages += messages
 
 
-class RecordDecoder:
+class RecordDecoder(Protocol):
+    """Decodes whole records."""
+
+    keep_messages: bool
+    """Whether `decode` needs the records' objects."""
+
+    @property
+    def rows_per_value(self) -> bool:
+        """Whether a record is one row, or about one."""
+        ...
+
+    def decode(self, records: Records) -> Decoded:
+        """The rows in order, and what is bad, in order; `BadLine.index` counts records."""
+        ...
+
+
+class RowDecoder:
     """Rows of records: values through a `ValueDecoder`, and columns of metadata beside them."""
 
     def __init__(self, schema: Schema, metadata: dict[str, str], values: ValueDecoder, *, timed: bool = False) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any, ClassVar, Final, Literal, Unpack
+from datetime import datetime, tzinfo
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Unpack
 
 import msgspec
 
@@ -18,6 +18,9 @@ from penstock.connectors.kafka.schema_registry import check_address, shown
 from penstock.errors import PipelineError, nearest
 from penstock.settings import KafkaSettings
 from penstock.types import BINARY, INT64, STRING, TIMESTAMP, ListType, Schema, StructType
+
+if TYPE_CHECKING:
+    from penstock.connectors.kafka.decoding import RecordDecoder
 
 SourceFormat = Literal["json", "arrow", "csv", "avro", "raw"]
 Offsets = str | datetime | Mapping[int, int]
@@ -172,14 +175,19 @@ class Source(base.Source[T]):
 
     def open(self, split: Split, position: Position, context: ReadContext) -> SplitReader:
         """See `Source.open`."""
-        from penstock.connectors.kafka.decoding import record_decoder
         from penstock.connectors.kafka.reading import Attention, TopicPartitionReader
 
         if position is None:
             position = self.resolve(split, late=False)
-        decoder = record_decoder(self, zone(self.timezone, _WHAT))
+        decoder = self._decoder(zone(self.timezone, _WHAT))
         attention = context.shared.setdefault("kafka.Attention", Attention())
         return TopicPartitionReader(self.settings, self.topic, int(split.id), position, decoder, attention)
+
+    def _decoder(self, zone: tzinfo | None) -> RecordDecoder:
+        from penstock.connectors.kafka.decoding import RowDecoder, value_decoder
+
+        values = value_decoder(self, self.value_schema, zone)
+        return RowDecoder(self.schema, dict(self.metadata), values, timed=self.by_record_timestamp)
 
     @property
     def bounded(self) -> bool:

@@ -1,0 +1,206 @@
+"""Records to changes: those of an upsert topic, and Debezium's envelopes. A batch of records at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import tzinfo
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import polars as pl
+
+from penstock.connectors.formats.decoding import BadLine, Decoded
+from penstock.connectors.kafka.decoding import JsonValues, Records, ValueDecoder, value_decoder
+from penstock.connectors.kafka.encoding import RETRACTED
+from penstock.types import BINARY, BOOLEAN, NUMERIC, DecimalType, Schema
+
+if TYPE_CHECKING:
+    from penstock.connectors.kafka.change_source import ChangeSource
+
+_INDEX: Final = "__index"
+"""Int64: which record a row is of, or which image."""
+
+
+class _KeyDecoder:
+    """The columns of the key from a record's key."""
+
+    def __init__(self, columns: Schema, zone: tzinfo | None, *, plain: bool) -> None:
+        self._columns = columns
+        self._json = JsonValues(columns, zone)
+        self._plain = plain
+
+    def decode(self, keys: Sequence[bytes]) -> Decoded:
+        """A row per key that is one."""
+        if not self._plain:
+            return self._json.decode(keys)[0]
+        [field] = self._columns.fields
+        if field.type == BINARY:
+            return Decoded(pl.DataFrame({field.name: pl.Series(keys, dtype=pl.Binary)}))
+        decoded, _ = self._json.decode([self._object(key) for key in keys])
+        return Decoded(decoded.frame, [BadLine(line.index, f"key: {line.error}", b"") for line in decoded.bad])
+
+    def _object(self, key: bytes) -> bytes:
+        """An object with the value, which decodes as the key is meant."""
+        name = json.dumps(self._columns.names[0]).encode()
+        kind = self._columns.fields[0].type
+        if isinstance(kind, DecimalType) or kind in NUMERIC or kind == BOOLEAN:
+            value = b'""' if b"," in key else key  # more than one value is none
+        else:
+            value = json.dumps(key.decode("utf-8", "surrogateescape")).encode()
+        return b"{" + name + b":" + value + b"}"
+
+
+class UpsertDecoder:
+    """The newest rows of keys: a record is one, or says that there is none any more."""
+
+    keep_messages = True
+    rows_per_value = True
+
+    def __init__(self, source: ChangeSource[Any], zone: tzinfo | None) -> None:
+        self._names = source.schema.names
+        self._rows = source.rows
+        self._key_names = list(source.keys)
+        self._keys = _KeyDecoder(source.rows.select(source.keys), zone, plain=source.key_format == "plain")
+        self._values: ValueDecoder = value_decoder(source, source.value_schema, zone)
+
+    def decode(self, records: Records) -> Decoded:
+        """See `RecordDecoder.decode`."""
+        bad: dict[int, str] = {}
+        keyed = self._keyed([message.key() for message in records.messages], bad)
+        valued = [index for index in keyed[_INDEX] if records.values[index] is not None]
+        decoded, _ = self._values.decode([value for index in valued if (value := records.values[index]) is not None])
+        bad |= {valued[line.index]: line.error for line in decoded.bad}
+        kept = [index for index in valued if index not in bad]
+        others = decoded.frame.drop(self._key_names, strict=False).with_columns(pl.Series(_INDEX, kept, pl.Int64))
+        rows = keyed.filter(~pl.col(_INDEX).is_in(list(bad))).join(others, _INDEX, "left", maintain_order="left")
+        gone = pl.Series(RETRACTED, [records.values[index] is None for index in rows[_INDEX]], pl.Boolean)
+        return Decoded(rows.with_columns(gone).select(self._names), _bad_lines(bad, records))
+
+    def _keyed(self, keys: Sequence[bytes | None], bad: dict[int, str]) -> pl.DataFrame:
+        """The columns of the key with the numbers of their records; adds what is wrong with the others."""
+        there = [index for index, key in enumerate(keys) if key is not None]
+        bad |= {index: "the record has no key" for index, key in enumerate(keys) if key is None}
+        decoded = self._keys.decode([key for key in keys if key is not None])
+        wrong = {there[line.index]: f"the record's {_of_key(line.error)}" for line in decoded.bad}
+        bad |= wrong
+        return decoded.frame.with_columns(pl.Series(_INDEX, [each for each in there if each not in wrong], pl.Int64))
+
+
+def _of_key(error: str) -> str:
+    return error if error.startswith("key") else f"key: {error}"
+
+
+_NULL: Final = msgspec.Raw(b"null")
+
+
+class _Envelope(msgspec.Struct):
+    """Parts that are null are `_NULL`; the wrapper has `payload` alone."""
+
+    op: str | None = None
+    before: msgspec.Raw = _NULL
+    after: msgspec.Raw = _NULL
+    payload: msgspec.Raw = _NULL
+
+
+class _Images:
+    """Images of rows, before and after: their bytes, and which record each is of."""
+
+    def __init__(self) -> None:
+        self.data: list[bytes] = []
+        self.records: list[int] = []
+        self.places: list[int] = []
+
+    def add(self, image: bytes, record: int, place: int) -> None:
+        """`place`: among all images."""
+        self.data.append(image)
+        self.records.append(record)
+        self.places.append(place)
+
+
+class DebeziumDecoder:
+    """Changes of Debezium's envelopes: what was before is taken back, as a whole or by its key."""
+
+    keep_messages = False
+    rows_per_value = True
+
+    def __init__(self, source: ChangeSource[Any], zone: tzinfo | None) -> None:
+        self._schema = source.schema
+        self._complete = source.complete
+        self._after = JsonValues(source.rows, zone)
+        self._before = self._after if source.complete else JsonValues(source.rows.select(source.keys), zone)
+        self._envelopes = msgspec.json.Decoder(_Envelope)
+
+    def decode(self, records: Records) -> Decoded:
+        """See `RecordDecoder.decode`."""
+        bad: dict[int, str] = {}
+        before, after = _Images(), _Images()
+        for index, value in enumerate(records.values):
+            if value is None:
+                continue  # it lets compaction forget the key, whose row the record before it has taken back
+            try:
+                images = self._images(value)
+            except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+                bad[index] = str(error)
+                continue
+            for image, retracted in images:
+                (before if retracted else after).add(image, index, len(before.data) + len(after.data))
+        frames = [
+            self._rows(self._before, before, bad, "before", retracted=True),
+            self._rows(self._after, after, bad, "after", retracted=False),
+        ]
+        return Decoded(self._together(frames, bad), _bad_lines(bad, records))
+
+    def _images(self, value: bytes) -> list[tuple[bytes, bool]]:
+        """What an event takes back, and what it adds.
+
+        Raises:
+            ValueError: it is none.
+        """
+        event = self._envelopes.decode(value)
+        if event.op is None and bytes(event.payload) != b"null":
+            event = self._envelopes.decode(event.payload)
+        before, after = bytes(event.before), bytes(event.after)
+        match event.op:
+            case "c" | "r" | "u":
+                if after == b"null":
+                    raise ValueError(f"an event with op {event.op!r} has no `after`")
+                if event.op != "u" or (before == b"null" and not self._complete):
+                    return [(after, False)]
+            case "d":
+                pass
+            case None:
+                raise ValueError("no event of Debezium: `op` is missing")
+            case _:
+                raise ValueError(f"an event with op {event.op!r} is no change of a row")
+        if before == b"null":
+            raise ValueError(f"an event with op {event.op!r} has no `before`, so nobody knows what it takes back")
+        return [(before, True), (after, False)] if event.op == "u" else [(before, True)]
+
+    def _rows(
+        self, decoder: JsonValues, images: _Images, bad: dict[int, str], which: str, *, retracted: bool
+    ) -> pl.DataFrame:
+        """The rows of images, with their places and records; adds what is wrong with the others."""
+        decoded, _ = decoder.decode(images.data)
+        wrong = {line.index: line.error for line in decoded.bad}
+        bad |= {images.records[index]: f"{which}: {error}" for index, error in wrong.items()}
+        kept = [index for index in range(len(images.data)) if index not in wrong]
+        return decoded.frame.with_columns(
+            pl.lit(retracted).alias(RETRACTED),
+            pl.Series(_PLACE, [images.places[index] for index in kept], pl.Int64),
+            pl.Series(_INDEX, [images.records[index] for index in kept], pl.Int64),
+        )
+
+    def _together(self, frames: Sequence[pl.DataFrame], bad: Mapping[int, str]) -> pl.DataFrame:
+        """In order, without the records of which a part is wrong."""
+        empty = pl.DataFrame(schema=self._schema.polars())
+        rows = pl.concat([empty, *frames], how="diagonal").sort(_PLACE)
+        return rows.filter(~pl.col(_INDEX).is_in(list(bad))).select(self._schema.names)
+
+
+_PLACE: Final = "__place"
+"""Int64: the place of an image among all."""
+
+
+def _bad_lines(bad: Mapping[int, str], records: Records) -> list[BadLine]:
+    return [BadLine(index, reason, records.values[index] or b"") for index, reason in sorted(bad.items())]

@@ -1,0 +1,341 @@
+"""Topics of changes: what a record of an upsert topic, and an envelope of Debezium, takes back and adds."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Annotated, Any
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock import DecimalType, Pipeline, col, count, lit
+from penstock.connectors import kafka
+from penstock.connectors.kafka.decoding import Records
+from penstock.connectors.kafka.encoding import KafkaEncoder
+from penstock.errors import PipelineError
+from penstock.graph.logical import KeyBy, Read, ToChanges
+from penstock.types import schema_of
+
+
+@dataclass
+class Account:
+    account: str
+    balance: float
+    note: str | None = None
+
+
+class Message:
+    def __init__(self, key: bytes | None, value: bytes | None) -> None:
+        self._key, self._value = key, value
+
+    def key(self) -> bytes | None:
+        return self._key
+
+    def value(self) -> bytes | None:
+        return self._value
+
+    def offset(self) -> int:
+        return 0
+
+
+def records(*messages: tuple[bytes | None, bytes | None]) -> Records:
+    found = Records(keep_messages=True)
+    found.messages += [Message(*each) for each in messages]
+    found.values += [value for _, value in messages]
+    found.offsets += range(len(messages))
+    return found
+
+
+def decoded(source: kafka.ChangeSource[Any], *messages: tuple[bytes | None, bytes | None]):
+    """The rows of the changes, and index and reason of what is bad."""
+    found = source._decoder(None).decode(records(*messages))
+    assert dict(found.frame.schema) == source.schema.polars()
+    return found.frame.rows(), [(line.index, line.error) for line in found.bad]
+
+
+# -- declarations -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"key": "acount"}, "kafka.ChangeSource: key: there is no column 'acount'; did you mean 'account'"),
+        ({"key": ()}, "key= names no column"),
+        ({"key": ("account", "account")}, "names a column twice"),
+        ({"key": "account", "format": "arrow"}, "there is no format='arrow'"),
+        ({"key": "account", "before_images": True}, 'before_images= is for format="debezium"'),
+        ({"key": "account", "format": "debezium", "key_format": "json"}, "leave key_format= out"),
+        ({"key": ("account", "balance"), "key_format": "plain"}, 'write key_format="json"'),
+        ({"key": "account", "format": "raw"}, 'format="raw" puts the value into the only column'),
+        ({"key": "account", "event_time": "at"}, "there is no argument event_time="),
+        ({"key": "account", "start": "latest"}, "there is no argument start="),
+    ],
+)
+def test_what_does_not_fit_is_refused_where_it_is_written(options, error):
+    with pytest.raises(PipelineError, match=error):
+        kafka.ChangeSource("t", schema=Account, **options)
+
+
+def test_names_and_types_that_a_key_cannot_have():
+    @dataclass
+    class Odd:
+        tags: list[str]
+        retracted: bool
+
+    with pytest.raises(PipelineError, match="retracted says which changes take rows back"):
+        kafka.ChangeSource("t", schema=Odd, key="tags")
+
+    @dataclass
+    class Listed:
+        tags: list[str]
+        n: int
+
+    with pytest.raises(PipelineError, match=r"tags is list\[string\], which cannot be a key"):
+        kafka.ChangeSource("t", schema=Listed, key="tags")
+
+    @dataclass
+    class Nested:
+        account: Account
+        n: int
+
+    with pytest.raises(PipelineError, match="a plain key is one value, account: struct.*write key_format="):
+        kafka.ChangeSource("t", schema=Nested, key="account")
+
+
+def test_plans_show_the_key():
+    assert kafka.ChangeSource("t", schema=Account, key="account").describe() == {
+        "topic": "t", "format": "json", "key": ["account"],
+    }  # fmt: skip
+    debezium = kafka.ChangeSource("t", schema=Account, key="account", format="debezium", before_images=True)
+    assert debezium.describe() == {"topic": "t", "format": "debezium", "key": ["account"], "before_images": True}
+    keyed = kafka.ChangeSource("t", schema=Account, key="account", key_format="json")
+    assert keyed.describe()["key_format"] == "json"
+
+
+def test_reading_one_is_a_stream_of_changes():
+    """With columns as they were declared; what was before is kept unless the topic has it."""
+    stream = Pipeline("p").read(kafka.ChangeSource("t", schema=Account, key="account")).uid("accounts")
+    assert [type(node.operation) for node in stream._pipeline.plan] == [Read, KeyBy, ToChanges]
+    assert [node.uid for node in stream._pipeline.plan] == ["accounts-read", None, "accounts"]
+    assert str(stream.schema) == "account: string, balance: float64, note: string or null, retracted: boolean"
+    assert stream._node.mode == "retract"
+    assert stream.changes()._node is stream._node
+    whole = kafka.ChangeSource("t", schema=Account, key="account", format="debezium", before_images=True)
+    stream = Pipeline("p").read(whole).uid("accounts")
+    assert [(type(node.operation), node.mode, node.uid) for node in stream._pipeline.plan] == [
+        (Read, "retract", "accounts")
+    ]
+    assert stream.schema == stream.filter(col("balance") > 0).schema
+    stream.key_by(all=lit(1)).agg(n=count())
+
+
+def test_what_is_said_of_bad_records():
+    stream = Pipeline("p").read(kafka.ChangeSource("t", schema=Account, key="account"))
+    with pytest.raises(PipelineError, match="say bad_rows='dead_letter'"):
+        stream.dead_letters()
+
+
+# -- upsert topics ------------------------------------------------------------------------------------------------------
+
+
+def test_the_newest_record_of_a_key_and_tombstones():
+    """The key counts, whatever the value says; in order."""
+    source = kafka.ChangeSource("t", schema=Account, key="account")
+    rows, bad = decoded(
+        source,
+        (b"a", b'{"account":"a","balance":1.5,"note":"x"}'),
+        (b"b", None),
+        (b"c", b'{"balance":2}'),
+        (b"d", b'{"account":"other","balance":3}'),
+        (b"", b'{"balance":4}'),
+    )
+    assert rows == [
+        ("a", 1.5, "x", False), ("b", None, None, True), ("c", 2.0, None, False), ("d", 3.0, None, False),
+        ("", 4.0, None, False),
+    ]  # fmt: skip
+    assert bad == []
+
+
+def test_bad_records_of_an_upsert_topic():
+    """The others stay, in order."""
+    source = kafka.ChangeSource("t", schema=Account, key="account")
+    rows, bad = decoded(
+        source,
+        (None, b'{"balance":1}'),
+        (b"a", b'{"balance":"x"}'),
+        (None, None),
+        (b"\xff", b'{"balance":1}'),
+        (b"b", b'{"balance":7}'),
+        (b"c", b"{}"),
+        (b"d", b"null"),
+        (b"e", b""),
+        (b"f", None),
+    )
+    assert rows == [("b", 7.0, None, False), ("f", None, None, True)]
+    assert [index for index, _ in bad] == [0, 1, 2, 3, 5, 6, 7]
+    assert bad[0][1] == bad[2][1] == "the record has no key"
+    assert bad[3][1].startswith("the record's key: ")
+    assert decoded(source) == ([], [])
+    assert decoded(source, (b"a", None)) == ([("a", None, None, True)], [])
+
+
+@dataclass
+class Wide:
+    n: int
+    day: date
+    price: Annotated[Decimal, DecimalType(12, 2)]
+    at: datetime
+    flag: bool
+    x: float
+    raw: bytes
+    text: str
+
+
+WIDE = Wide(-7, date(2026, 1, 2), Decimal("1.50"), datetime(2026, 1, 2, 3, tzinfo=UTC), True, 0.1, b"\xff\x00", '"a",1')
+
+
+def encoded(sink: kafka.Sink, cls: type[Any], *rows: Any) -> list[tuple[bytes | None, bytes | None]]:
+    schema = schema_of(cls)
+    frame = pl.DataFrame([[getattr(row, name) for name in schema.names] for row in rows], schema=schema.polars(),
+                         orient="row")  # fmt: skip
+    found = KafkaEncoder("t", schema, sink.shape, 1_000_000, "fail").encode(frame).frame
+    return list(zip(found["key"], found["value"], strict=True))
+
+
+@pytest.mark.parametrize("kind", ["json", "csv", "avro"])
+@pytest.mark.parametrize("key", [*(name for name in Wide.__annotations__), ("n", "text", "at", "price", "raw")])
+def test_keys_of_every_type_are_read_as_the_sink_writes_them(kind, key):
+    if kind == "csv" and "raw" in (key, *key):
+        key = "n"
+    sink = kafka.Sink("t", key=key, delivery="upsert", format=kind)
+    source = kafka.ChangeSource("t", key=key, schema=Wide, format=kind)
+    rows, bad = decoded(source, *encoded(sink, Wide, WIDE))
+    assert not bad
+    assert rows == [(*vars(WIDE).values(), False)]
+
+
+@given(st.lists(st.tuples(st.text(), st.text()), min_size=1))
+def test_keys_of_any_text_come_back(texts):
+    @dataclass
+    class Pair:
+        a: str
+        b: str
+
+    for key in ("a", ("a", "b")):
+        messages = encoded(kafka.Sink("t", key=key, delivery="upsert"), Pair, *(Pair(*each) for each in texts))
+        rows, bad = decoded(kafka.ChangeSource("t", key=key, schema=Pair), *messages)
+        assert not bad
+        assert rows == [(*each, False) for each in texts]
+
+
+def test_plain_keys_that_are_none():
+    source = kafka.ChangeSource("t", schema=Wide, key="n")
+    _, bad = decoded(source, *((key, None) for key in (b"1,2", b"x", b"", b'1,"day":3', b"1.5", b"null", b"1}")))
+    assert [index for index, _ in bad] == [0, 1, 2, 3, 4, 5, 6]
+    assert decoded(source, (b"3", None))[0][0][0] == 3
+
+
+def test_an_object_as_key_of_one_column():
+    source = kafka.ChangeSource("t", schema=Account, key="account", key_format="json")
+    rows, bad = decoded(source, (b'{"account":"a"}', None), (b"a", None), (b'{"acc":1}', None))
+    assert rows == [("a", None, None, True)]
+    assert [index for index, _ in bad] == [1, 2]
+
+
+def test_a_raw_value_beside_its_key():
+    @dataclass
+    class Raw:
+        name: str
+        data: bytes
+
+    source = kafka.ChangeSource("t", schema=Raw, key="name", format="raw")
+    assert decoded(source, (b"a", b"\xff"), (b"b", None)) == ([("a", b"\xff", False), ("b", None, True)], [])
+
+
+def test_a_table_of_keys_alone():
+    @dataclass
+    class Name:
+        name: str
+
+    source = kafka.ChangeSource("t", schema=Name, key="name")
+    assert decoded(source, (b"a", b"{}"), (b"b", None), (b"c", b'{"name":"c"}')) == (
+        [("a", False), ("b", True), ("c", False)], [],
+    )  # fmt: skip
+
+
+# -- Debezium -----------------------------------------------------------------------------------------------------------
+
+A1, A2 = {"account": "a", "balance": 1.0}, {"account": "a", "balance": 2.0, "note": "n"}
+
+
+def event(op: str | None, before: Any = None, after: Any = None, *, wrapped: bool = False, **more: Any) -> bytes:
+    found = {"before": before, "after": after, "source": {"db": "x"}, "op": op, "ts_ms": 1, **more}
+    return json.dumps({"schema": {"type": "struct"}, "payload": found} if wrapped else found, indent=wrapped).encode()
+
+
+def of_events(source, *events: bytes | None):
+    return decoded(source, *((None, each) for each in events))
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_events_by_key(wrapped):
+    """An update replaces; a deleted row is known by its key; what is before an update is taken back first."""
+    source = kafka.ChangeSource("t", schema=Account, key="account", format="debezium")
+    rows, bad = of_events(
+        source,
+        event("r", None, A1, wrapped=wrapped),
+        event("u", None, A2, wrapped=wrapped),
+        event("d", {"account": "a"}, wrapped=wrapped),
+        None,
+        event("c", None, A1, wrapped=wrapped),
+        event("u", A1, {"account": "b", "balance": 3}, wrapped=wrapped),
+    )
+    assert bad == []
+    assert rows == [
+        ("a", 1.0, None, False), ("a", 2.0, "n", False), ("a", None, None, True), ("a", 1.0, None, False),
+        ("a", None, None, True), ("b", 3.0, None, False),
+    ]  # fmt: skip
+
+
+def test_events_with_the_former_rows():
+    source = kafka.ChangeSource("t", schema=Account, key="account", format="debezium", before_images=True)
+    rows, bad = of_events(source, event("c", None, A1), event("u", A1, A2), event("d", A2), None)
+    assert bad == []
+    assert rows == [("a", 1.0, None, False), ("a", 1.0, None, True), ("a", 2.0, "n", False), ("a", 2.0, "n", True)]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_bad_events(whole):
+    """A record is a change as a whole or not at all; the others stay in order."""
+    source = kafka.ChangeSource("t", schema=Account, key="account", format="debezium", before_images=whole)
+    cases = [
+        (b"not json", "malformed"),
+        (b"[]", "Expected `object`"),
+        (b"null", "Expected `object`"),
+        (b"{}", "`op` is missing"),
+        (event("t"), "op 't' is no change of a row"),
+        (event("c", None, None), "has no `after`"),
+        (event("d", None, None), "has no `before`"),
+        (event("u", A1, {"account": "a"}), "after: balance: missing"),
+        (event("u", {"balance": 1.0}, A1), "before: account: missing"),
+        (event("c", None, {"account": 1, "balance": 1}), "after: Expected `str`"),
+        (event("c", None, 7), "after: Expected `object`"),
+        (b'{"schema":null,"payload":null}', "`op` is missing"),
+        (b'{"op":1}', "Expected `str"),
+        (b"\xff", "malformed|UTF-8|utf-8"),
+        (b"[" * 100_000, ""),
+        *([(event("u", None, A1), "has no `before`")] if whole else []),
+    ]
+    good = event("c", None, A2)
+    rows, bad = of_events(source, *(each for value, _ in cases for each in (value, good)))
+    assert rows == [("a", 2.0, "n", False)] * len(cases)
+    assert [index for index, _ in bad] == list(range(0, 2 * len(cases), 2))
+    for (_, error), (_, reason) in zip(cases, bad, strict=True):
+        assert re.search(error, reason, re.IGNORECASE), (error, reason)
+    assert of_events(source, *(value for value, _ in cases))[0] == []
