@@ -14,13 +14,14 @@ from penstock.api.verbs import (
     OF_WINDOWS,
     ColumnVerbs,
     StreamBase,
+    WrittenStream,
     belongs_before,
     dead_letters_node,
     is_triggered,
     key_names,
 )
 from penstock.arguments import checked
-from penstock.connectors.base import ChangeSource, Row
+from penstock.connectors.base import ChangeSource, Row, Sink
 from penstock.errors import PipelineError
 from penstock.expressions import Expr, Operand, decided_by_arrival
 from penstock.graph.logical import RETRACTED, AggregateChanges, KeyBy, LastRows, Mode, Node, Read, ToChanges, ancestors
@@ -158,6 +159,20 @@ class UpsertStream(ColumnVerbs):
             ('auction', 'bids', 'euros')
         """
         return UpsertStream(self._pipeline, self._rename_node(names))
+
+    def write(self, sink: Sink) -> WrittenStream:
+        """Hand the updates to `sink`, or as changes to one that wants these.
+
+        Raises:
+            PipelineError: it cannot take rows of this schema, or another sink of the pipeline writes to its place.
+
+        Example:
+            >>> totals = bids.key_by("auction").agg(bids=count())
+            >>> written = totals.write(kafka.Sink("totals", key="auction", format="debezium"))
+        """
+        if sink.wants_changes and self._node.mode == "upsert":
+            return self.changes().write(sink)
+        return super().write(sink)
 
     def final(self) -> Stream[Row]:
         """Only the last row of every key, sent at the end of the input: a stream of rows, which all verbs take.

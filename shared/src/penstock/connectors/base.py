@@ -470,6 +470,11 @@ class Sink(ABC):
     def check(self, schema: Schema, *, updates: bool) -> None:
         """Raise `PipelineError` if rows of this schema cannot be written; `updates`: rows may replace earlier ones."""
 
+    @property
+    def wants_changes(self) -> bool:
+        """Whether a stream of updates is to be made into changes for it."""
+        return False
+
     def of_changes(self, keys: Sequence[str]) -> Sink:
         """The sink for changes of rows that have these keys; unless it is said otherwise, changes are written as rows.
 

@@ -19,7 +19,7 @@ from penstock.types import BINARY, BOOLEAN, INT32, INT64, STRING, Field, ListTyp
 if TYPE_CHECKING:
     import polars as pl
 
-RecordFormat = Literal["json", "arrow", "csv", "avro", "raw"]
+RecordFormat = Literal["json", "arrow", "csv", "avro", "raw", "debezium"]
 
 VALUE: Final = "value"
 KEY: Final = "key"
@@ -55,7 +55,7 @@ class RecordShape:
     dead_letters: bool = False
     """Whether bad rows become records of another topic."""
     changes: bool = False
-    """Whether rows are changes of what the key stands for: one that is taken back deletes it."""
+    """Whether rows are changes of what the key stands for: one that is taken back deletes it, or is Debezium's event."""
 
     @property
     def hashed(self) -> bool:
@@ -68,7 +68,7 @@ class RecordShape:
         Only where the key says which window it is: another key's newest record may be that of another window.
         """
         if self.changes:
-            return True
+            return self.format != "debezium"
         retracts = RETRACTED in schema and schema.field(RETRACTED).type == BOOLEAN
         return self.key_needed and retracts and not _WINDOW.isdisjoint(self.key)
 
@@ -131,9 +131,13 @@ class KafkaEncoder:
 
         if self._shape.format == "arrow":
             return self._encode_whole(frame)
-        if self._shape.changes:
-            frame = frame.filter(pl.struct(self._shape.key).is_last_distinct())
-        columns = {VALUE: self._values(frame)}
+        if self._shape.format == "debezium":
+            frame, values = self._events(frame)
+            columns = {VALUE: values}
+        else:
+            if self._shape.changes:
+                frame = frame.filter(pl.struct(self._shape.key).is_last_distinct())
+            columns = {VALUE: self._values(frame)}
         if self._deletes:
             columns[VALUE] = _without_retracted(columns[VALUE], frame[RETRACTED])
         if self._shape.key:
@@ -165,11 +169,32 @@ class KafkaEncoder:
                 assert column is not None
                 return frame[column].cast(pl.Binary)
 
-    def _key(self, frame: pl.DataFrame) -> pl.Series:
-        """One column: its bytes or its text; several: a JSON object."""
+    def _events(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
+        """A row per event of Debezium, and the events: what is taken back and replaced at once is an update."""
         import polars as pl
 
-        if len(self._shape.key) == 1:
+        changes = self._shape.changes
+        gone = frame[RETRACTED] if changes else pl.repeat(value=False, n=frame.height, eager=True)
+        same = [frame[name].eq_missing(frame[name].shift()) for name in self._shape.key] if changes else []
+        images = json_texts(frame, self._schema).alias("image")
+        rows = pl.DataFrame([images, gone.alias("gone")]).with_columns(
+            update=pl.all_horizontal(~pl.col("gone"), pl.col("gone").shift(fill_value=False), *same)
+        )
+        null, image = pl.lit("null"), pl.col("image")
+        event = pl.concat_str(
+            pl.lit('{"before":'), pl.when("gone").then(image).when("update").then(image.shift()).otherwise(null),
+            pl.lit(',"after":'), pl.when("gone").then(null).otherwise(image),
+            pl.lit(',"op":"'), pl.when("gone").then(pl.lit("d")).when("update").then(pl.lit("u")).otherwise(pl.lit("c")),
+            pl.lit('"}'),
+        )  # fmt: skip
+        kept = rows.select(event.cast(pl.Binary).alias(VALUE), kept=~pl.col("update").shift(-1, fill_value=False))
+        return frame.filter(kept["kept"]), kept[VALUE].filter(kept["kept"])
+
+    def _key(self, frame: pl.DataFrame) -> pl.Series:
+        """One column: its bytes or its text; several, or with Debezium: a JSON object."""
+        import polars as pl
+
+        if len(self._shape.key) == 1 and self._shape.format != "debezium":
             return self._bytes(frame, self._shape.key[0])
         columns = self._schema.select(self._shape.key)
         return json_texts(frame, columns).cast(pl.Binary)

@@ -51,7 +51,9 @@ class Sink(base.PublishedSink):
         timestamp: a timestamp column for the record's timestamp; the time of publishing if not given.
         format: `json` (an object per row, as `files.Sink` writes it), `csv` (without header), `avro` (a datum per row,
             see `registry`), `raw` (the bytes or text of the column `value`, or of the only column that
-            nothing else uses), or `arrow` (a record holds an Arrow stream of many rows: fast, without key).
+            nothing else uses), `arrow` (a record holds an Arrow stream of many rows: fast, without key), or `debezium`
+            (an envelope of `before`, `after` and `op` per change, as Debezium's JSON without schema; the record's key is
+            an object; of a stream of updates, changes are made).
         registry: address of a Confluent schema registry, for `avro`, with a login `https://user:password@host`: records
             are written in its wire format, and the schema of the stream is registered as the subject `<topic>-value`
             where an attempt begins. Without it a record is a bare datum.
@@ -143,19 +145,25 @@ class Sink(base.PublishedSink):
             if found != TIMESTAMP:
                 raise PipelineError(f"{_WHAT}: timestamp={shape.timestamp!r} is a column of {found}, not a timestamp")
         if updates and not shape.key:
+            options = 'format="debezium"' if self.wants_changes else 'delivery="upsert"'
             raise PipelineError(
                 f"{_WHAT}: a row of this stream may replace an earlier one of the same key, but its records have no key, "
-                f'so every update would count as a row; write kafka.Sink({self.topic!r}, key=..., delivery="upsert")'
+                f"so every update would count as a row; write kafka.Sink({self.topic!r}, key=..., {options})"
             )
         self._check_format(schema)
 
+    @property
+    def wants_changes(self) -> bool:
+        """See `Sink.wants_changes`: an event of Debezium has the former row."""
+        return self.shape.format == "debezium"
+
     def of_changes(self, keys: Sequence[str]) -> Self:
-        """See `Sink.of_changes`: in an upsert topic, records of the key that changes are of, and tombstones.
+        """See `Sink.of_changes`: records of the key that changes are of, and tombstones, or Debezium's events.
 
         Raises:
             PipelineError: the records would have another key.
         """
-        if self.delivery != "upsert":
+        if self.delivery != "upsert" and not self.wants_changes:
             return self
         if set(self.shape.key) != set(keys):
             raise PipelineError(
@@ -301,6 +309,10 @@ def _check_shape(topic: str, shape: RecordShape, create_partitions: int | None) 
         raise PipelineError(f"{_WHAT}: the topic's name is empty")
     if shape.key_needed and not shape.key:
         raise PipelineError(f'{_WHAT}: delivery="upsert" needs key=, the columns that say which record is replaced')
+    if shape.format == "debezium" and shape.key_needed:
+        raise PipelineError(
+            f'{_WHAT}: delivery="upsert" keeps the newest row of a key, format="debezium" has all changes; leave one out'
+        )
     if shape.format == "arrow" and (shape.hashed or shape.headers or shape.timestamp is not None):
         raise PipelineError(
             f'{_WHAT}: with format="arrow" a record holds many rows, so it has no key, partition_by, headers or '

@@ -1,0 +1,169 @@
+"""Topics of changes on a real broker: what is written to them is read as the same table, also by a job that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from changes_of_topics import Changes, Topics, towns
+from tests.integration.one_job import until
+
+from penstock import Pipeline, col, count
+from penstock.connectors import collecting, iterables, kafka
+from penstock.connectors.kafka import default_cluster
+from penstock.embedded import EmbeddedJob, EmbeddedSettings, JobResult
+from penstock.settings import KafkaSettings
+
+pytestmark = pytest.mark.timeout(180)
+SEED = int(os.environ.get("PENSTOCK_TEST_SEED", "2026"))
+
+
+@dataclass
+class Account:
+    account: str
+    town: str
+    balance: int
+
+
+@dataclass
+class Step:
+    """A row of an account, or that there is none any more."""
+
+    account: str
+    town: str
+    balance: int
+    holds: bool
+
+
+@pytest.fixture
+def settings(platform, monkeypatch) -> KafkaSettings:
+    """The Kafka of this run."""
+    found = platform.settings("changes").kafka
+    monkeypatch.setattr(default_cluster, "_platform", default_cluster._platform)
+    kafka.use_cluster(found, "changes-test")
+    return found
+
+
+async def finished(pipeline: Pipeline, folder, **options: Any) -> JobResult:
+    settings = EmbeddedSettings(durable=False, parallelism=2, **options)
+    result = await EmbeddedJob(pipeline, folder, settings).run(resume=False)
+    assert result.state == "FINISHED", (result.state, result.reason, result.error)
+    return result
+
+
+def sources(topics: Topics) -> dict[str, kafka.ChangeSource[Account]]:
+    """The same table in every way in which a topic can have it."""
+    of_keyed = kafka.ChangeSource(topics.keyed, key="account", schema=Account, format="debezium", end="latest")
+    of_events = kafka.ChangeSource(
+        topics.events, key="account", schema=Account, format="debezium", before_images=True, end="latest"
+    )
+    return {
+        "upserts": kafka.ChangeSource(topics.upserts, key="account", schema=Account, end="latest"),
+        "keyed events": of_keyed,
+        "whole events": of_events,
+    }
+
+
+async def test_a_table_is_read_from_every_kind_of_topic(settings, tmp_path):
+    """Its rows, and aggregates of them, are those of a loop over the same changes."""
+    print(f"PENSTOCK_TEST_SEED={SEED}")
+    topics, changes = Topics(settings, uuid.uuid4().hex[:8]), Changes(SEED)
+    topics.send(changes, 600)
+    p, found = Pipeline("tables"), dict[str, tuple[collecting.Sink, collecting.Sink]]()
+    for name, source in sources(topics).items():
+        found[name] = collecting.Sink(), collecting.Sink()
+        accounts = p.read(source)
+        accounts.final().write(found[name][0])
+        accounts.key_by("town").agg(n=count(), most=col("balance").max()).final().write(found[name][1])
+    await finished(p, tmp_path)
+    for name, (rows, totals) in found.items():
+        assert {row["account"]: row for row in rows.rows} == changes.table, name
+        assert len(rows.rows) == len(changes.table)
+        assert {row["town"]: (row["n"], row["most"]) for row in totals.rows} == towns(changes.table), name
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ({"delivery": "upsert"}, {}),
+        ({"delivery": "upsert", "format": "avro"}, {"format": "avro"}),
+        ({"format": "debezium"}, {"format": "debezium"}),
+        ({"format": "debezium", "delivery": "at-least-once"}, {"format": "debezium", "before_images": True}),
+    ],
+)
+async def test_a_table_that_is_written_is_read_again(settings, tmp_path, written, read):
+    """Upserts and tombstones, or events: the same rows, with deletes among the changes."""
+    print(f"PENSTOCK_TEST_SEED={SEED}")
+    topic, changes = f"written-{uuid.uuid4().hex[:8]}", Changes(SEED)
+    steps: list[Step] = []
+    for _ in range(500):
+        name, before, after = changes.next()
+        row = after or before
+        assert row is not None
+        steps.append(Step(name, row["town"], row["balance"], after is not None))
+    write, read_again, rows = Pipeline("write"), Pipeline("read"), collecting.Sink()
+    last = write.read(iterables.Source(steps, rate=2_000.0)).key_by("account").deduplicate("last")
+    last.filter(col("holds")).drop("holds").write(kafka.Sink(topic, key="account", create_partitions=3, **written))
+    await finished(write, tmp_path / "write", checkpoint_interval_ms=50)
+    source = kafka.ChangeSource(topic, key="account", schema=Account, end="latest", **read)
+    read_again.read(source).final().write(rows)
+    await finished(read_again, tmp_path / "read")
+    assert {row["account"]: row for row in rows.rows} == changes.table
+    assert len(rows.rows) == len(changes.table)
+
+
+async def test_a_job_that_is_killed_again_and_again_reads_the_same_table(settings, tmp_path):
+    """Topics grow meanwhile; state is restored, and what was before is taken back once."""
+    print(f"PENSTOCK_TEST_SEED={SEED}")
+    topics, changes = Topics(settings, uuid.uuid4().hex[:8]), Changes(SEED)
+    out = f"out-{uuid.uuid4().hex[:8]}"
+
+    def pipeline(*, end: str | None) -> Pipeline:
+        p = Pipeline("killed")
+        for name, source in sources(topics).items():
+            made = kafka.ChangeSource(
+                source.topic, key="account", schema=Account, format="debezium" if source.debezium else "json",
+                before_images=source.complete, end=end,
+            )  # fmt: skip
+            accounts = p.read(made).uid(name)
+            totals = accounts.key_by("town").agg(n=count(), most=col("balance").max()).uid(f"{name} totals")
+            sink = kafka.Sink(f"{out}-{name.split()[0]}", key="town", delivery="upsert", create_partitions=2)
+            totals.write(sink).uid(f"{name} out")
+        return p
+
+    for attempt in range(3):
+        topics.send(changes, 150)
+        job = EmbeddedJob(
+            pipeline(end=None), tmp_path / "job", EmbeddedSettings(durable=False, parallelism=1 + attempt % 2,
+                                                                   checkpoint_interval_ms=50),
+        )  # fmt: skip
+        run = asyncio.create_task(job.run(resume=attempt > 0))
+        before = 0
+
+        async def further(job: EmbeddedJob = job) -> bool:
+            return job.started and len(job.progress.completed_checkpoints) >= 3
+
+        await until(further, "checkpoints are complete")
+        topics.send(changes, 50)
+        run.cancel()
+        await asyncio.gather(run, return_exceptions=True)
+        assert before == 0
+    last = EmbeddedJob(pipeline(end="latest"), tmp_path / "job", EmbeddedSettings(durable=False, parallelism=2))
+    result = await last.run(resume=True)
+    assert result.state == "FINISHED", (result.reason, result.error)
+    for name in ("upserts", "keyed", "whole"):
+        p, rows = Pipeline("look"), collecting.Sink()
+
+        @dataclass
+        class Town:
+            town: str
+            n: int
+            most: int
+
+        p.read(kafka.ChangeSource(f"{out}-{name}", key="town", schema=Town, end="latest")).final().write(rows)
+        await finished(p, tmp_path / name)
+        assert {row["town"]: (row["n"], row["most"]) for row in rows.rows} == towns(changes.table), name
