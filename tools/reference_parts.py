@@ -136,6 +136,7 @@ def _sources() -> Iterator[str]:
     made: list[tuple[str, base.Source[Any]]] = [
         ("files.Source", files.Source("bids.jsonl", schema=_Row)),
         ("kafka.Source", kafka.Source("bids", schema=_Row)),
+        ("kafka.ChangeSource", kafka.ChangeSource("bids", key="auction", schema=_Row)),
         ("iceberg.Source", iceberg.Source("shop.bids", schema=_Row)),
         ("generate.Source", generate.Source(lambda numbers: {"auction": numbers}, schema=_Row)),
         ("iterables.Source, a list or a function", iterables.Source([_Row(1)])),
@@ -153,6 +154,9 @@ def _sources() -> Iterator[str]:
 SHOWN_BY: Final = {
     "files.Source": "unit/connectors/test_files_source.py::test_positions",
     "kafka.Source": "integration/test_kafka_source.py::test_reading_goes_on_at_a_position",
+    "kafka.ChangeSource": (
+        "integration/test_kafka_changes_killed.py::test_a_job_that_is_killed_again_and_again_reads_the_same_table"
+    ),
     "iceberg.Source": "integration/test_iceberg.py::test_a_table_that_is_read_again_is_the_same",
     "generate.Source": "unit/connectors/test_generate.py::test_rows_do_not_depend_on_splits_and_pieces",
     "iterables.Source, a list or a function": "unit/connectors/test_iterables.py::test_functions_are_called_again",
@@ -261,7 +265,11 @@ A Kafka sink with that key keeps the newest; a file sink keeps all; `final()` gi
 As `changes`, what is replaced is taken back, so that it can be keyed by other columns and aggregated again
 ([changes](changes.md)).
 """,
-        (*_verbs(update_streams.UpsertStream), *_verbs(update_streams.KeyedUpdates)),
+        (
+            *_verbs(update_streams.UpsertStream),
+            *_verbs(update_streams.SourceUpdates),
+            *_verbs(update_streams.KeyedUpdates),
+        ),
     ),
     Part(
         "Expressions",
@@ -343,7 +351,7 @@ every checkpoint, and moves with its key when the parallelism changes.
         "`from penstock.connectors import files, kafka`, and so on; `p.read(files.Source(...))`.",
         (
             *_connector("files", "Source"),
-            *_connector("kafka", "Source", "use_cluster"),
+            *_connector("kafka", "Source", "ChangeSource", "use_cluster"),
             *_connector("iceberg", "Source"),
             *_connector("iterables", "Source"),
             *_connector("generate", "Source", "random_bits", "random_integers", "random_floats"),

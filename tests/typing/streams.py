@@ -37,6 +37,7 @@ from penstock import (
     tumbling,
 )
 from penstock.api.stream import SourceStream
+from penstock.api.update_streams import SourceUpdates
 from penstock.connectors import files, generate, iterables, kafka, nexmark, sockets
 
 
@@ -146,6 +147,10 @@ assert_type(bids.distinct("auction"), Stream[Bid])
 assert_type(keyed.top(3, by="price"), UpsertStream)
 assert_type(keyed.agg(n=count()).final(), Stream[Row])
 assert_type(keyed.agg(n=count()).changes(), UpsertStream)
+accounts = p.read(kafka.ChangeSource("totals", key="auction", schema=Total))
+assert_type(accounts, SourceUpdates)
+assert_type(accounts.uid("totals").dead_letters(), Stream[Row])
+assert_type(accounts.filter(col("auction") > 1), UpsertStream)
 assert_type(keyed.agg(n=count()).key_by("n"), KeyedUpdates)
 assert_type(keyed.agg(n=count()).key_by("n").agg(auctions=count()), UpsertStream)
 assert_type(bids.map_batches(scored), Stream[Bid])

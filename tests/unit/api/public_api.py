@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import penstock
-from penstock.api import stream
+from penstock.api import stream, update_streams
 from penstock.expressions import constructors, namespaces
 
 CONNECTORS = (
@@ -16,7 +16,7 @@ CONNECTORS = (
 )  # fmt: skip
 WITH_VERBS = (
     "Pipeline", "Expr", "Stream", "SourceStream", "KeyedStream", "ConnectedStreams", "OverStream", "WindowedStream",
-    "LateWindowedStream", "UpsertStream", "KeyedUpdates",
+    "LateWindowedStream", "UpsertStream", "SourceUpdates", "KeyedUpdates",
     "TriggeredStream", "PurgingStream", "CountWindowedStream", "StringNamespace", "DateTimeNamespace",
     "ListNamespace", "MapNamespace", "StructNamespace", "When", "Then",
 )  # fmt: skip
@@ -48,14 +48,17 @@ def public() -> Iterator[tuple[str, Any]]:
     for connector in CONNECTORS:
         home = importlib.import_module(f"penstock.connectors.{connector}")
         for name, value in vars(home).items():
-            called = name in ("Source", "Sink") or (inspect.isfunction(value) and not name.startswith("_"))
+            called = name in ("Source", "ChangeSource", "Sink") or (
+                inspect.isfunction(value) and not name.startswith("_")
+            )
             own = getattr(value, "__module__", "").startswith(home.__name__)
             if own and called and name in getattr(home, "__all__", [name]):
                 yield f"{connector}.{name}", value
     for name in WITH_VERBS:
-        for module in (namespaces, constructors, stream):
-            if hasattr(module, name) and name not in penstock.__all__:
-                yield from _members(name, getattr(module, name))
+        modules = (namespaces, constructors, stream, update_streams)
+        home = next((module for module in modules if hasattr(module, name)), None)
+        if home is not None and name not in penstock.__all__:
+            yield from _members(name, getattr(home, name))
 
 
 def _members(name: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -28,7 +28,7 @@ from penstock import (
     tumbling,
 )
 from penstock.arguments import _hint, _parts, checked, fits, hints_of
-from penstock.connectors import collecting, iterables
+from penstock.connectors import collecting, iterables, kafka
 from penstock.errors import PenstockError
 from penstock.expressions.nodes import Value
 from penstock.settings import KafkaSettings
@@ -107,6 +107,7 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "LateWindowedStream": lambda: read().key_by("auction").window(tumbling("1s")).allowed_lateness("1s"),
     "OverStream": lambda: read().key_by("auction").over(),
     "UpsertStream": lambda: read().key_by("auction").agg(n=penstock.count()),
+    "SourceUpdates": lambda: Pipeline("p").read(kafka.ChangeSource("t", key="auction", schema=Bid)),
     "KeyedUpdates": lambda: read().key_by("auction").agg(n=penstock.count()).key_by("n"),
     "StringNamespace": lambda: col("a").str,
     "DateTimeNamespace": lambda: col("a").dt,
