@@ -157,19 +157,15 @@ class Sink(base.PublishedSink):
         """See `Sink.wants_changes`: an event of Debezium has the former row."""
         return self.shape.format == "debezium"
 
-    def of_changes(self, keys: Sequence[str]) -> Self:
-        """See `Sink.of_changes`: records of the key that changes are of, and tombstones, or Debezium's events.
+    @property
+    def upsert_key(self) -> tuple[str, ...] | None:
+        """See `Sink.upsert_key`."""
+        return self.shape.key if self.delivery == "upsert" or self.wants_changes else None
 
-        Raises:
-            PipelineError: the records would have another key.
-        """
-        if self.delivery != "upsert" and not self.wants_changes:
+    def of_changes(self) -> Self:
+        """See `Sink.of_changes`: in an upsert topic, records and tombstones; or Debezium's events."""
+        if self.upsert_key is None:
             return self
-        if set(self.shape.key) != set(keys):
-            raise PipelineError(
-                f"{_WHAT}: the changes are of {', '.join(keys)}, the records of key={list(self.shape.key)}, so rows of "
-                f"several keys would delete each other's records; write key={list(keys)}"
-            )
         found = copy.copy(self)
         vars(found)["shape"] = replace(self.shape, changes=True)
         return found
