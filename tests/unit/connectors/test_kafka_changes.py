@@ -15,11 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import DecimalType, Pipeline, col, count, lit
-from penstock.connectors import iterables, kafka
+from penstock.connectors import files, iterables, kafka
 from penstock.connectors.kafka.decoding import Records
 from penstock.connectors.kafka.encoding import KafkaEncoder
 from penstock.errors import PipelineError
 from penstock.graph.logical import KeyBy, Materialize, Read, ToChanges
+from penstock.testing import run_pipeline
 from penstock.types import BOOLEAN, Field, Schema, schema_of
 
 
@@ -133,6 +134,18 @@ def test_reading_one_is_a_stream_of_changes():
     ]
     assert stream.schema == stream.filter(col("balance") > 0).schema
     stream.key_by(all=lit(1)).agg(n=count())
+
+
+def test_a_pipeline_is_tested_with_rows_that_say_what_they_do(tmp_path):
+    """A dict per change; of a row that is no more, only the key."""
+    p = Pipeline("p")
+    accounts = p.read(kafka.ChangeSource("t", schema=Account, key="account"))
+    accounts.key_by(all=lit(1)).agg(n=count(), total=col("balance").sum()).drop("all").write(files.Sink(str(tmp_path)))
+    steps = [("a", 1.0, False), ("b", 2.0, False), ("a", None, True)]
+    found = run_pipeline(p, [dict(zip(("account", "balance", "retracted"), step, strict=True)) for step in steps])
+    assert [tuple(row.values()) for row in found] == [
+        (1, 1.0, False), (1, 1.0, True), (2, 3.0, False), (2, 3.0, True), (1, 2.0, False),
+    ]  # fmt: skip
 
 
 def test_what_is_said_of_bad_records():
