@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import polars as pl
 import pytest
 
@@ -14,7 +15,7 @@ from penstock.connectors import files, iterables
 from penstock.connectors.base import Fetched, ReadContext, Split
 from penstock.errors import BadRecordError, ExternalError
 from penstock.protocol.messages import OperatorMetrics
-from penstock.task.sources import SourceBatch, SourceDriver, owner_of
+from penstock.task.sources import SourceBatch, SourceDriver, SplitEntry, owner_of
 from penstock.times import to_micros
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -97,6 +98,39 @@ async def test_a_split_begins_where_an_earlier_attempt_began_it():
     await reader.open(())
     assert source.opened == (0,)
     await reader.close()
+
+
+class Ending(Splits):
+    """An endless split that is given an end when it is asked for one, as that of a topic."""
+
+    ends_on_request = True
+
+    def resolve(self, split, *, late):
+        return {"offset": 0, "end": None}
+
+
+async def test_a_split_that_is_given_an_end_goes_on_where_its_snapshot_is():
+    """Not where it began: what was remembered of that is another thing. Whoever begins again is told the same end."""
+    kept: dict[str, Any] = {}
+
+    async def remember(split, position):
+        return kept.setdefault(split, position)
+
+    def opened(source):
+        return SourceDriver(source, 0, 1, ReadContext(lambda: 0, Time(), 1), OperatorMetrics(), remember)
+
+    endless, ending = Ending(lambda: iter(()), schema=Event), Ending(lambda: iter(()), schema=Event)
+    ending.bounded, ending.until_now = True, lambda _split, position: {**position, "end": 9 + len(kept)}
+    first = opened(endless)
+    await first.open(())
+    assert endless.opened == ({"offset": 0, "end": None},)
+    entry = SplitEntry("0", {"offset": 5, "end": None}, finished=False, watermark=0, idle=False, generator=None)
+    for _ in range(2):
+        again = opened(ending)
+        await again.open([msgspec.json.encode(entry)])
+        await again.close()
+    assert ending.opened == ({"offset": 5, "end": 10}, {"offset": 5, "end": 10})
+    await first.close()
 
 
 async def test_new_splits_can_wait_for_an_answer():

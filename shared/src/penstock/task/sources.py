@@ -177,7 +177,10 @@ class SourceDriver:
         if entry.finished or not (self._source.bounded and self._source.ends_on_request):
             return entry.position
         position = await asyncio.to_thread(self._source.until_now, split, entry.position)
-        return position if position == entry.position else await self._remember(split.id, position)
+        if position == entry.position:
+            return position
+        where = hashlib.sha256(msgspec.json.encode(entry.position)).hexdigest()
+        return await self._remember(f"{split.id}\0{where}", position)  # where the split began is another thing
 
     def _start(self, split: Split, entry: SplitEntry | None, begin: Position) -> _SplitState:
         event_time = self._source.event_time
