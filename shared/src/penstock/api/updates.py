@@ -17,6 +17,7 @@ from penstock.graph.logical import (
     RegularJoin,
     ToChanges,
     Top,
+    TopOfChanges,
     WindowAggregate,
     WindowRows,
     ancestors,
@@ -72,6 +73,8 @@ def update_keys(node: Node, verb: str) -> tuple[tuple[str, ...], str | None]:
             return (*node.keys, RANK), None
         case Read(source=ChangeSource(keys=keys)):
             return keys, RETRACTED
+        case TopOfChanges():
+            return (*node.keys, RANK), RETRACTED
         case RegularJoin() if not node.keys:
             raise PipelineError(
                 f"{verb}: the rows of this join replace no others by a key, because a joined stream is of facts; make it "
