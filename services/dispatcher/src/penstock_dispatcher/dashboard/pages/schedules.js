@@ -1,0 +1,3 @@
+import { html } from "../vendor/preact.js";
+export const SchedulePage = () => html`<p>…</p>`;
+export const SchedulesPage = SchedulePage;
