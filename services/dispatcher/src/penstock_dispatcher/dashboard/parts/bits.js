@@ -20,18 +20,19 @@ export function State({ state, label }) {
   return html`<span class="state" data-tone=${tone}><${Icon} name=${icon} />${text}</span>`;
 }
 
-/** How a subtask's time is spent. @param {{busy?: number, blocked?: number, known?: boolean}} props */
-export function Load({ busy = 0, blocked = 0, known = true }) {
+/** How time is spent. Of several subtasks both are those of the one that has most, so they do not sum up.
+ * @param {{busy?: number, blocked?: number, known?: boolean, several?: boolean}} props */
+export function Load({ busy = 0, blocked = 0, known = true, several = false }) {
   if (!known) return html`<span class="faint">–</span>`;
-  const said = `${percent(busy)} busy, ${percent(blocked)} back-pressured`;
-  return html`<span class="load" title=${said}>
+  const of = several ? " (the subtask with most)" : "";
+  return html`<span class="load" title=${`${percent(busy)} busy${of}, ${percent(blocked)} back-pressured${of}`}>
     <span class="load-bar" aria-hidden="true">
       <span class="load-busy" style=${{ width: percent(busy) }}></span>
-      <span class="load-blocked" style=${{ width: percent(blocked) }}></span>
+      ${!several && html`<span class="load-blocked" style=${{ width: percent(blocked) }}></span>`}
     </span>
     <span class="num">${percent(busy)}</span>
     <span class="sr">busy, ${percent(blocked)} back-pressured</span>
-    ${blocked >= 0.1 && html`<span class="tag" data-tone=${pressure(blocked)} aria-hidden="true">${percent(blocked)}</span>`}
+    ${blocked >= 0.1 && html`<span class="tag" data-tone=${pressure(blocked)} aria-hidden="true">${percent(blocked)} held up</span>`}
   </span>`;
 }
 
