@@ -64,7 +64,7 @@ class ShownCluster(RecordedCluster):
     async def refresh(self) -> None:
         """Show it once more."""
         if not self.leads:
-            await self.metadata.delete(VIEW)
+            await self.metadata.put(VIEW, msgspec.json.encode(ClusterView("", "", 0, self.clock.now_us(), 0, 0, (), ())))
             return
         used = sum(sum(worker.used.values()) for worker in self.workers)
         view = ClusterView(

@@ -43,10 +43,13 @@ export function duration(us) {
   if (seconds < 10) return `${seconds.toFixed(1)} s`;
   if (seconds < 60) return `${Math.round(seconds)} s`;
   const [minutes, hours, days] = [seconds / 60, seconds / 3600, seconds / 86_400].map(Math.floor);
-  if (minutes < 60) return `${minutes} min ${Math.floor(seconds % 60)} s`;
-  if (hours < 48) return `${hours} h ${minutes % 60} min`;
-  return `${days} d ${hours % 24} h`;
+  if (minutes < 60) return both(minutes, "min", Math.floor(seconds % 60), "s");
+  if (hours < 48) return both(hours, "h", minutes % 60, "min");
+  return both(days, "d", hours % 24, "h");
 }
+
+/** @param {number} much @param {string} unit @param {number} more @param {string} smaller */
+const both = (much, unit, more, smaller) => (more ? `${much} ${unit} ${more} ${smaller}` : `${much} ${unit}`);
 
 /** @param {number | null | undefined} us @param {number} [nowMs] */
 export const since = (us, nowMs = Date.now()) => (known(us) && us ? duration(Math.max(0, nowMs * 1000 - Number(us))) : NONE);

@@ -16,11 +16,11 @@ export function CheckpointsTab({ detail, url }) {
     const rows = list.checkpoints.map((/** @type {any} */ one) => ({ ...one, view: views.get(one.checkpoint) }));
     const shown = rows.find((/** @type {any} */ one) => one.checkpoint === chosen);
     return html`<${Summary} rows=${rows} />
+      ${shown && html`<${Detail} row=${shown} detail=${detail} close=${() => setChosen(null)} />`}
       <${Card} flush title="History" id="history-title" actions=${html`<span>newest first, up to 100</span>`}>
         <${Bars} rows=${rows} chosen=${chosen} choose=${setChosen} />
         <${Table} label="Checkpoints" columns=${columns(setChosen)} rows=${rows} keyOf=${(/** @type {any} */ one) => String(one.checkpoint)} selected=${String(chosen)}
           onRow=${(/** @type {any} */ one) => setChosen(one.checkpoint === chosen ? null : one.checkpoint)} /><//>
-      ${shown && html`<${Detail} row=${shown} detail=${detail} close=${() => setChosen(null)} />`}
       <${Savepoints} job=${detail.summary.job} />`;
   }}<//>`;
 }

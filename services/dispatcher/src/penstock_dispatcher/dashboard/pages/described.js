@@ -39,7 +39,7 @@ export function ConfigurationTab({ url, detail }) {
         ${Object.keys(artifact?.parameters ?? {}).length > 0 && html`<h3>Parameters</h3><${Pairs} pairs=${Object.entries(artifact.parameters)} /><p class="faint">Their values are not shown: they may be secrets.</p>`}<//>
       ${(detail.graph.vertices ?? []).map((/** @type {any} */ vertex) => html`<${Card} key=${vertex.id} title=${vertex.name.replaceAll(" -> ", " → ")} id=${`config-${vertex.id}`}>
         ${vertex.operators.map((/** @type {any} */ operator) => html`<h3 key=${operator.id}>${operator.verb} <code class="faint">${operator.id}</code></h3>
-          <${Pairs} pairs=${[...flat(operator.settings), ["guarantee", operator.guarantee], ["columns", operator.schema.map((/** @type {any} */ column) => `${column.name}: ${typeof column.type === "string" ? column.type : JSON.stringify(column.type)}`).join(", ")]]} />`)}<//>`)}`;
+          <${Pairs} pairs=${[...flat(operator.settings), ["guarantee", operator.guarantee], ["schema", operator.schema.map((/** @type {any} */ column) => `${column.name}: ${typeof column.type === "string" ? column.type : JSON.stringify(column.type)}`).join(", ")]]} />`)}<//>`)}`;
   }}<//>`;
 }
 
@@ -53,12 +53,12 @@ export function flat(value, under = "") {
 export function Pairs({ pairs }) {
   const said = pairs.filter(([, value]) => value !== undefined && value !== null && value !== "");
   if (!said.length) return html`<p class="faint">Nothing but the defaults.</p>`;
-  return html`<dl class="pairs">${said.map(([key, value]) => html`<div key=${key}><dt>${key.replaceAll("_", " ")}</dt><dd class="mono">${text(key, value)}</dd></div>`)}</dl>`;
+  return html`<dl class="pairs">${said.map(([key, value]) => html`<div key=${key}><dt>${key.replace(/_ms$/, "").replaceAll("_", " ").replaceAll(".", " › ")}</dt><dd class="mono">${text(key, value)}</dd></div>`)}</dl>`;
 }
 
 /** @param {string} key @param {any} value */
 function text(key, value) {
-  if (typeof value === "number" && key.endsWith("_ms")) return `${duration(value * 1000)} (${value} ms)`;
+  if (typeof value === "number" && key.endsWith("_ms")) return duration(value * 1000);
   return typeof value === "string" ? value : JSON.stringify(value);
 }
 

@@ -48,7 +48,7 @@ function Box({ node, load, job, selected, still }) {
       ${head}
       ${states ? html`<span class="vertex-states">${states}</span>` : html`<${Load} several known=${load.known} busy=${load.busy} blocked=${load.blocked} />`}
       <span class="vertex-rates num"><span><b>${rate(load.rowsIn)}</b> in</span><span><b>${rate(load.rowsOut)}</b> out /s</span></span>
-      <span class="vertex-lag num">${lag === null ? "no watermark yet" : `${duration(lag)} behind in event time`}${load.behind !== null && load.behind > 0 ? ` · ${compact(load.behind)} to read` : ""}</span>
+      <span class="vertex-lag num clip">${lag === null ? "no watermark yet" : `${duration(lag)} behind`}${load.behind ? ` · ${compact(load.behind)} to read` : ""}</span>
     </a></li>`;
 }
 

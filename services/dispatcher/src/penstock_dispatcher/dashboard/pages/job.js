@@ -94,7 +94,7 @@ function Numbers({ detail, at }) {
     <${Fact} label="Rows read" value=${`${rate(totals.rowsIn)}/s`} trace=${rowsIn} />
     <${Fact} label="Rows written" value=${`${rate(totals.rowsOut)}/s`} trace=${rowsOut} />
     <${Fact} label="Most back-pressure" value=${hot ? percent(hot.blocked) : NONE} note=${hot && hot.blocked >= 0.1 ? hot.name : ""} tone=${hot ? pressure(hot.blocked) : ""} />
-    <${Fact} label="Behind the sources" value=${compact(totals.behind)} note=${totals.behind === null ? "no source can tell" : "records"} />
+    <${Fact} label="Not read yet" value=${compact(totals.behind)} note=${totals.behind === null ? "no source can tell" : "records"} />
     <${Fact} label="Event time lag" value=${lag === null ? NONE : duration(lag)} note=${lag === null ? "" : "of the slowest"} />
     <${Fact} label="Newest checkpoint" value=${newest ? duration(newest.duration_us) : NONE} note=${newest ? bytes(newest.size_bytes) : "none yet"} />
   <//>`;

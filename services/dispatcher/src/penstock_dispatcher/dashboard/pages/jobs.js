@@ -68,7 +68,7 @@ const COLUMNS = [
     <span class="num">${job.ended_us ? duration(job.ended_us - job.submitted_us) : since(job.submitted_us)}</span><span class="row-sub">${job.ended_us ? `ended ${ago(job.ended_us)}` : "since submission"}</span>` },
   { title: "Tasks", end: true, hide: "tablet", by: (/** @type {any} */ job) => job.tasks, cell: (/** @type {any} */ job) => html`
     <span class="num">${ENDED.has(job.state) ? count(job.tasks || null) : `${count(job.running_tasks)} / ${count(job.tasks)}`}</span><span class="row-sub num">parallelism ${count(job.parallelism)}</span>` },
-  { title: "Rows in", end: true, hide: "phone", by: (/** @type {any} */ job) => job.load?.rows_in, cell: (/** @type {any} */ job) => html`<${PerSecond} value=${job.load?.rows_in} />` },
+  { title: "Rows in", end: true, by: (/** @type {any} */ job) => job.load?.rows_in, cell: (/** @type {any} */ job) => html`<${PerSecond} value=${job.load?.rows_in} />` },
   { title: "Rows out", end: true, hide: "phone", by: (/** @type {any} */ job) => job.load?.rows_out, cell: (/** @type {any} */ job) => html`<${PerSecond} value=${job.load?.rows_out} />` },
   { title: "Busy", hide: "tablet", width: "13rem", by: (/** @type {any} */ job) => job.load?.busy, cell: (/** @type {any} */ job) => html`
     <${Load} several known=${!!job.load} busy=${job.load?.busy} blocked=${job.load?.blocked} />` },

@@ -38,7 +38,7 @@ export function Table({ label, columns, rows, keyOf, onRow, selected, sort: firs
   const begin = many ? Math.min(from, Math.max(0, sorted.length - 1)) : 0;
   const end = many ? Math.min(sorted.length, begin + Math.ceil(VIEW_PX / ROW_PX) + 2 * BEYOND) : sorted.length;
   return html`<div class=${`table-frame${many ? " many" : ""}`} onScroll=${many ? scrolled : undefined} tabindex=${many ? 0 : undefined}
-      role="region" aria-label=${label}>
+      role=${many ? "region" : undefined} aria-label=${many ? label : undefined}>
     <table aria-rowcount=${sorted.length + 1} class=${onRow ? "open" : ""}>
       <caption class="sr">${label}</caption>
       <thead><tr>${columns.map((column) => html`<${Head} key=${column.title} column=${column} sort=${sort} setSort=${setSort} />`)}</tr></thead>
