@@ -77,7 +77,7 @@ function Header({ section, wanted, leave }) {
 /** Whether anybody leads. @param {{overview: import("./core/poll.js").Polled}} props */
 function Health({ overview }) {
   const [tone, text] = healthOf(overview);
-  return html`<a class="health" data-tone=${tone} href=${href("cluster")} title=${text} role="status"><span class="dot"></span><span class="health-text">${text}</span></a>`;
+  return html`<a class="health" data-tone=${tone} href=${href("cluster")} title="How the cluster is"><span class="dot"></span><span role="status">${text}</span></a>`;
 }
 
 /** @param {import("./core/poll.js").Polled} overview */
