@@ -55,7 +55,10 @@ async def page(browser: Browser) -> AsyncGenerator[Page]:
     opened.set_default_timeout(8_000)
     wrong: list[str] = []
     opened.on("pageerror", lambda error: wrong.append(str(error)))
-    opened.on("console", lambda said: wrong.append(said.text) if said.type == "error" and "Failed to load" not in said.text else None)
+    opened.on(
+        "console",
+        lambda said: wrong.append(said.text) if said.type == "error" and "Failed to load" not in said.text else None,
+    )
     yield opened
     await context.close()
     assert wrong == []

@@ -44,7 +44,7 @@ from penstock.settings import Secret
 
 FAILED_JOB: Final = "f" * 32
 SOURCE_KEY: Final = "artifacts/source.zip"
-FRAMES: Final = '  File "orders.py", line 31, in price_of\n    return PRICES[order.product]\nKeyError: \'kettle\''
+FRAMES: Final = "  File \"orders.py\", line 31, in price_of\n    return PRICES[order.product]\nKeyError: 'kettle'"
 REASON: Final = "v1[0]: KeyError: 'kettle'"
 MINUTE: Final = 60 * SECOND
 
@@ -64,7 +64,9 @@ class ShownCluster(RecordedCluster):
     async def refresh(self) -> None:
         """Show it once more."""
         if not self.leads:
-            await self.metadata.put(VIEW, msgspec.json.encode(ClusterView("", "", 0, self.clock.now_us(), 0, 0, (), ())))
+            await self.metadata.put(
+                VIEW, msgspec.json.encode(ClusterView("", "", 0, self.clock.now_us(), 0, 0, (), ()))
+            )
             return
         used = sum(sum(worker.used.values()) for worker in self.workers)
         view = ClusterView(
@@ -158,7 +160,11 @@ class ShownCluster(RecordedCluster):
             at_us = now_us - (61 - number) * 10 * SECOND - 2 * SECOND
             took_us = dice.randint(180_000, 900_000)
             if number == 54:
-                shown.append(CheckpointView(54, "aborted", at_us, None, 0, 0, "no answer from v2[1] within 10 s", at_us + 10 * SECOND, 9))
+                shown.append(
+                    CheckpointView(
+                        54, "aborted", at_us, None, 0, 0, "no answer from v2[1] within 10 s", at_us + 10 * SECOND, 9
+                    )
+                )
                 continue
             acks = {
                 vertex.id: tuple(AckView(i, at_us + took_us, 4 << 20 if "join" in vertex.name else 2_000, 1_500, 40_000, 90_000)

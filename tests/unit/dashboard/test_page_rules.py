@@ -18,7 +18,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_no_page_breaks_the_rules_of_accessibility(browser: Browser, running: tuple[ShownCluster, str], scheme: Any) -> None:
+async def test_no_page_breaks_the_rules_of_accessibility(
+    browser: Browser, running: tuple[ShownCluster, str], scheme: Any
+) -> None:
     """axe finds nothing, contrast among it, in both colour schemes."""
     context = await browser.new_context(viewport=WIDE, color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
     seen = await context.new_page()

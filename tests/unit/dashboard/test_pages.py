@@ -14,6 +14,7 @@ __all__ = ["browser", "page", "running"]  # fixtures
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+
 async def test_every_page_of_a_running_cluster(page: Page, running: tuple[ShownCluster, str]) -> None:
     """Each shows what there is, has one heading and one main part, and fits a phone."""
     _, address = running

@@ -51,7 +51,7 @@ class _File:
 
 def page_routes() -> list[Route]:
     """The page and its files."""
-    known = {path: _file(entry) for path, entry in _walk(files(__package__) / "dashboard")}
+    known = {path: _file(entry) for path, entry in _walk(files("penstock_dispatcher") / "dashboard")}
 
     async def page(request: Request) -> Response:
         return _answer(request, known[INDEX])

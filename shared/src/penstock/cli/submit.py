@@ -59,7 +59,9 @@ class SubmitStream(SubmitOptions):
 def submit_command(command: SubmitStream) -> int:
     """Submit the pipeline, and follow it unless told not to; the exit code."""
     if command.write and command.from_savepoint:
-        raise UsageError("--write: what the job starts from is chosen where the file is submitted; leave --from-savepoint out")
+        raise UsageError(
+            "--write: what the job starts from is chosen where the file is submitted; leave --from-savepoint out"
+        )
     cluster = load_settings(command.cluster) if command.write is None else None
     parameters = parse_parameters(command.param)
     pipeline = load_pipeline(command.file, parameters)

@@ -24,7 +24,7 @@ export function SourceTab({ url, detail }) {
 }
 
 /** Text with numbers of lines. @param {{text: string}} props */
-export const Code = ({ text }) => html`<pre class="code numbered" tabindex="0" aria-label="Source">${text.replace(/\n$/, "").split("\n").map((line, i) => html`<span key=${i}>${line}\n</span>`)}</pre>`;
+export const Code = ({ text }) => html`<pre class="code numbered" tabindex="0" aria-label="Source">${text.replace(/\n$/, "").split("\n").map((line, i) => html`<span class="line" key=${i}>${line}</span>`)}</pre>`;
 
 /** @param {any} props */
 export function ConfigurationTab({ url, detail }) {

@@ -13,8 +13,9 @@ export function ExceptionsTab({ url, detail }) {
       return html`<${Card}><${Empty} title="Nothing has gone wrong" icon="check">No attempt of this job has failed, as far as its log goes back.<//><//>`;
     const told = new Set(attempts.map((/** @type {any} */ one) => one.reason));
     const others = found.failures.filter((/** @type {string} */ text) => !told.has(text));
+    const why = told.has(found.reason) ? "" : found.reason;
     return html`
-      ${found.reason && html`<${Card} title="Why the job failed" id="reason-title"><p class="reason">${found.reason}</p><//>`}
+      ${why && html`<${Card} title="Why the job failed" id="reason-title"><p class="reason">${why}</p><//>`}
       ${others.length > 0 && html`<${Card} title="What its leader says" id="others-title"><ul class="plain">${others.map((/** @type {string} */ text) => html`<li key=${text}>${text}</li>`)}</ul><//>`}
       ${attempts.map((/** @type {any} */ one) => html`<${Failure} key=${one.attempt_number} failure=${one} graph=${detail.graph} />`)}`;
   }}<//>`;

@@ -46,7 +46,7 @@ function Box({ node, load, job, selected, still }) {
     <a class="vertex" data-tone=${toneOf(load)} aria-current=${selected ? "true" : undefined} href=${selected ? href("jobs", job) : href("jobs", job, "overview", load.id)}
         aria-label=${`${load.name}: ${spoken(load)}`}>
       ${head}
-      ${states ? html`<span class="vertex-states">${states}</span>` : html`<${Load} several known=${load.known} busy=${load.busy} blocked=${load.blocked} />`}
+      <span class="vertex-load"><${Load} several known=${load.known} busy=${load.busy} blocked=${load.blocked} />${states && html`<span class="vertex-states clip">${states}</span>`}</span>
       <span class="vertex-rates num"><span><b>${rate(load.rowsIn)}</b> in</span><span><b>${rate(load.rowsOut)}</b> out /s</span></span>
       <span class="vertex-lag num clip">${lag === null ? "no watermark yet" : `${duration(lag)} behind`}${load.behind ? ` · ${compact(load.behind)} to read` : ""}</span>
     </a></li>`;

@@ -46,7 +46,7 @@ function JobView({ detail, at, tab, path, url, reload }) {
       <${Times} detail=${detail} ended=${ended} />
       <${Actions} summary=${summary} url=${url} ended=${ended} done=${reload} />
     </header>
-    <${Warnings} detail=${detail} ended=${ended} />
+    <${Warnings} detail=${detail} ended=${ended} tab=${tab} />
     ${!ended && html`<${Numbers} detail=${detail} at=${at} />`}
     <nav class="tabs" aria-label="About this job"><ul>${TABS.map(([key, title]) => html`
       <li key=${key}><a href=${href("jobs", path[1], key)} aria-current=${key === tab ? "page" : undefined}>${title}
@@ -67,12 +67,12 @@ function Times({ detail, ended }) {
 }
 
 /** @param {any} props */
-function Warnings({ detail, ended }) {
+function Warnings({ detail, ended, tab }) {
   const { summary } = detail;
   const tasks = detail.vertices.flatMap((/** @type {any} */ vertex) => vertex.tasks.map((/** @type {any} */ task) => ({ ...task, vertex: vertex.name })));
   const waiting = tasks.filter((/** @type {any} */ task) => task.waits_for);
   return html`
-    ${summary.state === "FAILED" && html`<${Note} tone="bad" title="This job has failed." actions=${html`<a class="button small" href=${href("jobs", summary.job, "exceptions")}>See why</a>`}>${summary.reason}<//>`}
+    ${summary.state === "FAILED" && html`<${Note} tone="bad" title="This job has failed." actions=${tab !== "exceptions" && html`<a class="button small" href=${href("jobs", summary.job, "exceptions")}>See why</a>`}>${summary.reason}<//>`}
     ${!ended && summary.reason && html`<${Note} title="Under way.">${summary.reason}<//>`}
     ${ended && summary.state !== "FAILED" && summary.reason && html`<${Note}>${summary.reason}<//>`}
     ${summary.missing_slots > 0 && html`<${Note} tone="warn" title=${`It waits for ${plural(summary.missing_slots, "slot")}.`}>Start another task manager (<code>penstock taskmanager</code>), rescale the job, or stop another one.<//>`}

@@ -70,7 +70,7 @@ const COLUMNS = [
     <span class="num">${ENDED.has(job.state) ? count(job.tasks || null) : `${count(job.running_tasks)} / ${count(job.tasks)}`}</span><span class="row-sub num">parallelism ${count(job.parallelism)}</span>` },
   { title: "Rows in", end: true, by: (/** @type {any} */ job) => job.load?.rows_in, cell: (/** @type {any} */ job) => html`<${PerSecond} value=${job.load?.rows_in} />` },
   { title: "Rows out", end: true, hide: "phone", by: (/** @type {any} */ job) => job.load?.rows_out, cell: (/** @type {any} */ job) => html`<${PerSecond} value=${job.load?.rows_out} />` },
-  { title: "Busy", hide: "tablet", width: "13rem", by: (/** @type {any} */ job) => job.load?.busy, cell: (/** @type {any} */ job) => html`
+  { title: "Busy", hide: "tablet", width: "11rem", by: (/** @type {any} */ job) => job.load?.busy, cell: (/** @type {any} */ job) => html`
     <${Load} several known=${!!job.load} busy=${job.load?.busy} blocked=${job.load?.blocked} />` },
   { title: "Lag", end: true, hide: "tablet", by: (/** @type {any} */ job) => job.load?.records_behind, cell: (/** @type {any} */ job) => html`<span class="num">${compact(job.load?.records_behind)}</span>` },
   { title: "Restarts", end: true, hide: "tablet", by: (/** @type {any} */ job) => job.attempts, cell: (/** @type {any} */ job) => html`

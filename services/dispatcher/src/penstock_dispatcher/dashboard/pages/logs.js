@@ -40,12 +40,14 @@ function Lines({ lines, text, follow, setFollow }) {
   }, [found, follow]);
   const scrolled = (/** @type {any} */ { currentTarget: at }) => setFollow(at.scrollHeight - at.scrollTop - at.clientHeight < 30);
   return html`<pre class="code log" ref=${box} onScroll=${scrolled} tabindex="0" role="log" aria-live="off" aria-label="Log lines">${
-    found.length ? found.map((/** @type {string} */ line, /** @type {number} */ i) => html`<span key=${i} data-level=${levelOf(line)}>${line}\n</span>`) : "No line matches.\n"}</pre>
+    found.length ? found.map((/** @type {string} */ line, /** @type {number} */ i) => html`<span class="line" key=${i} data-level=${levelOf(line)}>${line}</span>`) : html`<span class="line">No line matches.</span>`}</pre>
     <p class="pad faint num">${count(found.length)} of ${count(lines.length)} lines</p>`;
 }
 
 /** @param {string} line */
 function levelOf(line) {
-  if (/\b(error|critical|exception|traceback)\b/i.test(line)) return "bad";
-  return /\bwarn(ing)?\b/i.test(line) ? "warn" : "";
+  const said = /\[(\w+)\s*\]|"level": ?"(\w+)"/.exec(line);
+  const level = said?.[1] ?? said?.[2] ?? "";
+  if (["error", "critical", "exception"].includes(level) || line.startsWith("Traceback")) return "bad";
+  return level === "warning" ? "warn" : "";
 }
