@@ -49,7 +49,10 @@ def payments(numbers: NDArray[np.int64]) -> pl.DataFrame:
     """Every order is paid, up to ten seconds later."""
     delay_us = generate.random_integers(numbers, seed=1, stream=2, below=10_000_000)
     return pl.DataFrame(
-        {"order": numbers, "paid_at": pl.Series(start_us + numbers * SPACING_US + delay_us).cast(pl.Datetime("us", "UTC"))}
+        {
+            "order": numbers,
+            "paid_at": pl.Series(start_us + numbers * SPACING_US + delay_us).cast(pl.Datetime("us", "UTC")),
+        }
     )
 
 

@@ -9,7 +9,6 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 from recorded_cluster import JOB
 from shown_cluster import ShownCluster, served
-
 from tests.browser import started_browser
 
 WIDE: Final = {"width": 1280, "height": 900}
