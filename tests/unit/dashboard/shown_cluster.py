@@ -70,8 +70,8 @@ class ShownCluster(RecordedCluster):
             return
         used = sum(sum(worker.used.values()) for worker in self.workers)
         view = ClusterView(
-            "coordinator-1", "127.0.0.1:8082", 3, self.clock.now_us(), self.slots, max(0, self.slots - used), self.workers,
-            tuple(self.jobs),
+            "coordinator-1", "127.0.0.1:8082", 3, self.clock.now_us(), self.slots, max(0, self.slots - used),
+            self.workers, tuple(self.jobs),
         )  # fmt: skip
         await self.metadata.put(VIEW, msgspec.json.encode(view))
 
@@ -132,7 +132,8 @@ class ShownCluster(RecordedCluster):
         metrics = {
             operator.id: OperatorMetrics(
                 rows_in=round(1e6 * (3 - index) / (1 + place)), rows_out=round(9e5 * (3 - index) / (1 + place)),
-                late_rows=17 if slow else 0, state_bytes=(38 << 20) >> index if operator.state and not vertex.is_source else 0,
+                late_rows=17 if slow else 0,
+                state_bytes=(38 << 20) >> index if operator.state and not vertex.is_source else 0,
             )
             for operator in vertex.operators
         }  # fmt: skip
@@ -167,13 +168,13 @@ class ShownCluster(RecordedCluster):
                 )
                 continue
             acks = {
-                vertex.id: tuple(AckView(i, at_us + took_us, 4 << 20 if "join" in vertex.name else 2_000, 1_500, 40_000, 90_000)
-                                 for i in range(vertex.parallelism))
+                vertex.id: tuple(AckView(i, at_us + took_us, 4 << 20 if "join" in vertex.name else 2_000, 1_500, 40_000,
+                                         90_000) for i in range(vertex.parallelism))
                 for vertex in self.orders.vertices
             } if number > 56 else {}  # fmt: skip
             shown.append(
-                CheckpointView(number, "complete", at_us, took_us, (64 << 20) + dice.randint(0, 30 << 20), dice.randint(900, 4_000),
-                               "", at_us + took_us, 9, acks)
+                CheckpointView(number, "complete", at_us, took_us, (64 << 20) + dice.randint(0, 30 << 20),
+                               dice.randint(900, 4_000), "", at_us + took_us, 9, acks)
             )  # fmt: skip
         return shown
 
@@ -201,8 +202,8 @@ class ShownCluster(RecordedCluster):
         """Two that work, one that waits."""
         now_us = self.clock.now_us()
         self.workers = tuple(
-            WorkerView(f"worker-{n}", f"taskmanager-{(n + 1) // 2} 127.0.0.1:{4710 + (n + 1) // 2}", 2, {JOB: 2} if n < 3 else {},
-                       5 if n < 3 else 0, (210 << 20) + n * 7_000_000, now_us)
+            WorkerView(f"worker-{n}", f"taskmanager-{(n + 1) // 2} 127.0.0.1:{4710 + (n + 1) // 2}", 2,
+                       {JOB: 2} if n < 3 else {}, 5 if n < 3 else 0, (210 << 20) + n * 7_000_000, now_us)
             for n in range(1, 5)
         )  # fmt: skip
 

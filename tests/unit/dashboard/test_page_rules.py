@@ -1,4 +1,4 @@
-"""What holds for all pages of the dashboard: they are accessible, usable by key alone, and smooth however much there is."""
+"""What holds for all pages: they are accessible, usable by key alone, and smooth however much there is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every page of the dashboard in a real browser: on a running cluster, a broken one, an empty one; by mouse and by key."""
+"""Every page of the dashboard in a real browser: on a running cluster, a broken one, an empty one."""
 
 from __future__ import annotations
 

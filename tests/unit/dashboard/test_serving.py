@@ -98,10 +98,9 @@ async def test_a_list_says_how_jobs_do() -> None:
     await cluster.record_failed()
     await cluster.refresh()
     running, failed = (await cluster.client.jobs()).jobs
-    read = sum(task.rates.rows[operator][1] for vertex, operator in zip(view.vertices[:2], ("n0-read", "n1-read"), strict=True)
-               for task in vertex.tasks if task.rates)  # fmt: skip
-    written = sum(task.rates.rows[operator][0] for vertex, operator in zip(view.vertices[2:], ("n11-write", "n10-write"), strict=True)
-                  for task in vertex.tasks if task.rates)  # fmt: skip
+    rates = [task.rates.rows for vertex in view.vertices for task in vertex.tasks if task.rates is not None]
+    read = sum(rows[operator][1] for rows in rates for operator in ("n0-read", "n1-read") if operator in rows)
+    written = sum(rows[operator][0] for rows in rates for operator in ("n11-write", "n10-write") if operator in rows)
     assert running.load is not None
     assert (running.load.rows_in, running.load.rows_out) == (read, written)
     assert running.load.busy == 0.93

@@ -1,4 +1,4 @@
-"""One job from its submission to its end, all by the page, on real services: a coordinator and workers in this process."""
+"""One job from submission to end, all by the page, on real services: a coordinator and workers in this process."""
 
 from __future__ import annotations
 

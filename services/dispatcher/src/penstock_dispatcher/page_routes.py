@@ -1,4 +1,4 @@
-"""The dashboard: files of this package, read once, served at `/` and below `/ui/`; they ask the REST interface for the rest.
+"""The dashboard: files of this package, read once, served at `/` and below `/ui/`; they ask REST for the rest.
 
 The files hold nothing of the cluster, so they need no token (see `penstock.service.access`); the page asks for one when
 the interface does. What the browser may do with them is said in headers: nothing comes from, or goes to, another site.

@@ -17,8 +17,8 @@ from penstock.protocol.requests import Answer
 
 __all__ = [
     "Answer", "ArtifactDescription", "Checkpoint", "CheckpointList", "CheckpointView", "FailedAttempt", "Failures",
-    "JobDetail", "JobList", "JobLoad", "JobLog", "JobSource", "JobState", "JobSummary", "Overview", "Problem", "Requested", "RequestState",
-    "RescaleBody", "SavepointBody", "SavepointList", "SavepointSummary", "StopBody", "Submission", "TaskView",
+    "JobDetail", "JobList", "JobLoad", "JobLog", "JobSource", "JobState", "JobSummary", "Overview", "Problem",
+    "Requested", "RequestState", "RescaleBody", "SavepointBody", "SavepointList", "SavepointSummary", "StopBody", "Submission", "TaskView",
     "VertexView", "WorkerList", "WorkerView",
 ]  # fmt: skip
 
