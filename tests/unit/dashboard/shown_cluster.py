@@ -18,7 +18,7 @@ import msgspec
 
 sys.path.append(str(Path(__file__).parent.parent / "dispatcher"))
 from recorded_cluster import ATTEMPT, JOB, NONCE, OTHER, SECOND, RecordedCluster
-from small_cluster import Event, events, sources
+from small_cluster import Event, SmallCluster, events, sources, until
 
 from penstock import Pipeline, col, count, tumbling
 from penstock.connectors import collecting, iterables
@@ -225,6 +225,24 @@ def orders_graph(parallelism: int) -> JobGraph:
 
 
 @asynccontextmanager
+async def listening(cluster: SmallCluster, address: str = "127.0.0.1:0", token: str = "") -> AsyncGenerator[str]:
+    """A cluster's dispatcher behind a server that takes connections by now; its URL."""
+    async with http_server(cluster.app, address, Access(Secret(token))) as listens:
+        host, _, port = listens.rpartition(":")
+
+        async def accepts() -> bool:
+            try:
+                _, writer = await asyncio.open_connection(host, int(port))
+            except OSError:
+                return False
+            writer.close()
+            return True
+
+        await until(accepts, "the server takes connections")
+        yield f"http://{listens}"
+
+
+@asynccontextmanager
 async def served(cluster: ShownCluster, address: str = "127.0.0.1:0", token: str = "") -> AsyncGenerator[str]:
     """Its dispatcher behind a server; the address. What the leader shows is kept fresh."""
 
@@ -236,8 +254,8 @@ async def served(cluster: ShownCluster, address: str = "127.0.0.1:0", token: str
     await cluster.refresh()
     fresh = asyncio.create_task(keep_fresh())
     try:
-        async with http_server(cluster.app, address, Access(Secret(token))) as listens:
-            yield f"http://{listens}"
+        async with listening(cluster, address, token) as url:
+            yield url
     finally:
         fresh.cancel()
         with suppress(asyncio.CancelledError):

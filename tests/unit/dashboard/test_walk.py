@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from page_fixtures import browser, page, shows
 from playwright.async_api import Page, expect
+from shown_cluster import listening
 from small_cluster import SmallCluster, small_cluster, sources
 
-from penstock.service.access import Access
-from penstock.service.http_server import http_server
 from penstock.submission.file import DOCUMENT, SOURCES
 
 __all__ = ["browser", "page"]  # fixtures
@@ -30,9 +29,9 @@ def written(cluster: SmallCluster, path: Path) -> Path:
 
 async def test_a_job_by_the_page_alone(page: Page, tmp_path: Path) -> None:
     """Submitted from a file, looked at, saved, rescaled, stopped; started again from its savepoint, cancelled."""
-    async with small_cluster(slots=3) as cluster, http_server(cluster.app, "127.0.0.1:0", Access()) as address:
+    async with small_cluster(slots=3) as cluster, listening(cluster) as address:
         file = written(cluster, tmp_path / "counts.penstock")
-        await page.goto(f"http://{address}/#/jobs")
+        await page.goto(f"{address}/#/jobs")
         await page.get_by_role("button", name="Submit a job").click()
         (tmp_path / "no.penstock").write_bytes(b"nothing of the kind")
         await page.get_by_label("Choose a submission file").set_input_files(tmp_path / "no.penstock")
@@ -49,7 +48,7 @@ async def test_a_job_by_the_page_alone(page: Page, tmp_path: Path) -> None:
         await expect(page.locator(".job-times")).to_contain_text("parallelism 3")
         await asked(page, "Stop", "Stop with a savepoint")
         await expect(page.locator(".job-title .state")).to_have_text("Stopped")
-        await page.goto(f"http://{address}/#/jobs")
+        await page.goto(f"{address}/#/jobs")
         await page.get_by_role("button", name="Submit a job").click()
         await page.get_by_label("Choose a submission file").set_input_files(file)
         await page.get_by_label("Start from").select_option(index=1)

@@ -18,8 +18,8 @@ from penstock.protocol.requests import Answer
 __all__ = [
     "Answer", "ArtifactDescription", "Checkpoint", "CheckpointList", "CheckpointView", "FailedAttempt", "Failures",
     "JobDetail", "JobList", "JobLoad", "JobLog", "JobSource", "JobState", "JobSummary", "Overview", "Problem",
-    "Requested", "RequestState", "RescaleBody", "SavepointBody", "SavepointList", "SavepointSummary", "StopBody", "Submission", "TaskView",
-    "VertexView", "WorkerList", "WorkerView",
+    "Requested", "RequestState", "RescaleBody", "SavepointBody", "SavepointList", "SavepointSummary", "StopBody",
+    "Submission", "TaskView", "VertexView", "WorkerList", "WorkerView",
 ]  # fmt: skip
 
 ENDED: frozenset[str] = frozenset({"FINISHED", "STOPPED", "CANCELED", "FAILED"})

@@ -96,7 +96,7 @@ function Savepoints({ job }) {
   const table = [
     { title: "Savepoint", cell: (/** @type {any} */ one) => html`<span class="num strong">${one.checkpoint}</span><span class="row-sub">${one.kind === "checkpoint" ? "the last checkpoint" : "savepoint"}</span>` },
     { title: "Manifest", cell: (/** @type {any} */ one) => html`<code class="wrap">${one.manifest}</code>` },
-    { title: "", end: true, cell: (/** @type {any} */ one) => html`<${Copy} text=${one.manifest} label="the key" />` },
+    { title: "Key", end: true, cell: (/** @type {any} */ one) => html`<${Copy} text=${one.manifest} label="the key" />` },
   ];
   return html`<${Card} flush title="Jobs can start from" id="savepoints-title"><${Table} label="Savepoints" columns=${table} rows=${rows} keyOf=${(/** @type {any} */ one) => one.manifest} /><//>`;
 }

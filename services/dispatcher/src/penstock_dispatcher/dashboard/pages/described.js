@@ -76,7 +76,7 @@ const RECORD = [
   { title: "No.", end: true, cell: (/** @type {any} */ record) => html`<span class="num faint">${record.seq}</span>` },
   { title: "When", cell: (/** @type {any} */ record) => html`<span class="num">${time(record.at_us)}</span>` },
   { title: "What", cell: (/** @type {any} */ record) => html`<span class="strong">${record.type}</span>` },
-  { title: "", hide: "phone", cell: (/** @type {any} */ record) => html`<span class="faint clamp mono" title=${said(record)}>${said(record)}</span>` },
+  { title: "Details", hide: "phone", cell: (/** @type {any} */ record) => html`<span class="faint clamp mono" title=${said(record)}>${said(record)}</span>` },
 ];
 
 const APART = new Set(["type", "seq", "nonce", "at_us", "settings", "artifact", "start_offsets", "sha256", "checkpoint_nonce"]);
