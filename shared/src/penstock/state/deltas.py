@@ -29,23 +29,15 @@ def merged(operator: str, segments: Sequence[bytes]) -> bytes:
         CorruptDataError: these are no such segments.
     """
     decoded = [decode_segment(data, operator) for data in segments]
-    for header, _ in decoded:
-        if header["kind"] not in (NUMBERED, CHANGES):
-            raise CorruptDataError(
-                f"operator {operator!r}: a segment of {header['kind']} stands in an incremental snapshot; restore an "
-                "earlier savepoint"
-            )
     header = decoded[-1][0]
-    rows = pl.concat([_renamed(rows, one["names"], header["names"]) for one, rows in decoded])
+    for other, _ in decoded:
+        if other["kind"] not in (NUMBERED, CHANGES) or other.get("names") != header["names"]:
+            raise CorruptDataError(
+                f"operator {operator!r}: a segment of {other['kind']} ({', '.join(other.get('names', ()))}) does not belong "
+                "into its incremental snapshot; restore an earlier savepoint"
+            )
+    rows = pl.concat([rows for _, rows in decoded])
     return encode_segment({**header, "kind": KIND}, _newest(rows, header))
-
-
-def _renamed(rows: pl.DataFrame, names: Sequence[str], wanted: Sequence[str]) -> pl.DataFrame:
-    """The rows with the indices that the names have in `wanted`."""
-    if names == wanted:
-        return rows
-    indices = {index: wanted.index(name) for index, name in enumerate(names)}
-    return rows.with_columns(pl.col("__state").replace_strict(indices, return_dtype=pl.UInt16))
 
 
 def _newest(rows: pl.DataFrame, header: dict[str, Any]) -> pl.DataFrame:
