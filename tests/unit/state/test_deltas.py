@@ -65,7 +65,7 @@ def segment(kind, names=("value", "__event_timers", "__processing_timers"), valu
 def test_what_does_not_belong_into_a_snapshot_is_named():
     """A segment of another form, or of other states."""
     assert merged("op", [segment(NUMBERED), segment(CHANGES, value=None)])
-    with pytest.raises(CorruptDataError, match="operator 'op': a segment of objects .* does not belong"):
+    with pytest.raises(CorruptDataError, match=r"operator 'op': a segment of objects .* does not belong"):
         merged("op", [segment("objects"), segment(CHANGES)])
     with pytest.raises(CorruptDataError, match="does not belong"):
         merged("op", [segment(NUMBERED, ("other", "__event_timers", "__processing_timers")), segment(CHANGES)])

@@ -129,8 +129,8 @@ def check_canonical(manifest: Manifest) -> None:
     )
     if incremental:
         raise UsageError(
-            f"checkpoint {manifest.checkpoint} of job {manifest.job} is incremental ({', '.join(incremental)}): a job can "
-            "start from it, but it is not read as tables, edited or read by Spark; take a savepoint, which is not"
+            f"checkpoint {manifest.checkpoint} of job {manifest.job} is incremental ({', '.join(incremental)}): a job "
+            "can start from it, but it is not read as tables, edited or read by Spark; take a savepoint, which is not"
         )
 
 

@@ -33,8 +33,8 @@ def merged(operator: str, segments: Sequence[bytes]) -> bytes:
     for other, _ in decoded:
         if other["kind"] not in (NUMBERED, CHANGES) or other.get("names") != header["names"]:
             raise CorruptDataError(
-                f"operator {operator!r}: a segment of {other['kind']} ({', '.join(other.get('names', ()))}) does not belong "
-                "into its incremental snapshot; restore an earlier savepoint"
+                f"operator {operator!r}: a segment of {other['kind']} ({', '.join(other.get('names', ()))}) does not "
+                "belong into its incremental snapshot; restore an earlier savepoint"
             )
     rows = pl.concat([rows for _, rows in decoded])
     return encode_segment({**header, "kind": KIND}, _newest(rows, header))
