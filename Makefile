@@ -9,8 +9,9 @@ CYCLES ?= 200
 LEADER ?= 50
 MINUTES ?= 60
 RATE ?= 50000
-LONG := tests/e2e/test_brokers_away.py tests/e2e/test_catch_up.py tests/e2e/test_chaos.py tests/e2e/test_iceberg.py tests/e2e/test_pipeline_service.py \
-	tests/spark/test_connect.py tests/spark/test_speculation.py tests/spark/test_standalone.py
+LONG := tests/e2e/test_brokers_away.py tests/e2e/test_catch_up.py tests/e2e/test_chaos.py tests/e2e/test_iceberg.py tests/e2e/test_kill.py \
+	tests/e2e/test_pipeline_service.py tests/spark/test_connect.py tests/spark/test_sinks_kafka.py tests/spark/test_speculation.py \
+	tests/spark/test_standalone.py tests/spark/test_steps_kafka.py
 IMAGES ?= penstock
 TAG ?= dev
 

@@ -296,6 +296,26 @@ def changed(out: Path, rate: float | None) -> Pipeline:
     return p
 
 
+def held(out: Path, rate: float | None) -> Pipeline:
+    """Joins by key alone, of facts and of updates."""
+    p = Pipeline("held")
+    events = p.read(source(rate))
+    totals = events.key_by("key").agg(n=count(), total=col("value").sum()).uid("totals")
+    few = events.filter(col("value") < 4).select("key", "number")
+    few.join(totals, on="key", how="left").uid("beside").write(files.Sink(out / "beside"))
+    of_counts = totals.key_by(rest=col("n") % 4).agg(keys=count()).uid("of-counts")
+    both = (
+        totals.with_columns(rest=col("n") % 4)
+        .join(of_counts.filter(col("keys") > 1), on="rest", how="full")
+        .uid("both")
+    )
+    both.write(files.Sink(out / "both"))
+    others = events.filter(col("value") > 90).select("key", other="number")
+    few.join(others, on="key", how="anti", ttl="1d").uid("none").write(files.Sink(out / "none"))
+    few.join(others, on="key").uid("pairs").with_columns(retracted=False).write(files.Sink(out / "pairs"))
+    return p
+
+
 def what_holds(out: Path) -> Counter[str]:
     """The rows that are not taken back again; what is taken back was there, and once."""
     signed: Counter[str] = Counter()
@@ -635,6 +655,7 @@ CASES = (
     Case("running", running, newest_per_key),
     Case("reduced", reduced, newest_per_key),
     Case("changed", changed, what_holds),
+    Case("held", held, what_holds),
     Case("keyed-process", keyed_process, every_row),
     Case("connected", connected, every_row),
     Case("operator-state", operator_state, held_back),

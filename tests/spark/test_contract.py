@@ -35,6 +35,7 @@ TESTS = {
     "`over`": "test_rows_over_rows",
     "`join` within a time or in windows": "test_joins_in_time",
     "`join(as_of=True)`": "test_joins_as_of_a_time",
+    "`join` by key alone": "test_regular_joins",
     "functions and whatever else goes by arrival": "test_what_goes_by_arrival",
     "the same without event time": "test_what_goes_by_arrival_without_event_time",
     "late rows that nobody reads": "test_late_rows_that_nobody_reads",
@@ -168,6 +169,20 @@ def test_rows_over_rows(runs):
 
 def test_joins_in_time(runs):
     same(runs, "kinds", ["joined"])
+
+
+def test_regular_joins(runs):
+    """What holds at the end, each row as often as it does."""
+
+    def held(folder: Path) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for row in rows(folder):
+            sign = -1 if row.pop("retracted", False) else 1
+            found[json.dumps(row, sort_keys=True)] += sign
+        assert min(found.values()) >= 0
+        return +found
+
+    same(runs, "kinds", ["regular", "unmet"], held)
 
 
 def test_joins_as_of_a_time(runs):

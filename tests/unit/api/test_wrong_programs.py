@@ -134,9 +134,9 @@ BUILT = [
         "a join without a key", "bids.join(bids, within='1m')  # here", ("join: missing a required argument: 'on'",)
     ),
     Wrong(
-        "a join without a bound in time",
-        "bids.join(bids, on='auction')  # here",
-        ("join: say which rows of a key meet in time: within='10m', window=tumbling('1h') or as_of=True",),
+        "a join in time with a time to live",
+        "bids.join(bids, on='auction', within='1m', ttl='1d')  # here",
+        ("join: ttl= is for joins without within=",),
     ),
     Wrong(
         "a join with two bounds",
@@ -184,11 +184,17 @@ BUILT = [
         "r.join(r, on='auction', window=tumbling('1m'))  # here",
         ("join: there is a column 'window_start' already",),
     ),
-    Wrong("a join of updates", "keyed.agg(n=count()).join(bids)  # here", ("join would count",)),
+    Wrong("a join of updates in time", "keyed.agg(n=count()).join(bids, on='auction', within='1m')  # here", ("within",)),
+    Wrong("a join of keyed rows", "keyed.join(bids, on='auction')  # here", ("join: do it before key_by",)),
+    Wrong(
+        "a join whose column says what changes do",
+        "bids.with_columns(retracted=1).join(bids, on='auction', how='left', suffix='_2')  # here",
+        ("join: there is a column 'retracted' already",),
+    ),
     Wrong(
         "a join with updates",
         "bids.join(keyed.agg(n=count()), on='auction', within='1m')  # here",
-        ("join: other= takes a stream, got", "its rows replace earlier ones: aggregate in windows, or take .final()"),
+        ("join: the other stream is one of updates", "leave within=, window= and as_of= out"),
     ),
     Wrong("a window without a key", 'bids.window(tumbling("1s"))  # here',
           ("window: the stream has no key", "key_by(all=lit(1))")),

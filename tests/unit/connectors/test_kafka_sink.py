@@ -221,7 +221,7 @@ def test_changes_become_records_and_tombstones_of_their_key():
     schema = Schema((Field("town", STRING, False), Field("n", INT64, False), Field("retracted", BOOLEAN, False)))
     rows = [("a", 1, False), ("b", 1, True), ("b", 2, False), ("a", 1, True), ("c", 7, True), ("a", 3, False)]
     frame = pl.DataFrame(rows, schema=schema.polars(), orient="row")
-    sink = kafka.Sink("t", key="town", delivery="upsert").of_changes(["town"])
+    sink = kafka.Sink("t", key="town", delivery="upsert").of_changes()
     assert sink.encoded_schema(schema).field("value").nullable
     found = encoder(sink.shape, schema=schema).encode(frame).frame
     assert found.select("key", "value").rows() == [
@@ -229,11 +229,10 @@ def test_changes_become_records_and_tombstones_of_their_key():
     ]  # fmt: skip
 
 
-def test_changes_of_other_keys_than_the_records_have_are_refused():
-    with pytest.raises(PipelineError, match="write key="):
-        kafka.Sink("t", key="town", delivery="upsert").of_changes(["town", "day"])
+def test_a_log_of_changes_has_every_change():
     log = kafka.Sink("t", key="town")
-    assert log.of_changes(["day"]) is log  # every change is a record
+    assert log.of_changes() is log
+    assert log.upsert_key is None
 
 
 @given(st.lists(st.text(), min_size=1))

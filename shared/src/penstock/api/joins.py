@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
+from penstock.api.updates import known_keys
 from penstock.errors import PipelineError
 from penstock.expressions import col
 from penstock.graph.logical import (
+    RETRACTED,
     AsOf,
     CumulativeWindow,
     Join,
     JoinKind,
     JoinTime,
     Node,
+    RegularJoin,
     SlidingWindow,
     TumblingWindow,
     Within,
     window_bounds,
 )
 from penstock.times import Duration, duration_us, signed_duration_us
-from penstock.types import Field, Schema, row_class
+from penstock.types import BOOLEAN, Field, Schema, row_class
 
 if TYPE_CHECKING:
     from penstock.api.stream import Stream
+    from penstock.api.update_streams import UpsertStream
+    from penstock.api.verbs import StreamBase
 
 On = str | Sequence[str] | Mapping[str, str]
 """Key columns: those of these names on both sides, or left name to right name."""
@@ -38,8 +43,8 @@ _MAY_MISS: Final[dict[JoinKind, tuple[bool, bool]]] = {
 
 def join_time(
     within: Duration | tuple[Duration, Duration] | None, window: JoinWindow | None, as_of: bool, how: JoinKind
-) -> JoinTime:
-    """Which rows of a key meet."""
+) -> JoinTime | None:
+    """Which rows of a key meet; None for all."""
     if as_of and how not in ("inner", "left"):
         raise PipelineError(
             f"join: as_of=True asks what held for a left row; how is 'inner' or 'left' then, not {how!r}"
@@ -57,10 +62,7 @@ def join_time(
         case None, TumblingWindow() | SlidingWindow() | CumulativeWindow() as shared, False:
             return shared
         case None, None, False:
-            raise PipelineError(
-                "join: say which rows of a key meet in time: within='10m', window=tumbling('1h') or as_of=True. A join "
-                "without a bound in time would have to take results back, which streams cannot do yet"
-            )
+            return None
         case _:
             raise PipelineError(
                 "join: give within=, window= or as_of=True; of these only as_of goes with within, which is then how old "
@@ -89,9 +91,84 @@ def join_node(left: Stream[Any], right: Stream[Any], on: On, how: JoinKind, time
     return left._pipeline._add(Join(how, time), inputs, schema, row_type, event_time=True)
 
 
-def _check_streams(left: Stream[Any], right: Stream[Any]) -> None:
+def regular_join_node(
+    left: Stream[Any] | UpsertStream,
+    right: Stream[Any] | UpsertStream,
+    on: On,
+    how: JoinKind,
+    ttl: Duration | None,
+    suffix: str,
+) -> Node:
+    """The join of two streams of facts or updates by key alone."""
+    _check_pipelines(left, right)
+    ttl_us = None if ttl is None else duration_us(ttl, "join: ttl", positive=True)
+    left, right = _that_hold(left), _that_hold(right)
+    own, other = _of_rows(left._node), _of_rows(right._node)
+    keys = _keys(own, other, on)
+    pairs = how not in ("semi", "anti")
+    names = _right_names(own, other, keys, suffix if pairs else None)
+    if names != {name: name for name in other.names}:
+        right = right.select(**{name: col(named) for name, named in names.items()})
+    inputs = (left.key_by(*keys)._node, right.key_by(*keys)._node)
+    schema = _results(own, _of_rows(right._node), keys, how, None) if pairs else own
+    facts = how in ("inner", "semi") and not any(node.updates for node in inputs)
+    row_type = left._node.row_type if not pairs and facts else None
+    if not facts:
+        if RETRACTED in schema:
+            raise PipelineError(f"join: there is a column {RETRACTED!r} already; rename it before")
+        schema = Schema((*schema, Field(RETRACTED, BOOLEAN)))
+    return left._pipeline._add(
+        RegularJoin(how, ttl_us), inputs, schema, row_type or row_class(schema),
+        event_time=all(node.event_time for node in inputs),
+        keys=() if facts else _result_keys(keys, left, right if pairs else None),
+        mode="append" if facts else "retract",
+    )  # fmt: skip
+
+
+def _that_hold(stream: Stream[Any] | UpsertStream) -> Stream[Any] | UpsertStream:
+    """Facts as they are, and updates as changes."""
+    return cast("UpsertStream", stream).changes() if stream._node.updates else stream
+
+
+def _of_rows(node: Node) -> Schema:
+    """The columns of rows, without what says of changes what they do."""
+    return Schema(tuple(field for field in node.schema if node.mode != "retract" or field.name != RETRACTED))
+
+
+def _result_keys(
+    on: Iterable[str], left: Stream[Any] | UpsertStream, right: Stream[Any] | UpsertStream | None
+) -> tuple[str, ...]:
+    """By which a row replaces another: the key of the join and those of both inputs; none if one has none."""
+    keys = dict.fromkeys(on)
+    for stream in (left, right) if right is not None else (left,):
+        known = known_keys(stream._node) if stream._node.updates else None
+        if known is None:
+            return ()
+        keys.update(dict.fromkeys(known))
+    return tuple(keys)
+
+
+def in_time(other: Stream[Any] | UpsertStream, ttl: Duration | None) -> Stream[Any]:
+    """The right stream of a join that says something of time."""
+    if ttl is not None:
+        raise PipelineError(
+            "join: ttl= is for joins without within=, window= or as_of=, whose rows are kept as long as these ask for"
+        )
+    if other._node.mode != "append":
+        raise PipelineError(
+            "join: the other stream is one of updates, whose rows may be replaced after they have met others in time; "
+            "leave within=, window= and as_of= out, or join what it is made of"
+        )
+    return cast("Stream[Any]", other)
+
+
+def _check_pipelines(left: StreamBase, right: StreamBase) -> None:
     if left._pipeline is not right._pipeline:
         raise PipelineError("join: the other stream is of another pipeline; read both in one")
+
+
+def _check_streams(left: Stream[Any], right: Stream[Any]) -> None:
+    _check_pipelines(left, right)
     for stream, which in ((left, "this stream"), (right, "the other stream")):
         if not stream._node.event_time:
             raise PipelineError(
@@ -142,7 +219,7 @@ def _in_order(right: Schema, names: Mapping[str, str]) -> list[str]:
     return sorted(names, key=lambda name: right.names.index(names[name]))
 
 
-def _results(left: Schema, right: Schema, keys: Mapping[str, str], how: JoinKind, time: JoinTime) -> Schema:
+def _results(left: Schema, right: Schema, keys: Mapping[str, str], how: JoinKind, time: JoinTime | None) -> Schema:
     """The left columns, the right ones but the keys, and the bounds of windows."""
     left_may_miss, right_may_miss = _MAY_MISS[how]
     fields = [

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast, overload
 
 from penstock.api.async_verbs import awaited_class, call_settings
-from penstock.api.joins import JoinWindow, On, join_node, join_time
+from penstock.api.joins import JoinWindow, On, in_time, join_node, join_time, regular_join_node
 from penstock.api.over import others_than, over_schema, top_schema, window_rows_schema
 from penstock.api.row_windows import Applied, RowWindows, aggregate_node, apply_node, count_windows
 from penstock.api.update_streams import UpsertStream
@@ -341,6 +341,26 @@ class Stream(ColumnVerbs, Generic[T]):
     @overload
     def join(
         self,
+        other: UpsertStream,
+        *,
+        on: On,
+        how: JoinKind = "inner",
+        ttl: Duration | None = None,
+        suffix: str = "_right",
+    ) -> UpsertStream: ...
+    @overload  # without a word on time; calls that say one fit those below only
+    def join(  # pyright: ignore[reportOverlappingOverload]
+        self,
+        other: Stream[Any],
+        *,
+        on: On,
+        how: Literal["left", "right", "full", "anti"],
+        ttl: Duration | None = None,
+        suffix: str = "_right",
+    ) -> UpsertStream: ...
+    @overload
+    def join(
+        self,
         other: Stream[Any],
         *,
         on: On,
@@ -348,6 +368,7 @@ class Stream(ColumnVerbs, Generic[T]):
         within: Duration | tuple[Duration, Duration] | None = None,
         window: JoinWindow | None = None,
         as_of: bool = False,
+        ttl: Duration | None = None,
         suffix: str = "_right",
     ) -> Stream[T]: ...
     @overload
@@ -360,22 +381,24 @@ class Stream(ColumnVerbs, Generic[T]):
         within: Duration | tuple[Duration, Duration] | None = None,
         window: JoinWindow | None = None,
         as_of: bool = False,
+        ttl: Duration | None = None,
         suffix: str = "_right",
     ) -> Stream[Row]: ...
     def join(
         self,
-        other: Stream[Any],
+        other: Stream[Any] | UpsertStream,
         *,
         on: On,
         how: JoinKind = "inner",
         within: Duration | tuple[Duration, Duration] | None = None,
         window: JoinWindow | None = None,
         as_of: bool = False,
+        ttl: Duration | None = None,
         suffix: str = "_right",
-    ) -> Stream[Any]:
-        """Rows of this stream, the left one, beside rows of another one that have the same key and meet them in time.
+    ) -> Stream[Any] | UpsertStream:
+        """Rows of this stream, the left one, beside rows of another one that have the same key, and meet them in time.
 
-        Say one of three things of time:
+        Say one of three things of time, or nothing for all rows of a key (see below):
 
         * `within="10m"`: event times are at most so far apart, either way; `within=("-5m", "10m")`: that of the right row
           is from 5 minutes before that of the left row to 10 minutes after it (Flink: interval join);
@@ -394,8 +417,14 @@ class Stream(ColumnVerbs, Generic[T]):
         Rows that come behind the watermark, of either stream, are late: counted, and left out. A null in a key is equal
         to nothing, as in SQL.
 
+        Without a word on time all rows of a key meet (Flink: regular join), and all rows of both streams are kept, or as
+        long as `ttl` says. Then `other` may be a stream of updates, of which the rows that hold are joined, and no event
+        time is needed. Results are changes (`UpsertStream.changes`), because a row that was alone, or met one that is
+        replaced, is taken back; but facts if none can be: of `"inner"` and `"semi"` of two streams of facts. They have
+        the later event time of both rows, or that of the change, if both streams have one.
+
         Args:
-            other: the right stream, of the same pipeline.
+            other: the right stream, of the same pipeline; one of updates only without a word on time.
             on: the key columns: one name, several, or `{"left name": "right name"}`. They are once in the results, under
                 the left name.
             how: which rows: `"inner"`: those that met one; `"left"`, `"right"`, `"full"`: all of that side, or of both;
@@ -403,11 +432,13 @@ class Stream(ColumnVerbs, Generic[T]):
             within: how far apart event times may be; at most so much is included.
             window: the windows in which rows meet.
             as_of: whether a left row meets what held at its time.
+            ttl: without a word on time, how long a row is kept after it came, in processing time; for ever if not given.
+                What was sent of it stays as it is. What takes back a row that is forgotten is counted as late.
             suffix: what is put behind the name of a right column that the left stream has too.
 
         Raises:
             PipelineError: a stream has no event time, keys are not there or of unlike types, or what is said of time is
-                contradictory or missing.
+                contradictory.
 
         Example:
             >>> dear = bids.filter(col("price") > 100).select("auction", "at", dear="price")
@@ -417,9 +448,16 @@ class Stream(ColumnVerbs, Generic[T]):
             >>> since = bids.join(dear, on="auction", as_of=True, how="left")
             >>> since.select("auction", "price", "dear").collect().rows()
             [(1, 50.0, None), (2, 250.0, 250.0), (1, 120.0, 120.0), (2, 80.0, 250.0)]
+            >>> totals = bids.key_by("auction").agg(total=col("price").sum())
+            >>> beside = bids.select("auction", "price").join(totals, on="auction").final()
+            >>> sorted(beside.collect().rows())
+            [(1, 50.0, 170.0), (1, 120.0, 170.0), (2, 80.0, 330.0), (2, 250.0, 330.0)]
         """
         time = join_time(within, window, as_of, how)
-        return Stream(self._pipeline, join_node(self, other, on, how, time, suffix))
+        if time is None:
+            node = regular_join_node(self, other, on, how, ttl, suffix)
+            return UpsertStream(self._pipeline, node) if node.updates else Stream(self._pipeline, node)
+        return Stream(self._pipeline, join_node(self, in_time(other, ttl), on, how, time, suffix))
 
     def key_by(self, *columns: str | Expr, **named: Operand) -> KeyedStream[T]:
         """Bring all rows with equal values of these columns to one subtask, in order.

@@ -7,16 +7,26 @@ that sums over other keys stay right; the verbs that need that put it in between
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.api.updates import check_ends, update_keys
-from penstock.api.verbs import OF_WINDOWS, ColumnVerbs, StreamBase, belongs_before, is_triggered, key_names
+from penstock.api.joins import On, regular_join_node
+from penstock.api.updates import check_ends, known_keys, update_keys
+from penstock.api.verbs import (
+    OF_WINDOWS,
+    ColumnVerbs,
+    StreamBase,
+    belongs_before,
+    can_be_key,
+    is_triggered,
+    key_names,
+)
 from penstock.arguments import checked
 from penstock.connectors.base import Row
 from penstock.errors import PipelineError
 from penstock.expressions import Expr, Operand, decided_by_arrival
-from penstock.graph.logical import RETRACTED, AggregateChanges, KeyBy, LastRows, Node, ToChanges, ancestors
+from penstock.graph.logical import RETRACTED, AggregateChanges, JoinKind, KeyBy, LastRows, Node, ToChanges, ancestors
 from penstock.process_functions import OutputTag
+from penstock.times import Duration
 from penstock.types import BOOLEAN, Field, Schema
 
 if TYPE_CHECKING:
@@ -108,6 +118,32 @@ class UpsertStream(ColumnVerbs):
         changes = UpsertStream(self._pipeline, self._changes_node("key_by"))
         return KeyedUpdates(self._pipeline, changes._keyed_node(names))
 
+    def join(
+        self,
+        other: Stream[Any] | UpsertStream,
+        *,
+        on: On,
+        how: JoinKind = "inner",
+        ttl: Duration | None = None,
+        suffix: str = "_right",
+    ) -> UpsertStream:
+        """The rows that hold beside those of another stream that have the same key, as `changes`: a regular join.
+
+        A row replaces another by the key of the join and those of both streams; if one of them is of facts, by none:
+        then equal rows may hold several times. See `Stream.join` without a word on time, which also tells of the
+        arguments.
+
+        Raises:
+            PipelineError: keys are not there or of unlike types.
+
+        Example:
+            >>> totals = bids.key_by("auction").agg(total=col("price").sum())
+            >>> counts = bids.filter(col("price") > 100).key_by("auction").agg(dear=count())
+            >>> sorted(totals.join(counts, on="auction", how="left").final().collect().rows())
+            [(1, 170.0, 1), (2, 330.0, 1)]
+        """
+        return UpsertStream(self._pipeline, regular_join_node(self, other, on, how, ttl, suffix))
+
     def select(self, *exprs: Expr | str, **named: Operand) -> UpsertStream:
         """Only these columns; the key columns should be among them.
 
@@ -152,7 +188,8 @@ class UpsertStream(ColumnVerbs):
         """Only the last row of every key, sent at the end of the input: a stream of rows, which all verbs take.
 
         The key is that of the updates: with windows the window too, behind `top` the rank. Sessions that were retracted
-        are left out. Watermarks wait for the end as well, so that no row is late behind.
+        are left out. Changes that have no key give every row that holds. Watermarks wait for the end as well, so that no
+        row is late behind.
 
         Raises:
             PipelineError: a source has no end, or a column of the key is not there any more.
@@ -163,10 +200,21 @@ class UpsertStream(ColumnVerbs):
             [(1, 170.0), (2, 330.0)]
         """
         check_ends(self._node)
+        if self._node.mode == "retract" and known_keys(self._node) is None:
+            return self._all_that_hold().drop(RETRACTED)
         keys, retracted = update_keys(self._node, "final")
         by_key = UpsertStream(self._pipeline, self._derive(KeyBy(), self._node.schema, keys=keys, mode="upsert"))
         last = self._pipeline._stream_of(by_key._derive(LastRows(retracted), self._node.schema))
         return last.drop(RETRACTED) if self._node.mode == "retract" else last
+
+    def _all_that_hold(self) -> Stream[Any]:
+        """Rows without a key are kept where any columns send them, which are those that can be keys."""
+        schema = self._node.schema
+        keys = tuple(field.name for field in schema if field.name != RETRACTED and can_be_key(field.type))
+        if not keys:
+            raise PipelineError("final: no column can be a key, so rows cannot be told apart; add one that can")
+        by_key = UpsertStream(self._pipeline, self._derive(KeyBy(), schema, keys=keys, mode="retract"))
+        return self._pipeline._stream_of(by_key._derive(LastRows(RETRACTED, all_that_hold=True), schema))
 
     def side(self, tag: OutputTag[U]) -> Stream[U]:
         """A side output of the operator that made this stream, such as its late rows.

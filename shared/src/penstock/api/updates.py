@@ -9,9 +9,11 @@ from penstock.graph.logical import (
     RETRACTED,
     AggregateChanges,
     Filter,
+    Materialize,
     Node,
     Project,
     Read,
+    RegularJoin,
     ToChanges,
     Top,
     WindowAggregate,
@@ -28,6 +30,14 @@ def check_ends(node: Node) -> None:
                 f"final: the {above.operation.source.kind} source {above.operator_id} has no end, so no row is the last "
                 "one; write the updates, or aggregate in windows, whose results are final"
             )
+
+
+def known_keys(node: Node) -> tuple[str, ...] | None:
+    """As `update_keys`, or None where no columns tell which row is replaced."""
+    try:
+        return update_keys(node, "")[0]
+    except PipelineError:
+        return None
 
 
 def update_keys(node: Node, verb: str) -> tuple[tuple[str, ...], str | None]:
@@ -59,7 +69,12 @@ def update_keys(node: Node, verb: str) -> tuple[tuple[str, ...], str | None]:
             return (*node.keys, *bounds), RETRACTED if RETRACTED in said else None
         case Top():
             return (*node.keys, RANK), None
-        case ToChanges() | AggregateChanges():
+        case RegularJoin() if not node.keys:
+            raise PipelineError(
+                f"{verb}: the rows of this join replace no others by a key, because a joined stream is of facts; make it "
+                'one of newest rows before, such as .key_by("id").deduplicate("last")'
+            )
+        case ToChanges() | AggregateChanges() | RegularJoin() | Materialize():
             return node.keys, RETRACTED
         case _:
             return node.keys, None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar
 
 from penstock.api.process_checks import check_methods
-from penstock.api.updates import update_keys
+from penstock.api.updates import known_keys
 from penstock.arguments import checked
 from penstock.errors import PipelineError, nearest
 from penstock.expressions import (
@@ -31,6 +31,7 @@ from penstock.graph.logical import (
     DeadLetters,
     Filter,
     KeyBy,
+    Materialize,
     Mode,
     Node,
     Operation,
@@ -56,6 +57,7 @@ from penstock.triggers import AtWatermark
 from penstock.types import (
     BOOLEAN,
     TIME,
+    DataType,
     Field,
     ListType,
     MapType,
@@ -101,7 +103,7 @@ class Verbs:
 
     def _instead(self, name: str) -> str:
         if name.startswith("join"):
-            return "write .join(other, on=..., within=...) on a stream of rows: before key_by, not on updates"
+            return "write .join(other, on=...) on a stream of rows or of updates, before key_by"
         if name in _CALLED_ELSEWHERE:
             here = _CALLED_ELSEWHERE[name]
             return f"did you mean {here!r}?" if hasattr(type(self), here) else self._instead(here)
@@ -259,16 +261,27 @@ class StreamBase(Verbs):
             'FINISHED'
         """
         sink.check(self._node.schema, updates=self._node.updates)
+        stream = self
         if self._node.mode == "retract":
-            keys, _ = update_keys(self._node, "write")
-            sink = sink.of_changes(keys)
+            stream, sink = self._as_changes_of(sink.upsert_key), sink.of_changes()
         for node in self._pipeline.plan:
             if sink.place is not None and isinstance(node.operation, Write) and node.operation.sink.place == sink.place:
                 raise PipelineError(
                     f"write: {sink.place} is written by {node.operator_id} already, and the rows of both would be mixed; "
                     "write one stream there: a.union(b).write(...)"
                 )
-        return WrittenStream(self._pipeline, self._derive(Write(sink), self._node.schema, self._node.row_type))
+        return WrittenStream(self._pipeline, stream._derive(Write(sink), self._node.schema, self._node.row_type))
+
+    def _as_changes_of(self, wanted: Sequence[str] | None) -> StreamBase:
+        """The changes by which rows of a sink with this key are replaced; all are rows there, if it has none."""
+        if wanted is None:
+            return self
+        known = known_keys(self._node)
+        if known is not None and set(known) <= set(wanted):
+            return self
+        by_key = StreamBase(self._pipeline, keyed_node(self, tuple(wanted)))
+        node = by_key._derive(Materialize(), self._node.schema, keys=tuple(wanted), mode="retract")
+        return StreamBase(self._pipeline, node)
 
     def collect(self) -> pl.DataFrame:
         """Run the pipeline as far as this stream, in this process, and give its rows: a table, in a notebook.
@@ -354,20 +367,7 @@ class ColumnVerbs(StreamBase):
         if not names:
             raise PipelineError(f"key_by: name at least one column, {ALL_TOGETHER}")
         self._check_unread("key_by", {name: col(name) for name in names})
-        for name in names:
-            field = self._node.schema.field(name, "key_by")
-            if isinstance(field.type, ListType):
-                raise PipelineError(f"key_by: {name} is {field.type}; a list cannot be a key, join its elements first")
-            if isinstance(field.type, MapType):
-                raise PipelineError(
-                    f"key_by: {name} is {field.type}; a map cannot be a key, take a value: .map.get(...)"
-                )
-            if field.type == TIME:
-                raise PipelineError(
-                    f"key_by: {name} is {field.type}, which cannot be a key; key by its text: .cast(str)"
-                )
-        mode = self._node.mode
-        return self._derive(KeyBy(), self._node.schema, self._node.row_type, keys=tuple(names), mode=mode)
+        return keyed_node(self, names)
 
     def _with_retracted(self, verb: str, columns: tuple[tuple[str, Expr], ...]) -> tuple[tuple[str, Expr], ...]:
         """The columns, and the one that tells what a change does, as it is and last."""
@@ -395,6 +395,25 @@ class ColumnVerbs(StreamBase):
         for name in names:
             self._node.schema.field(name, "rename")
         return self._project("rename", tuple((names.get(n, n), col(n)) for n in self._node.schema.names))
+
+
+def can_be_key(kind: DataType) -> bool:
+    """Whether values of this type can be keys."""
+    return not isinstance(kind, ListType | MapType) and kind != TIME
+
+
+def keyed_node(stream: StreamBase, names: Sequence[str]) -> Node:
+    """The node by which rows of a key meet."""
+    for name in names:
+        field = stream._node.schema.field(name, "key_by")
+        if isinstance(field.type, ListType):
+            raise PipelineError(f"key_by: {name} is {field.type}; a list cannot be a key, join its elements first")
+        if isinstance(field.type, MapType):
+            raise PipelineError(f"key_by: {name} is {field.type}; a map cannot be a key, take a value: .map.get(...)")
+        if not can_be_key(field.type):
+            raise PipelineError(f"key_by: {name} is {field.type}, which cannot be a key; key by its text: .cast(str)")
+    node = stream._node
+    return stream._derive(KeyBy(), node.schema, node.row_type, keys=tuple(names), mode=node.mode)
 
 
 def key_names(columns: Iterable[str | Expr]) -> list[str]:

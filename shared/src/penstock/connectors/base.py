@@ -458,12 +458,13 @@ class Sink(ABC):
     def check(self, schema: Schema, *, updates: bool) -> None:
         """Raise `PipelineError` if rows of this schema cannot be written; `updates`: rows may replace earlier ones."""
 
-    def of_changes(self, keys: Sequence[str]) -> Sink:
-        """The sink for changes of rows that have these keys; unless it is said otherwise, changes are written as rows.
+    @property
+    def upsert_key(self) -> tuple[str, ...] | None:
+        """The columns by which a row replaces another at the destination; None if all rows stay."""
+        return None
 
-        Raises:
-            PipelineError: they cannot be written.
-        """
+    def of_changes(self) -> Sink:
+        """The sink for changes; those of a row with the key `upsert_key` come in order. Else they are written as rows."""
         return self
 
     def reach(self, schema: Schema) -> None:

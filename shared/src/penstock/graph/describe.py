@@ -22,11 +22,13 @@ from penstock.graph.logical import (
     MapAsync,
     MapBatches,
     MapRows,
+    Materialize,
     Node,
     Over,
     ProcessRows,
     Project,
     Read,
+    RegularJoin,
     RowWindow,
     RunningAggregate,
     RunningReduce,
@@ -104,10 +106,13 @@ def _settings(node: Node) -> dict[str, Any]:
             return settings if ttl_us is None else {**settings, "ttl": format_duration(ttl_us)}
         case Top(n=n, by=by, descending=descending):
             return {"keys": list(node.inputs[0].keys), "n": n, "by": str(by), "descending": descending}
-        case LastRows() | ToChanges():
+        case LastRows() | ToChanges() | Materialize():
             return {"keys": list(node.inputs[0].keys)}
         case Join(how=how):
             return {"keys": list(node.inputs[0].keys), "how": how, **describe_join_time(operation)}
+        case RegularJoin(how=how, ttl_us=ttl_us):
+            settings = {"keys": list(node.inputs[0].keys), "how": how}
+            return settings if ttl_us is None else {**settings, "ttl": format_duration(ttl_us)}
         case RunningReduce(function=function):
             return {"keys": list(node.keys), "function": function_name(function)}
         case WindowRows():
@@ -240,7 +245,13 @@ def state_signature(node: Node) -> str:
             return _text(
                 {"verb": "join", "keys": _keys(node), "how": how, **describe_join_time(operation), "rows": rows}
             )
-        case LastRows() | ToChanges():
+        case RegularJoin(how=how, ttl_us=ttl_us):
+            rows = [[each.mode, schema_to_json(each.schema)] for each in node.inputs]
+            described = {"how": how, "expires": ttl_us is not None, "event_time": node.event_time, "rows": rows}
+            return _text({"verb": "regular join", "keys": _keys(node), **described})
+        case LastRows(all_that_hold=True):
+            return _text({"verb": "rows that hold", "keys": _keys(node), "row": schema_to_json(node.schema)})
+        case LastRows() | ToChanges() | Materialize():
             return _text({"verb": node.verb, "keys": _keys(node), "row": schema_to_json(node.schema)})
         case RunningReduce():
             return _text({"verb": "reduce", "keys": _keys(node), "row": schema_to_json(node.schema)})

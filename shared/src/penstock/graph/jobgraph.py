@@ -29,11 +29,13 @@ from penstock.graph.logical import (
     LastRows,
     LogicalPlan,
     MapAsync,
+    Materialize,
     Node,
     Over,
     ProcessRows,
     Project,
     Read,
+    RegularJoin,
     RunningAggregate,
     RunningReduce,
     SessionWindow,
@@ -383,7 +385,7 @@ def _keeps_state(node: Node) -> bool:
     match node.operation:
         case WindowAggregate() | RunningAggregate() | RunningReduce() | Over() | Deduplicate() | Top() | LastRows():
             return True
-        case Join() | ToChanges() | AggregateChanges():
+        case Join() | RegularJoin() | ToChanges() | AggregateChanges() | Materialize():
             return True
         case ProcessRows(process=process):
             from penstock.process_functions import describe_states

@@ -239,6 +239,8 @@ class LastRows:
     """The last row of every key of a stream of updates, at the end of the input; none where `retracted` is true."""
 
     retracted: str | None = None
+    all_that_hold: bool = False
+    """Of changes: every row that holds, as often as it does; the keys say where it is kept, not what it replaces."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,6 +256,11 @@ class AggregateChanges:
     """Named aggregates per key of changes; what was sent before is taken back when it changes."""
 
     aggregates: tuple[tuple[str, Expr], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Materialize:
+    """Changes by another key than their own, of which a sink has one row: the last that holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +295,17 @@ class Join:
 
     how: JoinKind
     time: JoinTime
+
+
+@dataclass(frozen=True, eq=False)
+class RegularJoin:
+    """Rows of two inputs that have the same key, as they hold now; keys and columns as those of `Join`.
+
+    Inputs are of facts or of changes. Output: changes, but facts if nothing can ever be taken back.
+    """
+
+    how: JoinKind
+    ttl_us: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -357,12 +375,21 @@ class Write:
 Operation = (
     Read | Project | Filter | Explode | MapRows | MapBatches | MapAsync | As | Union | KeyBy | WindowAggregate
     | RunningAggregate | RunningReduce | Over | Deduplicate | Top | LastRows | ToChanges | AggregateChanges
-    | Join | ProcessRows | AssignEventTime | AssignProcessingTime | Side | DeadLetters | Write
+    | Materialize | Join | RegularJoin | ProcessRows | AssignEventTime | AssignProcessingTime | Side | DeadLetters | Write
 )  # fmt: skip
 
 
 MAKING_ROWS: Final = (
-    WindowAggregate | RunningAggregate | RunningReduce | Over | Top | LastRows | ToChanges | AggregateChanges | Join
+    WindowAggregate
+    | RunningAggregate
+    | RunningReduce
+    | Over
+    | Top
+    | LastRows
+    | ToChanges
+    | AggregateChanges
+    | Join
+    | RegularJoin
 )
 """Verbs of a keyed stream whose rows have times of their own: what comes in need not say how far time has come."""
 
@@ -438,6 +465,8 @@ class Node:
                 return "final"
             case ToChanges():
                 return "changes"
+            case RegularJoin():
+                return "join"
             case ProcessRows():
                 return "process"
             case AssignEventTime():

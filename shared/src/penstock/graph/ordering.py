@@ -25,11 +25,13 @@ from penstock.graph.logical import (
     MapAsync,
     MapBatches,
     MapRows,
+    Materialize,
     Node,
     Over,
     ProcessRows,
     Project,
     Read,
+    RegularJoin,
     RunningAggregate,
     RunningReduce,
     Side,
@@ -53,7 +55,9 @@ def arrival_decides(node: Node) -> str:
             return _of_aggregates(aggregates)
         case WindowRows():
             return _of_window_rows(node.operation)
-        case ToChanges() | AggregateChanges():
+        case RegularJoin() if node.mode == "retract":
+            return "the changes of a row before its last"
+        case ToChanges() | AggregateChanges() | Materialize():
             return "the changes of a key before its last"
         case RunningAggregate(aggregates=aggregates):
             return _joined(["the rows of a key before its last", _of_aggregates(aggregates)])
@@ -77,7 +81,7 @@ def arrival_decides(node: Node) -> str:
             return "the batches that its function gets"
         case (
             Read() | Project() | Filter() | Explode() | MapRows() | MapAsync() | As() | Union() | KeyBy() | LastRows()
-            | Join() | Side() | DeadLetters() | AssignProcessingTime() | Write()
+            | Join() | RegularJoin() | Side() | DeadLetters() | AssignProcessingTime() | Write()
         ):  # fmt: skip
             return ""
 

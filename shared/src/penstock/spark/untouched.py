@@ -20,6 +20,7 @@ from penstock.graph.logical import (
     AggregateChanges,
     Deduplicate,
     LastRows,
+    Materialize,
     Node,
     ProcessRows,
     RunningAggregate,
@@ -50,7 +51,9 @@ def is_by_key_alone(node: Node, watermark: int) -> bool:
         return False
     if watermark == MAX_WATERMARK or (isinstance(operation, Deduplicate) and operation.ttl_us is not None):
         return False
-    by_key = (RunningAggregate, RunningReduce, Top, Deduplicate, LastRows, ToChanges, AggregateChanges)
+    by_key = (
+        RunningAggregate, RunningReduce, Top, Deduplicate, LastRows, ToChanges, AggregateChanges, Materialize,
+    )  # fmt: skip
     return isinstance(operation, by_key) or type(operation) is ProcessRows  # those of windows look at all their keys
 
 

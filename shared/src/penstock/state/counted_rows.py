@@ -6,14 +6,16 @@ are looked at, however many they are. Taking one back is a count of -1, which me
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
 
-from penstock.state.sorted_runs import Run, SortedRuns, TimedRows
-from penstock.times import MAX_WATERMARK
+from penstock.state.segments import encode_segments
+from penstock.state.sorted_runs import FrozenRun, Matches, Run, SortedRuns, TimedRows
+from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,51 +27,135 @@ COUNT: Final = "__count"
 _HASH: Final = "__hash"
 INDEX: Final = "__index"
 
+_Count = Callable[[pl.DataFrame, Sequence[str]], pl.DataFrame]
+_Timed = Callable[[pl.DataFrame], TimedRows]
+
 
 class CountedRows:
-    """Rows of one operator: the columns of a schema, and `COUNT`."""
+    """Rows of one operator, with counts: how often they are there, and whatever else is counted of them."""
 
-    def __init__(self, keys: Sequence[str], schema: Schema) -> None:
-        """`keys`: those of the columns by which rows are found."""
-        self._columns = list(schema.names)
-        self._runs = _CountedRuns(keys, self._columns)
-        self._none = pl.DataFrame(schema={INDEX: pl.Int64(), **schema.polars(), COUNT: pl.Int64()})
+    def __init__(
+        self,
+        keys: Sequence[str],
+        types: Mapping[str, pl.DataType],
+        *,
+        counts: Sequence[str] = (COUNT,),
+        newest: str | None = None,
+        until: str | None = None,
+        folds: bool = True,
+    ) -> None:
+        """How rows are kept.
+
+        Args:
+            keys: those of the columns by which rows are found.
+            types: the columns of a row, all of which tell it from others.
+            counts: Int64 columns beside them, which are added up where rows are the same.
+            newest: an Int64 column beside them, of which the greatest is kept where rows are the same.
+            until: of the columns of a row the one that says up to when it is kept, in microseconds.
+            folds: whether equal rows become one. Where none is ever taken back, that only costs.
+        """
+        self._columns = list(types)
+        self._counts = list(counts)
+        self._newest = [] if newest is None else [newest]
+        self._until = until
+        self._reached = MIN_WATERMARK
+        self._folds = folds
+        self._runs = _CountedRuns(keys, self._counted, self._timed)
+        self._none = pl.DataFrame(
+            schema={INDEX: pl.Int64(), **types, **dict.fromkeys([*counts, *self._newest], pl.Int64())}
+        )
 
     def add(self, rows: pl.DataFrame) -> None:
         """Add counts of rows."""
-        rows = counted(rows, self._columns)
-        self._runs.add(_untimed(rows), self._runs.hashes(rows))
+        rows = self._counted(rows.select(*self._columns, *self._counts, *self._newest), [])
+        self._runs.add(self._timed(rows), self._runs.hashes(rows))
 
     def of(self, keys: pl.DataFrame) -> pl.DataFrame:
-        """The rows of these keys, each once, with `INDEX`: the place of its key among them."""
-        hashes, no_moment = self._runs.hashes(keys), np.zeros(keys.height, np.int64)
+        """The rows of these keys with `INDEX`: the place of its key among them. Each once, if rows are folded."""
         found = [
-            matches.run.rows.frame[matches.found].with_columns(pl.Series(INDEX, matches.asking, pl.Int64))
-            for matches in self._runs.matches(keys, hashes, no_moment, no_moment)
+            run.rows.frame[places].with_columns(pl.Series(INDEX, asking, pl.Int64))
+            for run, asking, places in self._matches(keys)
         ]
-        return counted(pl.concat(found), [INDEX, *self._columns]) if found else self._none
+        return self._counted(pl.concat(found).select(self._none.columns), [INDEX]) if found else self._none
 
-    def freeze(self) -> list[pl.DataFrame]:
-        """All rows as they are now; a row may stand in several frames."""
-        return [run.rows.frame for run in self._runs.runs]
+    def numbers(self, keys: pl.DataFrame) -> NDArray[np.int64]:
+        """How many rows each of these keys has."""
+        numbers = np.zeros(keys.height, np.int64)
+        for run, asking, places in self._matches(keys):
+            np.add.at(numbers, asking, run.rows.frame[COUNT].to_numpy()[places])
+        return numbers
+
+    def _matches(self, keys: pl.DataFrame) -> Iterator[tuple[Run, NDArray[np.int64], NDArray[np.int64]]]:
+        """Rows of these keys: run, place of the key, and place in the run."""
+        for matches in self._runs.all_of(keys):
+            kept = matches.run.rows.until[matches.found] > self._reached
+            yield matches.run, matches.asking[kept], matches.found[kept]
+
+    def forget(self, reached: int) -> None:
+        """The rows that are kept up to `reached` are kept no longer."""
+        self._reached = reached
+        for _ in self._runs.pass_by(reached):
+            pass
+
+    def all(self) -> pl.DataFrame:
+        """All rows."""
+        rows = [run.rows().frame for run in self.freeze()]
+        return self._counted(pl.concat([self._none.drop(INDEX), *rows]), [])
+
+    def freeze(self) -> list[FrozenRun]:
+        """All rows as they are now; a row may stand in several runs."""
+        return self._runs.freeze()
+
+    def _counted(self, rows: pl.DataFrame, beside: Sequence[str]) -> pl.DataFrame:
+        return counted(rows, [*beside, *self._columns], self._counts, self._newest) if self._folds else rows
+
+    def _timed(self, rows: pl.DataFrame) -> TimedRows:
+        height = rows.height
+        until = np.full(height, MAX_WATERMARK) if self._until is None else rows[self._until].to_numpy(writable=True)
+        return TimedRows(rows, np.zeros(height, np.int64), until, np.zeros(height, np.bool_))
 
 
-def counted(rows: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
+@dataclass(frozen=True)
+class FrozenCounts:
+    """The rows of a snapshot: a `KeyedPart`."""
+
+    runs: Sequence[FrozenRun]
+    header: Mapping[str, Any]
+    keys: Schema
+    max_parallelism: int
+
+    def segments(self) -> Iterable[tuple[int, bytes]]:
+        """One segment per key group that has rows."""
+        frames = [run.rows().frame for run in self.runs]
+        return encode_segments(self.header, frames, self.keys, self.max_parallelism)
+
+
+def counted(
+    rows: pl.DataFrame, columns: Sequence[str], counts: Sequence[str] = (COUNT,), newest: Sequence[str] = ()
+) -> pl.DataFrame:
     """Each row once, without those whose counts come to nothing."""
-    return rows.group_by(columns, maintain_order=True).agg(pl.col(COUNT).sum()).filter(pl.col(COUNT) != 0)
+    sums = rows.group_by(columns, maintain_order=True).agg(
+        *(pl.col(name).sum() for name in counts), *(pl.col(name).max() for name in newest)
+    )
+    return sums.filter(pl.any_horizontal(pl.col(name) != 0 for name in counts))
 
 
 class _CountedRuns(SortedRuns):
-    """Runs in which equal rows are one."""
+    """Runs in which equal rows are one, and null is a key like others."""
 
-    def __init__(self, keys: Sequence[str], columns: Sequence[str]) -> None:
+    def __init__(self, keys: Sequence[str], count: _Count, timed: _Timed) -> None:
         super().__init__(keys)
-        self._columns = list(columns)
+        self._count = count
+        self._timed = timed
+
+    def all_of(self, keys: pl.DataFrame) -> Iterator[Matches]:
+        """All rows of these keys."""
+        no_moment = np.zeros(keys.height, np.int64)
+        return self.matches(keys, self.hashes(keys), no_moment, no_moment)
 
     def _thinned(self, run: Run) -> Run:
-        rows = run.rows.frame.with_columns(pl.Series(_HASH, run.hashes))
-        rows = counted(rows, [_HASH, *self._columns])
-        return Run(_untimed(rows.drop(_HASH)), rows[_HASH].to_numpy())
+        rows = self._count(run.rows.frame.with_columns(pl.Series(_HASH, run.hashes)), [_HASH])
+        return Run(self._timed(rows.drop(_HASH)), rows[_HASH].to_numpy())
 
     def _same_keys(
         self, frame: pl.DataFrame, asking: NDArray[np.int64], run: Run, found: NDArray[np.int64]
@@ -78,8 +164,3 @@ class _CountedRuns(SortedRuns):
         for key in self._keys:
             same &= frame[key][asking].eq_missing(run.rows.frame[key][found]).to_numpy()
         return same
-
-
-def _untimed(rows: pl.DataFrame) -> TimedRows:
-    height = rows.height
-    return TimedRows(rows, np.zeros(height, np.int64), np.full(height, MAX_WATERMARK), np.zeros(height, np.bool_))

@@ -149,19 +149,15 @@ class Sink(base.PublishedSink):
             )
         self._check_format(schema)
 
-    def of_changes(self, keys: Sequence[str]) -> Self:
-        """See `Sink.of_changes`: in an upsert topic, records of the key that changes are of, and tombstones.
+    @property
+    def upsert_key(self) -> tuple[str, ...] | None:
+        """See `Sink.upsert_key`."""
+        return self.shape.key if self.delivery == "upsert" else None
 
-        Raises:
-            PipelineError: the records would have another key.
-        """
+    def of_changes(self) -> Self:
+        """See `Sink.of_changes`: in an upsert topic, records and tombstones."""
         if self.delivery != "upsert":
             return self
-        if set(self.shape.key) != set(keys):
-            raise PipelineError(
-                f"{_WHAT}: the changes are of {', '.join(keys)}, the records of key={list(self.shape.key)}, so rows of "
-                f"several keys would delete each other's records; write key={list(keys)}"
-            )
         found = copy.copy(self)
         vars(found)["shape"] = replace(self.shape, changes=True)
         return found

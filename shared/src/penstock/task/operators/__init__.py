@@ -97,6 +97,18 @@ def build_operator(node: logical.Node) -> Operator:
             from penstock.task.operators.join import JoinOperator
 
             return JoinOperator(node)
+        case logical.RegularJoin():
+            from penstock.task.operators.regular_join import RegularJoinOperator
+
+            return RegularJoinOperator(node)
+        case logical.Materialize():
+            from penstock.task.operators.materialize import MaterializeOperator
+
+            return MaterializeOperator(node)
+        case logical.LastRows(all_that_hold=True):
+            from penstock.task.operators.final import RowsThatHoldOperator
+
+            return RowsThatHoldOperator(node)
         case logical.LastRows():
             from penstock.task.operators.final import FinalOperator
 

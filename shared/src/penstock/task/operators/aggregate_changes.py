@@ -169,7 +169,7 @@ class _OfRows:
         self._names = [name for name, _ in aggregates]
         self._plan = AggregatePlan.build(aggregates, schema, where, event_time=False)
         self._distinct = all(is_of_distinct(expr) for _, expr in aggregates)
-        self._rows = CountedRows(keys.names, self.kept)
+        self._rows = CountedRows(keys.names, self.kept.polars())
 
     def results(self, rows: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
         """Keep the rows, or no longer; the results of all rows of these keys, in their order."""
@@ -187,7 +187,7 @@ class _OfRows:
 
     def freeze(self) -> list[pl.DataFrame]:
         """All rows as they are now."""
-        return self._rows.freeze()
+        return [run.rows().frame for run in self._rows.freeze()]
 
     def load(self, rows: pl.DataFrame) -> None:
         """Add rows of a snapshot."""

@@ -1,17 +1,21 @@
 """`final` on a stream of updates: the last row of every key, at the end of the input.
 
 Nothing is sent before, and no watermark either: the rows, of which some are old by then, are not late behind.
+
+Changes that have no key, such as those of a join with a stream of facts, are counted: `RowsThatHoldOperator`.
 """
 
 from __future__ import annotations
 
 from typing import Final, cast
 
+import numpy as np
 import polars as pl
 
 from penstock.batches import EVENT_TIME
-from penstock.graph.logical import LastRows, Node
+from penstock.graph.logical import RETRACTED, LastRows, Node
 from penstock.state.columns import canonical_keys, key_frame, key_values
+from penstock.state.counted_rows import COUNT, CountedRows, FrozenCounts
 from penstock.state.segments import decode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.keyed_table import KeyedTable
@@ -67,3 +71,47 @@ class FinalOperator(Operator):
 
     def snapshot(self) -> OperatorSnapshot | None:
         return OperatorSnapshot(keyed=self._table.freeze({"kind": _KIND}, self._context.max_parallelism))
+
+
+class RowsThatHoldOperator(Operator):
+    """`final` on changes of rows without a key: each that was added, less those that were taken back."""
+
+    def __init__(self, node: Node) -> None:
+        source = node.inputs[0]
+        self._operator = node.operator_id
+        self._keys = source.schema.select(source.keys)
+        self._types = {name: kind for name, kind in node.schema.polars().items() if name != RETRACTED}
+        self._newest = [EVENT_TIME] if node.event_time else []
+        self._names = [*node.schema.names, *self._newest]
+        self._rows = self._none_yet()
+        self._context: OperatorContext
+
+    def _none_yet(self) -> CountedRows:
+        return CountedRows(self._keys.names, self._types, newest=EVENT_TIME if self._newest else None)
+
+    def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
+        self._context = context
+        for _, _, rows in decode_segments(restored.keyed, self._operator, _KIND, self._keys) if restored else ():
+            self._rows.add(canonical_keys(rows, self._keys))
+
+    def process(self, frame: pl.DataFrame, output: Output) -> None:
+        sign = pl.when(RETRACTED).then(-1).otherwise(1).cast(pl.Int64)
+        self._rows.add(canonical_keys(frame, self._keys).with_columns(sign.alias(COUNT)))
+
+    def advance(self, watermark: int, output: Output) -> None:
+        if watermark != MAX_WATERMARK:
+            return
+        rows = self._rows.all()
+        # A checkpoint from here on must not send them again.
+        self._rows = self._none_yet()
+        if self._newest:
+            rows = rows.sort(EVENT_TIME, maintain_order=True)
+        rows = rows[np.repeat(np.arange(rows.height), rows[COUNT].clip(lower_bound=0).to_numpy())]
+        rows = rows.with_columns(pl.lit(False).alias(RETRACTED))
+        for begin in range(0, rows.height, _ROWS_PER_FRAME):
+            output.rows(rows.slice(begin, _ROWS_PER_FRAME).select(self._names))
+        output.watermark(watermark)
+
+    def snapshot(self) -> OperatorSnapshot | None:
+        kept = FrozenCounts(self._rows.freeze(), {"kind": _KIND}, self._keys, self._context.max_parallelism)
+        return OperatorSnapshot(keyed=kept)

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from penstock.batches import EVENT_TIME
-from penstock.graph.logical import Node
+from penstock.graph.logical import RETRACTED, Node
 from penstock.state.columns import canonical_keys
 from penstock.state.segments import decode_segments, encode_segments
 from penstock.state.sorted_runs import FrozenRun, TimedRows
@@ -35,9 +35,11 @@ _WAITS: Final = "__waits"
 class JoinedSchema:
     """The columns of both inputs and of the results."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, beside: Sequence[Sequence[str]] = ((EVENT_TIME,), (EVENT_TIME,))) -> None:
+        """`beside`: by input, Int64 columns that are kept beside those of its rows."""
         self.operator = node.operator_id
-        self.inputs = tuple(each.schema for each in node.inputs)
+        self.inputs = tuple(_of_rows(each) for each in node.inputs)
+        self._beside = beside
         self.keys = self.inputs[LEFT].select(node.inputs[LEFT].keys)
         self._own = [
             [name for name in schema.names if name not in self.keys] if number else list(schema.names)
@@ -48,7 +50,7 @@ class JoinedSchema:
 
     def kept(self, number: int) -> dict[str, pl.DataType]:
         """The columns that are kept of the rows of an input."""
-        return {**self.inputs[number].polars(), EVENT_TIME: pl.Int64()}
+        return {**self.inputs[number].polars(), **dict.fromkeys(self._beside[number], pl.Int64())}
 
     def together(self, left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
         """Pairs of rows, side by side: result columns of both."""
@@ -125,6 +127,8 @@ def _stored_name(number: int, name: str) -> str:
     return f"__{number}_{name}"
 
 
-def schema_of_results(left: Schema, right: Schema, keys: Sequence[str]) -> Schema:
-    """The left columns, then the right ones but the keys."""
-    return Schema((*left, *(field for field in right if field.name not in keys)))
+def _of_rows(node: Node) -> Schema:
+    """The columns of rows, without what says of changes what they do."""
+    if node.mode != "retract":
+        return node.schema
+    return Schema(tuple(field for field in node.schema if field.name != RETRACTED))

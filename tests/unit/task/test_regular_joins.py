@@ -1,0 +1,327 @@
+"""Joins without a bound in time: what holds behind every batch is what two loops over the rows that hold find."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from window_cases import GROUPS
+
+from penstock import Pipeline, col, count
+from penstock.api.stream import Stream
+from penstock.api.update_streams import UpsertStream
+from penstock.batches import EVENT_TIME
+from penstock.connectors import iterables, kafka
+from penstock.graph.logical import RETRACTED, Materialize, Mode, Node, RegularJoin
+from penstock.testing.harness import OperatorHarness, input_node
+from penstock.types import BOOLEAN, FLOAT64, INT64, STRING, Field, ListType, MapType, Schema, row_class
+
+CHANGE = Field(RETRACTED, BOOLEAN)
+SIDES = (
+    Schema((Field("key", STRING, nullable=True), Field("tags", ListType(INT64), nullable=True), Field("x", FLOAT64))),
+    Schema((Field("many", MapType(INT64)), Field("key", STRING, nullable=True))),
+)
+HOWS = ["inner", "left", "right", "full", "semi", "anti"]
+TTL = 1_000
+
+
+def input_of(number: int, mode: Mode, *, event_time: bool) -> Node:
+    schema = Schema((*SIDES[number], CHANGE)) if mode == "retract" else SIDES[number]
+    source = input_node(schema, row_class(schema), ("key",), event_time=event_time)
+    source.mode = mode
+    return source
+
+
+def join_node(how: Any, modes: tuple[Mode, Mode], *, ttl: int | None = None, event_time: bool = True) -> Node:
+    inputs = tuple(input_of(number, mode, event_time=event_time) for number, mode in enumerate(modes))
+    fields = [*SIDES[0], *(field for field in SIDES[1] if field.name != "key")]
+    fields = [Field(field.name, field.type, nullable=True) for field in fields]
+    if how in ("semi", "anti"):
+        fields = list(SIDES[0])
+    append = how in ("inner", "semi") and modes == ("append", "append")
+    schema = Schema((*fields, *([] if append else [CHANGE])))
+    operation = RegularJoin(how, ttl)
+    return Node("n2", operation, inputs, schema, row_class(schema), event_time, mode="append" if append else "retract")
+
+
+def a_row(chance: random.Random, number: int) -> tuple[Any, ...]:
+    key = chance.choice(["a", "b", "c", None])
+    if number == 0:
+        return (key, chance.choice([None, (), (1, None)]), chance.choice([0.0, 1.5]))
+    return (chance.choice([(), (("k", 1),)]), key)
+
+
+def frame_of(rows: list[tuple[Any, ...]], number: int, mode: Mode, times: list[int]) -> pl.DataFrame:
+    """Rows with whether they are taken back."""
+    names = SIDES[number].names
+    columns = {
+        name: pl.Series(
+            name,
+            [dict(row[place]) if name == "many" else list(row[place]) if isinstance(row[place], tuple) else row[place]
+             for row in rows],
+            dtype=SIDES[number].polars()[name],
+        )
+        for place, name in enumerate(names)
+    }  # fmt: skip
+    frame = pl.DataFrame(list(columns.values()))
+    if mode == "retract":
+        frame = frame.with_columns(pl.Series(RETRACTED, [row[-1] for row in rows], dtype=pl.Boolean))
+    return frame.with_columns(pl.Series(EVENT_TIME, times, dtype=pl.Int64))
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(map(plain, value))
+    if isinstance(value, dict):
+        return tuple(value.items())
+    return value
+
+
+def joined(how: str, left: Counter[Any], right: Counter[Any]) -> Counter[Any]:
+    """Two loops."""
+    found: Counter[Any] = Counter()
+    met: tuple[set[Any], set[Any]] = (set(), set())
+    for one, times in left.items():
+        for two, more in right.items():
+            if one[0] is not None and one[0] == two[1]:
+                met[0].add(one)
+                met[1].add(two)
+                if how not in ("semi", "anti"):
+                    found[*one, two[0]] += times * more
+    for one, times in left.items():
+        if how in ("left", "full") and one not in met[0]:
+            found[*one, None] += times
+        if (how == "semi" and one in met[0]) or (how == "anti" and one not in met[0]):
+            found[one] += times
+    for two, times in right.items() if how in ("right", "full") else ():
+        if two not in met[1]:
+            found[two[1], None, None, two[0]] += times
+    return found
+
+
+class Standing:
+    """What holds, by the changes that were sent; nothing is taken back that does not hold."""
+
+    def __init__(self) -> None:
+        self.rows: Counter[Any] = Counter()
+
+    def take(self, frames: list[pl.DataFrame]) -> None:
+        for frame in frames:
+            for row in frame.drop(EVENT_TIME, strict=False).to_dicts():
+                gone = row.pop(RETRACTED, False)
+                content = tuple(map(plain, row.values()))
+                self.rows[content] += -1 if gone else 1
+                assert self.rows[content] >= 0
+                if not self.rows[content]:
+                    del self.rows[content]
+        frames.clear()
+
+
+def changes_of(chance: random.Random, number: int, mode: Mode, held: Counter[Any]) -> list[tuple[Any, ...]]:
+    rows: list[tuple[Any, ...]] = []
+    for _ in range(chance.randrange(1, 12)):
+        if mode == "retract" and held and chance.random() < 0.5:
+            row = chance.choice(sorted(held.elements(), key=repr))
+            held[row] -= 1
+            if not held[row]:
+                del held[row]
+            rows.append((*row, True))
+        else:
+            row = a_row(chance, number)
+            held[row] += 1
+            rows.append((*row, False))
+    return rows
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("modes", [(a, b) for a in ("append", "retract") for b in ("append", "retract")], ids=str)
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 10**9), ttl=st.sampled_from([None, 10**12]), event_time=st.booleans())
+def test_what_holds_is_what_two_loops_find(how, modes, seed, ttl, event_time):
+    """Rows that are there several times, nulls in keys, batches, restores, rescales; a time to live that does not end."""
+    chance = random.Random(seed)
+    harness = OperatorHarness(join_node(how, modes, ttl=ttl, event_time=event_time), max_parallelism=GROUPS)
+    held: tuple[Counter[Any], Counter[Any]] = (Counter(), Counter())
+    standing = Standing()
+    for _ in range(chance.randrange(1, 12)):
+        number = chance.randrange(2)
+        rows = changes_of(chance, number, modes[number], held[number])
+        frame = frame_of(rows, number, modes[number], [chance.randrange(100) for _ in rows])
+        harness.frame(frame if event_time else frame.drop(EVENT_TIME), number)
+        standing.take(harness.collected.frames)
+        assert standing.rows == joined(how, *held)
+        if chance.random() < 0.3:
+            harness = harness.restored(harness.freeze()(), chance.randrange(1, 4))
+
+
+@pytest.mark.parametrize("how", HOWS)
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**9), changes=st.tuples(st.booleans(), st.booleans()))
+def test_what_is_forgotten_takes_nothing_back_that_was_not_sent(how, seed, changes):
+    """While rows are forgotten at any time, every prefix of the changes is one of a table; then nothing is left."""
+    chance = random.Random(seed)
+    modes: Any = tuple("retract" if each else "append" for each in changes)
+    harness = OperatorHarness(join_node(how, modes, ttl=TTL), max_parallelism=GROUPS)
+    held: tuple[Counter[Any], Counter[Any]] = (Counter(), Counter())
+    standing = Standing()
+    for _ in range(chance.randrange(1, 25)):
+        number = chance.randrange(2)
+        rows = changes_of(chance, number, modes[number], held[number])
+        harness.frame(frame_of(rows, number, modes[number], [0 for _ in rows]), number)
+        standing.take(harness.collected.frames)
+        harness.now_us += chance.choice([0, 10, TTL // 3, 2 * TTL])
+        if chance.random() < 0.2:
+            harness = harness.restored(harness.freeze()(), chance.randrange(1, 4))
+    harness.now_us += 2 * TTL
+    for number, mode in enumerate(modes):
+        no_key = (None, None, 0.0, False) if number == 0 else ((), None, False)
+        for _ in range(20):  # whichever subtask has it
+            harness.frame(frame_of([no_key], number, mode, [0]), number)
+    for operator in harness.operators:
+        if operator._rows[0]._reached == harness.now_us:  # it was given a row
+            assert not operator.snapshot().keyed.segments()
+
+
+def test_rows_that_are_taken_back_after_they_were_forgotten_are_counted():
+    harness = OperatorHarness(join_node("left", ("retract", "append"), ttl=TTL))
+    row = ("a", (1,), 0.0)
+    harness.frame(frame_of([(*row, False)] * 2, 0, "retract", [1, 1]), 0)
+    harness.now_us = TTL // 2
+    harness.frame(frame_of([(*row, False)], 0, "retract", [1]), 0)
+    harness.now_us = TTL + TTL // 4
+    seen = len(harness.collected.frames)
+    harness.frame(frame_of([(*row, True)] * 3, 0, "retract", [1, 1, 1]), 0)
+    assert [frame[RETRACTED].to_list() for frame in harness.collected.frames[seen:]] == [[True]]
+    assert harness.metrics[0].late_rows == 2
+
+
+def test_a_pair_has_the_later_time_and_what_is_taken_back_that_of_the_change():
+    harness = OperatorHarness(join_node("left", ("append", "append")))
+    left, right = ("a", None, 0.0, False), ((), "a", False)
+    harness.frame(frame_of([left], 0, "append", [50]), 0)
+    harness.frame(frame_of([right], 1, "append", [20]), 1)
+    harness.frame(frame_of([right], 1, "append", [70]), 1)
+    rows = [row for frame in harness.collected.frames for row in frame.select(RETRACTED, EVENT_TIME).rows()]
+    assert rows == [(False, 50), (True, 50), (False, 50), (False, 70)]
+
+
+def test_what_is_taken_back_stands_before_what_is_added():
+    harness = OperatorHarness(join_node("inner", ("retract", "append")))
+    harness.frame(frame_of([((), "a", False), ((), "b", False)], 1, "append", [1, 1]), 1)
+    harness.frame(frame_of([("a", None, 0.0, False), ("b", None, 0.0, False)], 0, "retract", [1, 1]), 0)
+    moved = [("b", None, 1.5, False), ("b", None, 0.0, True), ("a", None, 0.0, True), ("a", None, 0.0, False)]
+    harness.frame(frame_of(moved, 0, "retract", [2, 2, 2, 2]), 0)
+    assert harness.collected.frames[-1].select("key", "x", RETRACTED).rows() == [("b", 0.0, True), ("b", 1.5, False)]
+
+
+# -- sinks with a key of their own --------------------------------------------------------------------------------------
+
+PLACED = Schema((Field("order", INT64), Field("town", STRING), Field("price", INT64), CHANGE))
+
+
+def materialize_node() -> Node:
+    source = input_node(PLACED, row_class(PLACED), ("order",), event_time=True)
+    source.mode = "retract"
+    return Node("n2", Materialize(), (source,), PLACED, row_class(PLACED), True, keys=("order",), mode="retract")
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**9))
+def test_changes_of_a_key_that_come_on_different_ways_end_at_the_row_that_holds(seed):
+    """Each town's changes come in order, but a new row may overtake what takes the old one back."""
+    chance = random.Random(seed)
+    ways: dict[str, list[tuple[Any, ...]]] = {town: [] for town in "abc"}
+    held: dict[int, tuple[str, int]] = {}
+    for _ in range(chance.randrange(1, 40)):
+        order = chance.randrange(4)
+        if order in held:
+            ways[held[order][0]].append((order, *held.pop(order), True))
+        if chance.random() < 0.8:
+            held[order] = (chance.choice("abc"), chance.randrange(3))
+            ways[held[order][0]].append((order, *held[order], False))
+    harness = OperatorHarness(materialize_node(), max_parallelism=GROUPS)
+    while left := [way for way in ways.values() if way]:
+        rows = [chance.choice(left).pop(0)]
+        rows += [way.pop(0) for way in ways.values() if way and chance.random() < 0.5]
+        frame = pl.DataFrame(rows, schema=PLACED.polars(), orient="row")
+        harness.frame(frame.with_columns(pl.lit(7, pl.Int64).alias(EVENT_TIME)))
+        if chance.random() < 0.2:
+            harness = harness.restored(harness.freeze()(), chance.randrange(1, 4))
+    found: dict[int, tuple[str, int]] = {}
+    for frame in harness.collected.frames:
+        for order, town, price, gone in frame.drop(EVENT_TIME).rows():
+            assert found.pop(order, None) == ((town, price) if gone else None)
+            if not gone:
+                found[order] = (town, price)
+    assert found == held
+
+
+# -- as users write it --------------------------------------------------------------------------------------------------
+
+Order = row_class(Schema((Field("id", INT64), Field("customer", INT64), Field("price", FLOAT64))))
+Customer = row_class(Schema((Field("customer", INT64), Field("town", STRING))))
+ORDERS = [Order(1, 7, 10.0), Order(2, 7, 5.0), Order(3, 8, 1.0), Order(1, 8, 12.0), Order(4, 9, 2.0)]
+CUSTOMERS = [Customer(7, "bern"), Customer(8, "graz"), Customer(7, "wien"), Customer(6, "linz")]
+
+
+def newest(p: Pipeline) -> tuple[UpsertStream, UpsertStream]:
+    orders = p.read(iterables.Source(ORDERS, schema=Order)).key_by("id").deduplicate("last")
+    customers = p.read(iterables.Source(CUSTOMERS, schema=Customer)).key_by("customer").deduplicate("last")
+    return orders, customers
+
+
+def test_the_newest_rows_of_two_streams_are_joined():
+    orders, customers = newest(Pipeline("p"))
+    placed = orders.join(customers, on="customer", how="full")
+    assert placed.schema.names == ("id", "customer", "price", "town", "retracted")
+    assert sorted(placed.final().collect().rows(), key=repr) == [
+        (1, 8, 12.0, "graz"), (2, 7, 5.0, "wien"), (3, 8, 1.0, "graz"), (4, 9, 2.0, None), (None, 6, None, "linz"),
+    ]  # fmt: skip
+
+
+def test_a_join_is_filtered_aggregated_and_joined_like_other_updates():
+    orders, customers = newest(Pipeline("p"))
+    placed = orders.join(customers, on="customer").filter(col("price") < 11)
+    towns = placed.key_by("town").agg(orders=count(), total=col("price").sum())
+    again = towns.join(customers.select("customer", "town"), on="town", how="left")
+    assert sorted(again.final().collect().rows()) == [("graz", 1, 1.0, 8), ("wien", 1, 5.0, 7)]
+
+
+def test_facts_that_are_joined_stay_facts_where_nothing_can_be_taken_back():
+    p = Pipeline("p")
+    orders, customers = (
+        p.read(iterables.Source(rows, schema=schema)) for rows, schema in ((ORDERS, Order), (CUSTOMERS, Customer))
+    )
+    pairs = orders.join(customers, on="customer")
+    assert isinstance(pairs, Stream)
+    assert len(pairs.map(lambda row: row, returns=pairs._node.row_type).collect()) == 6
+    assert sorted(orders.join(customers, on="customer", how="semi").collect()["id"]) == [1, 1, 2, 3]
+    unmet = orders.join(customers, on="customer", how="anti")
+    assert isinstance(unmet, UpsertStream)
+    assert unmet.final().collect().rows() == [(4, 9, 2.0)]
+
+
+def test_rows_without_a_key_hold_as_often_as_they_were_added():
+    p = Pipeline("p")
+    twice = p.read(iterables.Source([*ORDERS, *ORDERS], schema=Order))
+    _, customers = newest(p)
+    found = twice.join(customers, on="customer", how="left").drop("id").final()
+    assert Counter(found.collect().rows())[8, 12.0, "graz"] == 2
+    assert found.collect().height == 10
+
+
+def test_a_sink_with_another_key_has_the_row_that_holds():
+    """Records are of the order, changes of order and customer: an operator stands between, and `plan` shows it."""
+    p = Pipeline("p")
+    orders, customers = newest(p)
+    placed = orders.join(customers, on="customer")
+    placed.write(kafka.Sink("of-orders", key="id", delivery="upsert"))
+    placed.write(kafka.Sink("of-both", key=("customer", "id"), delivery="upsert"))
+    placed.write(kafka.Sink("all", key="id"))
+    verbs = [node.verb for node in p.plan]
+    assert verbs.count("materialize") == 1
