@@ -44,8 +44,6 @@ class JobCleanup:
         self._clean_sinks = clean_sinks
         self._cleaned = 0
         """The generation whose predecessors' exchanges are deleted."""
-        self._named: dict[str, frozenset[str]] = {}
-        """The objects of kept checkpoints that name those of others, by manifest."""
 
     async def replaced(self, complete: int, history: JobHistory, live: Callable[[], Collection[str]]) -> None:
         """Delete what nobody goes back to since this checkpoint is COMPLETE.
@@ -134,18 +132,16 @@ class JobCleanup:
 
     async def _named_by(self, record: Complete | Savepoint) -> frozenset[str] | None:
         """The objects of a kept checkpoint; none if it was disposed of, None if its manifest cannot be read."""
-        if record.manifest not in self._named:
-            try:
-                data = await self._ports.blobs.get(record.manifest)
-                if hashlib.sha256(data).hexdigest() != record.sha256:
-                    raise CorruptDataError(f"{record.manifest}: not what was written (checksum)")
-                self._named[record.manifest] = named_objects(decode_manifest(data, record.manifest))
-            except BlobNotFoundError:
-                return frozenset()
-            except CorruptDataError as error:
-                _log.warning("no objects are deleted: what a kept checkpoint needs is unknown", reason=str(error))
-                return None
-        return self._named[record.manifest]
+        try:
+            data = await self._ports.blobs.get(record.manifest)
+            if hashlib.sha256(data).hexdigest() != record.sha256:
+                raise CorruptDataError(f"{record.manifest}: not what was written (checksum)")
+            return named_objects(decode_manifest(data, record.manifest))
+        except BlobNotFoundError:
+            return frozenset()
+        except CorruptDataError as error:
+            _log.warning("no objects are deleted: what a kept checkpoint needs is unknown", reason=str(error))
+            return None
 
 
 def _savepoints(history: JobHistory) -> set[int]:
