@@ -45,8 +45,6 @@ class CheckpointProgress:
     state: str = "in progress"
     completed_us: int | None = None
     size_bytes: int = 0
-    written_bytes: int = 0
-    """What was written for it; less than its size where it names objects of earlier ones."""
     sync_us: int = 0
     """The longest time a subtask stood still."""
     reason: str = ""
@@ -56,6 +54,8 @@ class CheckpointProgress:
     subtasks: int = 0
     """How many have to acknowledge it; 0 until the first has."""
     acks: dict[SubtaskId, AckView] = field(default_factory=dict[SubtaskId, AckView])
+    written_bytes: int = 0
+    """What was written for it; less than its size where it names objects of earlier ones."""
 
     @property
     def ended_us(self) -> int | None:
