@@ -293,6 +293,7 @@ def changed(out: Path, rate: float | None) -> Pipeline:
     totals.filter(col("total") % 3 > 0).write(files.Sink(out / "filtered"))
     of_totals = {"keys": count(), "all": col("total").sum(), "most": col("total").max()}
     totals.key_by(rest=col("n") % 4).agg(**of_totals).uid("again").write(files.Sink(out / "again"))
+    totals.key_by(rest=col("n") % 3).top(2, by=col("total") % 50).uid("best").write(files.Sink(out / "best"))
     return p
 
 

@@ -240,7 +240,7 @@ BUILT = [
     Wrong("a window behind a running aggregate", 'keyed.agg(n=count()).window(tumbling("1s"))  # here',
           ("this is a stream of updates", "take .final()", "windows without allowed_lateness")),
     Wrong("a process of updates", 'keyed.agg(n=count()).key_by("n").process(None)  # here',
-          ("updates can be aggregated with agg; process would",)),
+          ("updates have agg and top here; process would",)),
     Wrong("a misspelled option", 'files.Sink("out", formt="csv")  # here', ("formt=", "did you mean 'format'?")),
 ]  # fmt: skip
 

@@ -309,7 +309,7 @@ def test_corrected_sessions_can_be_counted():
         (lambda totals: totals.changes().key_by(RETRACTED), "reads retracted"),
         (lambda totals: totals.with_columns(retracted=lit(1)), "another name"),
         (lambda _: orders(Pipeline("p")).with_columns(retracted=lit(1)).filter(col("id") > 0), "already"),
-        (lambda totals: totals.key_by("n").top(1, by="n"), "can be aggregated with agg"),
+        (lambda totals: totals.key_by("n").reduce(max), "updates have agg and top here"),
         (lambda totals: totals.key_by("none"), "none"),
         (lambda totals: totals.select("n").key_by("n"), "town, which says which row a row replaces"),
         (lambda totals: totals.key_by(), "name at least one"),

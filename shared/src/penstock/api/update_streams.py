@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.api.joins import On, regular_join_node
+from penstock.api.over import top_schema
 from penstock.api.updates import check_ends, known_keys, update_keys
 from penstock.api.verbs import (
     OF_WINDOWS,
@@ -23,8 +24,18 @@ from penstock.api.verbs import (
 from penstock.arguments import checked
 from penstock.connectors.base import Row
 from penstock.errors import PipelineError
-from penstock.expressions import Expr, Operand, decided_by_arrival
-from penstock.graph.logical import RETRACTED, AggregateChanges, JoinKind, KeyBy, LastRows, Node, ToChanges, ancestors
+from penstock.expressions import Expr, Operand, col, decided_by_arrival
+from penstock.graph.logical import (
+    RETRACTED,
+    AggregateChanges,
+    JoinKind,
+    KeyBy,
+    LastRows,
+    Node,
+    ToChanges,
+    TopOfChanges,
+    ancestors,
+)
 from penstock.process_functions import OutputTag
 from penstock.times import Duration
 from penstock.types import BOOLEAN, Field, Schema
@@ -236,8 +247,33 @@ class KeyedUpdates(StreamBase):
 
     def _instead(self, name: str) -> str:
         if self._pipeline._has_verb(name):
-            return f"updates can be aggregated with agg; {name} would count or keep rows that were taken back"
+            return f"updates have agg and top here; {name} would count or keep rows that were taken back"
         return super()._instead(name)
+
+    def top(self, n: int, *, by: Expr | str, descending: bool = True) -> UpsertStream:
+        """The best `n` rows of every key that hold, as `UpsertStream.changes`: the keys, the rank from 1, the others.
+
+        What stood at a rank is taken back when another row comes to stand there, or none. All rows of a key are kept.
+        Of equal rows the one that was added first is the better one; null and NaN are behind all others.
+
+        Args:
+            n: how many rows per key.
+            by: the column or expression that orders them.
+            descending: whether the greatest is the best.
+
+        Raises:
+            PipelineError: such values have no order, or there is a column "rank".
+
+        Example:
+            >>> totals = bids.key_by("auction").agg(revenue=col("price").sum())
+            >>> totals.key_by(all=lit(1)).top(1, by="revenue").select("all", "rank", "auction").final().collect().rows()
+            [(1, 1, 2)]
+        """
+        order = col(by) if isinstance(by, str) else by
+        self._check_unread("top", {str(order): order})
+        schema = top_schema(n, order, self._node.schema, self._node.keys)
+        operation = TopOfChanges(n, order, descending)
+        return UpsertStream(self._pipeline, self._derive(operation, schema, keys=self._node.keys, mode="retract"))
 
     def agg(self, **aggregates: Expr) -> UpsertStream:
         """The running result per key of the rows that hold, as `UpsertStream.changes`; a key without any has none.

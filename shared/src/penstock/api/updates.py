@@ -16,6 +16,7 @@ from penstock.graph.logical import (
     RegularJoin,
     ToChanges,
     Top,
+    TopOfChanges,
     WindowAggregate,
     WindowRows,
     ancestors,
@@ -69,6 +70,8 @@ def update_keys(node: Node, verb: str) -> tuple[tuple[str, ...], str | None]:
             return (*node.keys, *bounds), RETRACTED if RETRACTED in said else None
         case Top():
             return (*node.keys, RANK), None
+        case TopOfChanges():
+            return (*node.keys, RANK), RETRACTED
         case RegularJoin() if not node.keys:
             raise PipelineError(
                 f"{verb}: the rows of this join replace no others by a key, because a joined stream is of facts; make it "

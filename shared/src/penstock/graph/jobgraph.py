@@ -42,6 +42,7 @@ from penstock.graph.logical import (
     Side,
     ToChanges,
     Top,
+    TopOfChanges,
     Union,
     WindowAggregate,
     Write,
@@ -385,7 +386,7 @@ def _keeps_state(node: Node) -> bool:
     match node.operation:
         case WindowAggregate() | RunningAggregate() | RunningReduce() | Over() | Deduplicate() | Top() | LastRows():
             return True
-        case Join() | RegularJoin() | ToChanges() | AggregateChanges() | Materialize():
+        case Join() | RegularJoin() | ToChanges() | AggregateChanges() | TopOfChanges() | Materialize():
             return True
         case ProcessRows(process=process):
             from penstock.process_functions import describe_states

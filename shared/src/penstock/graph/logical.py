@@ -235,6 +235,15 @@ class Top:
 
 
 @dataclass(frozen=True, eq=False)
+class TopOfChanges:
+    """`Top` of the rows that hold; what stood at a rank is taken back."""
+
+    n: int
+    by: Expr
+    descending: bool
+
+
+@dataclass(frozen=True, eq=False)
 class LastRows:
     """The last row of every key of a stream of updates, at the end of the input; none where `retracted` is true."""
 
@@ -374,23 +383,15 @@ class Write:
 
 Operation = (
     Read | Project | Filter | Explode | MapRows | MapBatches | MapAsync | As | Union | KeyBy | WindowAggregate
-    | RunningAggregate | RunningReduce | Over | Deduplicate | Top | LastRows | ToChanges | AggregateChanges
+    | RunningAggregate | RunningReduce | Over | Deduplicate | Top | LastRows | ToChanges | AggregateChanges | TopOfChanges
     | Materialize | Join | RegularJoin | ProcessRows | AssignEventTime | AssignProcessingTime | Side | DeadLetters | Write
 )  # fmt: skip
 
 
 MAKING_ROWS: Final = (
-    WindowAggregate
-    | RunningAggregate
-    | RunningReduce
-    | Over
-    | Top
-    | LastRows
-    | ToChanges
-    | AggregateChanges
-    | Join
-    | RegularJoin
-)
+    WindowAggregate | RunningAggregate | RunningReduce | Over | Top | LastRows | ToChanges | AggregateChanges
+    | TopOfChanges | Materialize | Join | RegularJoin
+)  # fmt: skip
 """Verbs of a keyed stream whose rows have times of their own: what comes in need not say how far time has come."""
 
 
@@ -467,6 +468,8 @@ class Node:
                 return "changes"
             case RegularJoin():
                 return "join"
+            case TopOfChanges():
+                return "top"
             case ProcessRows():
                 return "process"
             case AssignEventTime():

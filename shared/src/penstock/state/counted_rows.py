@@ -26,6 +26,7 @@ COUNT: Final = "__count"
 """Int64: how often a row is there."""
 _HASH: Final = "__hash"
 INDEX: Final = "__index"
+MIN_ORDER: Final = np.iinfo(np.int64).min
 
 _Count = Callable[[pl.DataFrame, Sequence[str]], pl.DataFrame]
 _Timed = Callable[[pl.DataFrame], TimedRows]
@@ -41,6 +42,7 @@ class CountedRows:
         *,
         counts: Sequence[str] = (COUNT,),
         newest: str | None = None,
+        order: str | None = None,
         until: str | None = None,
         folds: bool = True,
     ) -> None:
@@ -51,12 +53,14 @@ class CountedRows:
             types: the columns of a row, all of which tell it from others.
             counts: Int64 columns beside them, which are added up where rows are the same.
             newest: an Int64 column beside them, of which the greatest is kept where rows are the same.
+            order: of the columns of a row an Int64 one by which those of a key are in order.
             until: of the columns of a row the one that says up to when it is kept, in microseconds.
             folds: whether equal rows become one. Where none is ever taken back, that only costs.
         """
         self._columns = list(types)
         self._counts = list(counts)
         self._newest = [] if newest is None else [newest]
+        self._order = order
         self._until = until
         self._reached = MIN_WATERMARK
         self._folds = folds
@@ -72,22 +76,43 @@ class CountedRows:
 
     def of(self, keys: pl.DataFrame) -> pl.DataFrame:
         """The rows of these keys with `INDEX`: the place of its key among them. Each once, if rows are folded."""
+        return self._found(self._runs.all_of(keys))
+
+    def greatest(self, keys: pl.DataFrame, number: int) -> pl.DataFrame:
+        """As `of`, but of each key at least so many rows, if it has them: those that are greatest by `order`.
+
+        Looks at few more rows than that, however many there are: rows of a key are in order in each run. What is found
+        may come to less, where much of it was taken back; then it looks further.
+        """
+        parts: list[pl.DataFrame] = []
+        asked, wide = np.arange(keys.height), number
+        while len(asked):
+            least = self._runs.reaching(keys[asked], wide)
+            found = self._found(self._runs.not_below(keys[asked], least))
+            index = found[INDEX].to_numpy()
+            held = np.bincount(index, np.maximum(found[COUNT].to_numpy(), 0), minlength=len(asked))
+            enough = (held >= number) | (least == MIN_ORDER)
+            parts.append(found.filter(enough[index]).with_columns(pl.Series(INDEX, asked[index[enough[index]]])))
+            asked, wide = asked[~enough], 4 * wide
+        return pl.concat([self._none, *parts])
+
+    def _found(self, matches: Iterable[Matches]) -> pl.DataFrame:
         found = [
             run.rows.frame[places].with_columns(pl.Series(INDEX, asking, pl.Int64))
-            for run, asking, places in self._matches(keys)
+            for run, asking, places in self._kept(matches)
         ]
         return self._counted(pl.concat(found).select(self._none.columns), [INDEX]) if found else self._none
 
     def numbers(self, keys: pl.DataFrame) -> NDArray[np.int64]:
         """How many rows each of these keys has."""
         numbers = np.zeros(keys.height, np.int64)
-        for run, asking, places in self._matches(keys):
+        for run, asking, places in self._kept(self._runs.all_of(keys)):
             np.add.at(numbers, asking, run.rows.frame[COUNT].to_numpy()[places])
         return numbers
 
-    def _matches(self, keys: pl.DataFrame) -> Iterator[tuple[Run, NDArray[np.int64], NDArray[np.int64]]]:
-        """Rows of these keys: run, place of the key, and place in the run."""
-        for matches in self._runs.all_of(keys):
+    def _kept(self, found: Iterable[Matches]) -> Iterator[tuple[Run, NDArray[np.int64], NDArray[np.int64]]]:
+        """Those that are not to be forgotten: run, place of the key, and place in the run."""
+        for matches in found:
             kept = matches.run.rows.until[matches.found] > self._reached
             yield matches.run, matches.asking[kept], matches.found[kept]
 
@@ -112,7 +137,8 @@ class CountedRows:
     def _timed(self, rows: pl.DataFrame) -> TimedRows:
         height = rows.height
         until = np.full(height, MAX_WATERMARK) if self._until is None else rows[self._until].to_numpy(writable=True)
-        return TimedRows(rows, np.zeros(height, np.int64), until, np.zeros(height, np.bool_))
+        moments = np.zeros(height, np.int64) if self._order is None else rows[self._order].to_numpy(writable=True)
+        return TimedRows(rows, moments, until, np.zeros(height, np.bool_))
 
 
 @dataclass(frozen=True)
@@ -150,8 +176,23 @@ class _CountedRuns(SortedRuns):
 
     def all_of(self, keys: pl.DataFrame) -> Iterator[Matches]:
         """All rows of these keys."""
-        no_moment = np.zeros(keys.height, np.int64)
-        return self.matches(keys, self.hashes(keys), no_moment, no_moment)
+        hashes = self.hashes(keys)
+        for run in self.runs:
+            yield from self._pairs(keys, run, *run.span(hashes))
+
+    def reaching(self, keys: pl.DataFrame, number: int) -> NDArray[np.int64]:
+        """An order above which each key has few more rows than `number` in any run; `MIN_ORDER` if it has no more."""
+        hashes = self.hashes(keys)
+        least = np.full(keys.height, MIN_ORDER)
+        for run in self.runs:
+            begin, end = run.span(hashes)
+            more = np.flatnonzero(end - begin > number)
+            least[more] = np.maximum(least[more], run.rows.moments[end[more] - number])
+        return least
+
+    def not_below(self, keys: pl.DataFrame, least: NDArray[np.int64]) -> Iterator[Matches]:
+        """The rows of these keys whose order is at least that."""
+        return self.matches(keys, self.hashes(keys), least, np.full(keys.height, MAX_WATERMARK))
 
     def _thinned(self, run: Run) -> Run:
         rows = self._count(run.rows.frame.with_columns(pl.Series(_HASH, run.hashes)), [_HASH])

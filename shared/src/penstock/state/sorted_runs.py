@@ -169,12 +169,18 @@ class SortedRuns:
             if not (begin < end).any():
                 continue
             begin = run.before(first, begin, end, included=False)
-            counts = np.maximum(run.before(last, begin, end, included=True) - begin, 0)
-            asking = np.repeat(np.arange(len(hashes)), counts)
-            found = np.arange(len(asking)) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(begin, counts)
-            same = self._same_keys(frame, asking, run, found)
-            if len(asking):
-                yield Matches(run, asking[same], found[same])
+            yield from self._pairs(frame, run, begin, run.before(last, begin, end, included=True))
+
+    def _pairs(
+        self, frame: pl.DataFrame, run: Run, begin: NDArray[np.int64], end: NDArray[np.int64]
+    ) -> Iterator[Matches]:
+        """Rows of `frame` with those of a run from `begin` to `end` that have the same key."""
+        counts = np.maximum(end - begin, 0)
+        asking = np.repeat(np.arange(frame.height), counts)
+        found = np.arange(len(asking)) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(begin, counts)
+        same = self._same_keys(frame, asking, run, found)
+        if len(asking):
+            yield Matches(run, asking[same], found[same])
 
     def newest(self, frame: pl.DataFrame, hashes: NDArray[np.uint64], moments: NDArray[np.int64]) -> Iterator[Matches]:
         """Of each run at most one row per row of `frame`: the last one of the same key whose moment is not behind."""

@@ -101,6 +101,10 @@ def build_operator(node: logical.Node) -> Operator:
             from penstock.task.operators.regular_join import RegularJoinOperator
 
             return RegularJoinOperator(node)
+        case logical.TopOfChanges():
+            from penstock.task.operators.top_changes import TopOfChangesOperator
+
+            return TopOfChangesOperator(node)
         case logical.Materialize():
             from penstock.task.operators.materialize import MaterializeOperator
 

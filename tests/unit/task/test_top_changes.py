@@ -1,0 +1,178 @@
+"""The best rows that hold: what sorting all of them comes to, whatever was taken back."""
+
+from __future__ import annotations
+
+import math
+import random
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from window_cases import GROUPS
+
+from penstock import Pipeline, col, count
+from penstock.api.over import top_schema
+from penstock.batches import EVENT_TIME
+from penstock.connectors import iterables
+from penstock.errors import PipelineError
+from penstock.graph.logical import RETRACTED, Node, TopOfChanges
+from penstock.state import sorted_runs
+from penstock.state.row_order import order_of
+from penstock.testing.harness import OperatorHarness, input_node
+from penstock.types import BOOLEAN, FLOAT64, INT64, STRING, Field, Schema, row_class
+
+CHANGE = Field(RETRACTED, BOOLEAN)
+ROWS = Schema((Field("key", STRING, nullable=True), Field("x", FLOAT64, nullable=True), Field("id", INT64), CHANGE))
+
+
+def top_node(n: int, *, descending: bool = True) -> Node:
+    by = col("x")
+    source = input_node(ROWS, row_class(ROWS), ("key",), event_time=True)
+    source.mode = "retract"
+    out = top_schema(n, by, ROWS, ("key",))
+    return Node("n1", TopOfChanges(n, by, descending), (source,), out, row_class(out), True, ("key",), mode="retract")
+
+
+def frame_of(rows: list[tuple[Any, ...]]) -> pl.DataFrame:
+    frame = pl.DataFrame(rows, schema=ROWS.polars(), orient="row")
+    return frame.with_columns(pl.lit(7, pl.Int64).alias(EVENT_TIME))
+
+
+def standing(frames: list[pl.DataFrame]) -> dict[Any, Any]:
+    """What stands at every rank; what is taken back stood there."""
+    found: dict[Any, Any] = {}
+    for frame in frames:
+        for row in frame.drop(EVENT_TIME).to_dicts():
+            place, content = (row["key"], row["rank"]), repr((row["x"], row["id"]))
+            assert found.pop(place, None) == (content if row[RETRACTED] else None)
+            if not row[RETRACTED]:
+                found[place] = content
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**9), n=st.integers(1, 4), descending=st.booleans(), least=st.sampled_from([2, 1024]))
+def test_the_ranks_come_to_those_of_the_rows_that_hold(seed, n, descending, least):
+    """Whatever the batches and the runs are; of equal ones the one that was added first, and each as often as it is."""
+    chance = random.Random(seed)
+    held: list[tuple[Any, ...]] = []
+    harness = OperatorHarness(top_node(n, descending=descending), max_parallelism=GROUPS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sorted_runs, "_LEAST_ROWS", least)
+        for _ in range(chance.randrange(1, 20)):
+            rows: list[tuple[Any, ...]] = []
+            for _ in range(chance.choice([1, 3, 20])):
+                if held and chance.random() < 0.5:
+                    row = chance.choice(held)
+                    held.reverse()  # of rows that are the same in all columns any is the one
+                    held.remove(row)
+                    held.reverse()
+                    rows.append((*row, True))
+                else:
+                    xs = [None, math.nan, -0.0, 0.0, 1.5, -1.5, math.inf, -math.inf, 2.0, 3.0]
+                    held.append((chance.choice(["a", "b", None]), chance.choice(xs), len(rows) % 3))
+                    rows.append((*held[-1], False))
+            harness.frame(frame_of(rows))
+            if chance.random() < 0.3:
+                harness = harness.restored(harness.freeze()(), chance.randrange(1, 4))
+
+    def worth(row: tuple[Any, ...]) -> tuple[Any, ...]:
+        x = row[1]
+        missing = x is None or math.isnan(x)
+        return (missing, 0 if missing else -x if descending else x)
+
+    found = standing(harness.collected.frames)
+    for key in ("a", "b", None):
+        mine = sorted(worth(row) for row in held if row[0] == key)[:n]
+        assert sum(place[0] == key for place in found) == len(mine)
+        for rank, expected in enumerate(mine, 1):
+            x = eval(found[key, rank], {"nan": math.nan, "inf": math.inf})[0]
+            assert worth((key, x)) == expected
+    assert len(set(found)) == len(found)
+
+
+def test_of_equal_rows_the_first_stands_first_until_it_is_taken_back():
+    harness = OperatorHarness(top_node(2))
+    harness.frame(frame_of([("a", 1.0, 1, False), ("a", 1.0, 2, False)]))
+    harness.frame(frame_of([("a", 1.0, 3, False)]))
+    harness.frame(frame_of([("a", 1.0, 1, True)]))
+    assert standing(harness.collected.frames) == {("a", 1): "(1.0, 2)", ("a", 2): "(1.0, 3)"}
+
+
+def test_a_batch_looks_at_few_rows_of_a_key_with_many(monkeypatch):
+    """Also where its best rows are taken back one after the other."""
+    looked: list[int] = []
+    greatest = __import__("penstock.state.counted_rows", fromlist=["x"]).CountedRows.greatest
+
+    def watched(self: Any, keys: pl.DataFrame, number: int) -> pl.DataFrame:
+        found = greatest(self, keys, number)
+        looked.append(found.height)
+        return found
+
+    monkeypatch.setattr("penstock.state.counted_rows.CountedRows.greatest", watched)
+    harness = OperatorHarness(top_node(3))
+    for begin in range(0, 50_000, 1_000):
+        harness.frame(frame_of([("a", float(x), x, False) for x in range(begin, begin + 1_000)]))
+    for x in range(49_999, 49_900, -1):
+        harness.frame(frame_of([("a", float(x), x, True)]))
+    assert max(looked) < 2_000
+    assert standing(harness.collected.frames)["a", 1] == "(49900.0, 49900)"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pl.Series([None, -3, 0, 2**62, -(2**63), 2**63 - 1], dtype=pl.Int64),
+        pl.Series([0, 1, 2**63, 2**64 - 1, None], dtype=pl.UInt64),
+        pl.Series([0.0, -0.0, math.nan, None, math.inf, -math.inf, 5e-324, -1e300, 1.0]),
+        pl.Series([0.5, -0.5, 3.0], dtype=pl.Float32),
+        pl.Series(["", "a", "ab", "abcdefgh1", "abcdefgh2", "é", "\U0001f600", "\uffff", None]),
+        pl.Series([b"", b"\x00", b"\xff", None]),
+        pl.Series([True, False, None]),
+        pl.Series([datetime(1900, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC), None]),
+        pl.Series([date(1900, 1, 1), date(2026, 1, 1)]),
+        pl.Series([timedelta(-1), timedelta(1)]),
+        pl.Series([Decimal("-1.5"), Decimal("99999999999999999999.25"), Decimal("99999999999999999999.5"), None]),
+        pl.Series([], dtype=pl.String),
+    ],
+    ids=lambda values: str(values.dtype),
+)
+@pytest.mark.parametrize("descending", [True, False])
+def test_the_order_of_values_is_that_of_their_integers(values, descending):
+    order = order_of(values, descending=descending)
+    assert order.dtype == np.int64
+    frame = pl.DataFrame({"x": values.fill_nan(None) if values.dtype.is_float() else values, "o": order})
+    worst_first = frame.sort("x", descending=not descending, nulls_last=False)["o"].to_list()
+    assert worst_first == sorted(worst_first)
+
+
+def test_the_best_totals():
+    """As users write it; what falls behind is taken back, and a rank that nothing stands at any more."""
+    Bid = row_class(Schema((Field("who", STRING), Field("price", INT64))))  # noqa: N806 -- a class
+    bids = [("a", 5), ("b", 3), ("c", 1), ("b", 4), ("a", -9), ("c", 1)]
+
+    def totals() -> Any:
+        read = Pipeline("p").read(iterables.Source([Bid(*bid) for bid in bids], schema=Bid))
+        return read.key_by("who").agg(total=col("price").sum())
+
+    best = totals().key_by(all=1).top(2, by="total")
+    assert best.schema.names == ("all", "rank", "who", "total", RETRACTED)
+    assert sorted(best.final().drop("all").collect().rows()) == [(1, "b", 7), (2, "c", 2)]
+    above = totals().filter(col("total") > 6).key_by(all=1).top(2, by="total").key_by("all").agg(n=count())
+    assert above.final().collect().rows() == [(1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("by", "said"),
+    [(col("none"), "none"), (col(RETRACTED), "reads retracted"), (col("who").str.split(","), "no order")],
+)
+def test_what_cannot_be_ordered_is_refused(by, said):
+    Bid = row_class(Schema((Field("who", STRING), Field("price", INT64))))  # noqa: N806 -- a class
+    totals = Pipeline("p").read(iterables.Source([Bid("a", 1)], schema=Bid)).key_by("who").agg(n=count())
+    with pytest.raises(PipelineError, match=said):
+        totals.key_by("n").top(1, by=by)
