@@ -11,7 +11,8 @@ MINUTES ?= 60
 RATE ?= 50000
 LONG := tests/e2e/test_brokers_away.py tests/e2e/test_catch_up.py tests/e2e/test_chaos.py tests/e2e/test_iceberg.py tests/e2e/test_kill.py \
 	tests/e2e/test_pipeline_service.py tests/spark/test_connect.py tests/spark/test_sinks_kafka.py tests/spark/test_speculation.py \
-	tests/spark/test_standalone.py tests/spark/test_steps_kafka.py
+	tests/spark/test_standalone.py tests/spark/test_steps_kafka.py tests/unit/dashboard/test_page_rules.py \
+	tests/unit/dashboard/test_walk.py
 IMAGES ?= penstock
 TAG ?= dev
 
@@ -53,9 +54,11 @@ demo: setup ## Run the first example on 20,000 real flights, here and on Spark, 
 	sort out/departures/part-* > out/departures.rows; sort out/departures-spark/part-* | diff out/departures.rows -; \
 	echo "Spark gave the same $$(wc -l < out/departures.rows) rows: out/departures-spark"
 
-platform: setup ## Fetch what the tests' Kafka, MinIO and Redis run from, into ~/.cache/penstock (once)
+platform: setup ## Fetch what the tests' Kafka, MinIO and Redis run from, into ~/.cache/penstock (once), and install Chromium
 	@command -v redis-server >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || \
 		{ apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install --yes -qq redis-server; }
+	@command -v chromium-headless-shell chromium >/dev/null || test -n "$$PENSTOCK_CHROMIUM" || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || \
+		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install --yes -qq --no-install-recommends chromium-headless-shell fonts-inter; }
 	$(BIN)/penstock up --fetch-only
 
 test: platform ## Run all tests but those of `make acceptance`

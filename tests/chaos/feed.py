@@ -6,6 +6,7 @@ import json
 import random
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -23,6 +24,8 @@ RATE: Final = 200
 DISORDER_US: Final = 1_900_000
 """How much later than its time an event may come; the pipeline waits for 2 s."""
 SECOND_US: Final = 1_000_000
+BLOCK: Final = 10_000
+"""How many numbers make a block."""
 EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 _TICK_S: Final = 0.02
@@ -61,8 +64,16 @@ class Known:
     windows: dict[tuple[str, int], Window] = field(default_factory=dict[tuple[str, int], Window])
     """By key and start in seconds since `EPOCH`."""
 
+    rows: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
+    """By key and block of numbers."""
+    to_join: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    """Number and key of the events that are joined with the rows of their block."""
+
     def add(self, number: int, key: str, value: int, at_us: int) -> None:
         """An event is about to be sent."""
+        self.rows[key, number // BLOCK] += 1
+        if value % 50 == 0:
+            self.to_join.append((number, key))
         totals = self.totals.setdefault(key, [])
         totals.append((totals[-1] if totals else 0) + value)
         self.values.setdefault(key, []).append(value)
@@ -70,6 +81,10 @@ class Known:
         if value % 3 == 0:
             self.kept.setdefault(key, []).append((number, value * 2))
         self.windows.setdefault((key, at_us // SECOND_US), Window()).add(number, value)
+
+    def joined(self) -> set[tuple[int, str, int]]:
+        """The rows of the join that hold: each with how many fifties of rows its block has."""
+        return {(number, key, self.rows[key, number // BLOCK] // 50) for number, key in self.to_join}
 
 
 class Feed:

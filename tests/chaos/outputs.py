@@ -1,7 +1,8 @@
 """Reads the sink topics `read_committed` while everything goes wrong, and holds every row against what is known.
 
 Per key the rows must be exactly the known ones in their order: a row that comes before its turn means that others are
-lost, one that comes after it that it is doubled or late. So every lost or doubled row is found when the next one of its
+lost, one that comes after it that it is doubled or late. Changes of a join add what was not there and take back
+what was. So every lost or doubled row is found when the next one of its
 key arrives, and at the latest in `complete`.
 """
 
@@ -24,7 +25,8 @@ TAGGED: Final = "tagged"
 WINDOWS: Final = "windows"
 FILTERED: Final = "filtered"
 NUMBERED: Final = "numbered"
-SINKS: Final = (TAGGED, WINDOWS, FILTERED, NUMBERED)
+JOINED: Final = "joined"
+SINKS: Final = (TAGGED, WINDOWS, FILTERED, NUMBERED, JOINED)
 
 _SHOWN: Final = 20
 
@@ -42,6 +44,8 @@ class Outputs:
         self._known = known
         self._at: Counter[tuple[str, str]] = Counter()
         """How many rows of a key were seen in a sink, wrong ones not counted."""
+        self._joined: set[tuple[int, str, int]] = set()
+        """The rows of `JOINED` that were not taken back."""
         self._second: dict[str, int] = {}
         self._windows_seen: set[tuple[str, int]] = set()
         self._stop = threading.Event()
@@ -77,6 +81,9 @@ class Outputs:
                 missing += [f"{sink}: {key} #{number}" for number in ids[self._at[sink, key] :]]
         for key, kept in known.kept.items():
             missing += [f"{FILTERED}: {key} #{number}" for number, _ in kept[self._at[FILTERED, key] :]]
+        joined = known.joined()
+        missing += [f"{JOINED}: {row}" for row in sorted(joined - self._joined)]
+        missing += [f"{JOINED}: what takes back {row}" for row in sorted(self._joined - joined)]
         if windows:
             missing += [f"{WINDOWS}: {key} +{s} s" for key, s in sorted(known.windows.keys() - self._windows_seen)]
         return missing
@@ -95,6 +102,7 @@ class Outputs:
     def _run(self) -> None:
         check: dict[str, Callable[[dict[str, Any], str], None]] = {
             TAGGED: self._tagged, WINDOWS: self._window, FILTERED: self._filtered, NUMBERED: self._numbered,
+            JOINED: self._changed,
         }  # fmt: skip
         while not self._stop.is_set():
             for message in self._consumer.consume(500, 0.02):
@@ -141,6 +149,13 @@ class Outputs:
             known = (at + 1, totals[at], values[(at + 2) // 2 - 1])
             if said != known:
                 self.problems.append(f"{where}: {row}: number, total and former should be {known}")
+
+    def _changed(self, row: dict[str, Any], where: str) -> None:
+        """A change: what is added was not there, and what is taken back was."""
+        content = (int(row["id"]), str(row["key"]), int(row["fifties"]))
+        if row["retracted"] != (content in self._joined):
+            self.problems.append(f"{where}: {row}: {'not there' if row['retracted'] else 'there already'}")
+        (self._joined.discard if row["retracted"] else self._joined.add)(content)
 
     def _window(self, row: dict[str, Any], where: str) -> None:
         key, start = str(row["key"]), datetime.fromisoformat(row["window_start"])

@@ -1,4 +1,4 @@
-"""The job that is tormented: one topic of events, four exactly-once sinks whose right content is known."""
+"""The job that is tormented: one topic of events, five exactly-once sinks whose right content is known."""
 
 from __future__ import annotations
 
@@ -87,4 +87,15 @@ events.key_by("key").process(Numbering()).uid("number").write(kafka.Sink("number
     .uid("filter")
     .write(kafka.Sink("filtered", key="key"))
     .uid("filtered")
+)
+
+blocks = events.with_columns(block=col("id") // 10_000)
+counts = blocks.key_by("key", "block").agg(rows=count()).uid("count")
+(
+    blocks.filter(col("value") % 50 == 0)
+    .select("id", "key", "block")
+    .join(counts.select("key", "block", fifties=col("rows") // 50), on=["key", "block"])
+    .uid("join")
+    .write(kafka.Sink("joined", key="key"))
+    .uid("joined")
 )

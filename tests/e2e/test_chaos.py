@@ -23,7 +23,7 @@ SEED = int(os.environ.get("PENSTOCK_TEST_SEED", random.SystemRandom().randrange(
 
 @pytest.mark.timeout(900)
 def test_no_fault_loses_or_doubles_a_row(own_platform: Any) -> None:
-    """Processes, servers, links, named steps in turn; then every row of four sinks is compared, and nothing is left."""
+    """Processes, servers, links, named steps in turn; then every row of five sinks is compared, and nothing is left."""
     print(f"seed {SEED}: repeat with PENSTOCK_TEST_SEED={SEED}")
     report = asyncio.run(ChaosRun(own_platform, SEED).run(BRIEF))
     print(report.summary())

@@ -13,9 +13,11 @@ from penstock.observability.metrics import Sample
 from penstock.service.http_server import Readiness, health_routes
 from penstock_dispatcher.bodies import BodyLimit
 from penstock_dispatcher.cluster import Cluster, DispatcherPorts
+from penstock_dispatcher.conditional import ConditionalAnswers
 from penstock_dispatcher.describing import docs_page, openapi_of
 from penstock_dispatcher.flink.routes import FlinkRoutes
 from penstock_dispatcher.jobs import Jobs
+from penstock_dispatcher.page_routes import page_routes
 from penstock_dispatcher.penstock_routes import PenstockRoutes
 from penstock_dispatcher.refusing import answer_errors
 from penstock_dispatcher.run_routes import RunRoutes
@@ -38,6 +40,8 @@ def dispatcher_app(ports: DispatcherPorts, readiness: Readiness, samples: Callab
     app.include_router(flink.router("/v1"), include_in_schema=False)
     _document(app)
     app.router.routes.extend(health_routes(readiness, samples))
+    app.router.routes.extend(page_routes())
+    app.add_middleware(ConditionalAnswers)
     app.add_middleware(BodyLimit)
     answer_errors(app)
     return app

@@ -28,6 +28,7 @@ from penstock.graph.jobgraph import JobGraph, JobVertex, graph_from_json
 from penstock.protocol.joblog import Begin, Complete, JobHistory, Submit
 from penstock.protocol.joblog import Savepoint as SavepointRecord
 from penstock_dispatcher.cluster import Cluster
+from penstock_dispatcher.job_load import load_of
 from penstock_dispatcher.naming import LIST_THEM, SHORTEST_PREFIX, has_ended, meant_by_name, meant_by_prefix
 from penstock_dispatcher.refusing import RestError
 
@@ -172,7 +173,8 @@ class Jobs:
         active = await self._cluster.active()
         histories = await self._cluster.histories(active)
         ended = {job.job: job for job in await self._cluster.finished()}
-        found = [Found(job, histories[job], _view_of(view, job)) for job in active if job not in ended]
+        shown = {job.job: job for job in view.jobs} if view is not None else {}
+        found = [Found(job, histories[job], shown.get(job)) for job in active if job not in ended]
         running = [summary_of(job) for job in found if job.history.submit is not None]
         running += [summary_of_unreadable(job.view) for job in found if job.history.submit is None and job.view]
         summaries = [
@@ -218,7 +220,15 @@ def summary_of(found: Found) -> JobSummary:
         last_checkpoint=history.highest_checkpoint,
         live=view is not None,
         changed_us=max((record.at_us for record in history.records), default=0),
+        attempts=attempts_of(found),
+        load=load_of(found.vertices, view) if terminated is None else None,
     )
+
+
+def attempts_of(found: Found) -> int:
+    """How often it was started; a log that was compacted may tell of fewer than its leader."""
+    begins = sum(isinstance(record, Begin) for record in found.history.records)
+    return max(begins, found.view.attempts if found.view is not None else 0)
 
 
 def summary_of_unreadable(view: JobView) -> JobSummary:
@@ -239,7 +249,6 @@ def summary_of_finished(job: FinishedJob) -> JobSummary:
 def detail_of(found: Found) -> JobDetail:
     """All that is known about a job."""
     view, history = found.view, found.history
-    begins = sum(isinstance(record, Begin) for record in history.records)
     restored = history.begin.restore if history.begin is not None else history.submit and history.submit.restored_from
     if view is not None and view.state != "UNOPENED":
         vertices, checkpoints, failures = view.vertices, view.checkpoints, view.failures
@@ -248,7 +257,7 @@ def detail_of(found: Found) -> JobDetail:
         checkpoints, failures = (), view.failures if view is not None else ()
     return JobDetail(
         summary=summary_of(found),
-        attempts=max(begins, view.attempts if view is not None else 0),
+        attempts=attempts_of(found),
         restored=restored.checkpoint if restored else view.restored if view is not None else None,
         vertices=vertices,
         checkpoints=checkpoints,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -17,6 +18,7 @@ from penstock.client.documents import (
     JobDetail,
     JobList,
     JobLog,
+    JobSource,
     Overview,
     Requested,
     RequestState,
@@ -32,6 +34,7 @@ from penstock.coordination.collected_rows import CollectedPart
 from penstock.coordination.worker_logs import WorkerLogList
 from penstock.graph.jobgraph import graph_from_json
 from penstock.graph.rescaling import scaled
+from penstock.ports import BlobNotFoundError
 from penstock.protocol.joblog import Artifact
 from penstock.protocol.manifests import covers_rows
 from penstock.protocol.requests import AnyRequest, CancelJob, RescaleJob, StopJob, SubmitJob, TakeSavepoint
@@ -49,6 +52,7 @@ from penstock_dispatcher.jobs import (
     savepoints_of,
 )
 from penstock_dispatcher.refusing import RestError
+from penstock_dispatcher.sources import source_of
 
 _HEX: Final = frozenset("0123456789abcdef")
 
@@ -93,6 +97,7 @@ class PenstockRoutes:
         add("/jobs/{job}/log", self.log, methods=["GET"], responses=answers(JobLog))
         add("/jobs/{job}/workers/logs", self.worker_logs, methods=["GET"], responses=answers(WorkerLogList))
         add("/jobs/{job}/artifact", self.artifact, methods=["GET"])
+        add("/jobs/{job}/source", self.source, methods=["GET"], responses=answers(JobSource))
         add("/jobs/{job}/collected", self.collected, methods=["GET"], responses=answers(CollectedList))
         add("/jobs/{job}/collected/{name:path}", self.part, methods=["GET"], responses=answers(CollectedPart))
         add("/jobs/{job}/requests/{request_id}", self.request_state, methods=["GET"], responses=answers(RequestState))
@@ -171,6 +176,18 @@ class PenstockRoutes:
         if artifact is None:
             raise RestError(404, f"job {found.job} was submitted without sources")
         return Response(await self._cluster.artifact(artifact.key), media_type="application/zip")
+
+    async def source(self, job: JobName) -> Response:
+        """The file of a job's sources that describes its pipeline."""
+        found = await self._jobs.find(job)
+        artifact = found.submit.artifact
+        if artifact is None:
+            raise RestError(404, f"job {found.job} was submitted without sources")
+        try:
+            data = await self._cluster.artifact(artifact.key)
+        except BlobNotFoundError as error:
+            raise RestError(404, f"job {found.job}: its sources are no longer in the store") from error
+        return sent(await asyncio.to_thread(source_of, found.job, artifact.target, data))
 
     async def collected(self, job: JobName) -> Response:
         """What the sinks of a job that gather rows in memory have so far: the names of the parts, in order."""

@@ -74,6 +74,11 @@ def _add_submit(commands: Commands) -> None:
     parser.add_argument(
         "--allow-unpublished", action="store_true", help="lose rows that the checkpoint's job never published"
     )
+    parser.add_argument(
+        "--write",
+        metavar="FILE",
+        help="submit nothing: write a submission file, which the dashboard takes (parameters stand in it as given)",
+    )
     parser.add_argument("--detach", action="store_true", help="print the job's id and return once it is accepted")
     parser.add_argument(
         "--per-job", action="store_true", help="run it on task managers that are started for it and end with it"

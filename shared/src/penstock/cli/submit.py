@@ -15,12 +15,14 @@ from penstock.cli.display import operator_name, print_collected
 from penstock.cli.job_following import JobFollower
 from penstock.client import ClusterClient
 from penstock.client.documents import Requested
+from penstock.errors import UsageError
 from penstock.graph.jobgraph import SINK_VERBS, graph_from_json
 from penstock.graph.logical import LogicalPlan
 from penstock.settings import ClusterSettings, load_settings
 from penstock.submission.application import ApplicationSpec, Prepared, prepare_loaded, restored
 from penstock.submission.cluster_checks import advice
 from penstock.submission.collected import fetch_collected
+from penstock.submission.file import write_submission
 from penstock.submission.options import JobOptions, job_settings
 from penstock.submission.remote import find_restore, submit
 
@@ -52,17 +54,25 @@ class SubmitStream(SubmitOptions):
     restart: str
     state_backend: Literal["fs", "memory", "rocksdb"]
     incremental_checkpoints: bool
+    write: str | None
 
 
 def submit_command(command: SubmitStream) -> int:
     """Submit the pipeline, and follow it unless told not to; the exit code."""
-    cluster = load_settings(command.cluster)
+    if command.write and command.from_savepoint:
+        raise UsageError(
+            "--write: what the job starts from is chosen where the file is submitted; leave --from-savepoint out"
+        )
+    cluster = load_settings(command.cluster) if command.write is None else None
     parameters = parse_parameters(command.param)
     pipeline = load_pipeline(command.file, parameters)
     prepared = prepare_loaded(pipeline, ApplicationSpec(command.file, parameters, _options(command)))
     console = Console(stderr=True, highlight=False)
     for line in advice(pipeline.plan, Path(command.file.partition(":")[0])):
         console.print(f"warning: {line}", markup=False, soft_wrap=True)
+    if command.write is not None or cluster is None:
+        write_submission(Path(command.write or ""), prepared)
+        return 0
     return asyncio.run(_submit(cluster, prepared, pipeline.plan, command, console))
 
 

@@ -17,9 +17,9 @@ from penstock.protocol.requests import Answer
 
 __all__ = [
     "Answer", "ArtifactDescription", "Checkpoint", "CheckpointList", "CheckpointView", "FailedAttempt", "Failures",
-    "JobDetail", "JobList", "JobLog", "JobState", "JobSummary", "Overview", "Problem", "Requested", "RequestState",
-    "RescaleBody", "SavepointBody", "SavepointList", "SavepointSummary", "StopBody", "Submission", "TaskView",
-    "VertexView", "WorkerList", "WorkerView",
+    "JobDetail", "JobList", "JobLoad", "JobLog", "JobSource", "JobState", "JobSummary", "Overview", "Problem",
+    "Requested", "RequestState", "RescaleBody", "SavepointBody", "SavepointList", "SavepointSummary", "StopBody",
+    "Submission", "TaskView", "VertexView", "WorkerList", "WorkerView",
 ]  # fmt: skip
 
 ENDED: frozenset[str] = frozenset({"FINISHED", "STOPPED", "CANCELED", "FAILED"})
@@ -115,6 +115,34 @@ class RequestState(msgspec.Struct, frozen=True):
     savepoint: Restore | None = None
 
 
+class JobLoad(msgspec.Struct, frozen=True):
+    """How a running job does, measured over the last 5 to 10 s."""
+
+    rows_in: float
+    """Rows a second that its sources emit."""
+    rows_out: float
+    """Rows a second that come to its sinks."""
+    busy: float
+    """Share of its time, 0 to 1, that the busiest subtask works."""
+    blocked: float
+    """Share of its time, 0 to 1, that the subtask waits for what is downstream that waits most (back-pressure)."""
+    records_behind: int | None = None
+    """Records that are there and not read; None where no source can tell."""
+
+
+class JobSource(msgspec.Struct, frozen=True):
+    """What was submitted, as text."""
+
+    job: str
+    target: str
+    """The pipeline in it: `file.py`, or `file.py:name`."""
+    files: tuple[str, ...]
+    """All files of the zip."""
+    text: str
+    """The file that `target` names; only its beginning where `whole` is false."""
+    whole: bool = True
+
+
 class JobSummary(msgspec.Struct, frozen=True):
     """A job in a list."""
 
@@ -135,6 +163,10 @@ class JobSummary(msgspec.Struct, frozen=True):
     """Whether a leader says this now; else it is what the job's log says."""
     changed_us: int = 0
     """When the newest record of its log was written; 0 if that is not known."""
+    attempts: int = 0
+    """How often it was started, as far as that is known: not of a job in the list that has ended."""
+    load: JobLoad | None = None
+    """None where nobody measures it."""
 
 
 class JobList(msgspec.Struct, frozen=True):

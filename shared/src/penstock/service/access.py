@@ -24,6 +24,10 @@ from penstock.settings import ClusterSettings, Secret
 
 OPEN_PATHS: Final = ("/healthz", "/readyz", "/metrics")
 """For probes and for Prometheus, which carry no token and call pods by their addresses."""
+PAGE: Final = "/"
+PAGE_FILES: Final = "/ui/"
+"""The dispatcher's dashboard: it is the same on every cluster and holds nothing of one, so it is shown without a token,
+which it asks for then. By what name it is called matters all the same."""
 OWN_HEADER: Final = "x-requested-with"
 """With any value it says that a request is of no page of another site."""
 OWN_PATHS: Final = "/penstock/"
@@ -45,6 +49,8 @@ class Access:
     def refusal(self, method: str, path: str, headers: Headers) -> Response | None:
         """The answer to a request that is refused; None if it is let in."""
         if path in OPEN_PATHS:
+            return None
+        if self.token and _is_of_page(method, path):
             return None
         if self.token and not self._has_token(headers):
             refused = _refused(
@@ -115,6 +121,10 @@ def is_loopback(host: str) -> bool:
     """Whether only this machine can reach that host."""
     address = _address(host)
     return host == "localhost" if address is None else address.is_loopback
+
+
+def _is_of_page(method: str, path: str) -> bool:
+    return method in _READING and (path == PAGE or path.startswith(PAGE_FILES))
 
 
 def _refused(status: int, text: str) -> Response:

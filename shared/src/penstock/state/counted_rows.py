@@ -117,7 +117,7 @@ class CountedRows:
             yield matches.run, matches.asking[kept], matches.found[kept]
 
     def forget(self, reached: int) -> None:
-        """The rows that are kept up to `reached` are kept no longer."""
+        """The rows that are kept up to `reached`, which never falls, are kept no longer."""
         self._reached = reached
         for _ in self._runs.pass_by(reached):
             pass

@@ -133,6 +133,7 @@ class RegularJoinOperator(Operator):
         self._sides = [self._side(node, number) for number in (LEFT, RIGHT)]
         self._schema = JoinedSchema(node, [(*side.dates, *side.counts) for side in self._sides])
         self._rows = [self._kept(number) for number in (LEFT, RIGHT)]
+        self._now_us = 0
         self._context: OperatorContext
         self._watermarks: GroupWatermarks
 
@@ -174,8 +175,9 @@ class RegularJoinOperator(Operator):
         if not frame.height:
             return
         if self._ttl_us is not None:
+            self._now_us = max(self._now_us, self._context.now_us())  # clocks may go back
             for rows in self._rows:
-                rows.forget(self._context.now_us())
+                rows.forget(self._now_us)
         came = self._sides[number].came(canonical_keys(frame, self._schema.keys))
         no_key = pl.any_horizontal(pl.col(name).is_null() for name in self._schema.keys.names)
         parts = self._without_key(number, came.filter(no_key))
@@ -219,7 +221,7 @@ class RegularJoinOperator(Operator):
         """With when rows will be forgotten; what is taken back is taken from the newest rows that are known."""
         assert self._ttl_us is not None
         step = max(1, self._ttl_us // _STEPS)
-        until = -(-(self._context.now_us() + self._ttl_us) // step) * step
+        until = -(-(self._now_us + self._ttl_us) // step) * step
         added = came.filter(pl.col(COUNT) > 0).with_columns(pl.lit(until, pl.Int64).alias(_UNTIL))
         gone = came.filter(pl.col(COUNT) < 0)
         if not gone.height:

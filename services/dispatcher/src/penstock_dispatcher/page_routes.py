@@ -1,0 +1,92 @@
+"""The dashboard: files of this package, read once, served at `/` and below `/ui/`; they ask REST for the rest.
+
+The files hold nothing of the cluster, so they need no token (see `penstock.service.access`); the page asks for one when
+the interface does. What the browser may do with them is said in headers: nothing comes from, or goes to, another site.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from penstock.service.access import PAGE, PAGE_FILES
+
+KINDS: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+}
+HEADERS: Final = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "cache-control": "no-cache",  # asked for again each time, answered with 304: a new version is seen at once
+}
+INDEX: Final = "index.html"
+
+
+@dataclass(frozen=True)
+class _File:
+    data: bytes
+    kind: str
+    etag: str
+
+
+def page_routes() -> list[Route]:
+    """The page and its files."""
+    known = {path: _file(entry) for path, entry in _walk(files("penstock_dispatcher") / "dashboard")}
+
+    async def page(request: Request) -> Response:
+        return _answer(request, known[INDEX])
+
+    async def file(request: Request) -> Response:
+        found = known.get(request.path_params["path"])
+        if found is None:
+            return Response("there is no such file of the dashboard\n", 404, HEADERS, "text/plain; charset=utf-8")
+        return _answer(request, found)
+
+    return [
+        Route(PAGE, page, methods=["GET"], include_in_schema=False),
+        Route(PAGE_FILES + "{path:path}", file, methods=["GET"], include_in_schema=False),
+    ]
+
+
+def _answer(request: Request, file: _File) -> Response:
+    headers = {**HEADERS, "etag": file.etag}
+    if file.etag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return Response(file.data, 200, headers, file.kind)
+
+
+def _walk(folder: Traversable, below: str = "") -> Iterator[tuple[str, Traversable]]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _walk(entry, f"{below}{entry.name}/")
+        elif _ending(entry.name) in KINDS:
+            yield below + entry.name, entry
+
+
+def _file(entry: Traversable) -> _File:
+    data = entry.read_bytes()
+    return _File(data, KINDS[_ending(entry.name)], f'"{hashlib.sha256(data).hexdigest()[:32]}"')
+
+
+def _ending(name: str) -> str:
+    return name[name.rfind(".") :]

@@ -1,0 +1,160 @@
+"""Every page of the dashboard in a real browser: on a running cluster, a broken one, an empty one."""
+
+from __future__ import annotations
+
+import pytest
+from page_fixtures import PAGES, PHONE, TOKEN, WIDE, browser, fits, opened, page, running, shows
+from playwright.async_api import Page, Route, expect
+from recorded_cluster import JOB
+from shown_cluster import FAILED_JOB, ShownCluster, served
+
+from penstock.protocol.requests import CancelJob, RescaleJob, StopJob, TakeSavepoint
+
+__all__ = ["browser", "page", "running"]  # fixtures
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def test_every_page_of_a_running_cluster(page: Page, running: tuple[ShownCluster, str]) -> None:
+    """Each shows what there is, has one heading and one main part, and fits a phone."""
+    _, address = running
+    for place, text in PAGES.items():
+        await opened(page, address, place, text)
+        assert await page.locator("main h1").count() == 1, place
+        assert await page.locator("main table caption, main table").count() >= 0
+        await page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+        assert await fits(page), f"{place} is wider than a phone"
+        await page.set_viewport_size(WIDE)  # type: ignore[arg-type]
+
+
+async def test_numbers_stay_current_without_a_reload(page: Page, running: tuple[ShownCluster, str]) -> None:
+    """What the leader shows next is on the page some moments later, in the same row."""
+    cluster, address = running
+    await opened(page, address, "jobs", "orders")
+    row = page.get_by_role("row").filter(has_text="orders")
+    await row.evaluate("row => row.dataset.same = 'yes'")
+    before, cluster.jobs[0] = cluster.jobs[0], cluster.orders_view(state="RESTARTING", missing_slots=2, attempts=9)
+    try:
+        await expect(row).to_contain_text("needs 2 slots", timeout=8_000)
+        await expect(row).to_contain_text("Restarting")
+        await shows(page, "1 job waits for 2 slots.")
+        assert await row.get_attribute("data-same") == "yes"
+    finally:
+        cluster.jobs[0] = before
+
+
+async def test_a_job_that_failed_says_why(page: Page, running: tuple[ShownCluster, str]) -> None:
+    """In the list, at the head of its page with a way to the exceptions, and there with the lines of the user's code."""
+    await opened(page, running[1], "jobs?show=troubled", "gave up after 1 restart")
+    await page.get_by_role("link", name="prices").click()
+    await shows(page, "This job has failed.")
+    assert await page.get_by_role("button", name="Cancel").count() == 0
+    await page.get_by_role("link", name="See why").click()
+    await shows(page, "return PRICES[order.product]")
+    await page.goto(f"{running[1]}/#/jobs/{FAILED_JOB}/source")
+    await shows(page, "was submitted without sources")
+
+
+async def test_an_empty_cluster_says_what_to_do_next(page: Page) -> None:
+    """No leader, no job, no worker: each page names the command."""
+    cluster = ShownCluster()
+    cluster.leads = False
+    async with served(cluster) as address:
+        await opened(page, address, "jobs", "No job has been submitted yet")
+        await shows(page, "penstock submit examples/orders.py")
+        await shows(page, "No coordinator leads this cluster.")
+        await opened(page, address, "taskmanagers", "no coordinator leads this cluster now")
+        await opened(page, address, "cluster", "none")
+        await opened(page, address, f"jobs/{JOB}", "There is no such job")
+        cluster.leads, cluster.slots = True, 0
+        await cluster.refresh()
+        await opened(page, address, "taskmanagers", "penstock taskmanager --slots 2")
+    await cluster.stop()
+
+
+async def test_what_does_not_answer_is_said_and_comes_back(page: Page, running: tuple[ShownCluster, str]) -> None:
+    """Refused, away, or answering nonsense: what was there stays, marked as old, until there is an answer again."""
+    await opened(page, running[1], "jobs", "orders")
+
+    async def unavailable(route: Route) -> None:
+        await route.fulfill(status=503, json={"errors": ["the store does not answer within 8 s"]})
+
+    await page.route("**/penstock/v1/jobs", unavailable)
+    await shows(page, "the store does not answer within 8 s")
+    await shows(page, "This is not current.")
+    await expect(page.get_by_role("link", name="orders")).to_be_visible()
+    await page.unroute("**/penstock/v1/jobs")
+    await page.get_by_role("button", name="Try again").click()
+    await expect(page.get_by_text("This is not current.")).to_have_count(0)
+    await page.route("**/penstock/**", lambda route: route.abort())
+    await page.reload()
+    await shows(page, "Cannot load the jobs")
+    await shows(page, "Not reachable")
+    await page.unroute("**/penstock/**")
+    await page.get_by_role("button", name="Try again").click()
+    await expect(page.get_by_role("link", name="orders")).to_be_visible()
+    await page.route("**/penstock/v1/jobs", lambda route: route.fulfill(status=502, body="<html>proxy</html>"))
+    await page.reload()
+    await shows(page, "The dispatcher answers with HTTP 502.")
+
+
+async def test_the_token_is_asked_for_and_kept_in_the_tab(page: Page) -> None:
+    """A wrong one is said to be wrong; the right one survives a reload, goes with no address, and can be forgotten."""
+    cluster = ShownCluster()
+    await cluster.record_orders()
+    async with served(cluster, token=TOKEN) as address:
+        await opened(page, address, "jobs", "This cluster wants its access token")
+        await page.get_by_label("Access token", exact=True).fill("wrong")
+        await page.keyboard.press("Enter")
+        await shows(page, "The token was not accepted.")
+        await page.get_by_label("Access token", exact=True).fill(TOKEN)
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("link", name="orders")).to_be_visible()
+        await page.reload()
+        await expect(page.get_by_role("link", name="orders")).to_be_visible()
+        assert TOKEN not in page.url
+        assert await page.evaluate("localStorage.length + document.cookie.length") == 0
+        await page.get_by_role("button", name="Forget the access token").click()
+        await shows(page, "This cluster wants its access token")
+    await cluster.stop()
+
+
+async def test_actions_are_confirmed_and_followed(page: Page) -> None:
+    """Each asks first; a cancellation wants the name; the request arrives once, and what becomes of it is shown."""
+    cluster = ShownCluster()
+    await cluster.record_orders()
+    async with served(cluster) as address:
+        await opened(page, address, f"jobs/{JOB}", "join → write")
+        await page.get_by_role("button", name="Cancel").click()
+        confirm = page.get_by_role("button", name="Cancel the job")
+        await expect(confirm).to_be_disabled()
+        await page.keyboard.press("Escape")
+        await expect(page.get_by_role("dialog")).to_have_count(0)
+        await expect(page.get_by_role("button", name="Cancel")).to_be_focused()
+        assert await cluster.asked() == []
+        await page.get_by_role("button", name="Cancel").click()
+        await page.get_by_label("to confirm").fill("orders")
+        await confirm.click()
+        await shows(page, "Cancel: asked for.")
+        await page.get_by_role("button", name="Savepoint").click()
+        await page.get_by_role("button", name="Take a savepoint").click()
+        await shows(page, "Savepoint: asked for.")
+        await page.get_by_role("button", name="Stop").click()
+        await page.get_by_label("Drain").check()
+        await page.get_by_role("button", name="Stop with a savepoint").click()
+        await shows(page, "Stop: asked for.")
+        await page.get_by_role("button", name="Rescale").click()
+        await page.get_by_label("New parallelism").fill("5000")
+        await page.get_by_role("button", name="Go on at").click()
+        await shows(page, "Refused.")
+        await page.get_by_label("New parallelism").fill("3")
+        await page.get_by_role("button", name="Go on at 3 subtasks").click()
+        await shows(page, "Rescale: asked for.")
+        kinds = [type(request) for request in await cluster.asked()]
+        assert kinds == [CancelJob, TakeSavepoint, StopJob, RescaleJob]
+        cluster.leads = False
+        await cluster.refresh()
+        await page.get_by_role("button", name="Savepoint").click()
+        await page.get_by_role("button", name="Take a savepoint").click()
+        await shows(page, "no coordinator leads this cluster now")
+    await cluster.stop()
