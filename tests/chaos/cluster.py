@@ -233,7 +233,7 @@ class ChaosCluster:
         await self.blobs.put(packed.artifact.key, packed.data)
         job = uuid.uuid4().hex
         settings = JobSettings(
-            CheckpointSettings(interval_ms=CHECKPOINT_MS, timeout_ms=30_000, tolerable_failed=1_000),
+            CheckpointSettings(interval_ms=CHECKPOINT_MS, timeout_ms=30_000, tolerable_failed=1_000, incremental=True),
             FixedDelay(attempts=1_000_000, delay_ms=100),
             state_backend="rocksdb",
         )

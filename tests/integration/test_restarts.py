@@ -122,7 +122,7 @@ def test_a_run_begins_with_a_savepoint(
     case = next(case for case in CASES if case.name == name)
 
     async def stopped() -> None:
-        how = settings(2, 20, data=SubtaskSettings(state_backend=before))
+        how = settings(2, 20, data=SubtaskSettings(state_backend=before, incremental=before == "rocksdb"))
         job = EmbeddedJob(case.declare(tmp_path / "out", 2_000), tmp_path / "state", how)
         run = asyncio.create_task(job.run(resume=False))
         async with asyncio.timeout(60):
@@ -162,10 +162,12 @@ def test_batches_and_settings_change_nothing(
     batch, joined = rng.choice((17, 60, 500)), rng.choice((1, 100, 16_384))
     monkeypatch.setattr(sources, "BATCH_ROWS", batch)
     monkeypatch.setattr(exchange, "COALESCE_ROWS", joined)
+    backend: StateBackend = rng.choice(("fs", "rocksdb"))
     data = SubtaskSettings(
         flush_ms=rng.choice((1, 50)),
         credit_bytes=rng.choice((1, 5_000, 4 << 20)),
-        state_backend=rng.choice(("fs", "rocksdb")),
+        state_backend=backend,
+        incremental=backend == "rocksdb",
     )
     how = settings(rng.choice((1, 2, 3, 4)), rng.choice((2, 20, 10_000)), data=data)
     what = f"seed {seed}: {batch} rows a batch, joined to {joined}, {how}"

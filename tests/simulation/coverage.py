@@ -43,6 +43,8 @@ def required() -> set[str]:
         "stop without end",
         "cancel without end",
         "event time beside a subtask without splits",
+        "delta",
+        "empty delta",
     }
     states = ("FINISHED", "STOPPED", "CANCELED", "FAILED")
     return (names | {f"end {state}" for state in states}) - EXCEPTIONS.keys()

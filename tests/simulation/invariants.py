@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from tests.simulation.kernel import Violation
+from tests.simulation.snapshots import merged
 
 from penstock.protocol import joblog
 from penstock.protocol.committing import StagedPart
@@ -100,7 +101,7 @@ class Invariants:
                 if self._acks.get(key) != snapshot:
                     raise Violation(f"I7: COMPLETE {record.checkpoint} holds an ack of {vertex}[{index}] not its own")
                 for handles in snapshot.operators.values():
-                    for handle in handles.parts:
+                    for handle in handles.objects:
                         if not self._readable(handle):
                             raise Violation(f"I9: COMPLETE {record.checkpoint} names {handle.key}, which is not there")
         self.complete, self.manifest = record, manifest
@@ -159,7 +160,7 @@ class Invariants:
             own = f"{message.checkpoint:010d}-{message.attempt[:8]}-{message.nonce[:8]}/"
             if self.complete is not None and message.checkpoint < self.complete.checkpoint:
                 continue  # aborted by a later COMPLETE: its objects may be deleted already
-            if handles.keyed is not None and own in handles.keyed.key and not self._readable(handles.keyed):
+            if not all(self._readable(handle) for handle in handles.objects if own in handle.key):
                 raise Violation(f"I9: {message.subtask} acked {message.checkpoint}, its state is not durable")
         for output in task.ledger.outputs:
             topic = f"{output.exchange}.g{task.deploy.generation}"
@@ -273,12 +274,16 @@ class Invariants:
         if not self._world.scenario.windowed:
             return held
         for snapshot in manifest.subtasks.get("k", {}).values():
-            handle = snapshot.operators["op"].keyed
-            if handle is None:
-                continue
-            data = self._world.blobs.objects[handle.key]
-            for start, end in handle.key_groups.values():
-                for windows in json.loads(data[start:end]).values():
+            runs = [
+                {
+                    group: self._world.blobs.objects[handle.key][start:end]
+                    for group, (start, end) in handle.key_groups.items()
+                }
+                for run in snapshot.operators["op"].runs
+                for handle in run
+            ]
+            for state in merged(runs).values():
+                for windows in json.loads(state).values():
                     for ids in windows.values():
                         held.update(ids)
         return held

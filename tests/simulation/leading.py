@@ -13,6 +13,7 @@ from penstock.errors import ExternalError
 from penstock.ports import BlobExistsError, BlobNotFoundError
 from penstock.protocol import jobevents as job
 from penstock.protocol import joblog, leader, messages
+from penstock.protocol.incremental import named_objects
 from penstock.protocol.jobmaster import JobMaster
 from penstock.protocol.manifests import decode_manifest, encode_manifest
 from penstock.protocol.messages import SubtaskId, TaskStatus
@@ -385,11 +386,22 @@ class Coordinator(Node):
         blobs = self._world.blobs
         assert self._writer is not None
         assert self.master is not None
-        retained = {savepoint.checkpoint for savepoint in self._writer.history.savepoints.values()}
+        savepoints = self._writer.history.savepoints.values()
+        retained = {savepoint.checkpoint for savepoint in savepoints}
+        needed = set(self.master.live_objects)
+        for manifest in (savepoint.manifest for savepoint in savepoints if savepoint.refers):
+            self._world.coverage.add("savepoint that refers")
+            needed |= named_objects(decode_manifest(blobs.objects[manifest], manifest))
         prefix = f"jobs/{self._world.job}/checkpoints/"
         keys = [key for key in blobs.objects if key.startswith(prefix)]
-        for key in retired_objects(keys, record.checkpoint, retained, self.master.live_objects):
+        for key in retired_objects(keys, record.checkpoint, retained, needed):
             blobs.delete(key)
+        newest = self._world.invariants.complete
+        for kept in (*savepoints, *([newest] if newest is not None else [])):
+            manifest = decode_manifest(blobs.objects[kept.manifest], kept.manifest)
+            gone = sorted(key for key in named_objects(manifest) if key not in blobs.objects)
+            if gone:
+                raise Violation(f"I12: {kept.manifest} names {gone[0]}, which is deleted")
 
     def _create(self, writer: joblog.JobLogWriter, record: joblog.AnyRecord) -> Work:
         self._world.step(self, f"write {type(record).__name__}")

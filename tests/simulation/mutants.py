@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from tests.simulation import snapshots
-from tests.simulation.incremental import IncrementalHandles
 from tests.simulation.mutating import KEPT, Mutant, Patch, begins, called, condition, returned, statement, value
 
-from penstock.protocol import completing, joblog, jobmaster, manifests, restoring
+from penstock.protocol import completing, incremental, joblog, jobmaster, manifests, restoring
 from penstock.protocol.channels import InputGate
 from penstock.protocol.checkpoints import CheckpointBook
 from penstock.protocol.endings import Endings
-from penstock.protocol.incremental import LiveObjects
+from penstock.protocol.incremental import LiveObjects, SnapshotChains
 from penstock.protocol.leader import LeaderMachine
 from penstock.protocol.publishing import PublisherMachine
 from penstock.protocol.sinkcredit import SinkCredit
@@ -24,8 +23,11 @@ def _mutant(number: int, name: str, *patches: Patch) -> Mutant:
     return Mutant(number, name, patches)
 
 
-CARELESS = Patch(IncrementalHandles, "taken", statement("_taken", becomes="self._base = dict(handles)"))
-"""Breaks no rule of production: subtasks whose snapshots name objects of checkpoints that are not COMPLETE."""
+CARELESS = (
+    Patch(SnapshotChains, "taken", statement("_taken", becomes="self._base = dict(chains)")),
+    Patch(SnapshotChains, "completed", begins("return")),
+)
+"""Alone they lose nothing: the leader does not let a checkpoint become COMPLETE that names what may be gone."""
 
 _ALL = (
     _mutant(1, "publish_without_reading_the_mark", Patch(PublisherMachine, "handle", returned(
@@ -129,7 +131,7 @@ _ALL = (
         Patch(joblog.JobHistory, "_check_complete", condition("highest_checkpoint")),
         Patch(jobmaster.JobMaster, "_on_manifest", condition("highest_checkpoint")),
     ),
-    _mutant(25, "objects_that_are_gone_are_not_missed", Patch(LiveObjects, "missing", begins("return []")), CARELESS),
+    _mutant(25, "objects_that_are_gone_are_not_missed", Patch(LiveObjects, "missing", begins("return []")), *CARELESS),
     _mutant(26, "newest_complete_is_not_repeated", Patch(jobmaster.JobMaster, "_adopt", statement(
         "_announce", "completed",
     ))),
@@ -152,5 +154,15 @@ _ALL = (
             "return [CaptureOffsets(event.generation, self.topology.exchanges)]",
         ),
     )),
+    _mutant(35, "objects_that_are_named_are_deleted",
+        Patch(LiveObjects, "completed", statement("_named", becomes="self._named = []")),
+        Patch(LiveObjects, "missing", begins("return []")),
+    ),
+    _mutant(36, "deltas_do_not_count_as_named", Patch(incremental, "named_objects", value("objects", "handles.parts"))),
+    _mutant(37, "savepoint_names_objects_of_others",
+        Patch(CheckpointBook, "flavour", condition("SELF_CONTAINED")),
+        Patch(completing.Completions, "missing", condition("SELF_CONTAINED")),
+        Patch(completing.Completions, "record", called("bool", becomes="False")),
+    ),
 )  # fmt: skip
 MUTANTS: dict[str, Mutant] = {mutant.name: mutant for mutant in _ALL}

@@ -9,6 +9,8 @@ import random
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import msgspec
+
 from penstock.protocol.checkpoints import CheckpointSettings
 from penstock.protocol.frames import Channel
 from penstock.protocol.jobevents import RequestKind, Topology
@@ -200,6 +202,8 @@ def draw_scenario(seed: int, faults: tuple[str, ...], damages: tuple[str, ...] =
     if damages and "w" in scenario.vertices and damaging.random() < 0.06:
         damage = (damaging.randint(0, 1000), damaging.choice(damages))
         scenario = replace(scenario, faults=tuple(sorted((*scenario.faults, damage))))
+    if random.Random(f"{seed}/incremental").random() < 0.4:
+        scenario = replace(scenario, checkpoints=msgspec.structs.replace(scenario.checkpoints, incremental=True))
     return replace(scenario, extras=_extras(seed))
 
 

@@ -329,7 +329,7 @@ class Task:
         if self.publisher is not None:
             self._processes.append(self.worker.start(self.publisher.load(command), self.fail))
             return
-        self.snapshots.incremental.completed(command.checkpoint)
+        self.snapshots.chains.completed(command.checkpoint)
         self.snapshots.staged.completed(command.checkpoint)
         self._commit()
         self.trim()

@@ -49,7 +49,7 @@ from penstock.protocol.restarts import NoRestart, RestartStrategy
 from penstock.state.rocks.store import require_rocksdb
 from penstock.submission.admission import check_compatible
 from penstock.submission.cluster_checks import check_streams
-from penstock.submission.options import interval_ms
+from penstock.submission.options import check_incremental, interval_ms
 from penstock.submission.restart_text import parse_restart
 from penstock.task.environment import Services, SubtaskSettings
 from penstock.task.sinks import staged_parts
@@ -308,6 +308,7 @@ class EmbeddedJob:
             CheckpointSettings(
                 interval_ms=self._settings.checkpoint_interval_ms,
                 flavour="at_least_once" if self._settings.at_least_once else "aligned",
+                incremental=self._settings.data.incremental,
             ),
             self._settings.restart,
             self._settings.data.state_backend,
@@ -383,17 +384,19 @@ def run(
     at_least_once: bool = False,
     restart: str = "none",
     state_backend: Literal["fs", "memory", "rocksdb"] = "fs",
+    incremental_checkpoints: bool = False,
     durable: bool = True,
     from_savepoint: str | Path | None = None,
 ) -> JobResult:
     """See `Pipeline.run`."""
+    check_incremental(incremental_checkpoints, state_backend)
     settings = EmbeddedSettings(
         parallelism=parallelism,
         checkpoint_interval_ms=interval_ms(checkpoint_interval, "checkpoint_interval"),
         durable=durable,
         at_least_once=at_least_once,
         restart=parse_restart(restart),
-        data=SubtaskSettings(state_backend=state_backend),
+        data=SubtaskSettings(state_backend=state_backend, incremental=incremental_checkpoints),
     )
     if from_savepoint is not None and resume:
         raise UsageError("run: resume= continues a run, from_savepoint= begins one with a savepoint's state: give one")

@@ -56,6 +56,7 @@ class Pipeline(DeclaredPipeline):
         at_least_once: bool = False,
         restart: str = "none",
         state_backend: Literal["fs", "memory", "rocksdb"] = "fs",
+        incremental_checkpoints: bool = False,
         durable: bool = True,
         from_savepoint: str | Path | None = None,
     ) -> JobResult: ...
@@ -96,6 +97,7 @@ class Pipeline(DeclaredPipeline):
             state_backend: where keyed state is. `fs`: in memory, its snapshots in files of `directory`. `memory`: so too,
                 with the snapshots in the checkpoint's metadata (small state only). `rocksdb`: the state of process
                 functions on the local disk behind a cache (needs penstock[rocksdb]).
+            incremental_checkpoints: with `rocksdb`: a checkpoint stores what has changed since an earlier one.
             durable: survive a power loss; without it only the death of the process.
             from_savepoint: the folder of a savepoint with whose state and positions the run begins.
 
@@ -143,6 +145,7 @@ class Pipeline(DeclaredPipeline):
         at_least_once: bool = False,
         restart: str = "exponential",
         state_backend: Literal["fs", "memory", "rocksdb"] = "fs",
+        incremental_checkpoints: bool = False,
         per_job: bool = False,
         allow_non_restored: bool = False,
         allow_unpublished: bool = False,
@@ -163,6 +166,7 @@ class Pipeline(DeclaredPipeline):
             at_least_once: do not align barriers; all sinks become at-least-once.
             restart: a strategy and its parts, such as `"fixed-delay:3:1s"`.
             state_backend: where keyed state is: see `run`; snapshots go to the store.
+            incremental_checkpoints: with `rocksdb`: a checkpoint stores what has changed since an earlier one.
             per_job: have task managers started for this job alone.
             allow_non_restored: state of operators that the pipeline does not have may be dropped.
             allow_unpublished: rows that the checkpoint covers and that its job never published may be lost.
@@ -190,7 +194,8 @@ class Pipeline(DeclaredPipeline):
             )
         settings = job_settings(
             checkpoint_interval=checkpoint_interval, tolerable_failed_checkpoints=tolerable_failed_checkpoints,
-            at_least_once=at_least_once, restart=restart, state_backend=state_backend, per_job=per_job,
+            at_least_once=at_least_once, restart=restart, state_backend=state_backend,
+            incremental_checkpoints=incremental_checkpoints, per_job=per_job,
         )  # fmt: skip
         options = JobOptions(
             parallelism=parallelism, settings=settings, allow_non_restored=allow_non_restored,

@@ -38,8 +38,8 @@ def test_a_manifest_has_the_newer_form_only_where_it_must() -> None:
 
 def test_a_manifest_of_a_later_version_is_refused() -> None:
     """It names the object and what this program reads."""
-    later = msgspec.json.encode({**msgspec.to_builtins(_manifest(OperatorHandles())), "version": 4})
-    with pytest.raises(CorruptDataError, match="some/key: manifest format 4, this program reads up to 3"):
+    later = msgspec.json.encode({**msgspec.to_builtins(_manifest(OperatorHandles())), "version": 5})
+    with pytest.raises(CorruptDataError, match="some/key: manifest format 5, this program reads up to 4"):
         decode_manifest(later, "some/key")
 
 

@@ -17,6 +17,7 @@ class _Snapshot(msgspec.Struct, frozen=True):
     sync_us: int = 0
     async_us: int = 0
     alignment_us: int = 0
+    written_bytes: int | None = None
 
 
 class ManifestSizes(msgspec.Struct, frozen=True):
@@ -28,7 +29,7 @@ class ManifestSizes(msgspec.Struct, frozen=True):
         """The acknowledgements in it; when they came it does not say."""
         return {
             vertex: tuple(
-                AckView(index, 0, one.size_bytes, one.sync_us, one.async_us, one.alignment_us)
+                AckView(index, 0, one.size_bytes, one.sync_us, one.async_us, one.alignment_us, one.written_bytes)
                 for index, one in sorted(snapshots.items())
             )
             for vertex, snapshots in self.subtasks.items()

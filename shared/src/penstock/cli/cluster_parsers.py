@@ -101,6 +101,11 @@ def _add_submit(commands: Commands) -> None:
         help="fs: state in memory, snapshots in the store; memory: small ones in the checkpoint's metadata; rocksdb: "
         "state of process functions on the local disk of the task managers (fs)",
     )
+    parser.add_argument(
+        "--incremental-checkpoints",
+        action="store_true",
+        help="with rocksdb: checkpoints store what has changed since an earlier one",
+    )
     _add_timeout(parser, "60s", "for the cluster to accept it")
     spark = parser.add_argument_group("options of --engine spark")
     spark.add_argument("--run-id", metavar="ID", help="names this run: what finished by this name is not run again")

@@ -176,6 +176,11 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
         help="fs: state in memory, snapshots in DIR; memory: small ones in the checkpoint's metadata; rocksdb: state of "
         "process functions on the local disk (fs)",
     )
+    parser.add_argument(
+        "--incremental-checkpoints",
+        action="store_true",
+        help="with rocksdb: checkpoints store what has changed since an earlier one",
+    )
     parser.add_argument("--no-fsync", action="store_true", help="survive the death of the process, not a power loss")
 
     add_spark_options(parser)

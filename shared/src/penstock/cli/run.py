@@ -24,6 +24,7 @@ from penstock.errors import ExternalError, PenstockError, UsageError, UserCodeEr
 from penstock.graph.jobgraph import graph_from_json
 from penstock.observability.logs import LogFormat
 from penstock.observability.metrics import prometheus_text, samples
+from penstock.submission.options import check_incremental
 from penstock.task.environment import SubtaskSettings
 from penstock.times import duration_us
 
@@ -46,6 +47,7 @@ class Run:
     from_savepoint: str | None
     metrics: str | None
     state_backend: Literal["fs", "memory", "rocksdb"]
+    incremental_checkpoints: bool
     no_fsync: bool
     log_format: LogFormat
     log_level: str
@@ -64,6 +66,7 @@ def run_command(command: Run) -> int:
             f"--from-savepoint {command.from_savepoint}: there is no such folder; of a cluster's savepoint make one with "
             "penstock savepoint JOB --to DIR"
         )
+    check_incremental(command.incremental_checkpoints, command.state_backend)
     pipeline = load_pipeline(command.file, parse_parameters(command.param))
     settings = EmbeddedSettings(
         parallelism=command.parallelism or 1,
@@ -71,7 +74,7 @@ def run_command(command: Run) -> int:
         // 1_000,
         durable=not command.no_fsync,
         at_least_once=command.at_least_once,
-        data=SubtaskSettings(state_backend=command.state_backend),
+        data=SubtaskSettings(state_backend=command.state_backend, incremental=command.incremental_checkpoints),
     )
     directory = Path(command.dir) if command.dir else default_directory(pipeline.name)
     return asyncio.run(_run(pipeline, directory, settings, command))

@@ -53,6 +53,7 @@ class SubmitStream(SubmitOptions):
     tolerable_failed_checkpoints: int
     restart: str
     state_backend: Literal["fs", "memory", "rocksdb"]
+    incremental_checkpoints: bool
     write: str | None
 
 
@@ -84,6 +85,7 @@ def _options(command: SubmitStream) -> JobOptions:
             at_least_once=command.at_least_once,
             restart=command.restart,
             state_backend=command.state_backend,
+            incremental_checkpoints=command.incremental_checkpoints,
             per_job=command.per_job,
         ),
         allow_non_restored=command.allow_non_restored,

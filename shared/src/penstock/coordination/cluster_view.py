@@ -75,6 +75,13 @@ class AckView(msgspec.Struct, frozen=True, array_like=True):
     sync_us: int
     async_us: int
     alignment_us: int
+    written_bytes: int | None = None
+    """Of what was written for it, if it names objects of earlier checkpoints too."""
+
+    @property
+    def new_bytes(self) -> int:
+        """What was written for it."""
+        return self.size_bytes if self.written_bytes is None else self.written_bytes
 
 
 class CheckpointView(msgspec.Struct, frozen=True):
@@ -94,6 +101,8 @@ class CheckpointView(msgspec.Struct, frozen=True):
     """How many had to acknowledge it; 0 until the first has."""
     acks: dict[str, tuple[AckView, ...]] = {}
     """Vertex to what its subtasks acknowledged; of the newest checkpoints only (`SHOWN_ACKS`)."""
+    written_bytes: int | None = None
+    """Of what was written for it; all of it if None."""
 
 
 class JobView(msgspec.Struct, frozen=True):

@@ -54,6 +54,8 @@ class CheckpointProgress:
     subtasks: int = 0
     """How many have to acknowledge it; 0 until the first has."""
     acks: dict[SubtaskId, AckView] = field(default_factory=dict[SubtaskId, AckView])
+    written_bytes: int = 0
+    """What was written for it; less than its size where it names objects of earlier ones."""
 
     @property
     def ended_us(self) -> int | None:
@@ -101,6 +103,10 @@ class JobProgress:
             if pending is not None:
                 shown = self.checkpoints[event.checkpoint]
                 shown.size_bytes = sum(snapshot.size_bytes for snapshot in pending.snapshots.values())
+                shown.written_bytes = sum(
+                    snapshot.size_bytes if snapshot.written_bytes is None else snapshot.written_bytes
+                    for snapshot in pending.snapshots.values()
+                )
                 shown.sync_us = max(snapshot.sync_us for snapshot in pending.snapshots.values())
 
     def reported(self, status: TaskStatus, now_us: int) -> None:
@@ -123,7 +129,7 @@ class JobProgress:
         snapshot = message.snapshot
         shown.acks.setdefault(message.subtask, AckView(
             message.subtask.index, now_us, snapshot.size_bytes, snapshot.sync_us, snapshot.async_us,
-            snapshot.alignment_us,
+            snapshot.alignment_us, snapshot.written_bytes,
         ))  # fmt: skip
 
     def command(self, command: JobCommand, now_us: int) -> None:

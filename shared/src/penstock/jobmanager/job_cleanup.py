@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final
 
@@ -11,11 +12,14 @@ import structlog
 from penstock.coordination.collected_rows import collected_prefix
 from penstock.coordination.job_store import JobStore
 from penstock.coordination.start_positions import start_positions_prefix
+from penstock.errors import CorruptDataError
 from penstock.graph.executiongraph import ExecutionGraph, credits_topic, exchange_prefix, exchange_topic, generation_of
 from penstock.graph.jobgraph import graph_from_json
 from penstock.jobmanager.leadership import ControlPorts
-from penstock.protocol.joblog import JobHistory, Savepoint
-from penstock.protocol.manifests import checkpoint_of, checkpoints_prefix
+from penstock.ports import BlobNotFoundError
+from penstock.protocol.incremental import named_objects
+from penstock.protocol.joblog import Complete, JobHistory, Savepoint
+from penstock.protocol.manifests import checkpoint_of, checkpoints_prefix, decode_manifest
 from penstock.protocol.retention import retired_objects
 
 COMPACT_AFTER: Final = 200
@@ -50,7 +54,9 @@ class JobCleanup:
             live: tells which objects of older checkpoints newer ones refer to.
         """
         keys = await self._ports.blobs.list(checkpoints_prefix(self._job))
-        await self._delete_objects(retired_objects(keys, complete, _savepoints(history), live()))
+        needed = await self._needed(history)
+        if needed is not None:
+            await self._delete_objects(retired_objects(keys, complete, _savepoints(history), needed.union(live())))
         await self._delete_old_generations(history)
         if history.next_seq - history.compacted > COMPACT_AFTER:
             await self._store.compact(self._job, history)
@@ -113,7 +119,29 @@ class JobCleanup:
         if history.retained is not None:
             kept.add(history.retained.checkpoint)
         keys = await self._ports.blobs.list(checkpoints_prefix(self._job))
-        await self._delete_objects(key for key in keys if checkpoint_of(key) not in kept)
+        needed = await self._needed(history)
+        if needed is not None:
+            await self._delete_objects(key for key in keys if checkpoint_of(key) not in kept and key not in needed)
+
+    async def _needed(self, history: JobHistory) -> frozenset[str] | None:
+        """What kept checkpoints name of others' objects; None if nobody knows, so that nothing may be deleted."""
+        kept: list[Complete | Savepoint] = [record for record in history.records if isinstance(record, Savepoint)]
+        kept += [history.retained] if history.retained is not None else []
+        named = [await self._named_by(record) for record in kept if record.refers]
+        return None if None in named else frozenset[str]().union(*(keys for keys in named if keys is not None))
+
+    async def _named_by(self, record: Complete | Savepoint) -> frozenset[str] | None:
+        """The objects of a kept checkpoint; none if it was disposed of, None if its manifest cannot be read."""
+        try:
+            data = await self._ports.blobs.get(record.manifest)
+            if hashlib.sha256(data).hexdigest() != record.sha256:
+                raise CorruptDataError(f"{record.manifest}: not what was written (checksum)")
+            return named_objects(decode_manifest(data, record.manifest))
+        except BlobNotFoundError:
+            return frozenset()
+        except CorruptDataError as error:
+            _log.warning("no objects are deleted: what a kept checkpoint needs is unknown", reason=str(error))
+            return None
 
 
 def _savepoints(history: JobHistory) -> set[int]:

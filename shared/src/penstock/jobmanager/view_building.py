@@ -149,6 +149,7 @@ def _checkpoint_views(progress: JobProgress) -> tuple[CheckpointView, ...]:
         views.append(CheckpointView(
             shown.checkpoint, shown.state, shown.triggered_us, shown.duration_us, shown.size_bytes, shown.sync_us,
             shown.reason, shown.ended_us, shown.subtasks, _acks(shown) if room >= 0 or not views else {},
+            shown.written_bytes,
         ))  # fmt: skip
     return tuple(reversed(views))
 

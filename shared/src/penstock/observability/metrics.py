@@ -87,6 +87,10 @@ CHECKPOINT_AGE = Metric(
     "Since the newest complete checkpoint, or since its coordinator has the job if there is none.",
 )  # fmt: skip
 CHECKPOINT_BYTES = Metric("penstock_checkpoint_size_bytes", "gauge", "bytes", _JOB, "Size of the newest complete one.")
+CHECKPOINT_WRITTEN = Metric(
+    "penstock_checkpoint_written_bytes", "gauge", "bytes", _JOB,
+    "What was written for it: less than its size if checkpoints are incremental.",
+)  # fmt: skip
 CHECKPOINT_SECONDS = Metric(
     "penstock_checkpoint_duration_seconds", "gauge", "seconds", _JOB, "From trigger to COMPLETE of the newest one."
 )
@@ -172,7 +176,7 @@ SCHEDULE_FAILURES = Metric(
 JOB_METRICS: Final = (
     ROWS_IN, ROWS_OUT, LATE_ROWS, BAD_ROWS, FAILED_CALLS, BYTES_IN, BYTES_OUT, BUSY, IDLE, BLOCKED, WATERMARK,
     WATERMARK_LAG, RECORDS_BEHIND, UNPUBLISHED, PUBLISHED, CHECKPOINTS, COMPLETED, CHECKPOINT_AGE, CHECKPOINT_BYTES,
-    CHECKPOINT_SECONDS, CHECKPOINT_SYNC, STATE_BYTES, ATTEMPT, FAILURES,
+    CHECKPOINT_WRITTEN, CHECKPOINT_SECONDS, CHECKPOINT_SYNC, STATE_BYTES, ATTEMPT, FAILURES,
 )  # fmt: skip
 """Of a job, made by `samples`."""
 SERVICE_METRICS: Final = (
@@ -236,6 +240,7 @@ def _job_samples(name: str, progress: JobProgress, now_us: int) -> Iterator[Samp
     complete = progress.completed_checkpoints
     if complete:
         yield Sample(CHECKPOINT_BYTES, labels, complete[-1].size_bytes)
+        yield Sample(CHECKPOINT_WRITTEN, labels, complete[-1].written_bytes)
         yield Sample(CHECKPOINT_SECONDS, labels, (complete[-1].duration_us or 0) / 1e6)
         yield Sample(CHECKPOINT_SYNC, labels, complete[-1].sync_us / 1e6)
     yield Sample(ATTEMPT, labels, progress.attempt_number)

@@ -198,7 +198,7 @@ class InputGate:
             return True
         if state.stashed:
             return True
-        return bool(state.barriers) and state.barriers[0].flavour == "aligned"
+        return bool(state.barriers) and state.barriers[0].flavour != "at_least_once"
 
     def _align(self, barrier: Frame, commands: list[GateCommand]) -> None:
         """The oldest barrier of one more channel: all channels must deliver the same ones in the same order."""

@@ -28,10 +28,15 @@ class CheckpointSettings(msgspec.Struct, frozen=True):
     """How many periodic checkpoints may fail in a row; one more fails the attempt. Those that fail because the store is
     away do not count: another attempt could not write them either."""
     flavour: Flavour = "aligned"
+    incremental: bool = False
+    """Whether a checkpoint stores what has changed since one before, where the state backend can tell."""
 
 
 Purpose = Literal["periodic", "final", "savepoint", "stop", "rescale", "suspend"]
 """Why a checkpoint was triggered: all but `periodic` belong to an ending."""
+
+SELF_CONTAINED: frozenset[Purpose] = frozenset(("savepoint", "stop"))
+"""What must not refer to objects of other checkpoints: people keep it, move it and read it."""
 
 RETRY_MS = 1_000
 """How long after a failed checkpoint one of an ending is triggered again."""
@@ -81,6 +86,8 @@ class CheckpointBook:
 
     def flavour(self, purpose: Purpose) -> Flavour:
         """How the barriers of a checkpoint are taken: what others restore from is always exact."""
+        if purpose in SELF_CONTAINED and self._settings.incremental:
+            return "canonical"
         return self._settings.flavour if purpose == "periodic" else "aligned"
 
     def seen(self, checkpoint: int) -> None:

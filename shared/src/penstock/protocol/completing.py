@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.protocol.checkpoints import PendingCheckpoint
-from penstock.protocol.incremental import LiveObjects
+from penstock.protocol.checkpoints import SELF_CONTAINED, PendingCheckpoint
+from penstock.protocol.incremental import LiveObjects, foreign_objects
 from penstock.protocol.jobevents import ManifestStored, StoreManifest, Topology
 from penstock.protocol.joblog import Begin, Complete
 from penstock.protocol.manifests import Interval, Manifest, blob_prefix, manifest_key, open_intervals
@@ -73,17 +73,20 @@ class Completions:
         return pending if pending is not None and pending.nonce == event.nonce else None
 
     def missing(self, pending: PendingCheckpoint) -> list[str]:
-        """Objects that the manifest refers to and that are perhaps gone."""
+        """Objects that the manifest refers to and that are perhaps gone, or must not be referred to by a savepoint."""
+        foreign = self._foreign(pending)
+        return foreign if pending.purpose in SELF_CONTAINED else self._live.missing(foreign)
+
+    def _foreign(self, pending: PendingCheckpoint) -> list[str]:
         _, manifest = self._storing[pending.checkpoint]
         prefix = blob_prefix(self._job, pending.attempt, pending.checkpoint, pending.nonce)
-        return self._live.missing(manifest, prefix)
+        return foreign_objects(manifest, prefix)
 
-    @staticmethod
-    def record(pending: PendingCheckpoint, event: ManifestStored) -> Complete:
+    def record(self, pending: PendingCheckpoint, event: ManifestStored) -> Complete:
         """The record that makes the checkpoint COMPLETE."""
         return Complete(
             checkpoint=event.checkpoint, checkpoint_nonce=event.nonce, attempt=pending.attempt, parent=-1,
-            manifest=event.key, sha256=event.sha256,
+            manifest=event.key, sha256=event.sha256, refers=bool(self._foreign(pending)),
         )  # fmt: skip
 
     def completed(self, checkpoint: int) -> PendingCheckpoint:

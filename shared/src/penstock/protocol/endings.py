@@ -286,7 +286,7 @@ class Endings:
         assert complete is not None
         savepoint = Savepoint(
             checkpoint=complete.checkpoint, manifest=complete.manifest, sha256=complete.sha256,
-            request=ending.request, published=True,
+            request=ending.request, published=True, refers=complete.refers,
         )  # fmt: skip
         self.current = None
         if ending.kind == "savepoint":

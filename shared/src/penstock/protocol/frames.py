@@ -46,7 +46,7 @@ MAX_ROWS: Final = 65_536
 """A frame is flushed when it has this many rows, or `MAX_PAYLOAD_BYTES`."""
 MAX_PAYLOAD_BYTES: Final = 1 << 20
 
-_FLAVOURS: Final[tuple[Flavour, ...]] = ("aligned", "at_least_once")
+_FLAVOURS: Final[tuple[Flavour, ...]] = ("aligned", "at_least_once", "canonical")
 
 
 class FrameKind(IntEnum):

@@ -1,12 +1,64 @@
-"""Objects of earlier checkpoints that a snapshot may refer to instead of storing the same bytes again: the leader's side.
+"""Objects of earlier checkpoints that a snapshot refers to instead of storing the same bytes again.
 
-A subtask may name objects of the newest COMPLETE that it was told of, and no others: those of a pending or aborted
-checkpoint may be deleted as soon as a later one is COMPLETE. `LiveObjects` checks that, whatever a subtask names.
+Keyed state is a full run and deltas, oldest first; a new checkpoint adds a delta to those of an earlier one. A subtask
+may name objects of the newest COMPLETE that it was told of, and no others: those of a pending or aborted checkpoint may
+be deleted as soon as a later one is COMPLETE, and what it changed is in the next delta again. `SnapshotChains` is the
+subtask's side of that; `LiveObjects`, the leader's, checks it, whatever a subtask names.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
 from penstock.protocol.manifests import Manifest
+from penstock.protocol.messages import Handle
+
+MAX_DELTAS: Final = 20
+"""A restore reads all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The keyed state of one operator of one subtask in a checkpoint."""
+
+    runs: tuple[tuple[Handle, ...], ...]
+    """The objects of the full run, then of each delta, oldest first."""
+    window: int
+    """The freeze of the operator, counted by itself, that it is of: a delta on top has what was changed since."""
+
+    @property
+    def is_heavy(self) -> bool:
+        """Whether a full run is worth more than one more delta: as many bytes are deltas, or there are many of them."""
+        full, *deltas = (sum(handle.size_bytes for handle in run) for run in self.runs)
+        return sum(deltas) >= full or len(deltas) >= MAX_DELTAS
+
+
+class SnapshotChains:
+    """The subtask's side: on which objects a snapshot may build. Of an attempt: the first checkpoint is a full one."""
+
+    def __init__(self) -> None:
+        self._newest = 0
+        self._base: Mapping[str, Chain] = {}
+        self._taken: dict[int, Mapping[str, Chain]] = {}
+
+    def base(self, operator: str) -> Chain | None:
+        """What the next snapshot of an operator adds a delta to; None: it is to be a full one."""
+        chain = self._base.get(operator)
+        return None if chain is None or chain.is_heavy else chain
+
+    def taken(self, checkpoint: int, chains: Mapping[str, Chain]) -> None:
+        """The durable snapshot of `checkpoint` consists of these; of a canonical one nothing is used again."""
+        self._taken[checkpoint] = dict(chains)
+
+    def completed(self, checkpoint: int) -> None:
+        """The subtask was told that `checkpoint` is COMPLETE: perhaps again, by a leader that took over."""
+        if checkpoint <= self._newest:
+            return
+        self._newest = checkpoint
+        self._base = self._taken.get(checkpoint, {})
+        self._taken = {number: chains for number, chains in self._taken.items() if number > checkpoint}
 
 
 def named_objects(manifest: Manifest) -> frozenset[str]:
@@ -16,9 +68,13 @@ def named_objects(manifest: Manifest) -> frozenset[str]:
         for subtasks in manifest.subtasks.values()
         for snapshot in subtasks.values()
         for handles in snapshot.operators.values()
-        for handle in (*handles.parts, handles.beside)
-        if handle is not None
+        for handle in handles.objects
     )
+
+
+def foreign_objects(manifest: Manifest, prefix: str) -> list[str]:
+    """Those of them that are not its own, under `prefix`."""
+    return sorted(key for key in named_objects(manifest) if not key.startswith(prefix))
 
 
 class LiveObjects:
@@ -40,7 +96,7 @@ class LiveObjects:
         """COMPLETE of this one stands in the job log."""
         self._named = [*self._named[-1:], named_objects(manifest)]
 
-    def missing(self, manifest: Manifest, prefix: str) -> list[str]:
-        """The objects it names that are neither its own (under `prefix`) nor certainly there."""
+    def missing(self, foreign: Iterable[str]) -> list[str]:
+        """Those of another checkpoint's objects that are not certainly there."""
         keys = self.keys
-        return sorted(key for key in named_objects(manifest) if not key.startswith(prefix) and key not in keys)
+        return [key for key in foreign if key not in keys]

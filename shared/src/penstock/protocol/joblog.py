@@ -134,16 +134,19 @@ class Complete(Record, frozen=True, kw_only=True):
     """The ending that the checkpoint belongs to: a leader that takes over carries it on, or undoes it."""
     request: str = ""
     reason: str = ""
+    refers: bool = False
+    """Whether its manifest names objects of earlier checkpoints, which are kept as long as it is."""
 
 
 class Savepoint(Record, frozen=True, kw_only=True):
-    """The checkpoint is a savepoint: self-contained and published."""
+    """The checkpoint is a savepoint: published, and self-contained unless `refers`: see `Complete`."""
 
     checkpoint: int
     manifest: str
     sha256: str
     request: str
     published: bool
+    refers: bool = False
 
     @property
     def restore(self) -> Restore:

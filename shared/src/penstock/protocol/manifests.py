@@ -13,9 +13,10 @@ import msgspec
 from penstock.errors import CorruptDataError
 from penstock.protocol.messages import BesideKeys, Handle, OperatorHandles, SubtaskId, SubtaskSnapshot
 
-FORMAT_VERSION = 3
-"""The newest form: lists may stand in objects of their own (2), the keyed state of an operator in several (3). A manifest
-without such is written in the oldest form that has all of it, which programs of earlier versions read too."""
+FORMAT_VERSION = 4
+"""The newest form: lists may stand in objects of their own (2), the keyed state of an operator in several (3), or in a
+full run and deltas (4). A manifest without such is written in the oldest form that has all of it, which programs of
+earlier versions read too."""
 
 
 class Interval(msgspec.Struct, frozen=True):
@@ -65,6 +66,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 def _version(handles: OperatorHandles) -> int:
     """The oldest form that has these."""
+    if handles.incremental:
+        return 4
     if handles.more:
         return 3
     return 2 if handles.beside is not None else 1

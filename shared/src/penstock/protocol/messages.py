@@ -12,8 +12,9 @@ import msgspec
 
 from penstock.times import MIN_WATERMARK
 
-Flavour = Literal["aligned", "at_least_once"]
-"""How a barrier is taken. Unaligned barriers are a later part of the protocol."""
+Flavour = Literal["aligned", "at_least_once", "canonical"]
+"""How a barrier is taken; `canonical` is aligned, and no snapshot of it refers to objects of others (a savepoint where
+checkpoints are incremental). Unaligned barriers are a later part of the protocol."""
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -252,15 +253,35 @@ class OperatorHandles(msgspec.Struct, frozen=True):
     a chain may have come from different vertices, whose watermarks say nothing about each other."""
     more: tuple[Handle, ...] = ()
     """The further objects of its keyed state. A key group whose segments are too large for one object is in several."""
+    incremental: bool = False
+    """Whether its keyed state is to be read with `deltas`, even if there are none yet: see `penstock.state.deltas`."""
+    deltas: tuple[tuple[Handle, ...], ...] = ()
+    """What has changed since `keyed` and `more` were written, oldest first: the objects of each delta."""
 
     @property
     def parts(self) -> tuple[Handle, ...]:
-        """All objects of its keyed state, with rising key groups."""
+        """The objects of its keyed state, with rising key groups; of an incremental one, those of its full run."""
         return () if self.keyed is None else (self.keyed, *self.more)
+
+    @property
+    def runs(self) -> tuple[tuple[Handle, ...], ...]:
+        """The full run of its keyed state and its deltas, oldest first: what a later one says of an entry counts."""
+        return (self.parts, *self.deltas)
+
+    @property
+    def objects(self) -> tuple[Handle, ...]:
+        """Everything that it names."""
+        beside = () if self.beside is None else (self.beside,)
+        return (*(handle for run in self.runs for handle in run), *beside)
 
     def with_parts(self, parts: Sequence[Handle]) -> OperatorHandles:
         """The same with its keyed state in these objects."""
         return msgspec.structs.replace(self, keyed=parts[0] if parts else None, more=tuple(parts[1:]))
+
+    def with_runs(self, runs: Sequence[Sequence[Handle]]) -> OperatorHandles:
+        """The same with its keyed state in a full run and deltas."""
+        deltas = tuple(map(tuple, runs[1:]))
+        return msgspec.structs.replace(self.with_parts(runs[0]), incremental=True, deltas=deltas)
 
 
 class SubtaskSnapshot(msgspec.Struct, frozen=True):
@@ -271,6 +292,9 @@ class SubtaskSnapshot(msgspec.Struct, frozen=True):
     ahead: dict[int, int] = {}
     """Watermarks of key groups that are further: those of a former owner that this subtask has not reached yet."""
     size_bytes: int = 0
+    """Of everything it names."""
+    written_bytes: int | None = None
+    """Of what was written for this checkpoint, if it names older objects too."""
     sync_us: int = 0
     """How long the subtask stood still."""
     async_us: int = 0

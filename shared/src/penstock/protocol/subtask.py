@@ -158,6 +158,8 @@ class Upload:
 
     checkpoint: int
     nonce: str
+    canonical: bool = False
+    """Whether it must not refer to objects of other checkpoints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +318,7 @@ class SubtaskMachine:
         commands: list[SubtaskCommand] = [
             FlushRows(),
             SendBarrier(checkpoint, nonce, flavour),
-            Upload(checkpoint, nonce),
+            Upload(checkpoint, nonce, flavour == "canonical"),
         ]
         self._pending[checkpoint] = _Pending(nonce)
         if self.kind == "inner":

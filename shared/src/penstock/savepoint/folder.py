@@ -81,7 +81,8 @@ def handles_of(manifest: Manifest) -> list[Handle]:
         for subtasks in manifest.subtasks.values()
         for snapshot in subtasks.values()
         for operator in snapshot.operators.values()
-        for handle in operator.parts
+        for run in operator.runs
+        for handle in run
         if not handle.inline
     ]
 
@@ -90,11 +91,12 @@ def with_keys(manifest: Manifest, rename: Callable[[str], str]) -> Manifest:
     """The same savepoint with its objects under other keys; what stood beside the manifest stands in it."""
 
     def renamed(_uid: str, _subtask: int, operator: OperatorHandles) -> OperatorHandles:
-        parts = [
-            handle if handle.inline else msgspec.structs.replace(handle, key=rename(handle.key))
-            for handle in operator.parts
+        runs = [
+            [handle if handle.inline else msgspec.structs.replace(handle, key=rename(handle.key)) for handle in run]
+            for run in operator.runs
         ]
-        return msgspec.structs.replace(operator, beside=None).with_parts(parts)
+        alone = msgspec.structs.replace(operator, beside=None)
+        return alone.with_runs(runs) if operator.incremental else alone.with_parts(runs[0])
 
     return with_operators(manifest, renamed)
 

@@ -116,6 +116,24 @@ def _operator(manifest: Manifest, uid: str) -> OperatorState:
     )
 
 
+def check_canonical(manifest: Manifest) -> None:
+    """Raise `UsageError` for a checkpoint that consists of full runs and deltas: only a job puts them together."""
+    incremental = sorted(
+        {
+            uid
+            for subtasks in manifest.subtasks.values()
+            for snapshot in subtasks.values()
+            for uid, handles in snapshot.operators.items()
+            if handles.incremental
+        }
+    )
+    if incremental:
+        raise UsageError(
+            f"checkpoint {manifest.checkpoint} of job {manifest.job} is incremental ({', '.join(incremental)}): a job "
+            "can start from it, but it is not read as tables, edited or read by Spark; take a savepoint, which is not"
+        )
+
+
 def checked_uid(manifest: Manifest, uid: str, what: str = "--uid ") -> str:
     """The uid; raises `UsageError` naming the nearest if the savepoint has no such operator."""
     if uid not in manifest.operators:

@@ -19,7 +19,7 @@ from penstock.savepoint import tables
 from penstock.savepoint.editing import EditedSavepoint
 from penstock.savepoint.folder import MANIFEST, read_folder
 from penstock.savepoint.objects import FolderObjects, Objects, StoreObjects, find_manifest, with_store
-from penstock.savepoint.operators import OperatorState, checked_uid, operators_of, parts_of
+from penstock.savepoint.operators import OperatorState, check_canonical, checked_uid, operators_of, parts_of
 from penstock.state.segments import PENDING, decode_segment
 from penstock.task.opening import SPLITS
 from penstock.task.sources import SplitEntry
@@ -81,6 +81,7 @@ class Savepoint:
     """A savepoint as tables. Nothing in it changes; `edit` makes another one of it."""
 
     def __init__(self, manifest: Manifest, objects: Objects) -> None:
+        check_canonical(manifest)
         self.manifest: Final = manifest
         self.objects: Final = objects
         self.operators: Final[list[OperatorState]] = operators_of(manifest)

@@ -231,6 +231,7 @@ class Backlog:
         command += ["--checkpoint-interval", f"{settings.checkpoints.interval_ms}ms"]
         command += ["--tolerable-failed-checkpoints", str(settings.checkpoints.tolerable_failed)]
         command += ["--restart", restart_text(settings.restart), "--state-backend", settings.state_backend]
+        command += ["--incremental-checkpoints"] if settings.checkpoints.incremental else []
         command += ["--per-job"] if settings.per_job else []
         command += ["--at-least-once"] if job.at_least_once else []
         command += [part for name, value in job.artifact.parameters.items() for part in ("--param", f"{name}={value}")]

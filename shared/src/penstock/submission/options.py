@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.errors import UsageError
 from penstock.graph.jobgraph import build_job_graph
 from penstock.graph.logical import LogicalPlan
 from penstock.graph.rescaling import scalable_form
@@ -40,6 +41,19 @@ def interval_ms(checkpoint_interval: Duration, where: str) -> int:
     return max(1, duration_us(checkpoint_interval, where, positive=True) // 1_000)
 
 
+def check_incremental(incremental: bool, state_backend: StateBackend) -> None:
+    """Refuse incremental checkpoints where none are: in Flink, too, heap state has full ones only.
+
+    Raises:
+        UsageError: they are asked for with another backend than `rocksdb`.
+    """
+    if incremental and state_backend != "rocksdb":
+        raise UsageError(
+            f"incremental checkpoints are those of the state backend rocksdb; the job has the backend {state_backend}: "
+            "choose rocksdb, or leave them out"
+        )
+
+
 def job_settings(
     *,
     checkpoint_interval: Duration = "10s",
@@ -47,6 +61,7 @@ def job_settings(
     at_least_once: bool = False,
     restart: str = "exponential",
     state_backend: StateBackend = "fs",
+    incremental_checkpoints: bool = False,
     per_job: bool = False,
 ) -> JobSettings:
     """The settings of a job from what people write.
@@ -57,17 +72,21 @@ def job_settings(
         at_least_once: do not align barriers; all sinks become at-least-once.
         restart: a strategy and its parts, such as `"fixed-delay:3:1s"`.
         state_backend: where keyed state is kept: see `Pipeline.run`.
+        incremental_checkpoints: store what has changed since an earlier checkpoint: see `Pipeline.run`.
         per_job: have task managers started for this job alone.
 
     Raises:
-        UsageError: one of them is none, or the package behind the backend is not installed.
+        UsageError: one of them is none, the package behind the backend is not installed, or the backend has no
+            incremental checkpoints.
     """
+    check_incremental(incremental_checkpoints, state_backend)
     if state_backend == "rocksdb":
         require_rocksdb()
     checkpoints = CheckpointSettings(
         interval_ms=interval_ms(checkpoint_interval, "--checkpoint-interval"),
         tolerable_failed=tolerable_failed_checkpoints,
         flavour="at_least_once" if at_least_once else "aligned",
+        incremental=incremental_checkpoints,
     )
     return JobSettings(checkpoints, parse_restart(restart), state_backend, per_job=per_job)
 

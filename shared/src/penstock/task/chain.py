@@ -221,6 +221,8 @@ def build_chain(
     make: Callable[[Node], Operator] = build_operator,
     wake: Callable[[], None] = lambda: None,
     local_state: Path | None = None,
+    *,
+    incremental: bool = False,
 ) -> Chain:
     """Build and open the operators of a vertex, last ones first.
 
@@ -237,6 +239,7 @@ def build_chain(
         make: makes the operator of a node.
         wake: wakes the subtask.
         local_state: as in `OperatorContext`.
+        incremental: as in `OperatorContext`.
     """
     outputs: dict[str, Fanout] = {}
     receivers: dict[str, Receiver] = {}
@@ -263,6 +266,7 @@ def build_chain(
                 window_reach_us=plan.window_reach_us,
                 wake=wake,
                 local_state=local_state,
+                incremental=incremental,
             )
             encoder = encoders.get(operator.id)
             made = EncodeOperator(encoder) if encoder is not None else make(node)

@@ -38,6 +38,8 @@ class SubtaskSettings:
     state_backend: StateBackend = "fs"
     local_state: str = ""
     """The folder for state on the local disk (backend `rocksdb`); the system's one for temporary files if empty."""
+    incremental: bool = False
+    """Whether checkpoints store what has changed since one before (backend `rocksdb`)."""
     longest_wait_ms: int = 1_000
     """How long a subtask that has nothing to do waits before it looks at wall time again, which may have jumped."""
     broker_patience_ms: int = 0

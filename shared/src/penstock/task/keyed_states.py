@@ -16,5 +16,6 @@ def keyed_backend(operator: str, keys: Schema, cursor: KeyCursor, context: Opera
     if context.local_state is None:
         return KeyedObjectBackend(operator, keys, context.max_parallelism, cursor, context.now_us)
     return KeyedRocksBackend(
-        operator, keys, context.max_parallelism, cursor, context.now_us, context.local_state, context.key_groups
-    )
+        operator, keys, context.max_parallelism, cursor, context.now_us, context.local_state, context.key_groups,
+        incremental=context.incremental,
+    )  # fmt: skip

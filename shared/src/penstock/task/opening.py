@@ -76,6 +76,7 @@ async def _opened(
         exchanges,
         wake=environment.inbox.wake,
         local_state=environment.local_state,
+        incremental=environment.services.settings.incremental,
     )
     staged = [part for state in restored.values() if state for part in decode_staged(state.lists.get(STAGED, ()))]
     if staged and manifest is not None and await are_visible(manifest, environment.deploy, store):

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.messages import OperatorMetrics
@@ -57,6 +57,8 @@ class OperatorContext:
     """Makes the subtask look at `Operator.next_timer_us` soon, whatever it waits for."""
     local_state: Path | None = None
     """The folder for state on the local disk (backend `rocksdb`); None: objects are held in memory."""
+    incremental: bool = False
+    """Whether checkpoints are incremental where state is on the local disk."""
 
 
 class KeyedPart(Protocol):
@@ -67,6 +69,28 @@ class KeyedPart(Protocol):
 
         Key groups never fall; one that is too large to be in memory comes in several pairs.
         """
+        ...
+
+
+@runtime_checkable
+class IncrementalPart(KeyedPart, Protocol):
+    """Frozen keyed state that can tell what has changed. Of `segments`, `full` and `delta` one is asked for, once."""
+
+    @property
+    def window(self) -> int:
+        """How many freezes of the operator there have been, this one included."""
+        ...
+
+    def knows_since(self, window: int) -> bool:
+        """Whether `delta` can be told for that freeze."""
+        ...
+
+    def full(self) -> Iterable[tuple[int, bytes]]:
+        """What `segments` gives, in the form to which deltas may be added (`penstock.state.deltas`)."""
+        ...
+
+    def delta(self, window: int) -> Iterable[tuple[int, bytes]]:
+        """What has changed since that freeze, which is part of a COMPLETE."""
         ...
 
 

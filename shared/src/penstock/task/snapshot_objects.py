@@ -16,6 +16,7 @@ from typing import Final, overload
 from penstock.errors import ExternalError
 from penstock.protocol.messages import Handle
 from penstock.scratch import Scratch
+from penstock.state.deltas import merged
 
 OBJECT_BYTES: Final = 16 << 20
 """An object has no more, unless a single segment has."""
@@ -38,7 +39,11 @@ class SnapshotObject:
         return Handle(key, digest, len(self.data), self.key_groups, self.data if inline else b"")
 
 
-def objects_of(segments: Callable[[], Iterable[tuple[int, bytes]]]) -> Iterator[SnapshotObject]:
+Segments = Callable[[], Iterable[tuple[int, bytes]]]
+"""Makes key groups and their segments."""
+
+
+def objects_of(segments: Segments) -> Iterator[SnapshotObject]:
     """The segments in objects of at most `OBJECT_BYTES`. A key group is in an object once: see `Handle.key_groups`.
 
     Nothing is done before the first object is asked for.
@@ -96,6 +101,31 @@ class LaidDown(Sequence[tuple[int, bytes]]):
                 return group, file.read(end - start)
         except OSError as error:
             raise _unusable(path.parent, error) from error
+
+
+class MergedSegments(Sequence[tuple[int, bytes]]):
+    """Object state of full runs and deltas, merged key group by key group when they are asked for."""
+
+    def __init__(self, operator: str, groups: Sequence[int], pieces: Sequence[tuple[int, bytes]]) -> None:
+        """`pieces` have the key groups `groups`, which rise; those of one are in the order of their runs."""
+        self._operator = operator
+        self._pieces = pieces
+        self._starts = [at for at, group in enumerate(groups) if at == 0 or groups[at - 1] != group]
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[int, bytes]: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[tuple[int, bytes]]: ...
+    def __getitem__(self, index: int | slice) -> tuple[int, bytes] | Sequence[tuple[int, bytes]]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        start = self._starts[index]
+        end = self._starts[index + 1] if index + 1 < len(self) else len(self._pieces)
+        of_group = [self._pieces[at] for at in range(start, end)]
+        return of_group[0][0], merged(self._operator, [data for _, data in of_group])
 
 
 class RestoreFolder:

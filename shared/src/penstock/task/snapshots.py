@@ -22,14 +22,23 @@ import msgspec
 
 from penstock.errors import CorruptDataError, ExternalError, UsageError
 from penstock.ports import BlobNotFoundError, Blobs
+from penstock.protocol.incremental import Chain
 from penstock.protocol.joblog import StateBackend
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import BesideKeys, Handle, OperatorHandles, SubtaskSnapshot
 from penstock.protocol.restoring import key_group_watermarks
 from penstock.protocol.uploading import Put, UploadDone, UploadGivenUp, UploadMachine
-from penstock.task.operator import KeyedPart, OperatorSnapshot, RestoredState
-from penstock.task.snapshot_objects import LaidDown, RestoreFolder, SnapshotObject, object_key, objects_of
+from penstock.task.operator import IncrementalPart, OperatorSnapshot, RestoredState
+from penstock.task.snapshot_objects import (
+    LaidDown,
+    MergedSegments,
+    RestoreFolder,
+    Segments,
+    SnapshotObject,
+    object_key,
+    objects_of,
+)
 
 MAX_INLINE_BYTES: Final = 5 << 20
 """As Flink's JobManagerCheckpointStorage."""
@@ -51,9 +60,22 @@ class FrozenSubtask:
 
 
 async def upload(
-    frozen: FrozenSubtask, prefix: str, blobs: Blobs, backend: StateBackend, monotonic_us: Callable[[], int]
+    frozen: FrozenSubtask,
+    prefix: str,
+    blobs: Blobs,
+    backend: StateBackend,
+    monotonic_us: Callable[[], int],
+    base: Callable[[str], Chain | None] | None = None,
 ) -> SubtaskSnapshot:
     """Make a frozen snapshot durable; returns its handles.
+
+    Args:
+        frozen: what was captured.
+        prefix: of the keys of its objects.
+        blobs: where they go.
+        backend: whether they go there at all.
+        monotonic_us: the clock.
+        base: what of an earlier checkpoint an operator's snapshot may build on; None: it is to be canonical.
 
     Raises:
         UsageError: the state is too large for the `memory` backend.
@@ -62,11 +84,15 @@ async def upload(
     for persist in frozen.persist:
         await asyncio.to_thread(persist)
     operators: dict[str, OperatorHandles] = {}
+    chains: dict[str, Chain] = {}
     total = 0
     for operator, snapshot in frozen.operators.items():
         parts: list[Handle] = []
-        if snapshot.keyed is not None:
-            parts = await _upload_keyed(snapshot.keyed, f"{prefix}{safe_name(operator)}.state", blobs, backend)
+        key = f"{prefix}{safe_name(operator)}.state"
+        if base is not None and isinstance(snapshot.keyed, IncrementalPart):
+            chains[operator] = await _upload_incremental(snapshot.keyed, base(operator), key, blobs, backend)
+        elif snapshot.keyed is not None:
+            parts = await _upload_keyed(snapshot.keyed.segments, key, blobs, backend)
             total += sum(handle.size_bytes for handle in parts)
         beside = BesideKeys(
             lists={name: tuple(entries) for name, entries in snapshot.lists.items()},
@@ -81,20 +107,44 @@ async def upload(
         else:
             handles = OperatorHandles(None, beside.lists, beside.unions, beside.broadcast, None, ahead)
         operators[operator] = handles.with_parts(parts)
+        if operator in chains:
+            operators[operator] = handles.with_runs(chains[operator].runs)
         total += size
+    chained = [handle for chain in chains.values() for run in chain.runs for handle in run]
+    written = sum(handle.size_bytes for handle in chained if handle.key.startswith(prefix))
     return SubtaskSnapshot(
         operators=operators,
         watermark=frozen.watermark,
-        size_bytes=total,
+        size_bytes=total + sum(handle.size_bytes for handle in chained),
+        written_bytes=total + written if chains else None,
         sync_us=frozen.sync_us,
         async_us=monotonic_us() - started_us,
         alignment_us=frozen.alignment_us,
     )
 
 
-async def _upload_keyed(part: KeyedPart, key: str, blobs: Blobs, backend: StateBackend) -> list[Handle]:
+def chains_of(frozen: FrozenSubtask, snapshot: SubtaskSnapshot) -> dict[str, Chain]:
+    """What later snapshots may build on, per operator whose own one is incremental."""
+    return {
+        operator: Chain(handles.runs, part.window)
+        for operator, handles in snapshot.operators.items()
+        if handles.incremental and isinstance(part := frozen.operators[operator].keyed, IncrementalPart)
+    }
+
+
+async def _upload_incremental(
+    part: IncrementalPart, base: Chain | None, key: str, blobs: Blobs, backend: StateBackend
+) -> Chain:
+    """Store what has changed since `base`, or everything if there is none or too much has changed."""
+    if base is None or not part.knows_since(base.window):
+        return Chain((tuple(await _upload_keyed(part.full, key, blobs, backend)),), part.window)
+    delta = await _upload_keyed(lambda: part.delta(base.window), key, blobs, backend)
+    return Chain((*base.runs, tuple(delta)) if delta else base.runs, part.window)
+
+
+async def _upload_keyed(segments: Segments, key: str, blobs: Blobs, backend: StateBackend) -> list[Handle]:
     """Store the objects of an operator one after the other: one at a time is in memory."""
-    objects = objects_of(part.segments)
+    objects = objects_of(segments)
     handles: list[Handle] = []
     more = True
     while more:
@@ -190,16 +240,27 @@ async def restore_operator(
     restored = restored_beside_keys(manifest, operator, key_groups, subtask, parallelism)
     if restored is None:
         return None
-    parts = _snapshots_of(manifest, operator).values()
-    handles = [handle for part in parts for handle in part.operators[operator].parts]
+    parts = [part.operators[operator] for part in _snapshots_of(manifest, operator).values()]
+    handles = [handle for part in parts for run in part.runs for handle in run]
     wanted = [handle for handle in handles if any(group in key_groups for group in handle.key_groups)]
+    keyed = await _segments_of(wanted, key_groups, blobs, folder)
+    if any(part.incremental for part in parts):
+        groups = sorted(group for handle in wanted for group in handle.key_groups if group in key_groups)
+        keyed = MergedSegments(operator, groups, keyed)
+    return dataclasses.replace(restored, keyed=keyed)
+
+
+async def _segments_of(
+    handles: Sequence[Handle], key_groups: KeyGroupRange, blobs: Blobs, folder: RestoreFolder | None
+) -> Sequence[tuple[int, bytes]]:
+    """The segments of these key groups, with rising key groups; those of one in the order of the objects."""
     if folder is not None:
-        return dataclasses.replace(restored, keyed=await _laid_down(wanted, key_groups, blobs, folder))
+        return await _laid_down(handles, key_groups, blobs, folder)
     keyed: list[tuple[int, bytes]] = []
-    for handle in wanted:
+    for handle in handles:
         data = await _read(handle, blobs)
         keyed += [(group, data[start:end]) for group, start, end in _bounds(handle, key_groups)]
-    return dataclasses.replace(restored, keyed=sorted(keyed, key=lambda segment: segment[0]))
+    return sorted(keyed, key=lambda segment: segment[0])
 
 
 async def _laid_down(

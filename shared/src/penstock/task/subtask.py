@@ -373,6 +373,8 @@ class SubtaskRunner(CheckpointedLoop):
                 self._paused = command.paused
             case Publish():
                 assert self._committer is not None
+                assert self._checkpoints is not None
+                self._checkpoints.completed(command.checkpoint)
                 self._committer.completed(command.checkpoint)
                 self._reader.completed(command.checkpoint)
             case ReportEnded():

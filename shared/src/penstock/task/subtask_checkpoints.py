@@ -7,6 +7,7 @@ calls it the SubtaskCheckpointCoordinator.
 from __future__ import annotations
 
 from penstock.errors import ExternalError
+from penstock.protocol.incremental import SnapshotChains
 from penstock.protocol.manifests import blob_prefix
 from penstock.protocol.restoring import watermarks_above
 from penstock.protocol.subtask import Upload, Uploaded, UploadFailed
@@ -15,7 +16,7 @@ from penstock.task.committer import STAGED, Committer
 from penstock.task.environment import TaskEnvironment
 from penstock.task.opening import SPLITS
 from penstock.task.operator import OperatorSnapshot
-from penstock.task.snapshots import FrozenSubtask, upload
+from penstock.task.snapshots import FrozenSubtask, chains_of, upload
 from penstock.task.sources import SourceDriver
 
 
@@ -39,6 +40,7 @@ class SubtaskCheckpoints:
         self._source = source
         self._ahead = ahead
         self._frozen: dict[int, FrozenSubtask] = {}
+        self._chains = SnapshotChains()
         self._aligning_since_us: int | None = None
 
     def aligning(self) -> None:
@@ -77,13 +79,20 @@ class SubtaskCheckpoints:
         prefix = blob_prefix(deploy.job, deploy.attempt, command.checkpoint, command.nonce)
         prefix += f"{deploy.subtask.vertex}-{deploy.subtask.index}-"
         try:
-            snapshot = await upload(frozen, prefix, services.blobs, services.settings.state_backend, self._micros)
+            base = None if command.canonical else self._chains.base
+            backend = services.settings.state_backend
+            snapshot = await upload(frozen, prefix, services.blobs, backend, self._micros, base)
         except Exception as error:  # a checkpoint that cannot be written is declined, whatever the reason
             away = isinstance(error, ExternalError) and error.retryable
             return UploadFailed(command.checkpoint, command.nonce, f"{type(error).__name__}: {error}", away)
+        self._chains.taken(command.checkpoint, chains_of(frozen, snapshot))
         self._committer.persisted(frozen.persist)
         self.state_bytes = snapshot.size_bytes
         return Uploaded(command.checkpoint, command.nonce, snapshot)
+
+    def completed(self, checkpoint: int) -> None:
+        """This one is COMPLETE."""
+        self._chains.completed(checkpoint)
 
     def _micros(self) -> int:
         return self._environment.services.clock.monotonic_us()

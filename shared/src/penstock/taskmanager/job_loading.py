@@ -29,7 +29,9 @@ class LoadedJob:
     manifest: Manifest | None
     """Of the checkpoint that the attempt starts from."""
     state_backend: StateBackend | None = None
-    """Where snapshots of keyed state go; None: as the worker's settings say."""
+    """Where snapshots of keyed state go; None: as the worker's settings say, and `incremental`, too."""
+    incremental: bool = False
+    """Whether its checkpoints store what has changed since one before."""
 
 
 class JobLoader(Protocol):
@@ -86,7 +88,8 @@ class StoreLoader:
         graph = graph_of(history, deploy.attempt)
         _check_plan(self._pipeline, graph, deploy)
         manifest = await self._store.manifest(deploy.restore) if deploy.restore else None
-        return LoadedJob(graph, self._pipeline.plan, manifest, submit.settings.state_backend)
+        how = submit.settings
+        return LoadedJob(graph, self._pipeline.plan, manifest, how.state_backend, how.checkpoints.incremental)
 
     async def _import(self, artifact: Artifact) -> DeclaredPipeline:
         check_requirements(artifact.requirements)

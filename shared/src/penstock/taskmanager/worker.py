@@ -217,7 +217,8 @@ class WorkerService:
             job = await self._loader.load(task.deploy)
             services = self._services
             if job.state_backend is not None:
-                services = replace(services, settings=replace(services.settings, state_backend=job.state_backend))
+                settings = replace(services.settings, state_backend=job.state_backend, incremental=job.incremental)
+                services = replace(services, settings=settings)
             environment = TaskEnvironment(
                 task.deploy, job.graph, job.plan, job.manifest, services, task.inbox, self._send, self._changed
             )

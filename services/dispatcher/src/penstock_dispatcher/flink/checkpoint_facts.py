@@ -26,6 +26,8 @@ class KnownCheckpoint:
     triggered_us: int | None = None
     ended_us: int | None = None
     size_bytes: int | None = None
+    written_bytes: int | None = None
+    """What was written for it; less than its size if it is incremental."""
     duration_us: int | None = None
     reason: str = ""
     subtasks: int = 0
@@ -75,6 +77,7 @@ def _with_view(known: KnownCheckpoint | None, seen: CheckpointView) -> KnownChec
         one, triggered_us=seen.triggered_us, ended_us=seen.ended_us or one.ended_us,
         size_bytes=seen.size_bytes if seen.state == "complete" else None, duration_us=seen.duration_us,
         reason=seen.reason, subtasks=seen.subtasks, acks=seen.acks,
+        written_bytes=seen.written_bytes if seen.state == "complete" else None,
     )  # fmt: skip
 
 
@@ -87,4 +90,6 @@ def with_manifest(one: KnownCheckpoint, sizes: ManifestSizes | None) -> KnownChe
         return one
     acks = sizes.acks()
     total = sum(ack.size_bytes for found in acks.values() for ack in found)
-    return replace(one, acks=acks, subtasks=sum(map(len, acks.values())), size_bytes=total)
+    written = sum(ack.new_bytes for found in acks.values() for ack in found)
+    subtasks = sum(map(len, acks.values()))
+    return replace(one, acks=acks, subtasks=subtasks, size_bytes=total, written_bytes=written)

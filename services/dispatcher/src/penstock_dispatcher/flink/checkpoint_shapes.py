@@ -280,9 +280,9 @@ def _counts(found: Found, known: Sequence[KnownCheckpoint]) -> FlinkCheckpointCo
 
 
 def _summary(completed: Sequence[FlinkCompletedCheckpoint]) -> FlinkCheckpointSummary:
-    sizes = statistics(one.state_size for one in completed)
     return FlinkCheckpointSummary(
-        sizes, sizes, statistics(one.end_to_end_duration for one in completed),
+        statistics(one.checkpointed_size for one in completed), statistics(one.state_size for one in completed),
+        statistics(one.end_to_end_duration for one in completed),
         statistics(one.alignment_buffered for one in completed), statistics(one.processed_data for one in completed),
         statistics(one.persisted_data for one in completed),
     )  # fmt: skip
@@ -317,7 +317,7 @@ def entry(one: KnownCheckpoint, vertices: Sequence[JobVertex], *, detailed: bool
     total = one.subtasks or sum(vertex.parallelism for vertex in vertices)
     shared = FlinkTaskCheckpoint(
         id=one.checkpoint, status=_STATES[one.state], latest_ack_timestamp=_ms(one.newest_ack_us),
-        checkpointed_size=_size(one, all_acks), state_size=_size(one, all_acks),
+        checkpointed_size=_written(one, all_acks), state_size=_size(one, all_acks),
         end_to_end_duration=_lasted_ms(one.triggered_us, all_acks, one.duration_us), num_subtasks=total,
         num_acknowledged_subtasks=total if one.state == "complete" else one.acknowledged,
     )  # fmt: skip
@@ -344,13 +344,21 @@ def _size(one: KnownCheckpoint, acks: Sequence[AckView]) -> int:
     return one.size_bytes if one.size_bytes is not None else sum(ack.size_bytes for ack in acks) if acks else UNKNOWN
 
 
+def _written(one: KnownCheckpoint, acks: Sequence[AckView]) -> int:
+    """Of what was written for it: Flink's checkpointed size."""
+    if one.size_bytes is None:
+        return sum(ack.new_bytes for ack in acks) if acks else UNKNOWN
+    return one.size_bytes if one.written_bytes is None else one.written_bytes
+
+
 def task(one: KnownCheckpoint, vertex: JobVertex) -> FlinkTaskCheckpoint:
     """The part of a vertex."""
     acks = one.acks.get(vertex.id, ())
     known = bool(one.acks)
     size = sum(ack.size_bytes for ack in acks) if known else UNKNOWN
+    written = sum(ack.new_bytes for ack in acks) if known else UNKNOWN
     return FlinkTaskCheckpoint(
-        id=one.checkpoint, status=_STATES[one.state], checkpointed_size=size, state_size=size,
+        id=one.checkpoint, status=_STATES[one.state], checkpointed_size=written, state_size=size,
         latest_ack_timestamp=max((ack.at_us for ack in acks), default=0) // 1_000 or UNKNOWN,
         end_to_end_duration=_lasted_ms(one.triggered_us, acks), num_subtasks=max(vertex.parallelism, len(acks)),
         num_acknowledged_subtasks=len(acks) if known or one.state != "complete" else vertex.parallelism,
@@ -370,16 +378,16 @@ def subtasks(one: KnownCheckpoint, vertex: JobVertex) -> FlinkCheckpointSubtasks
 
 def _acknowledged(one: KnownCheckpoint, ack: AckView) -> FlinkAcknowledged:
     return FlinkAcknowledged(
-        ack.index, ack.at_us // 1_000 or UNKNOWN, _lasted_ms(one.triggered_us, [ack]), ack.size_bytes, ack.size_bytes,
+        ack.index, ack.at_us // 1_000 or UNKNOWN, _lasted_ms(one.triggered_us, [ack]), ack.new_bytes, ack.size_bytes,
         FlinkDurations(ack.sync_us // 1_000, ack.async_us // 1_000),
         FlinkAlignment(0, UNKNOWN, 0, ack.alignment_us // 1_000), aborted=one.state == "aborted",
     )  # fmt: skip
 
 
 def _task_summary(rows: Sequence[FlinkAcknowledged]) -> FlinkTaskSummary:
-    sizes = statistics(row.state_size for row in rows)
     return FlinkTaskSummary(
-        sizes, sizes, statistics(row.end_to_end_duration for row in rows),
+        statistics(row.checkpointed_size for row in rows), statistics(row.state_size for row in rows),
+        statistics(row.end_to_end_duration for row in rows),
         FlinkDurationStatistics(
             statistics(row.checkpoint.sync for row in rows), statistics(row.checkpoint.asynchronous for row in rows)
         ),

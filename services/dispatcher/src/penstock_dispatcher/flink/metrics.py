@@ -208,7 +208,7 @@ def _checkpoint_metrics(found: Found) -> dict[str, Number | str | bool]:
     last = next((checkpoint for checkpoint in reversed(view.checkpoints) if checkpoint.state == "complete"), None)
     if last is not None:
         values |= {
-            "lastCheckpointSize": last.size_bytes,
+            "lastCheckpointSize": last.size_bytes if last.written_bytes is None else last.written_bytes,
             "lastCheckpointFullSize": last.size_bytes,
             "lastCheckpointDuration": (last.duration_us or 0) // 1_000,
             "lastCheckpointCompletedTimestamp": (last.ended_us or 0) // 1_000,

@@ -6,8 +6,9 @@ was interrupted is carried on by the next try. Who starts a job from it meanwhil
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
+from penstock.protocol.incremental import named_objects
 from penstock.protocol.joblog import JobHistory, Savepoint
 from penstock.protocol.manifests import checkpoint_of, checkpoints_prefix
 from penstock.protocol.messages import Restore
@@ -84,12 +85,7 @@ class SavepointDisposal:
         found = await self._cluster.manifest(restore.manifest)
         if found is None:
             return False
-        named: set[Any] = set()
-        for snapshots in found[1].subtasks.values():
-            for snapshot in snapshots.values():
-                for handles in snapshot.operators.values():
-                    named.update(handle.key for handle in (handles.keyed, handles.beside) if handle is not None)
-        return not named.isdisjoint(keys)
+        return not named_objects(found[1]).isdisjoint(keys)
 
 
 def _no_savepoint(path: str) -> RestError:

@@ -16,6 +16,7 @@ import polars as pl
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.state.columns import key_frame, key_values
 from penstock.state.declarations import State, check_states
+from penstock.state.deltas import CHANGES, NUMBERED
 from penstock.state.keyed_backend import (
     EVENT_TIMERS,
     KIND,
@@ -24,7 +25,8 @@ from penstock.state.keyed_backend import (
     described,
     warn_left_behind,
 )
-from penstock.state.keyed_state import Binding, KeyCursor, StoredRow
+from penstock.state.keyed_state import Binding, KeyCursor, StoredRow, array_of
+from penstock.state.rocks.changed import ChangedKeys, ClosedWindows
 from penstock.state.rocks.layout import (
     END,
     EVENT_SLOT,
@@ -32,13 +34,14 @@ from penstock.state.rocks.layout import (
     HEADER_BYTES,
     PROCESSING_SLOT,
     Places,
+    size_of_msgpack,
     slot_bytes,
     time_bytes,
     time_of,
     unframed,
 )
 from penstock.state.rocks.states import RocksState, Slot, bind, living, runs
-from penstock.state.rocks.store import Pairs, RocksStore
+from penstock.state.rocks.store import Changes, FrozenEntries, Pairs, RocksStore
 from penstock.state.rocks.timers import RocksTimers
 from penstock.state.segments import decode_segments, encode_segment
 from penstock.types import Schema, schema_to_json
@@ -53,8 +56,10 @@ _CLEANED_AT_ONCE: Final = 1_000
 _TIMERS: Final = {EVENT_SLOT: EVENT_TIMERS, PROCESSING_SLOT: PROCESSING_TIMERS}
 _SLOTS: Final = {name: slot for slot, name in _TIMERS.items()}
 
-EncodedRow = tuple[bytes, bytes | None, bytes, int | None]
+EncodedRow = tuple[bytes, bytes | None, bytes | None, int | None]
 """The bytes of a key, map key, value and time of one row of a segment."""
+StoredPair = tuple[bytes, bytes | None]
+"""Key and value of an entry of the database; None: it was removed."""
 
 
 class KeyedRocks:
@@ -70,18 +75,22 @@ class KeyedRocks:
     def segments(self) -> Iterable[tuple[int, bytes]]:
         """Segments of every key group that has state; one at a time is in memory."""
         pairs, self._frozen = takewhile(lambda pair: pair[0] < END, self._frozen), iter(())
+        return self.encoded(pairs)
+
+    def encoded(self, pairs: Iterable[StoredPair]) -> Iterator[tuple[int, bytes]]:
+        """Segments of these entries, in the order of their keys."""
         for group, of_group in groupby(pairs, lambda pair: pair[0][:2]):
             for frames in _cut(self._frames_of_group(of_group)):
                 yield int.from_bytes(group), encode_segment(self._header, pl.concat(frames, rechunk=True))
 
-    def _frames_of_group(self, pairs: Pairs) -> Iterator[pl.DataFrame]:
+    def _frames_of_group(self, pairs: Iterator[StoredPair]) -> Iterator[pl.DataFrame]:
         for slot, of_slot in groupby(pairs, lambda pair: pair[0][2:HEADER_BYTES]):
             yield from self._frames(int.from_bytes(slot), of_slot)
 
-    def _frames(self, slot: int, pairs: Pairs) -> Iterator[pl.DataFrame]:
+    def _frames(self, slot: int, pairs: Iterator[StoredPair]) -> Iterator[pl.DataFrame]:
         names = self._header["names"]
         name = _TIMERS.get(slot) or names[slot - FIRST_STATE_SLOT]
-        rows = _timer_rows(pairs) if slot in _TIMERS else self._state_rows(self._header["states"][name], pairs)
+        rows = self.timer_rows(pairs) if slot in _TIMERS else self.state_rows(self._header["states"][name], pairs)
         for chunk in _chunks(rows):
             keys, subkeys, values, times = zip(*chunk, strict=True)
             yield key_frame(list(map(self._places.decode, keys)), self._keys).with_columns(
@@ -91,16 +100,17 @@ class KeyedRocks:
                 pl.Series("__time_us", times, pl.Int64),
             )
 
-    def _state_rows(self, state: Mapping[str, Any], pairs: Pairs) -> Iterator[EncodedRow]:
+    def state_rows(self, state: Mapping[str, Any], pairs: Iterator[StoredPair]) -> Iterator[EncodedRow]:
+        """The rows of one state."""
         timed = "ttl_us" in state
-        found = living(pairs, self._now_us if timed else None)
+        found = living(cast("Pairs", pairs), self._now_us if timed else None)
         for key, subkey, value, expires in runs(found) if state["kind"] == "list" else found:
             yield key, subkey if state["kind"] == "map" else None, value, expires if timed else None
 
-
-def _timer_rows(pairs: Pairs) -> Iterator[EncodedRow]:
-    for place, _ in pairs:
-        yield place[HEADER_BYTES + 8 :], None, b"", time_of(place[HEADER_BYTES : HEADER_BYTES + 8])
+    def timer_rows(self, pairs: Iterator[StoredPair]) -> Iterator[EncodedRow]:
+        """The rows of timers."""
+        for place, data in pairs:
+            yield place[HEADER_BYTES + 8 :], None, data, time_of(place[HEADER_BYTES : HEADER_BYTES + 8])
 
 
 def _chunks(rows: Iterator[EncodedRow]) -> Iterator[list[EncodedRow]]:
@@ -108,7 +118,7 @@ def _chunks(rows: Iterator[EncodedRow]) -> Iterator[list[EncodedRow]]:
     size = 0
     for row in rows:
         chunk.append(row)
-        size += len(row[0]) + len(row[1] or b"") + len(row[2])
+        size += len(row[0]) + len(row[1] or b"") + len(row[2] or b"")
         if len(chunk) == ROWS_PER_FRAME or size > _SEGMENT_BYTES:
             yield chunk
             chunk, size = [], 0
@@ -128,6 +138,59 @@ def _cut(frames: Iterator[pl.DataFrame]) -> Iterator[list[pl.DataFrame]]:
         yield together
 
 
+class IncrementalRocks(KeyedRocks):
+    """Frozen state that knows what has changed since earlier freezes: an `IncrementalPart`."""
+
+    def __init__(
+        self, header: Mapping[str, Any], keys: Schema, places: Places, frozen: Pairs, now_us: int,
+        changed: ClosedWindows, entries: FrozenEntries,
+    ) -> None:  # fmt: skip
+        super().__init__(header, keys, places, frozen, now_us)
+        self._changed = changed
+        self._entries = entries
+        self._by_entry = False
+
+    @property
+    def window(self) -> int:
+        """The number of this freeze."""
+        return self._changed.number
+
+    def knows_since(self, window: int) -> bool:
+        """Whether all is known that was changed since that freeze."""
+        return self._changed.known_from <= window
+
+    def full(self) -> Iterable[tuple[int, bytes]]:
+        """Segments of all entries, to which deltas may be added."""
+        self._begin(NUMBERED)
+        return self.segments()
+
+    def delta(self, window: int) -> Iterable[tuple[int, bytes]]:
+        """Segments of what was changed since that freeze, which is in a COMPLETE: earlier changes may be forgotten."""
+        self._begin(CHANGES)
+        self._frozen = iter(())
+        entries = self._entries
+        return self.encoded((place, entries.get(place)) for place in self._changed.since(window))
+
+    def _begin(self, kind: str) -> None:
+        self._header["kind"] = kind
+        self._by_entry = True
+
+    def state_rows(self, state: Mapping[str, Any], pairs: Iterator[StoredPair]) -> Iterator[EncodedRow]:
+        """The rows of one state; by entry, each element of a list is one, with its number."""
+        if not self._by_entry:
+            yield from super().state_rows(state, pairs)
+            return
+        timed, listed = "ttl_us" in state, state["kind"] == "list"
+        for place, data in pairs:
+            value, expires = (None, None) if data is None else unframed(data)
+            if timed and expires is not None and expires <= self._now_us:
+                value = None
+            end = HEADER_BYTES + size_of_msgpack(place, HEADER_BYTES)
+            subkey = place[end:] if listed or state["kind"] == "map" else None
+            stored = array_of([value]) if listed and value is not None else value
+            yield place[HEADER_BYTES:end], subkey, stored, expires if timed and value is not None else None
+
+
 class KeyedRocksBackend:
     """Object state of one operator.
 
@@ -139,6 +202,7 @@ class KeyedRocksBackend:
         now_us: processing time, for times to live.
         root: the folder in which the database has its folder.
         key_groups: those of the subtask.
+        incremental: whether snapshots can tell what has changed between two of them.
 
     Raises:
         UsageError: `rocksdict` is not installed.
@@ -154,6 +218,8 @@ class KeyedRocksBackend:
         now_us: Callable[[], int],
         root: Path,
         key_groups: KeyGroupRange,
+        *,
+        incremental: bool = False,
     ) -> None:
         self._operator = operator
         self._keys = keys
@@ -162,6 +228,7 @@ class KeyedRocksBackend:
         self._key_groups = key_groups
         self._places = Places(keys, max_parallelism)
         self._store = RocksStore(operator, root)
+        self._changed = ChangedKeys() if incremental else None
         self._numbers = count()
         self._states: dict[str, RocksState] = {}
         self._descriptions: dict[str, Mapping[str, Any]] = {}
@@ -206,7 +273,7 @@ class KeyedRocksBackend:
             for key, value in part.items()
         }
         if changes:
-            self._store.write(changes)
+            self._write(changes)
         for one in timers:
             one.changes.clear()
         if self._held() > _MOST_HELD_BYTES:
@@ -223,7 +290,12 @@ class KeyedRocksBackend:
                 expired[place] = None
         self._cleaned = place + b"\0" if place else b""
         if expired:
-            self._store.write(expired)
+            self._write(expired)
+
+    def _write(self, changes: Changes) -> None:
+        self._store.write(changes)
+        if self._changed is not None:
+            self._changed.note(changes)
 
     def freeze(self) -> KeyedRocks:
         """The state as it is now. Little waits to be written: what was changed since the last batch."""
@@ -233,7 +305,10 @@ class KeyedRocksBackend:
             "names": [*self._states, EVENT_TIMERS, PROCESSING_TIMERS],
             "states": dict(self._descriptions),
         }
-        return KeyedRocks(header, self._keys, self._places, self._store.frozen(), self._now_us())
+        frozen = (header, self._keys, self._places, self._store.frozen(), self._now_us())
+        if self._changed is None:
+            return KeyedRocks(*frozen)
+        return IncrementalRocks(*frozen, self._changed.close(), self._store.frozen_entries())
 
     def restore(self, segments: Iterable[tuple[int, bytes]]) -> None:
         """Add the state of segments.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -17,7 +17,7 @@ from penstock.errors import ExternalError, UsageError
 from penstock.scratch import Scratch
 
 if TYPE_CHECKING:
-    from rocksdict import Cache, Rdict, ReadOptions
+    from rocksdict import Cache, Rdict, RdictIter, ReadOptions
 
 _WRITE_BUFFER_BYTES: Final = 32 << 20
 """Of every operator; two at most, while one is being written."""
@@ -45,6 +45,26 @@ def require_rocksdb() -> None:
             "the state backend rocksdb needs the package rocksdict, which is not installed here; "
             "install penstock[rocksdb], or choose the backend fs"
         )
+
+
+class FrozenEntries:
+    """Single entries of a database as it was at one moment."""
+
+    def __init__(self, cursor: RdictIter, failed: Callable[[Exception], ExternalError]) -> None:
+        self._cursor = cursor
+        self._failed = failed
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key, or None; fastest for rising keys."""
+        cursor = self._cursor
+        try:
+            cursor.seek(key)
+            if cursor.valid():
+                return cursor.value() if cursor.key() == key else None
+            cursor.status()  # at the end, or broken
+        except Exception as error:
+            raise self._failed(error) from error
+        return None
 
 
 class RocksStore:
@@ -126,6 +146,14 @@ class RocksStore:
         once = ReadOptions()
         cast("Any", once).fill_cache(False)  # what is read once by a snapshot does not drive out what is in use
         return self._read(cast("Any", self._database.items(read_opt=once)))
+
+    def frozen_entries(self) -> FrozenEntries:
+        """The same, to be asked for single keys."""
+        from rocksdict import ReadOptions
+
+        once = ReadOptions()
+        cast("Any", once).fill_cache(False)
+        return FrozenEntries(self._database.iter(read_opt=once), self._failed)
 
     def _read(self, pairs: Pairs) -> Pairs:
         try:
