@@ -123,7 +123,7 @@ def test_a_run_begins_with_a_savepoint(
 
     async def stopped() -> None:
         how = settings(2, 20, data=SubtaskSettings(state_backend=before, incremental=before == "rocksdb"))
-        job = EmbeddedJob(case.declare(tmp_path / "out", 2_000), tmp_path / "state", how)
+        job = EmbeddedJob(case.declare(tmp_path / "out", 200), tmp_path / "state", how)
         run = asyncio.create_task(job.run(resume=False))
         async with asyncio.timeout(60):
             while not job.started or len(job.progress.completed_checkpoints) < 3:

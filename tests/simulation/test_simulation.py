@@ -73,7 +73,7 @@ def test_a_mutant_is_killed(name: str) -> None:
 @pytest.mark.parametrize("seed", KILLING["objects_that_are_gone_are_not_missed"])
 def test_careless_subtasks_do_no_harm(seed: int) -> None:
     """The leader completes nothing that names what may be gone: it is its rule that the mutant breaks."""
-    with Mutant(0, "careless", (CARELESS,)).applied():
+    with Mutant(0, "careless", CARELESS).applied():
         assert not run_seed(seed).failure
 
 
