@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from aiokafka.client import AIOKafkaClient
 from tests.chaos.cluster import SLOTS, ChaosCluster, ChaosError, until
 from tests.chaos.faults import Fault
 from tests.chaos.feed import RATE, Feed, doubled_events
@@ -23,8 +24,11 @@ from tests.chaos.outputs import Outputs
 from tests.chaos.report import CycleResult, Report
 
 from penstock.coordination.cluster_view import ClusterView, JobView
+from penstock.kafka_clients import aiokafka_options
+from penstock.kafka_hanging import Hanging, hanging_transactions
 from penstock.platform.server import Recorder, no_recorder
 from penstock.platform.servers import Servers
+from penstock.settings import ClusterSettings
 
 RECOVERY_S: Final = 90.0
 HEALED_S: Final = 60.0
@@ -33,6 +37,7 @@ DRAINED_S: Final = 90.0
 LONGEST_CYCLE_S: Final = 60
 """On average; bounds the feed."""
 
+_EVIDENCE_S: Final = 20.0
 _PAUSE_S: Final = 0.01
 _TIMELINE_S: Final = 0.2
 
@@ -226,10 +231,24 @@ class ChaosRun:
                 ["no fresh view of the cluster"] if view is None else [_shown(view.jobs), f"workers: {view.workers}"]
             )
         try:
+            lines += [f"hanging transaction: {found}" for found in await _hanging(self.cluster.settings)]
+        except Exception as unread:
+            lines.append(f"Kafka does not tell which transactions hang: {unread}")
+        try:
             lines += await asyncio.to_thread(doubled_events, self.cluster.settings.kafka)
         except Exception as unread:
             lines.append(f"the source topic could not be read: {unread}")
         return "\n".join([*lines, self.cluster.tails()])
+
+
+async def _hanging(settings: ClusterSettings) -> list[Hanging]:
+    client = AIOKafkaClient(**aiokafka_options(settings.kafka, "chaos-evidence"))
+    try:
+        async with asyncio.timeout(_EVIDENCE_S):
+            await client.bootstrap()
+            return await hanging_transactions(client, settings.name)
+    finally:
+        await client.close()
 
 
 def _timeline(view: ClusterView | None, job: str) -> str:
