@@ -496,6 +496,11 @@ def _arrow_field(field: Field) -> pa.Field[Any]:
     return pa.field(field.name, arrow_type(field.type), nullable=field.nullable)
 
 
+def can_be_key(kind: DataType) -> bool:
+    """Whether rows can be told apart by values of this type."""
+    return not isinstance(kind, ListType | MapType) and kind != TIME
+
+
 def polars_type(kind: DataType) -> pl.DataType:
     """The Polars type of a column."""
     import polars as pl

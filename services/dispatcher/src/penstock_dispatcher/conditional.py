@@ -16,6 +16,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 _JSON: Final = "application/json"
 
 
+def tag_of(data: bytes) -> str:
+    """The ETag of an answer with this body."""
+    return f'"{hashlib.sha256(data).hexdigest()[:32]}"'
+
+
 class ConditionalAnswers:
     """Gives JSON that was asked for by GET a tag, and answers 304 to who has it already."""
 
@@ -51,7 +56,7 @@ class _Tagging:
             await self._send(message)
             return
         headers = MutableHeaders(scope=head)
-        headers["etag"] = tag = f'"{hashlib.sha256(message.get("body", b"")).hexdigest()[:32]}"'
+        headers["etag"] = tag = tag_of(message.get("body", b""))
         headers["cache-control"] = "no-cache"
         if tag in self._known:
             del headers["content-length"]

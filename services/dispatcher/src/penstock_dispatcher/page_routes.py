@@ -6,7 +6,6 @@ the interface does. What the browser may do with them is said in headers: nothin
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
@@ -18,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from penstock.service.access import PAGE, PAGE_FILES
+from penstock_dispatcher.conditional import tag_of
 
 KINDS: Final = {
     ".html": "text/html; charset=utf-8",
@@ -85,7 +85,7 @@ def _walk(folder: Traversable, below: str = "") -> Iterator[tuple[str, Traversab
 
 def _file(entry: Traversable) -> _File:
     data = entry.read_bytes()
-    return _File(data, KINDS[_ending(entry.name)], f'"{hashlib.sha256(data).hexdigest()[:32]}"')
+    return _File(data, KINDS[_ending(entry.name)], tag_of(data))
 
 
 def _ending(name: str) -> str:

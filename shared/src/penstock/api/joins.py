@@ -103,14 +103,14 @@ def regular_join_node(
     _check_pipelines(left, right)
     ttl_us = None if ttl is None else duration_us(ttl, "join: ttl", positive=True)
     left, right = _that_hold(left), _that_hold(right)
-    own, other = _of_rows(left._node), _of_rows(right._node)
+    own, other = left._node.row_schema, right._node.row_schema
     keys = _keys(own, other, on)
     pairs = how not in ("semi", "anti")
     names = _right_names(own, other, keys, suffix if pairs else None)
     if names != {name: name for name in other.names}:
         right = right.select(**{name: col(named) for name, named in names.items()})
     inputs = (left.key_by(*keys)._node, right.key_by(*keys)._node)
-    schema = _results(own, _of_rows(right._node), keys, how, None) if pairs else own
+    schema = _results(own, right._node.row_schema, keys, how, None) if pairs else own
     facts = how in ("inner", "semi") and not any(node.updates for node in inputs)
     row_type = left._node.row_type if not pairs and facts else None
     if not facts:
@@ -128,11 +128,6 @@ def regular_join_node(
 def _that_hold(stream: Stream[Any] | UpsertStream) -> Stream[Any] | UpsertStream:
     """Facts as they are, and updates as changes."""
     return cast("UpsertStream", stream).changes() if stream._node.updates else stream
-
-
-def _of_rows(node: Node) -> Schema:
-    """The columns of rows, without what says of changes what they do."""
-    return Schema(tuple(field for field in node.schema if node.mode != "retract" or field.name != RETRACTED))
 
 
 def _result_keys(

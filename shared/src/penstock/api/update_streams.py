@@ -18,7 +18,6 @@ from penstock.api.verbs import (
     StreamBase,
     WrittenStream,
     belongs_before,
-    can_be_key,
     dead_letters_node,
     is_triggered,
     key_names,
@@ -42,7 +41,7 @@ from penstock.graph.logical import (
 )
 from penstock.process_functions import OutputTag
 from penstock.times import Duration
-from penstock.types import BOOLEAN, Field, Schema, row_class
+from penstock.types import BOOLEAN, Field, Schema, can_be_key, row_class
 
 if TYPE_CHECKING:
     from penstock.api.pipeline import DeclaredPipeline

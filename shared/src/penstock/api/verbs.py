@@ -59,12 +59,11 @@ from penstock.types import (
     BINARY,
     BOOLEAN,
     STRING,
-    TIME,
-    DataType,
     Field,
     ListType,
     MapType,
     Schema,
+    can_be_key,
     is_row_class,
     row_class,
     schema_of,
@@ -402,11 +401,6 @@ class ColumnVerbs(StreamBase):
         for name in names:
             self._node.schema.field(name, "rename")
         return self._project("rename", tuple((names.get(n, n), col(n)) for n in self._node.schema.names))
-
-
-def can_be_key(kind: DataType) -> bool:
-    """Whether values of this type can be keys."""
-    return not isinstance(kind, ListType | MapType) and kind != TIME
 
 
 def keyed_node(stream: StreamBase, names: Sequence[str]) -> Node:

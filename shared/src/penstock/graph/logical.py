@@ -442,6 +442,11 @@ class Node:
     """Schema per side output tag that this node may emit to."""
 
     @property
+    def row_schema(self) -> Schema:
+        """The columns of rows, without the one that says of changes what they do."""
+        return Schema(tuple(field for field in self.schema if self.mode != "retract" or field.name != RETRACTED))
+
+    @property
     def updates(self) -> bool:
         """Whether a row may make an earlier one no longer true."""
         return self.mode != "append"

@@ -21,7 +21,7 @@ from penstock.connectors.kafka.encoding import RETRACTED
 from penstock.connectors.kafka.source import Offsets, Source
 from penstock.errors import PipelineError
 from penstock.settings import KafkaSettings
-from penstock.types import BOOLEAN, TIME, Field, ListType, MapType, Schema, StructType
+from penstock.types import BOOLEAN, Field, Schema, StructType, can_be_key
 
 if TYPE_CHECKING:
     from penstock.connectors.kafka.decoding import RecordDecoder
@@ -111,7 +111,7 @@ class ChangeSource(Source[T], base.ChangeSource[T]):
             raise PipelineError(f"{_WHAT}: key={list(self.keys)} names a column twice")
         columns = self.rows.select(self.keys, f"{_WHAT}: key").fields
         for field in columns:
-            if isinstance(field.type, ListType | MapType) or field.type == TIME:
+            if not can_be_key(field.type):
                 raise PipelineError(f"{_WHAT}: key: {field.name} is {field.type}, which cannot be a key")
         if RETRACTED in self.rows:
             raise PipelineError(f"{_WHAT}: {RETRACTED} says which changes take rows back; give the column another name")

@@ -141,19 +141,11 @@ class RocksStore:
         An iterator sees what was there when it was made. (What `Rdict.snapshot` gives does not: its iterators see what
         is there when they are made.)
         """
-        from rocksdict import ReadOptions
-
-        once = ReadOptions()
-        cast("Any", once).fill_cache(False)  # what is read once by a snapshot does not drive out what is in use
-        return self._read(cast("Any", self._database.items(read_opt=once)))
+        return self._read(cast("Any", self._database.items(read_opt=_read_once())))
 
     def frozen_entries(self) -> FrozenEntries:
         """The same, to be asked for single keys."""
-        from rocksdict import ReadOptions
-
-        once = ReadOptions()
-        cast("Any", once).fill_cache(False)
-        return FrozenEntries(self._database.iter(read_opt=once), self._failed)
+        return FrozenEntries(self._database.iter(read_opt=_read_once()), self._failed)
 
     def _read(self, pairs: Pairs) -> Pairs:
         try:
@@ -213,3 +205,12 @@ def _folder(operator: str, root: Path) -> Scratch:
         return Scratch(root, _FOLDER)
     except OSError as error:
         raise ExternalError(f"operator {operator!r}: no folder for its state can be made in {root}: {error}") from error
+
+
+def _read_once() -> ReadOptions:
+    """What is read once, by a snapshot, does not drive out of the cache what is in use."""
+    from rocksdict import ReadOptions
+
+    once = ReadOptions()
+    cast("Any", once).fill_cache(False)
+    return once

@@ -23,7 +23,7 @@ from penstock.state.columns import canonical_keys, key_values
 from penstock.state.counted_rows import COUNT, CountedRows
 from penstock.state.segments import decode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
-from penstock.task.operators.changes import changes
+from penstock.task.operators.changes import changes, count_of_change
 from penstock.task.operators.keyed_table import INDEX, KeyedTable
 from penstock.types import Schema, polars_type, schema_to_json, type_to_json
 
@@ -173,8 +173,7 @@ class _OfRows:
 
     def results(self, rows: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
         """Keep the rows, or no longer; the results of all rows of these keys, in their order."""
-        sign = pl.when(RETRACTED).then(-1).otherwise(1).cast(pl.Int64)
-        self._rows.add(rows.select(*self.kept.names, sign.alias(COUNT)))
+        self._rows.add(rows.select(*self.kept.names, count_of_change()))
         found = self._rows.of(keys).filter(pl.col(COUNT) > 0)
         if not self._distinct:
             found = found[np.repeat(np.arange(found.height), found[COUNT].to_numpy())]

@@ -15,6 +15,7 @@ import polars as pl
 from penstock.batches import EVENT_TIME
 from penstock.graph.logical import RETRACTED, Node, ToChanges
 from penstock.state.columns import canonical_keys, key_values
+from penstock.state.counted_rows import COUNT
 from penstock.state.segments import decode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.keyed_table import INDEX, KeyedTable
@@ -60,6 +61,11 @@ class ChangesOperator(Operator):
 
     def snapshot(self) -> OperatorSnapshot | None:
         return OperatorSnapshot(keyed=self._table.freeze({"kind": _KIND}, self._context.max_parallelism))
+
+
+def count_of_change() -> pl.Expr:
+    """`COUNT` of a change: 1 of a row that is added, -1 of one that is taken back."""
+    return pl.when(RETRACTED).then(-1).otherwise(1).cast(pl.Int64).alias(COUNT)
 
 
 def changes(before: pl.DataFrame, after: pl.DataFrame, beside: pl.DataFrame) -> pl.DataFrame:

@@ -18,6 +18,7 @@ from penstock.state.columns import canonical_keys, key_frame, key_values
 from penstock.state.counted_rows import COUNT, CountedRows, FrozenCounts
 from penstock.state.segments import decode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
+from penstock.task.operators.changes import count_of_change
 from penstock.task.operators.keyed_table import KeyedTable
 from penstock.times import MAX_WATERMARK
 from penstock.types import polars_type
@@ -80,7 +81,7 @@ class RowsThatHoldOperator(Operator):
         source = node.inputs[0]
         self._operator = node.operator_id
         self._keys = source.schema.select(source.keys)
-        self._types = {name: kind for name, kind in node.schema.polars().items() if name != RETRACTED}
+        self._types = source.row_schema.polars()
         self._newest = [EVENT_TIME] if node.event_time else []
         self._names = [*node.schema.names, *self._newest]
         self._rows = self._none_yet()
@@ -95,8 +96,7 @@ class RowsThatHoldOperator(Operator):
             self._rows.add(canonical_keys(rows, self._keys))
 
     def process(self, frame: pl.DataFrame, output: Output) -> None:
-        sign = pl.when(RETRACTED).then(-1).otherwise(1).cast(pl.Int64)
-        self._rows.add(canonical_keys(frame, self._keys).with_columns(sign.alias(COUNT)))
+        self._rows.add(canonical_keys(frame, self._keys).with_columns(count_of_change()))
 
     def advance(self, watermark: int, output: Output) -> None:
         if watermark != MAX_WATERMARK:

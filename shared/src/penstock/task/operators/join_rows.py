@@ -10,12 +10,12 @@ import numpy as np
 import polars as pl
 
 from penstock.batches import EVENT_TIME
-from penstock.graph.logical import RETRACTED, Node
+from penstock.graph.logical import Node
 from penstock.state.columns import canonical_keys
 from penstock.state.segments import decode_segments, encode_segments
 from penstock.state.sorted_runs import FrozenRun, TimedRows
 from penstock.task.operator import RestoredState
-from penstock.types import Schema, polars_type
+from penstock.types import polars_type
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,7 +38,7 @@ class JoinedSchema:
     def __init__(self, node: Node, beside: Sequence[Sequence[str]] = ((EVENT_TIME,), (EVENT_TIME,))) -> None:
         """`beside`: by input, Int64 columns that are kept beside those of its rows."""
         self.operator = node.operator_id
-        self.inputs = tuple(_of_rows(each) for each in node.inputs)
+        self.inputs = tuple(each.row_schema for each in node.inputs)
         self._beside = beside
         self.keys = self.inputs[LEFT].select(node.inputs[LEFT].keys)
         self._own = [
@@ -125,10 +125,3 @@ def _flags(rows: pl.DataFrame, name: str) -> NDArray[np.bool_]:
 
 def _stored_name(number: int, name: str) -> str:
     return f"__{number}_{name}"
-
-
-def _of_rows(node: Node) -> Schema:
-    """The columns of rows, without what says of changes what they do."""
-    if node.mode != "retract":
-        return node.schema
-    return Schema(tuple(field for field in node.schema if field.name != RETRACTED))

@@ -24,6 +24,7 @@ from penstock.state.columns import canonical_keys
 from penstock.state.counted_rows import COUNT, INDEX, CountedRows
 from penstock.state.sorted_runs import TimedRows
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
+from penstock.task.operators.changes import count_of_change
 from penstock.task.operators.join_rows import LEFT, RIGHT, JoinedSchema, JoinState, restored_rows
 from penstock.task.operators.progress import GroupWatermarks
 from penstock.times import MIN_WATERMARK
@@ -90,7 +91,7 @@ class _Side:
         rows = frame.with_columns(
             pl.int_range(pl.len(), dtype=pl.Int64).alias(_PLACE),
             (pl.col(EVENT_TIME) if self.has_time else pl.lit(0, pl.Int64)).alias(_TIME),
-            (pl.when(RETRACTED).then(-1).otherwise(1) if self.changes else pl.lit(1)).cast(pl.Int64).alias(COUNT),
+            count_of_change() if self.changes else pl.lit(1, pl.Int64).alias(COUNT),
         )
         if not self.changes:
             return rows.select(*self.columns, *([EVENT_TIME] if self.keeps_time else []), COUNT, _TIME, _PLACE)
@@ -141,7 +142,7 @@ class RegularJoinOperator(Operator):
         source, expires = node.inputs[number], self._ttl_us is not None
         changes, matters = source.mode == "retract", self._pairs or number == LEFT
         return _Side(
-            columns=[name for name in source.schema.names if not (changes and name == RETRACTED)],
+            columns=source.row_schema.names,
             changes=changes,
             has_time=source.event_time,
             keeps_time=node.event_time and not changes and matters,
