@@ -15,16 +15,20 @@ from typing import Any
 import aiokafka
 import pytest
 from aiokafka import TopicPartition
+from aiokafka.errors import ClusterAuthorizationFailedError
+from aiokafka.protocol.transaction import EndTxnRequest
 
+from penstock import kafka_hanging
 from penstock.cli.main import main
 from penstock.connectors import kafka
 from penstock.connectors.base import PublishContext, PublishedMark
 from penstock.connectors.kafka import transactions
 from penstock.connectors.kafka.default_cluster import use_cluster
 from penstock.connectors.kafka.mark_records import mark_record
+from penstock.connectors.kafka.transactional_producer import TransactionalProducer
 from penstock.connectors.kafka.transactions import KafkaPublisher
 from penstock.errors import ExternalError
-from penstock.kafka_hanging import check_settled
+from penstock.kafka_hanging import end_hanging
 from penstock.platform.doctor_kafka import check_kafka, settle_transactions
 from penstock.platform.free_ports import free_port
 from penstock.platform.kafka import KafkaNode, KafkaServer, new_cluster_id
@@ -81,15 +85,28 @@ class Sink:
         producer = publisher._producer
         assert producer is not None
         row, mark = TopicPartition(self.topic, 0), publisher._mark
-        await producer.begin_transaction()
-        producer._txn_manager._txn_partitions.add(mark if untold == "mark" else row)
-        await producer.send_and_wait(row.topic, b"1", partition=0)
-        value = mark_record(PublishedMark(7, "{}"))
-        await producer.send_and_wait(mark.topic, value, key=b"0", partition=mark.partition)
-        await (producer.commit_transaction() if commit else producer.abort_transaction())
+        untold_of = mark if untold == "mark" else row
+        records = {row: (None, b"1"), mark: (b"0", mark_record(PublishedMark(7, "{}")))}
+        producer._added.add(untold_of)
+        for place, (key, value) in records.items():
+            batch = producer.batch(1 << 20, None)
+            batch.append(timestamp=1, key=key, value=value)
+            await producer.send(place, batch)
+        await producer.flush()
+        await producer._coordinate(EndTxnRequest(producer.transactional_id, *producer._producer, commit))
+        await self._ended(producer)
         if close:
             await publisher.close()
         return publisher
+
+    async def _ended(self, producer: TransactionalProducer) -> None:
+        """The broker answers the end of a transaction before its coordinator is done with it."""
+        async with asyncio.timeout(20):
+            while True:
+                state = await kafka_hanging._state(producer.client, producer.transactional_id)
+                if state.name in kafka_hanging._DONE:
+                    return
+                await asyncio.sleep(0.02)
 
     async def problems(self) -> list[str]:
         """What the doctor says of the transactions of this sink."""
@@ -117,6 +134,21 @@ class Sink:
             await consumer.stop()
 
 
+def disconnect(producer: TransactionalProducer) -> None:
+    """As a coordinator that is killed does."""
+    assert producer._coordinator is not None
+    producer._coordinator.close()
+
+
+async def denied(*_: Any) -> list[str]:
+    """A user without the right ClusterAction."""
+    raise ClusterAuthorizationFailedError
+
+
+async def ended(*_: Any) -> None:
+    """Nothing is looked at."""
+
+
 @pytest.fixture
 def sink(broker: KafkaSettings) -> Sink:
     """Of a job of this test."""
@@ -124,13 +156,36 @@ def sink(broker: KafkaSettings) -> Sink:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-async def test_what_hangs_before_its_mark_is_settled_as_its_coordinator_says(sink: Sink, commit: bool) -> None:
-    """The publisher does not let it forget that; the doctor tells, and settles on a word."""
+@pytest.mark.parametrize("untold", ["mark", "row"])
+async def test_the_next_publisher_ends_what_hangs_as_its_coordinator_says(
+    sink: Sink, untold: str, commit: bool
+) -> None:
+    """Before it makes it forget: then rows and mark are there both, or neither."""
+    await sink.transact(untold=untold, commit=commit)
+    [problem] = await sink.problems()
+    assert f"to be {'committed' if commit else 'aborted'}: its " in problem
+    publisher = sink.publisher()
+    await publisher.init_producer()
+    assert await sink.problems() == []
+    mark = await publisher.read_mark()
+    await publisher.commit([], PublishedMark(8, "{}"))
+    await publisher.close()
+    assert mark == (PublishedMark(7, "{}") if commit else None)
+    assert await sink.seen() == ([b"1"] if commit else [])
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_where_the_publisher_may_not_it_waits_and_the_doctor_settles(
+    sink: Sink, commit: bool, monkeypatch
+) -> None:
+    """It does not let the coordinator forget which way it was decided."""
     await sink.transact(untold="mark", commit=commit)
     publisher = sink.publisher()
-    for _ in range(2):
-        with pytest.raises(ExternalError, match=r"hangs: its coordinator says Complete.*--settle-transactions"):
-            await publisher.init_producer()
+    with monkeypatch.context() as patched:
+        patched.setattr(kafka_hanging, "settle", denied)
+        for _ in range(2):
+            with pytest.raises(ExternalError, match=r"says Complete.*ClusterAction is needed: .*--settle-transactions"):
+                await publisher.init_producer()
     await publisher.close()
     [problem] = await sink.problems()
     assert f"to be {'committed' if commit else 'aborted'}: its coordinator says Complete" in problem
@@ -144,11 +199,13 @@ async def test_what_hangs_before_its_mark_is_settled_as_its_coordinator_says(sin
 
 
 @pytest.mark.parametrize("commit", [True, False])
-async def test_what_hangs_in_a_part_is_settled_as_its_mark_is(sink: Sink, commit: bool) -> None:
-    """Also after a later transaction, when its coordinator knows it no more."""
+async def test_what_hangs_in_a_part_is_settled_as_its_mark_is(sink: Sink, commit: bool, monkeypatch) -> None:
+    """By the doctor also after a later transaction, when its coordinator knows it no more."""
     await sink.transact(untold="row", commit=commit)
     publisher = sink.publisher()
-    await publisher.init_producer()
+    with monkeypatch.context() as patched:
+        patched.setattr(transactions, "end_hanging", ended)
+        await publisher.init_producer()
     await publisher.commit([], PublishedMark(8, "{}"))
     await publisher.close()
     [problem] = await sink.problems()
@@ -183,30 +240,32 @@ async def test_an_open_transaction_does_not_hang(sink: Sink) -> None:
     await publisher.init_producer()
     producer = publisher._producer
     assert producer is not None
-    await producer.begin_transaction()
-    await producer.send_and_wait(sink.topic, b"1", partition=0)
-    await producer.send_and_wait(publisher._mark.topic, b"{}", key=b"0", partition=0)
+    for place in (TopicPartition(sink.topic, 0), publisher._mark):
+        batch = producer.batch(1 << 20, None)
+        batch.append(timestamp=1, key=b"0", value=b"{}")
+        await producer.send(place, batch)
+    await producer.flush()
     assert await sink.problems() == []
     assert not [line for line in await settle_transactions(sink.cluster) if sink.job in line]
-    await producer.commit_transaction()
+    await producer.commit()
     await publisher.close()
 
 
 async def test_the_long_look_is_taken_at_first_and_after_a_doubt_only(sink: Sink, monkeypatch) -> None:
-    """While the connection lasts over which a transaction ran, its coordinator's word is enough."""
+    """While the connection lasts over which a transaction was ended, its coordinator knows what became of it."""
     looks: list[int] = []
 
     async def look(*arguments: Any) -> None:
         looks.append(number)
-        await check_settled(*arguments)
+        await end_hanging(*arguments)
 
-    monkeypatch.setattr(transactions, "check_settled", look)
+    monkeypatch.setattr(transactions, "end_hanging", look)
     publisher = sink.publisher()
     await publisher.open()
     for number in range(6):
         if number == 3:
-            assert publisher._coordinator is not None
-            publisher._coordinator.close()
+            assert publisher._producer is not None
+            disconnect(publisher._producer)
         await publisher.init_producer()
         await publisher.commit([], PublishedMark(number, "{}"))
     await publisher.close()
@@ -216,12 +275,11 @@ async def test_the_long_look_is_taken_at_first_and_after_a_doubt_only(sink: Sink
 async def test_what_hangs_since_a_broken_connection_is_not_forgotten(sink: Sink) -> None:
     """By the process that had committed it either."""
     publisher = await sink.transact(untold="mark", close=False)
-    assert publisher._coordinator is not None
-    publisher._coordinator.close()
-    with pytest.raises(ExternalError, match="hangs: its coordinator says CompleteCommit"):
-        await publisher.init_producer()
+    assert publisher._producer is not None
+    disconnect(publisher._producer)
+    await publisher.init_producer()
+    assert await publisher.read_mark() == PublishedMark(7, "{}")
     await publisher.close()
-    await settle_transactions(sink.cluster)
     assert await sink.problems() == []
 
 

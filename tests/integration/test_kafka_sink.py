@@ -23,6 +23,7 @@ from penstock.connectors.base import ProducerFencedError, PublishContext, Publis
 from penstock.connectors.kafka import default_cluster
 from penstock.connectors.kafka.marks import delete_marks, marks_of_job
 from penstock.connectors.kafka.topics import TopicAdmin
+from penstock.connectors.kafka.transactions import Filling
 from penstock.errors import ExternalError, PipelineError
 from penstock.graph.jobgraph import build_job_graph
 from penstock.protocol.manifests import Interval
@@ -120,14 +121,16 @@ async def test_an_open_transaction_of_a_dead_publisher_is_aborted(settings):
     await dead.init_producer()
     producer = dead._producer
     assert producer is not None
-    await producer.begin_transaction()
-    await producer.send_and_wait(target.topic, b"999")
+    batch = producer.batch(1 << 20, None)
+    batch.append(timestamp=1, key=None, value=b"999")
+    await producer.send(aiokafka.TopicPartition(target.topic, 0), batch)
+    await producer.flush()
     exchange.rows(FIRST, range(40, 45))
     newer = Interval(FIRST, covered.end, exchange.barrier(FIRST, 2), 2)
     second = Run(target.publisher(), exchange, 2, [covered, newer], restored=2, clock=SystemClock())
     await second.until(lambda: second.published == 2)
-    with pytest.raises(aiokafka.errors.ProducerFenced):
-        await producer.commit_transaction()
+    with pytest.raises(aiokafka.errors.InvalidProducerEpoch):
+        await producer.commit()
     await second.stop()
     await dead.close()
     assert await target.numbers() == list(range(45))
@@ -147,6 +150,41 @@ async def test_a_publisher_that_was_stopped_is_refused(settings):
     await stopped.close()
     await newer.close()
     assert await target.numbers() == list(range(40))
+
+
+async def test_epochs_follow_on_one_another_while_nobody_else_is_there(settings):
+    """Then the mark that was committed need not be read; whoever came in between shows."""
+    target, encoded = Target(settings), Exchange()
+    encoded.rows(FIRST, range(3))
+    first, other = target.publisher(), target.publisher()
+    for publisher in (first, other):
+        await publisher.open()
+    granted = [await first.init_producer()]
+    for number in range(3):
+        await first.commit([encoded.frames[0][1]], PublishedMark(number, "{}"))
+        granted.append(await first.init_producer())
+    assert all(later.follows(earlier) for earlier, later in itertools.pairwise(granted))
+    await first.commit([], PublishedMark(3, "{}"))
+    await other.init_producer()
+    assert not (await first.init_producer()).follows(granted[-1])
+    assert await first.read_mark() == PublishedMark(3, "{}")
+    await first.close()
+    await other.close()
+    assert await target.numbers() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+async def test_a_producer_that_waited_for_long_is_not_in_doubt(settings):
+    """Brokers close connections that are idle; nothing of the transaction has been sent."""
+    target = Target(settings)
+    publisher = target.publisher()
+    await publisher.open()
+    await publisher.init_producer()
+    for connection in list(publisher._producer.client._conns.values()):
+        connection.close()
+    await publisher.commit([], PublishedMark(1, "{}"))
+    await publisher.init_producer()
+    assert await publisher.read_mark() == PublishedMark(1, "{}")
+    await publisher.close()
 
 
 async def test_a_zombie_leaves(settings):
@@ -354,9 +392,11 @@ async def test_dead_letters_of_a_transaction_that_is_not_committed_are_not_seen(
     first, second = target.publisher(), target.publisher()
     await first.open()
     await first.init_producer()
-    await first._producer.begin_transaction()
-    await first._send(first._producer, encoded.frame, sending := [])
-    await asyncio.gather(*sending)
+    producer = first._producer
+    assert producer is not None
+    await first._fill(filling := Filling(producer, 1 << 20, None), encoded.frame, producer)
+    await filling.send_all()
+    await producer.flush()
     await second.open()
     await second.init_producer()
     await second.commit([encoded.frame], PublishedMark(1, "{}"))

@@ -40,6 +40,7 @@ def required() -> set[str]:
     names |= {f"append {trouble} {topic}" for trouble in TROUBLES for topic in (COMMANDS, EVENTS)}
     names |= {
         "ack larger than a record",
+        "publisher goes on from its own mark",
         "stop without end",
         "cancel without end",
         "event time beside a subtask without splits",

@@ -11,7 +11,7 @@ from penstock.protocol.checkpoints import CheckpointBook
 from penstock.protocol.endings import Endings
 from penstock.protocol.incremental import LiveObjects, SnapshotChains
 from penstock.protocol.leader import LeaderMachine
-from penstock.protocol.publishing import PublisherMachine
+from penstock.protocol.publishing import ProducerEpoch, PublisherMachine
 from penstock.protocol.sinkcredit import SinkCredit
 from penstock.protocol.subtask import SubtaskMachine
 from penstock.protocol.trimming import PartitionHolds
@@ -30,7 +30,7 @@ CARELESS = (
 """Alone they lose nothing: the leader does not let a checkpoint become COMPLETE that names what may be gone."""
 
 _ALL = (
-    _mutant(1, "publish_without_reading_the_mark", Patch(PublisherMachine, "handle", returned(
+    _mutant(1, "publish_without_reading_the_mark", Patch(PublisherMachine, "_on_producer", returned(
         "ReadMark", becomes="return self._on_mark(self._mark) if self._announced else [ReadMark()]",
     ))),
     _mutant(2, "mark_outside_the_transaction",
@@ -164,5 +164,12 @@ _ALL = (
         Patch(completing.Completions, "missing", condition("SELF_CONTAINED")),
         Patch(completing.Completions, "record", called("bool", becomes="False")),
     ),
+    _mutant(38, "any_epoch_counts_as_the_next", Patch(ProducerEpoch, "follows", returned(
+        "epoch", becomes="return other is not None",
+    ))),
+    _mutant(39, "doubtful_commit_counts_as_none", Patch(PublisherMachine, "_back_off", begins(
+        "self._committed_as = self._granted",
+    ))),
+    _mutant(40, "doubtful_producer_goes_on", Patch(PublisherMachine, "_commit", statement("_ready"))),
 )  # fmt: skip
 MUTANTS: dict[str, Mutant] = {mutant.name: mutant for mutant in _ALL}

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 60
 AGE_MS = 900
+EPOCHS = 5
+"""So many of a producer id, then there is another one."""
 
 
 class Publisher:
@@ -147,7 +149,9 @@ class Publisher:
     def _ready(self, epoch: int) -> None:
         self._epoch = epoch
         self._world.step(self._task.worker, "producer ready")
-        self._handle(p.ProducerReady())
+        self._handle(p.ProducerReady(p.ProducerEpoch(*divmod(epoch, EPOCHS))))
+        if self.machine.phase in (p.PublisherPhase.WAITING, p.PublisherPhase.READING_FRAMES):
+            self._world.coverage.add("publisher goes on from its own mark")
 
     def _committed(self, mark: p.Mark) -> None:
         self._task.holds.hold("mark", mark.position)

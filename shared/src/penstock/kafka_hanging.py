@@ -2,8 +2,8 @@
 
 A single broker of Kafka 4.3 that is killed between a decision and its markers leaves them so (docs/kafka.md). Which way
 it was decided is known to the coordinator until the next InitProducerId of that id, so Penstock's own comes after a look
-(`check_settled`; `carried_out` where no broker can have been killed since). It is also written in the partition of the
-mark, if that one has got its marker.
+(`end_hanging`), unless it is asked for over the very connection on which the transaction was ended: then no
+coordinator can have been killed since. It is also written in the partition of the mark, if that one has got its marker.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+import structlog
 from aiokafka import TopicPartition
 from aiokafka.client import AIOKafkaClient, CoordinationType
-from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
     IncompatibleBrokerVersion,
     KafkaError,
     LeaderNotAvailableError,
     NotCoordinatorError,
+    TopicAuthorizationFailedError,
     for_code,
 )
 from aiokafka.protocol.fetch import FetchRequest
@@ -45,13 +47,13 @@ _DENIED: Final = (29, 31, 53)
 """Rights that lack: TOPIC, CLUSTER and TRANSACTIONAL_ID_AUTHORIZATION_FAILED."""
 _UNKNOWN_ID: Final = 105
 _PAUSE_S: Final = 0.1
-_ASKED_S: Final = 2.0
-_MARKERS_S: Final = 0.01
-"""What a living coordinator needs to write markers; InitProducerId would have to wait for them too."""
 _COORDINATOR_MOVES: Final = (CoordinatorNotAvailableError, NotCoordinatorError, CoordinatorLoadInProgressError)
 """It is just being found, changing, or reading its log; whoever asks has the deadline."""
 _FETCH_BYTES: Final = 1 << 20
 _COMMIT: Final = b"\0\0\0\1"
+_REFUSED: Final = (ClusterAuthorizationFailedError, TopicAuthorizationFailedError)
+_OPERATOR: Final = "`penstock doctor` tells more, and ends it with --settle-transactions"
+_log = structlog.get_logger("penstock.publishing")
 
 
 class _State(NamedTuple):
@@ -91,31 +93,14 @@ class Hanging:
         return f"{self.transactional_id or f'producer {self.open.producer_id}'}: {place}: {way}: {self.because}"
 
 
-async def carried_out(coordinator: AIOKafkaConnection, transactional_id: str) -> bool:
-    """Whether the transaction that was begun and ended over this connection, by nobody else, has all its markers.
+async def end_hanging(client: AIOKafkaClient, transactional_id: str, mark: TopicPartition, topics: list[str]) -> None:
+    """Do nothing unless the last transaction of this id hangs in the partition of its mark, or in one of these topics.
 
-    False if that is not certain. The connection is what makes it certain: a coordinator that was killed in between has
-    broken it, and one that was not says that a transaction is complete after it has written the markers.
-    """
-    try:
-        async with asyncio.timeout(_ASKED_S):
-            while True:
-                answer: Any = await coordinator.send(DescribeTransactionsRequest(transactional_id))
-                code, _, name, *_ = answer.transactions[0]
-                if code or not name.startswith("Prepare"):
-                    return not code and name in _DECIDED
-                await asyncio.sleep(_MARKERS_S)
-    except (KafkaError, NotImplementedError, OSError, TimeoutError):
-        return False
-
-
-async def check_settled(client: AIOKafkaClient, transactional_id: str, mark: TopicPartition) -> None:
-    """Do nothing unless the last transaction of this id hangs in the partition of its mark.
-
-    Where the brokers are too old to tell, or tell this user nothing, nothing is done either.
+    Then write its markers, the way its coordinator says that it was decided. Where the brokers are too old to tell, or
+    tell this user nothing, nothing is done either.
 
     Raises:
-        ExternalError: it does; InitProducerId would make its coordinator forget which way it was decided.
+        ExternalError: it cannot be ended here; InitProducerId would make its coordinator forget which way it was decided.
         KafkaError: no answer, or its markers are still on their way.
     """
     try:
@@ -125,17 +110,26 @@ async def check_settled(client: AIOKafkaClient, transactional_id: str, mark: Top
             state = await _state(client, transactional_id)
         if state.name not in _DECIDED:
             return
-        leaders = await _leaders(client, [mark.topic])
+        leaders = await _leaders(client, [mark.topic, *topics])
         if mark not in leaders:
             raise LeaderNotAvailableError(f"{mark.topic}[{mark.partition}]")
-        found = await _open(client, {mark: leaders[mark]})
+        asked = {place: node for place, node in leaders.items() if place == mark or place.topic in topics}
+        found = [one for one in await _open(client, asked) if one.producer_id == state.producer_id]
     except (IncompatibleBrokerVersion, NotImplementedError):
         return
-    if any(transaction.producer_id == state.producer_id for transaction in found):
-        raise ExternalError(
-            f"{mark.topic}[{mark.partition}]: the last transaction of {transactional_id!r} hangs: its coordinator says "
-            f"{state.name}, and no marker has come; `penstock doctor` tells more, and ends it with --settle-transactions"
-        )
+    said = f"its coordinator says {state.name}"
+    problem = (
+        f"{mark.topic}[{mark.partition}]: the last transaction of {transactional_id!r} hangs: {said}, and no marker"
+    )
+    # Each transaction has an epoch of its own: nothing later is meant, and a marker that comes late is fenced by it.
+    meant = [one for one in found if one.producer_epoch == state.producer_epoch]
+    try:
+        for line in await settle(client, [Hanging(one, transactional_id, _DECIDED[state.name], said) for one in meant]):
+            _log.warning("ended a transaction that its broker had left hanging", transaction=line)
+    except (*_REFUSED, IncompatibleBrokerVersion, NotImplementedError):
+        raise ExternalError(f"{problem} came; to end it the right ClusterAction is needed: {_OPERATOR}") from None
+    if any((one.topic, one.partition) == mark for one in found if one not in meant):
+        raise ExternalError(f"{problem} came: {_OPERATOR}")
 
 
 async def hanging_transactions(client: AIOKafkaClient, cluster: str) -> list[Hanging]:

@@ -26,6 +26,7 @@ from penstock.protocol.publishing import (
     Mark,
     MarkAged,
     MarkRead,
+    ProducerEpoch,
     ProducerReady,
     PublisherMachine,
     PublisherPhase,
@@ -51,13 +52,12 @@ def frame(offset: int, attempt: str, seq: int, barrier: int = 0):
 
 @pytest.fixture
 def publisher() -> PublisherMachine:
-    """One whose attempt stands in the mark."""
+    """One whose attempt stands in the mark, and whose next producer is on its way."""
     subject = PublisherMachine(2, lambda below: below - 1, restored=4)
     assert subject.start() == [InitProducer()]
     assert subject.handle(ProducerReady()) == [ReadMark()]
     assert subject.handle(MarkRead(Mark(0, 0, 1))) == [CommitTransaction((), Mark(0, 0, 2))]
-    assert subject.handle(Committed()) == [ReportPublished(4)]
-    assert subject.phase is PublisherPhase.WAITING
+    assert subject.handle(Committed()) == [ReportPublished(4), InitProducer()]
     return subject
 
 
@@ -68,12 +68,12 @@ def read(subject: PublisherMachine, mark: Mark | None) -> list[object]:
 
 def test_frames_of_an_interval_are_published_with_the_mark(publisher: PublisherMachine):
     """Only data of the interval's attempt, and the position in the same transaction."""
-    assert publisher.handle(Covered((Interval(NEW, 0, 4, 5),))) == [InitProducer()]
-    assert read(publisher, Mark(0, 0, 2)) == [ReadFrames(0, 4, CHUNK_BYTES)]
+    assert read(publisher, Mark(0, 0, 2)) == []
+    assert publisher.handle(Covered((Interval(NEW, 0, 4, 5),))) == [ReadFrames(0, 4, CHUNK_BYTES)]
     frames = [frame(0, OLD, 0), frame(1, NEW, 0), frame(2, NEW, 1), frame(3, NEW, 2, barrier=5)]
     mark = Mark(4, 5, 2, last_attempt=NEW, last_seq=2)
     assert publisher.handle(FramesRead(frames, 4)) == [CommitTransaction(("row 1", "row 2"), mark)]
-    assert publisher.handle(Committed()) == [ReportPublished(5)]
+    assert publisher.handle(Committed()) == [ReportPublished(5), InitProducer()]
 
 
 def test_what_several_checkpoints_cover_is_published_at_once(publisher: PublisherMachine):
@@ -102,6 +102,49 @@ def test_every_chunk_begins_with_a_fresh_producer_and_the_mark_read_back(publish
     assert publisher.handle(BackedOff()) == [InitProducer()]
     assert publisher.handle(ProducerReady()) == [ReadMark()]
     assert publisher.handle(MarkRead(Mark(2, 5, 2))) == [ReportPublished(5)]
+
+
+def test_who_was_alone_goes_on_from_its_own_mark(publisher: PublisherMachine):
+    """The next epoch of the same producer id: nobody was granted one in between, so nobody else has committed."""
+    read(publisher, Mark(0, 0, 2))
+    publisher.handle(Covered((Interval(NEW, 0, 1, 5),)))
+    publisher.handle(FramesRead([frame(0, NEW, 0, barrier=5)], 1))
+    publisher.handle(Committed())
+    assert publisher.handle(ProducerReady(ProducerEpoch(7, 3))) == [ReadMark()]  # whose epoch committed is not known
+    publisher.handle(MarkRead(Mark(1, 5, 2, last_attempt=NEW, last_seq=0)))
+    assert publisher.handle(Covered((Interval(NEW, 1, 2, 6),))) == [ReadFrames(1, 2, CHUNK_BYTES)]
+    publisher.handle(FramesRead([frame(1, NEW, 1, barrier=6)], 2))
+    publisher.handle(Committed())
+    assert publisher.handle(ProducerReady(ProducerEpoch(7, 4))) == []
+    assert publisher.handle(Covered((Interval(NEW, 2, 3, 7),))) == [ReadFrames(2, 3, CHUNK_BYTES)]
+
+
+@pytest.mark.parametrize("granted", [ProducerEpoch(7, 5), ProducerEpoch(8, 4), ProducerEpoch(7, 3), None])
+def test_who_was_perhaps_not_alone_reads_the_mark(publisher: PublisherMachine, granted: ProducerEpoch | None):
+    """Another epoch than the next one, another producer id, or a system that counts nothing."""
+    publisher.handle(ProducerReady(ProducerEpoch(7, 3)))
+    publisher.handle(MarkRead(Mark(0, 0, 2)))
+    publisher.handle(MarkAged())
+    publisher.handle(Committed())
+    assert publisher.handle(ProducerReady(granted)) == [ReadMark()]
+
+
+def test_after_a_doubtful_commit_the_mark_is_read_whatever_the_epoch(publisher: PublisherMachine):
+    """It may have been committed."""
+    publisher.handle(ProducerReady(ProducerEpoch(7, 3)))
+    publisher.handle(MarkRead(Mark(0, 0, 2)))
+    publisher.handle(MarkAged())
+    publisher.handle(Doubtful("no answer to EndTxn"))
+    assert publisher.handle(BackedOff()) == [InitProducer()]
+    assert publisher.handle(ProducerReady(ProducerEpoch(7, 4))) == [ReadMark()]
+
+
+def test_doubts_about_frames_cost_no_producer(publisher: PublisherMachine):
+    """The log was away, not the sink."""
+    read(publisher, Mark(0, 0, 2))
+    publisher.handle(Covered((Interval(NEW, 0, 4, 5),)))
+    publisher.handle(Doubtful("the log is away"))
+    assert publisher.handle(BackedOff()) == [ReadFrames(0, 4, CHUNK_BYTES)]
 
 
 def test_a_repeated_frame_is_published_once(publisher: PublisherMachine):
@@ -247,9 +290,10 @@ def test_the_first_mark_of_an_earlier_attempt_is_kept():
 
 def test_an_old_mark_is_committed_again(publisher: PublisherMachine):
     """Group offsets expire when nothing is published for long."""
-    assert publisher.handle(MarkAged()) == [InitProducer()]
-    assert read(publisher, Mark(0, 0, 2)) == [CommitTransaction((), Mark(0, 0, 2))]
-    assert publisher.handle(Committed()) == []
+    assert read(publisher, Mark(0, 0, 2)) == []
+    assert publisher.handle(MarkAged()) == [CommitTransaction((), Mark(0, 0, 2))]
+    assert publisher.handle(Committed()) == [InitProducer()]
+    assert read(publisher, Mark(0, 0, 2)) == []
     assert publisher.phase is PublisherPhase.WAITING
 
 

@@ -14,7 +14,7 @@ from penstock.connectors.base import ProducerFencedError, PublishedMark
 from penstock.errors import ExternalError
 from penstock.protocol.frames import Channel, Frame, FrameKind
 from penstock.protocol.manifests import Interval
-from penstock.protocol.publishing import FramesRead, Mark, PublisherMachine, ReadFrames
+from penstock.protocol.publishing import FramesRead, Mark, ProducerEpoch, PublisherMachine, ReadFrames
 from penstock.task.publish_loop import PublishHooks, PublishLoop
 
 
@@ -93,12 +93,13 @@ class FakePublisher:
     async def open(self) -> None:
         self._doubt("open")
 
-    async def init_producer(self) -> None:
+    async def init_producer(self) -> ProducerEpoch:
         self._doubt("InitProducerId, not done")
         self._cluster.epoch += 1
         self._epoch = self._cluster.epoch
         await asyncio.sleep(0)
         self._doubt("InitProducerId, done")
+        return ProducerEpoch(*divmod(self._epoch, 5))
 
     async def read_mark(self) -> PublishedMark | None:
         await asyncio.sleep(0)
@@ -128,7 +129,7 @@ class Run:
 
     def __init__(
         self, publisher: Any, exchange: Exchange, number: int, intervals: Sequence[Interval] | None = None,
-        *, restored: int = 0, start: int = 0, clock: Any = None, seed: int = 0,
+        *, restored: int = 0, start: int = 0, clock: Any = None, seed: int = 0, waits: Any = lambda _: None,
     ) -> None:  # fmt: skip
         """`intervals` None: nothing of this generation can be published, the mark begins at `start`."""
         self.published = 0
@@ -138,7 +139,7 @@ class Run:
             number, jitter.randrange, restored=restored, first_position=start if intervals is None else None
         )
         hooks = PublishHooks(
-            exchange.read, lambda ref: ref, lambda mark, rows: self.marks.append(mark), self._published
+            exchange.read, lambda ref: ref, lambda mark, rows: self.marks.append(mark), self._published, waits
         )
         self.loop = PublishLoop(machine, publisher, clock or NoWait(), hooks)
         self.task = asyncio.ensure_future(self.loop.run(intervals or ()))

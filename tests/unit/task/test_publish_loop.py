@@ -195,3 +195,19 @@ def test_what_does_not_fit_is_left_to_the_log_until_all_is_published():
     found = kept.read(ReadFrames(4, 5, 100))
     assert found is not None
     assert found.end == 5
+
+
+async def test_what_keeps_it_from_publishing_is_told_until_it_does():
+    """The answer of the sink's system, by which people find out what is wrong there."""
+    cluster, exchange, said = FakeCluster(trouble=1.0), Exchange(), list[str]()
+    exchange.rows(FIRST, [1, 2])
+    run = Run(FakePublisher(cluster), exchange, 1, None, waits=said.append)
+    try:
+        await run.until(lambda: said)
+        assert said[-1] == "publishing: no answer: open"
+        cluster.trouble = 0.0
+        run.loop.covered([Interval(FIRST, 0, exchange.barrier(FIRST), 1)])
+        await run.until(lambda: cluster.records)
+        await run.until(lambda: not said[-1])
+    finally:
+        await run.stop()

@@ -135,6 +135,20 @@ async def test_a_publisher_runs_once_its_mark_is_announced(monkeypatch: pytest.M
         assert (runner.status.state, published.said) == ("running", ["running"])
 
 
+async def test_a_publisher_that_is_refused_says_by_whom(monkeypatch: pytest.MonkeyPatch):
+    """In its status, until it may publish; that it reads the log, which answers, takes nothing of that back."""
+    cluster = FakeCluster()
+    published = Published(FakePublisher(cluster), monkeypatch)
+    monkeypatch.setattr(FakePublisher, "open", lambda _: asyncio.sleep(0))
+    runner = published.runner
+    cluster.trouble = 1.0
+    async with published.running():
+        await published.send(FrameKind.DATA, rows=1)
+        await published.until(lambda: runner.status.waits_for == "publishing: no answer: InitProducerId, not done")
+        cluster.trouble = 0.0
+        await published.until(lambda: runner.state == "running" and not runner.status.waits_for)
+
+
 async def test_a_publisher_reads_no_manifest(monkeypatch: pytest.MonkeyPatch):
     """What is complete of its partition it knows from its own acks: a manifest has as much of every other subtask."""
     cluster = FakeCluster()

@@ -7,8 +7,9 @@ streaming runtime and batch engines.
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, runtime_checkable
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from penstock.connectors.event_times import EventTimeForm
     from penstock.expressions import Expr
+    from penstock.protocol.publishing import ProducerEpoch
 
     T = TypeVar("T", default="Row")
 else:
@@ -203,8 +205,16 @@ class MeasuresLag(Protocol):
         ...
 
 
+A_MOMENT_S = 0.05
+"""How long a reader may wait for records whatever else there is to do."""
+
+
 class EndOfSplit(Exception):  # noqa: N818 (a signal, not an error, like StopAsyncIteration)
     """The split has no more rows and never will."""
+
+
+async def _a_moment() -> None:
+    await asyncio.sleep(A_MOMENT_S)
 
 
 @dataclass(frozen=True)
@@ -218,6 +228,9 @@ class ReadContext:
     """For what the readers of one subtask have in common, by a name that its connector chooses."""
     next_timer_us: Callable[[], int | None] = field(default=lambda: None, compare=False)
     """When the operators behind the source want the wall clock looked at next: a reader that waits holds them up."""
+    other_work: Callable[[], Awaitable[None]] = field(default=_a_moment, compare=False)
+    """Returns as soon as the subtask has something else to do than to wait for records of this source: whoever waits for
+    them for longer than `A_MOMENT_S` waits for that as well."""
 
 
 @dataclass(frozen=True)
@@ -597,12 +610,16 @@ class SinkPublisher(Protocol):
         """Called once: check that what is needed is there. Raises `PipelineError` if it is not and will not be."""
         ...
 
-    async def init_producer(self) -> None:
-        """A fresh producer: fences all others of this context and settles their transactions."""
+    async def init_producer(self) -> ProducerEpoch | None:
+        """A fresh producer: fences all others of this context and settles their transactions.
+
+        Called before each transaction, as soon as the one before it is over. Returns what was granted, if the system
+        counts that: then the mark need not be read where nobody else was granted anything since the last commit.
+        """
         ...
 
     async def read_mark(self) -> PublishedMark | None:
-        """The mark; only after `init_producer`. None if there is none."""
+        """The mark; only right after `init_producer`. None if there is none."""
         ...
 
     async def commit(self, frames: Sequence[pl.DataFrame], mark: PublishedMark) -> None:

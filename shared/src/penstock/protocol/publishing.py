@@ -2,7 +2,10 @@
 
 One `PublisherMachine` per partition of a sink. Whoever runs it, on whatever attempt, publishes the same frames: the
 position (the *mark*) lives in the sink's own cluster, is committed with the records, and is read back after every
-InitProducerId and before anything is published. What may be published is said by the intervals of COMPLETE manifests.
+InitProducerId before anything is published, unless the producer's epoch proves that nobody else has had its id since this
+one committed the mark. The next producer is asked for as soon as a transaction is over: then nothing but the transaction
+itself lies between COMPLETE and its rows being visible. What may be published is said by the intervals of COMPLETE
+manifests.
 
 The log may have lost what it had confirmed. So the frames of an attempt must follow on one another without a gap, from
 its first one, or from the last one that the mark names; and an interval must end in the barrier of its checkpoint, behind
@@ -16,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, assert_never
+from typing import Any, NamedTuple, assert_never
 
 import msgspec
 
@@ -40,6 +43,17 @@ class Mark(msgspec.Struct, frozen=True):
     last_seq: int = -1
 
 
+class ProducerEpoch(NamedTuple):
+    """What InitProducerId grants. Each grant to a transactional id raises the epoch by one, or gives a new id."""
+
+    producer_id: int
+    epoch: int
+
+    def follows(self, other: ProducerEpoch | None) -> bool:
+        """Whether nobody was granted anything in between."""
+        return other is not None and (self.producer_id, self.epoch) == (other.producer_id, other.epoch + 1)
+
+
 class PublisherPhase(Enum):
     """Where the loop stands."""
 
@@ -53,14 +67,23 @@ class PublisherPhase(Enum):
 
 
 MOVES: dict[PublisherPhase, frozenset[PublisherPhase]] = {
-    PublisherPhase.WAITING: frozenset({PublisherPhase.WAITING, PublisherPhase.FENCING}),
-    PublisherPhase.FENCING: frozenset({PublisherPhase.READING_MARK, PublisherPhase.BACKING_OFF}),
+    PublisherPhase.WAITING: frozenset(
+        {
+            PublisherPhase.WAITING,
+            PublisherPhase.FENCING,
+            PublisherPhase.READING_FRAMES,
+            PublisherPhase.COMMITTING,
+            PublisherPhase.EXITED,
+        }
+    ),
+    PublisherPhase.FENCING: frozenset(
+        {PublisherPhase.READING_MARK, PublisherPhase.WAITING, PublisherPhase.BACKING_OFF}
+    ),
     PublisherPhase.READING_MARK: frozenset(
         {
             PublisherPhase.READING_FRAMES,
             PublisherPhase.COMMITTING,
             PublisherPhase.WAITING,
-            PublisherPhase.FENCING,
             PublisherPhase.BACKING_OFF,
             PublisherPhase.EXITED,
         }
@@ -68,7 +91,7 @@ MOVES: dict[PublisherPhase, frozenset[PublisherPhase]] = {
     PublisherPhase.READING_FRAMES: frozenset(
         {PublisherPhase.COMMITTING, PublisherPhase.BACKING_OFF, PublisherPhase.EXITED}
     ),
-    PublisherPhase.COMMITTING: frozenset({PublisherPhase.WAITING, PublisherPhase.FENCING, PublisherPhase.BACKING_OFF}),
+    PublisherPhase.COMMITTING: frozenset({PublisherPhase.FENCING, PublisherPhase.BACKING_OFF}),
     PublisherPhase.BACKING_OFF: frozenset({PublisherPhase.WAITING}),
     PublisherPhase.EXITED: frozenset(),
 }
@@ -88,6 +111,9 @@ class Covered:
 @dataclass(frozen=True, slots=True)
 class ProducerReady:
     """InitProducerId succeeded: older producers of this id are fenced, their transactions settled."""
+
+    epoch: ProducerEpoch | None = None
+    """What was granted; None where the sink's system counts nothing, and the mark has to be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +269,12 @@ class PublisherMachine:
         self._intervals: tuple[Interval, ...] = ()
         self._mark: Mark | None = None
         self._committing: Mark | None = None
+        self._ready = False
+        """Whether a fresh producer waits, and the mark is known since it is."""
+        self._granted: ProducerEpoch | None = None
+        """To the producer at hand."""
+        self._committed_as: ProducerEpoch | None = None
+        """Who committed `_mark` for certain; None once another producer was granted."""
         self._announced = False
         """Whether this attempt's number stands in the mark."""
         self._failures = 0
@@ -273,8 +305,7 @@ class PublisherMachine:
                 self._cover(event.intervals)
                 return self._next() if self.phase is PublisherPhase.WAITING else []
             case ProducerReady():
-                self._move(PublisherPhase.READING_MARK)
-                return [ReadMark()]
+                return self._on_producer(event.epoch)
             case MarkRead():
                 return self._on_mark(event.mark)
             case FramesRead():
@@ -310,12 +341,38 @@ class PublisherMachine:
         self._covered_end = max([self._covered_end, *(interval.end for interval in intervals)])
 
     def _next(self) -> list[PublisherCommand]:
-        """Every chunk starts with a fresh producer and the mark read back: both safe and faster."""
-        if self._announced and not self._aged and not self._open():
-            self._move(PublisherPhase.WAITING)
-            return self._report()
+        """Every transaction has a producer of its own, asked for before it is needed."""
+        if self._ready:
+            return self._go_on()
         self._move(PublisherPhase.FENCING)
         return [InitProducer()]
+
+    def _on_producer(self, granted: ProducerEpoch | None) -> list[PublisherCommand]:
+        """Where nobody else has had the id since the last commit, the mark is the one that was committed."""
+        alone = granted is not None and granted.follows(self._committed_as)
+        self._granted, self._committed_as = granted, None
+        if alone:
+            self._ready = True
+            self._move(PublisherPhase.WAITING)
+            return self._go_on()
+        self._move(PublisherPhase.READING_MARK)
+        return [ReadMark()]
+
+    def _go_on(self) -> list[PublisherCommand]:
+        """With a fresh producer, from the mark."""
+        mark = self._mark
+        assert mark is not None
+        if not self._announced or self._aged:
+            return self._commit((), msgspec.structs.replace(mark, attempt_number=self._attempt_number))
+        run = self._run()
+        if not run:
+            self._move(PublisherPhase.WAITING)
+            return self._report()
+        for earlier, later in itertools.pairwise(self._intervals):
+            if later.start < earlier.end:  # written on there: to read past it would lose the later rows too
+                return self._damaged(f"it ended at {later.start} when an attempt began, {earlier.end} was complete")
+        self._move(PublisherPhase.READING_FRAMES)
+        return [ReadFrames(max(run[0].start, mark.position), run[-1].end, self._chunk_bytes)]
 
     def _open(self) -> list[Interval]:
         position = self._mark.position if self._mark else 0
@@ -351,16 +408,8 @@ class PublisherMachine:
                 "are visible that would be produced again; restore the newest checkpoint"
             )
         self._mark = mark
-        if not self._announced or self._aged:
-            return self._commit((), msgspec.structs.replace(mark, attempt_number=self._attempt_number))
-        run = self._run()
-        if not run:
-            return self._next()
-        for earlier, later in itertools.pairwise(self._intervals):
-            if later.start < earlier.end:  # written on there: to read past it would lose the later rows too
-                return self._damaged(f"it ended at {later.start} when an attempt began, {earlier.end} was complete")
-        self._move(PublisherPhase.READING_FRAMES)
-        return [ReadFrames(max(run[0].start, mark.position), run[-1].end, self._chunk_bytes)]
+        self._ready = True
+        return self._go_on()
 
     def _on_frames(self, event: FramesRead) -> list[PublisherCommand]:
         mark = self._mark
@@ -418,10 +467,12 @@ class PublisherMachine:
     def _commit(self, refs: tuple[Any, ...], mark: Mark) -> list[PublisherCommand]:
         self._move(PublisherPhase.COMMITTING)
         self._committing = mark
+        self._ready = False
         return [CommitTransaction(refs, mark)]
 
     def _on_committed(self) -> list[PublisherCommand]:
         self._mark = self._committing
+        self._committed_as = self._granted
         self._announced = True
         self._aged = False
         self._failures = 0

@@ -81,6 +81,8 @@ class PublishHooks:
     """A mark is committed, and so many rows with it."""
     published: Callable[[int], None]
     """Everything up to this checkpoint is visible."""
+    waits: Callable[[str], None] = lambda _: None
+    """What keeps it from publishing, and with an empty text that nothing does any more."""
 
 
 class PublishLoop:
@@ -142,6 +144,7 @@ class PublishLoop:
 
     async def _wait(self) -> None:
         """Until something is covered, or the mark is old."""
+        self._hooks.waits("")
         try:
             async with asyncio.timeout(MARK_AGE_MS / 1_000):
                 await self._wake.wait()
@@ -163,9 +166,9 @@ class PublishLoop:
         match command:
             case InitProducer():
                 failpoints.reached(failpoints.BEFORE_INIT)
-                await self._publisher.init_producer()
+                granted = await self._publisher.init_producer()
                 failpoints.reached(failpoints.AFTER_INIT)
-                return ProducerReady()
+                return ProducerReady(granted)
             case ReadMark():
                 found = await self._publisher.read_mark()
                 return MarkRead(None if found is None else decode_mark(found))
@@ -195,6 +198,7 @@ class PublishLoop:
         if frames:
             failpoints.reached(failpoints.AFTER_COMMIT)
         self._doubtful_since_ms = None
+        self._hooks.waits("")
         self._hooks.committed(command.mark, sum(frame.height for frame in frames))
         return Committed()
 
@@ -205,6 +209,7 @@ class PublishLoop:
             self._doubtful_since_ms = now_ms
         if not error.retryable:
             raise error
+        self._hooks.waits(f"publishing: {error}")
         if now_ms - self._doubtful_since_ms >= PATIENCE_MS:
             raise PublishingError(
                 f"nothing could be published for {PATIENCE_MS // 1_000} s; the last reason: {error}"

@@ -73,6 +73,8 @@ class PublishingRunner(CheckpointedLoop):
         self._metrics = OperatorMetrics()
         self._watermark = MIN_WATERMARK
         self._published = 0
+        self._unpublishable = ""
+        """What keeps it from publishing; the log, which it reads too, tells of itself."""
         self._kept = ScannedFrames(KEPT_BYTES)
         restored = self._restored(environment.manifest)
         self._initial = restored or ()
@@ -87,7 +89,7 @@ class PublishingRunner(CheckpointedLoop):
             first_position=deploy.start_offset if restored is None else None,
             exchange=f"{self._topic}[{deploy.subtask.index}]",
         )
-        hooks = PublishHooks(self._read, self._decode, self._committed, self._published_up_to)
+        hooks = PublishHooks(self._read, self._decode, self._committed, self._published_up_to, self._publishing_waits)
         self._loop = PublishLoop(machine, self._publisher(environment.plan), self._services.clock, hooks)
 
     def _restored(self, manifest: Manifest | None) -> tuple[Interval, ...] | None:
@@ -141,6 +143,12 @@ class PublishingRunner(CheckpointedLoop):
 
     def _published_checkpoint(self) -> int:
         return self._published
+
+    def _publishing_waits(self, what: str) -> None:
+        self._unpublishable = what
+
+    def _waited_for(self) -> str:
+        return self._unpublishable or super()._waited_for()
 
     def _operator_metrics(self) -> Mapping[str, OperatorMetrics]:
         return {self._vertex.operators[0].id: self._metrics}

@@ -110,7 +110,7 @@ class TaskLoop(ABC):
             published=self._published_checkpoint(),
             metrics={operator: copy(metrics) for operator, metrics in self._operator_metrics().items()},
             progress=self._progress(),
-            waits_for=self.waits_for,
+            waits_for=self._waited_for(),
         )
 
     def _published_checkpoint(self) -> int:
@@ -130,6 +130,10 @@ class TaskLoop(ABC):
     def _is_now(self, state: TaskState) -> None:
         self.state = state
         self._changed()
+
+    def _waited_for(self) -> str:
+        """What it waits for that does not answer, and why."""
+        return self.waits_for
 
     def _waits(self, what: str) -> None:
         self.waits_for = what

@@ -1,8 +1,9 @@
 """Publishes encoded records and the mark to Kafka, in one transaction with a producer of its own.
 
-One transaction, one producer: InitProducerId fences and settles whatever was before, and a fresh producer is both safer
-and faster than one that goes on (the broker makes it wait until the last transaction's markers are written). Every
-future of a send is awaited, every call has a deadline, and after any doubt the producer is thrown away.
+Each transaction has an epoch of its own: InitProducerId fences and settles whatever was before, and an EndTxn that comes
+late can decide nothing of a later transaction. As long as nothing is doubtful it is asked over the connection on which
+the last transaction was ended; that the epoch is the next one shows that nobody else had the id in between. Every call
+has a deadline, and after any doubt the producer is thrown away.
 """
 
 from __future__ import annotations
@@ -13,12 +14,10 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
-from aiokafka import AIOKafkaProducer, TopicPartition, codec
-from aiokafka.client import ConnectionGroup, CoordinationType
+from aiokafka import TopicPartition, codec
 from aiokafka.errors import (
     ClusterAuthorizationFailedError,
     GroupAuthorizationFailedError,
-    IllegalOperation,
     InvalidProducerEpoch,
     KafkaConnectionError,
     KafkaError,
@@ -33,14 +32,15 @@ from penstock.connectors.kafka.encoding import DEAD, DEAD_HEADER, HASH, HEADER, 
 from penstock.connectors.kafka.mark_records import TOPIC_SETTINGS, last_mark, mark_record
 from penstock.connectors.kafka.marks import SinkMarks
 from penstock.connectors.kafka.topics import TopicAdmin
+from penstock.connectors.kafka.transactional_producer import TransactionalProducer
 from penstock.errors import ExternalError, PipelineError
-from penstock.kafka_clients import UNREACHED, aiokafka_options, check_brokers, raise_refusal, started
-from penstock.kafka_hanging import carried_out, check_settled
+from penstock.kafka_clients import UNREACHED, aiokafka_options, raise_refusal, started
+from penstock.kafka_hanging import end_hanging
+from penstock.protocol.publishing import ProducerEpoch
 from penstock.settings import KafkaSettings
 
 if TYPE_CHECKING:
     import polars as pl
-    from aiokafka.conn import AIOKafkaConnection
     from aiokafka.producer.message_accumulator import BatchBuilder
 
 TRANSACTION_TIMEOUT_MS: Final = 60_000
@@ -88,12 +88,10 @@ class KafkaPublisher:
         self._mark = TopicPartition(marks.topic, context.partition)
         self._transactional_id = f"{context.job}/{context.operator}/g{context.generation}/{context.partition}"
         self._client_id = f"penstock-{context.job[:8]}-{context.partition}"
-        self._producer: AIOKafkaProducer | None = None
-        self._coordinator: AIOKafkaConnection | None = None
-        """Over which the producer got its id, and ends its transaction as long as it lasts."""
+        self._producer: TransactionalProducer | None = None
         self._batch_bytes = BATCH_BYTES
         self._turn = context.partition
-        """Which partition the next records without key go to."""
+        """Which partition records without key go to."""
         self._discarding: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
@@ -107,7 +105,7 @@ class KafkaPublisher:
     def _prepare_topics(self) -> int:
         check_codec(self._compression)
         admin = TopicAdmin(self._settings, self._client_id)
-        topics = [self._topic, *([self._dead_letters] if self._dead_letters is not None else [])]
+        topics = self._topics()
         for topic in topics:
             admin.require(topic, self._create_partitions)
         needed = self._context.partitions
@@ -127,41 +125,31 @@ class KafkaPublisher:
     def _options(self) -> dict[str, Any]:
         return {**aiokafka_options(self._settings, self._client_id), "request_timeout_ms": REQUEST_TIMEOUT_MS}
 
-    async def init_producer(self) -> None:
+    async def init_producer(self) -> ProducerEpoch:
         """See `SinkPublisher.init_producer`."""
-        settled = await self._carried_out()
+        producer = self._producer
+        if producer is not None and producer.connected:
+            async with self._certain("InitProducerId"):
+                return await producer.init()
         await self.close()  # not while an earlier producer may still send something
         async with self._certain("InitProducerId"):
-            self._producer = AIOKafkaProducer(
-                **self._options(),
-                acks="all",
-                transactional_id=self._transactional_id,
-                transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
-                max_batch_size=self._batch_bytes,
-                compression_type=self._compression,
+            self._producer = producer = TransactionalProducer(
+                self._options(), self._transactional_id, TRANSACTION_TIMEOUT_MS
             )
             try:
-                await started(self._start(self._producer, settled=settled))
+                await started(self._connect(producer))
             except KafkaConnectionError:
                 await raise_refusal(self._settings)
                 raise
+            return await producer.init()
 
-    async def _start(self, producer: AIOKafkaProducer, *, settled: bool) -> None:
-        """`producer.start`, with a look at the last transaction before InitProducerId makes Kafka forget it."""
-        await producer.client.bootstrap()
-        check_brokers(producer.client)
-        if not settled:
-            await check_settled(producer.client, self._transactional_id, self._mark)
-        await producer._sender.start()
-        node = producer._sender._coordinators[CoordinationType.TRANSACTION]
-        self._coordinator = producer.client._conns.get((node, ConnectionGroup.COORDINATION))
+    async def _connect(self, producer: TransactionalProducer) -> None:
+        """With a look at the last transaction before InitProducerId makes Kafka forget it."""
+        await producer.connect([*self._topics(), self._mark.topic])
+        await end_hanging(producer.client, self._transactional_id, self._mark, self._topics())
 
-    async def _carried_out(self) -> bool:
-        """Whether the last transaction is settled, from one request: of a producer that nothing was doubtful about."""
-        connection, self._coordinator = self._coordinator, None
-        if connection is None or self._producer is None:
-            return False
-        return await carried_out(connection, self._transactional_id)
+    def _topics(self) -> list[str]:
+        return [self._topic, *([self._dead_letters] if self._dead_letters is not None else [])]
 
     async def read_mark(self) -> PublishedMark | None:
         """See `SinkPublisher.read_mark`."""
@@ -172,21 +160,15 @@ class KafkaPublisher:
         """See `SinkPublisher.commit`."""
         producer = self._producer
         assert producer is not None
-        sending: list[asyncio.Future[Any]] = []
+        self._turn += 1
         async with self._certain("the transaction"):
-            await producer.begin_transaction()
-            try:
-                for frame in frames:
-                    await self._send(producer, frame, sending)
-                key = str(self._context.partition).encode()
-                topic, partition = self._mark
-                sending.append(await producer.send(topic, mark_record(mark), key=key, partition=partition))
-                sending[-1].add_done_callback(_retrieve)
-            except IllegalOperation:
-                await asyncio.gather(*sending)  # the transaction is over already: what was sent says why
-                raise
-            await asyncio.gather(*sending)  # a commit succeeds even if a record of it has failed
-            await producer.commit_transaction()
+            filling = Filling(producer, self._batch_bytes, self._compression)
+            for frame in frames:
+                await self._fill(filling, frame, producer)
+            record = (self._now_ms(), str(self._context.partition).encode(), mark_record(mark), [])
+            await filling.append(self._mark, [record])
+            await filling.send_all()
+            await producer.commit()
 
     async def close(self) -> None:
         """See `SinkPublisher.close`."""
@@ -196,66 +178,50 @@ class KafkaPublisher:
 
     # -- records --------------------------------------------------------------------------------------------------------
 
-    async def _send(self, producer: AIOKafkaProducer, frame: pl.DataFrame, sending: list[asyncio.Future[Any]]) -> None:
-        """Send the rows of a frame in batches, partition by partition, each in the order of its rows."""
+    async def _fill(self, filling: Filling, frame: pl.DataFrame, producer: TransactionalProducer) -> None:
+        """Take the rows of a frame into batches, partition by partition, each in the order of its rows."""
         import polars as pl
 
         if DEAD in frame.columns:
             dead, frame = frame.filter(pl.col(DEAD).is_not_null()), frame.filter(pl.col(DEAD).is_null())
-            await self._send_dead(producer, dead, sending)
-        partitions = sorted(await producer.partitions_for(self._topic))
-        if HASH not in frame.columns:
-            await self._send_to(producer, self._records(frame), lambda: self._next(partitions), sending)
-            return
-        chosen = frame.with_columns(pl.col(HASH) % len(partitions))
-        for (number,), part in chosen.partition_by(HASH, as_dict=True, maintain_order=True).items():
+            await self._fill_dead(filling, dead, producer)
+        partitions = [TopicPartition(self._topic, number) for number in await producer.partitions(self._topic)]
+        parts = {None: frame}
+        if HASH in frame.columns:
+            chosen = frame.with_columns(pl.col(HASH) % len(partitions))
+            parts = {k: part for (k,), part in chosen.partition_by(HASH, as_dict=True, maintain_order=True).items()}
+        for number, part in parts.items():
             if number is None:
-                await self._send_to(producer, self._records(part), lambda: self._next(partitions), sending)
+                await self._spread(filling, self._records(part), partitions)
             else:
-                await self._send_to(producer, self._records(part), lambda index=number: partitions[index], sending)
+                await filling.append(partitions[number], self._records(part))
 
-    async def _send_dead(
-        self, producer: AIOKafkaProducer, dead: pl.DataFrame, sending: list[asyncio.Future[Any]]
-    ) -> None:
+    async def _fill_dead(self, filling: Filling, dead: pl.DataFrame, producer: TransactionalProducer) -> None:
         topic = self._dead_letters
         if topic is None or not dead.height:
             return
-        partitions = sorted(await producer.partitions_for(topic))
-        now_ms = self._context.clock_us() // 1_000
+        partitions = [TopicPartition(topic, number) for number in await producer.partitions(topic)]
+        now_ms = self._now_ms()
         rows = zip(dead[VALUE].to_list(), dead[DEAD].to_list(), strict=True)
         records = [(now_ms, None, value, [(DEAD_HEADER, reason.encode())]) for value, reason in rows]
-        await self._send_to(producer, records, lambda: self._next(partitions), sending, topic)
+        await self._spread(filling, records, partitions)
 
-    def _next(self, partitions: list[int]) -> int:
-        """Where a batch of rows without key goes: as Kafka's sticky partitioner, one after another."""
-        self._turn = (self._turn + 1) % len(partitions)
-        return partitions[self._turn]
+    async def _spread(self, filling: Filling, records: Iterable[Any], partitions: list[TopicPartition]) -> None:
+        """Rows without key, as Kafka's sticky partitioner: a batch is filled before the next partition has its turn."""
 
-    async def _send_to(
-        self,
-        producer: AIOKafkaProducer,
-        records: Iterable[Any],
-        partition: Callable[[], int],
-        sending: list[asyncio.Future[Any]],
-        topic: str = "",
-    ) -> None:
-        """`topic` is another one than that of the sink."""
-        topic = topic or self._topic
-        batch = producer.create_batch()
-        for record in records:
-            if _append(batch, record):
-                continue
-            sending.append(await _send_batch(producer, batch, topic, partition()))
-            batch = producer.create_batch()
-            if not _append(batch, record):
-                raise ExternalError(f"kafka topic {topic!r}: a record does not fit into an empty batch")
-        if batch.record_count():
-            sending.append(await _send_batch(producer, batch, topic, partition()))
+        def following() -> TopicPartition:
+            self._turn += 1
+            return partitions[self._turn % len(partitions)]
+
+        await filling.append(partitions[self._turn % len(partitions)], records, following)
+
+    def _now_ms(self) -> int:
+        return self._context.clock_us() // 1_000
 
     def _records(self, frame: pl.DataFrame) -> Any:
         """(timestamp, key, value, headers) per row."""
         height = frame.height
-        now_ms = self._context.clock_us() // 1_000
+        now_ms = self._now_ms()
         values = frame[VALUE].to_list()
         keys = frame[KEY].to_list() if KEY in frame.columns else [None] * height
         times = frame[TIMESTAMP_MS].fill_null(now_ms).to_list() if TIMESTAMP_MS in frame.columns else [now_ms] * height
@@ -318,14 +284,42 @@ def check_codec(compression: str | None) -> None:
         )
 
 
-async def _send_batch(
-    producer: AIOKafkaProducer, batch: BatchBuilder, topic: str, partition: int
-) -> asyncio.Future[Any]:
-    batch.close()
-    future = await producer.send_batch(batch, topic, partition=partition)
-    future.add_done_callback(_retrieve)
-    await asyncio.sleep(0)  # a batch takes milliseconds to fill: others run in between
-    return future
+class Filling:
+    """The batches of a transaction that are not full, one per partition."""
+
+    def __init__(self, producer: TransactionalProducer, limit_bytes: int, compression: str | None) -> None:
+        self._producer = producer
+        self._limit_bytes = limit_bytes
+        self._compression = compression
+        self._batches: dict[TopicPartition, BatchBuilder] = {}
+
+    async def append(
+        self, partition: TopicPartition, records: Iterable[Any], following: Callable[[], TopicPartition] | None = None
+    ) -> None:
+        """Add (timestamp in ms, key, value, headers); `following` says where to go on behind a full batch."""
+        batch = self._batch(partition)
+        for record in records:
+            while not _append(batch, record):
+                if not batch.record_count():
+                    raise ExternalError(f"kafka topic {partition.topic!r}: a record does not fit into an empty batch")
+                await self._send(partition)
+                partition = following() if following is not None else partition
+                batch = self._batch(partition)
+
+    async def send_all(self) -> None:
+        """Hand over what is left."""
+        for partition in list(self._batches):
+            await self._send(partition)
+
+    def _batch(self, partition: TopicPartition) -> BatchBuilder:
+        if partition not in self._batches:
+            self._batches[partition] = self._producer.batch(self._limit_bytes, self._compression)
+        return self._batches[partition]
+
+    async def _send(self, partition: TopicPartition) -> None:
+        batch = self._batches.pop(partition)
+        if batch.record_count():
+            await self._producer.send(partition, batch)
 
 
 def _append(batch: BatchBuilder, record: tuple[int, bytes | None, bytes | None, Any]) -> bool:
@@ -333,23 +327,10 @@ def _append(batch: BatchBuilder, record: tuple[int, bytes | None, bytes | None, 
     return batch.append(timestamp=timestamp, key=key, value=value, headers=headers) is not None
 
 
-def _retrieve(future: asyncio.Future[Any]) -> None:
-    """So that an error which another one overtook is not reported as never looked at."""
-    if not future.cancelled():
-        future.exception()
-
-
-async def _stop(producer: AIOKafkaProducer) -> None:
-    """Close a producer, without sending what it still holds: nobody relies on that, and its successor may have begun."""
+async def _stop(producer: TransactionalProducer) -> None:
+    """Close a producer: its successor may have begun."""
     try:
-        sender = producer._sender.sender_task  # `stop` would flush first
-        if sender is not None:
-            sender.cancel()
-            await asyncio.wait([sender], timeout=CLOSE_TIMEOUT_S)
         async with asyncio.timeout(CLOSE_TIMEOUT_S):
-            await producer.stop()
+            await producer.close()
     except (KafkaError, OSError, TimeoutError) as error:
         _log.debug("a producer was thrown away", reason=repr(error))
-    finally:
-        for connection in list(producer.client._conns.values()):  # those left by a `stop` that did not come so far
-            connection.close()
