@@ -39,11 +39,11 @@ def frames(events: int) -> Iterable[pl.DataFrame]:
         yield pl.DataFrame(columns).with_columns(pl.col("at").cast(pl.Datetime("us", "UTC")))
 
 
-def create_topic(brokers: str, topic: str) -> None:
-    """A topic of four partitions."""
+def create_topic(brokers: str, topic: str, partitions: int = PARTITIONS) -> None:
+    """A topic, of four partitions if nothing else is said."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
-    wanted = NewTopic(topic, PARTITIONS, 1, config={"max.message.bytes": "8388608"})
+    wanted = NewTopic(topic, partitions, 1, config={"max.message.bytes": "8388608"})
     admin = AdminClient({"bootstrap.servers": brokers})  # its end would end what it does
     admin.create_topics([wanted])[topic].result(30)
 

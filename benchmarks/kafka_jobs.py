@@ -104,24 +104,24 @@ async def run_embedded(pipeline: str, parameters: dict[str, str], directory: Pat
 
 @asynccontextmanager
 async def cluster_services(
-    servers: Servers, folder: Path, rest_port: int, *, slots: int = PARALLELISM
+    servers: Servers, folder: Path, rest_port: int, *, slots: int = PARALLELISM, task_managers: int = 1
 ) -> AsyncGenerator[Sequence[int]]:
-    """A coordinator, a dispatcher and a task manager; the pids of all."""
+    """A coordinator, a dispatcher and task managers, `slots` in each; the pids of all, in this order."""
     from penstock.platform.free_ports import free_port
     from penstock.platform.services import ServiceProcess
 
     taken = {rest_port}
 
-    def service(name: str, port: int, *options: str) -> ServiceProcess:
+    def service(name: str, port: int, *options: str, number: int = 0) -> ServiceProcess:
         return ServiceProcess(
-            name, name, folder / name, port, cluster=folder / "cluster.toml", options=options,
+            name, name, folder / f"{name}-{number}", port, cluster=folder / "cluster.toml", options=options,
             variables={"POLARS_MAX_THREADS": "1"}, mark=str(folder),
         )  # fmt: skip
 
     services = [
         service("coordinator", free_port(taken)),
         service("dispatcher", rest_port),
-        service("taskmanager", free_port(taken), "--slots", str(slots)),
+        *(service("taskmanager", free_port(taken), "--slots", str(slots), number=n) for n in range(task_managers)),
     ]
     try:
         await asyncio.gather(*(each.start() for each in services))

@@ -1,9 +1,8 @@
-"""`python -m benchmarks.live`: what a running job costs and how soon its results are seen, on a cluster.
+"""`python -m benchmarks.live`: how soon the results of a running job are seen, on a cluster.
 
 Latency: records are sent at a fixed rate, each with the time at which it was made; a filter lets every second one
-through to an exactly-once sink, and a reader with `read_committed` says how old they are when it sees them. Idle: the
-CPU time of all services and workers while a job of about a hundred subtasks has nothing to do. Broker, services, job,
-sender and reader share the machine's cores.
+through to an exactly-once sink, and a reader with `read_committed` says how old they are when it sees them. Broker,
+services, job, sender and reader share the machine's cores. What a job costs that has nothing to do: `benchmarks.idle`.
 """
 
 from __future__ import annotations
@@ -23,13 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.kafka_events import create_topic
-from benchmarks.kafka_jobs import PARALLELISM, cluster_services, cpu_seconds, tree_cpu_seconds
+from benchmarks.kafka_jobs import PARALLELISM, cluster_services
 from benchmarks.report import keep, machine
 
 PIPELINES = Path(__file__).parent / "live_pipelines.py"
 WARM_S = 8.0
 MEASURED_S = 20.0
-IDLE_PARALLELISM = 10
 
 
 def main() -> int:
@@ -64,14 +62,6 @@ async def _measure(folder: Path, rate: int, intervals: Sequence[str]) -> list[di
             for interval in intervals:
                 results.append(await asyncio.to_thread(_latency, settings.kafka.brokers, rate, interval))
                 print(_latency_line(results[-1]), flush=True)
-        (folder / "idle").mkdir()
-        (folder / "idle" / "cluster.toml").write_text(settings_to_toml(settings))
-        slots = IDLE_PARALLELISM
-        async with cluster_services(servers, folder / "idle", rest_port, slots=slots) as pids:
-            broker = servers.kafka.nodes[0].pid
-            assert broker is not None
-            results.append(await asyncio.to_thread(_idle, settings.kafka.brokers, pids, broker))
-            print(_idle_line(results[-1]), flush=True)
     return results
 
 
@@ -82,7 +72,7 @@ def _latency(brokers: str, rate: int, interval: str) -> dict[str, Any]:
     topics = {"events": f"events-{interval}", "results": f"results-{interval}"}
     for topic in topics.values():
         create_topic(brokers, topic)
-    job = _submit("latency", topics, interval, PARALLELISM)
+    job = submit("latency", topics, interval, PARALLELISM)
     over = threading.Event()
     sender = threading.Thread(target=_send, args=(brokers, topics["events"], rate, over))
     sender.start()
@@ -91,7 +81,7 @@ def _latency(brokers: str, rate: int, interval: str) -> dict[str, Any]:
     finally:
         over.set()
         sender.join()
-        _penstock("cancel", job)
+        penstock("cancel", job)
     return {"name": f"latency-{interval}", "rate": rate, "records": len(ages), "load": os.getloadavg()[0],
             "ms": {part: ages[int(len(ages) * part / 100)] for part in (50, 90, 99)}}  # fmt: skip
 
@@ -142,47 +132,17 @@ def _latency_line(result: dict[str, Any]) -> str:
     )
 
 
-# -- idle ---------------------------------------------------------------------------------------------------------------
-
-
-def _idle(brokers: str, pids: Sequence[int], broker: int) -> dict[str, Any]:
-    topics = {"events": "events-idle", "results": "results-idle"}
-    for topic in topics.values():
-        create_topic(brokers, topic)
-    job = _submit("idle", topics, "10s", IDLE_PARALLELISM)
-    subtasks = 0
-    while subtasks == 0:
-        time.sleep(0.5)
-        found = json.loads(_penstock("status", job, "--json"))
-        running = [task for vertex in found["vertices"] for task in vertex["tasks"] if task["state"] == "running"]
-        subtasks = len(running) if len(running) == found["summary"]["tasks"] else 0
-    time.sleep(WARM_S)
-    services, kafka, begun_s = sum(map(tree_cpu_seconds, pids)), cpu_seconds(broker), time.perf_counter()
-    time.sleep(MEASURED_S)
-    services, kafka = sum(map(tree_cpu_seconds, pids)) - services, cpu_seconds(broker) - kafka
-    seconds = time.perf_counter() - begun_s
-    _penstock("cancel", job)
-    return {"name": "idle", "subtasks": subtasks, "workers": IDLE_PARALLELISM, "load": os.getloadavg()[0],
-            "cores": services / seconds, "broker_cores": kafka / seconds}  # fmt: skip
-
-
-def _idle_line(result: dict[str, Any]) -> str:
-    return (
-        f"idle: {result['subtasks']} subtasks in {result['workers']} processes and the services use "
-        f"{100 * result['cores']:.1f} % of a core, the broker "
-        f"{100 * result['broker_cores']:.1f} % (load {result['load']:.1f})"
-    )
-
-
-def _submit(pipeline: str, topics: dict[str, str], interval: str, parallelism: int) -> str:
+def submit(pipeline: str, topics: dict[str, str], interval: str, parallelism: int) -> str:
+    """Submit one of the pipelines; its job's id."""
     given = [part for name, value in topics.items() for part in ("--param", f"{name}={value}")]
-    return _penstock(
+    return penstock(
         "submit", f"{PIPELINES}:{pipeline}", "--detach", *given,
         "--parallelism", str(parallelism), "--checkpoint-interval", interval,
     ).strip()  # fmt: skip
 
 
-def _penstock(*arguments: str) -> str:
+def penstock(*arguments: str) -> str:
+    """What the command says on its standard output."""
     command = [str(Path(sys.executable).with_name("penstock")), *arguments]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 

@@ -16,6 +16,7 @@ from penstock.adapters.kafka import connection, fetcher
 from penstock.adapters.kafka.log import KafkaLog
 from penstock.ports import OffsetOutOfRangeError
 from penstock.settings import KafkaSettings
+from penstock.testing.virtual_time import VirtualLoop
 
 
 async def read(monkeypatch: pytest.MonkeyPatch, offset: int, kept: tuple[int, int]) -> tuple[Any, int]:
@@ -81,6 +82,58 @@ async def test_a_broker_that_stands_still_is_not_taken_for_one_that_has_nothing(
     async with asyncio.timeout(10):
         assert await reading == []
     await log.close()
+
+
+def test_readers_that_were_served_apart_go_on_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six that come one after the other, each to a lane of its own as long as there are some: a request a second."""
+    assert asked_while_idle(monkeypatch, overdue_ms=0) == [6] * 10
+
+
+def test_short_polls_grow_while_they_bring_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first second, in which three lanes are taken: not a hundred requests."""
+    assert 10 < len(asked_while_idle(monkeypatch, overdue_ms=0, first_s=0, measured_s=1)) < 35
+
+
+def test_an_answer_that_does_not_come_in_time_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lane is left to itself, and what was to go on with it goes on in another."""
+    asked = asked_while_idle(monkeypatch, overdue_ms=300)
+    assert len(asked) <= 4 * 10
+    assert sum(asked) >= 6 * 7
+
+
+def asked_while_idle(
+    monkeypatch: pytest.MonkeyPatch, overdue_ms: int, first_s: float = 2.5, measured_s: float = 10
+) -> list[int]:
+    """For how many partitions each request of some seconds asks, where there is nothing to be read."""
+    asked: list[int] = []
+
+    async def ask(node: int, request: Any, lane: int) -> Any:
+        asked.append(sum(len(partitions) for _, partitions in request._topics))
+        await asyncio.sleep((request._max_wait_ms + overdue_ms * (lane % 2)) / 1_000)
+        empty = [(topic, [(each[0], 0, 0, 0, [], b"") for each in found]) for topic, found in request._topics]
+        return SimpleNamespace(topics=empty)
+
+    async def read_on(fetching: fetcher.KafkaFetcher, partition: int) -> None:
+        await asyncio.sleep(0.007 * partition)
+        while True:
+            assert await fetching.fetch(1, ("t", partition), 0, 1, 1.0) is None
+
+    async def idle() -> None:
+        log = KafkaLog(KafkaSettings(), "unit")
+        monkeypatch.setattr(log._connection, "ask", ask)
+        readers = [asyncio.create_task(read_on(log._fetcher, partition)) for partition in range(6)]
+        await asyncio.sleep(first_s)
+        asked.clear()
+        await asyncio.sleep(measured_s)
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
+        await log._fetcher.close(RuntimeError())
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        monkeypatch.setattr(fetcher, "time", SimpleNamespace(monotonic=runner.get_loop().time))
+        runner.run(idle())
+    return asked
 
 
 async def test_a_broker_that_names_no_broker_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,7 +16,14 @@ from confluent_kafka import KafkaError
 
 from penstock.connectors import kafka
 from penstock.connectors.kafka.decoding import Records
-from penstock.connectors.kafka.reading import COLLECT_AFTER, WAIT_S, Attention, TopicPartitionReader, ease_collection
+from penstock.connectors.kafka.reading import (
+    CLOSING_S,
+    COLLECT_AFTER,
+    WAIT_S,
+    Attention,
+    TopicPartitionReader,
+    ease_collection,
+)
 from penstock.errors import ExternalError, PipelineError
 from penstock.settings import KafkaSettings, Secret
 
@@ -113,7 +124,7 @@ def sorted_out(monkeypatch, *batches):
     """The offsets of the records that a reader at offset 3 takes of these messages, and where it stands behind them."""
     monkeypatch.setattr("penstock.connectors.kafka.reading.Message", Message)
     source = kafka.Source("t", schema=Row, security=BROKER)
-    reader = TopicPartitionReader(BROKER, "t", 3, {"offset": 3}, decoder_of(source), Attention())
+    reader = TopicPartitionReader(BROKER, "t", 3, {"offset": 3}, decoder_of(source), Attention(), never)
     records, behind = Records(keep_messages=False), 3
     for messages in batches:
         behind = reader._sorted_out(messages, records, behind)
@@ -155,22 +166,122 @@ def test_the_end_of_a_partition_lies_behind_the_markers_of_transactions(monkeypa
     assert sorted_out(monkeypatch, [*of(3, 4), news], of(8, 9)) == ([3, 4, 8, 9], 10)
 
 
-def test_nobody_waits_while_a_sibling_has_records():
-    """All silent readers together wait as long as one alone would."""
-    attention = Attention()
-    assert attention.wait_s == 0
-    attention.note(0, silent=True)
-    assert attention.wait_s == WAIT_S
-    attention.note(1, silent=False)
-    assert attention.wait_s == 0
-    attention.note(1, silent=True)
-    assert attention.wait_s == WAIT_S / 2
-    for partition in range(100):
+async def never() -> None:
+    await asyncio.Event().wait()
+
+
+async def at_once() -> None:
+    """There is other work."""
+
+
+def of_readers(silent: int, waiting: int) -> tuple[Attention, list[asyncio.Future[Any]]]:
+    """What so many readers know that had nothing, the first of which wait."""
+    attention, loop = Attention(), asyncio.get_running_loop()
+    for partition in range(silent):
         attention.note(partition, silent=True)
-    assert attention.wait_s == 0.005
-    for partition in range(100):
-        attention.forget(partition)
-    assert attention.wait_s == 0
+    readings: list[asyncio.Future[Any]] = [loop.create_future() for _ in range(waiting)]
+    for partition, reading in enumerate(readings):
+        attention.waits(partition, reading)
+    return attention, readings
+
+
+async def waited_for(attention: Attention, other_work: Callable[[], Awaitable[None]] = never) -> asyncio.Task[None]:
+    """A reader's waiting, after so many turns of the loop that it is over if it is to be."""
+    waiting = asyncio.ensure_future(attention.news(other_work))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    return waiting
+
+
+async def test_silent_readers_wait_until_one_of_them_has_something():
+    """Whoever's turn it is: no look at a partition is made meanwhile."""
+    attention, readings = of_readers(silent=3, waiting=3)
+    waiting = await waited_for(attention)
+    assert not waiting.done()
+    readings[2].set_result((None, 0))
+    await waiting
+    assert (await waited_for(attention)).done()
+
+
+async def test_nobody_waits_while_a_sibling_has_records_or_is_not_looked_at():
+    assert not Attention().all_silent
+    attention, _ = of_readers(silent=2, waiting=1)
+    assert attention.all_silent
+    assert (await waited_for(attention)).done()
+    attention, _ = of_readers(silent=2, waiting=2)
+    attention.note(1, silent=False)
+    assert not attention.all_silent
+    assert (await waited_for(attention)).done()
+    attention.forget(1)
+    waiting = await waited_for(attention)
+    assert not waiting.done()
+    waiting.cancel()
+
+
+async def test_other_work_ends_the_waiting_for_records():
+    """A barrier is heard at once."""
+    attention, readings = of_readers(silent=2, waiting=2)
+    assert (await waited_for(attention, at_once)).done()
+    assert not any(reading.done() for reading in readings)
+
+
+class EmptyTopic:
+    """A client that counts how it is asked, and has nothing."""
+
+    def __init__(self) -> None:
+        self.looks: list[float] = []
+
+    def consume(self, count: int, timeout_s: float) -> list[Message]:
+        self.looks.append(timeout_s)
+        time.sleep(timeout_s / 1_000)
+        return []
+
+    def get_watermark_offsets(self, place: object, *, cached: bool) -> tuple[int, int]:
+        assert cached
+        return 0, 3
+
+    def close(self) -> None:
+        self.looks.append(-1)
+
+
+async def test_readers_wait_for_each_other_until_there_has_been_nothing_for_a_while(monkeypatch):
+    """Where records flow no thread reads beside another."""
+    attention = Attention()
+    attention.note(0, silent=False)
+    attention.note(1, silent=True)
+    assert (attention.wait_s, attention.idle) == (0, False)
+    attention.note(0, silent=True)
+    assert (attention.wait_s, attention.idle) == (WAIT_S / 2, False)
+    monkeypatch.setattr("penstock.connectors.kafka.reading.IDLE_AFTER_S", 0)
+    assert attention.idle
+    attention.note(1, silent=False)
+    assert (attention.wait_s, attention.idle) == (0, False)
+
+
+async def test_an_idle_partition_is_looked_at_once_a_second(monkeypatch):
+    """One waiting of a thread, however often the subtask has something else to do."""
+    client = EmptyTopic()
+    monkeypatch.setattr("penstock.connectors.kafka.reading.source_consumer", lambda settings: _assigned(client))
+    monkeypatch.setattr(TopicPartitionReader, "_check_topic", lambda self: None)
+    monkeypatch.setattr("penstock.connectors.kafka.reading.IDLE_AFTER_S", 0)
+    source = kafka.Source("t", schema=Row, security=BROKER)
+    reader = TopicPartitionReader(BROKER, "t", 0, {"offset": 3}, decoder_of(source), Attention(), at_once)
+    assert await reader.read(10) is None
+    assert client.looks == [0]
+    for _ in range(100):
+        assert await reader.read(10) is None
+    assert client.looks[:2] == [0, 0]
+    assert all(0 < timeout_s <= CLOSING_S for timeout_s in client.looks[2:])
+    assert client.looks.count(0) == 2
+    assert reader.position()["offset"] == 3
+    assert reader.records_behind() == 0
+    await reader.close()
+    assert client.looks[-1] == -1
+
+
+def _assigned(client: EmptyTopic) -> EmptyTopic:
+    client.assign = lambda places: None  # type: ignore[attr-defined]
+    return client
 
 
 @pytest.mark.parametrize(
@@ -188,7 +299,7 @@ def test_what_the_broker_says_as_an_error(code, kind, message):
     """Each names topic and partition and what to do."""
     source = kafka.Source("t", schema=Row, security=BROKER)
     attention = Attention()
-    reader = TopicPartitionReader(BROKER, "t", 3, {"offset": 7}, decoder_of(source), attention)
+    reader = TopicPartitionReader(BROKER, "t", 3, {"offset": 7}, decoder_of(source), attention, never)
     error = reader._failed(KafkaError(code))
     assert isinstance(error, kind)
     with pytest.raises(kind, match=f"kafka topic 't', partition 3.*{message}"):

@@ -217,3 +217,28 @@ def test_it_is_declared_at_the_source():
     ]:
         with pytest.raises(PipelineError, match=message):
             files.Source("x.jsonl", schema=Event, **options)
+
+
+async def test_a_silent_split_that_event_time_waits_for_is_told():
+    """Once it was asked in vain for ten seconds: not one that is ahead, is idle, or was not asked; until it has a row."""
+    feeds = {"fast": Feed([10, 20, 30, 40, 50]), "slow": Feed([1])}
+    feeds["fast"].open = feeds["slow"].open = True
+    time = Time()
+    reader = await driver(Feeds(feeds, idle_after="2m", bounded=False), time=time)
+    for _ in range(2):
+        await reader.step()
+    time.ms = 60_000
+    assert reader.silent_split is None  # nobody has asked since
+    for time.ms in (60_000, 60_000, 69_999, 69_999):
+        await reader.step()
+    assert reader.silent_split is None
+    for time.ms in (70_000, 70_000):
+        await reader.step()
+    assert reader.silent_split == "slow"
+    feeds["slow"].seconds.append(2)
+    for _ in range(2):
+        await reader.step()
+    assert reader.silent_split is None
+    for time.ms in (80_000, 80_000, 200_000, 200_000):
+        await reader.step()
+    assert reader.silent_split is None  # it is idle, nothing waits for it

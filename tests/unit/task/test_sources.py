@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import msgspec
 import polars as pl
 import pytest
+from source_feeds import Feed, Feeds
 
 from penstock.connectors import files, iterables
 from penstock.connectors.base import Fetched, ReadContext, Split
@@ -221,6 +223,36 @@ async def test_bad_records_follow_the_policy(tmp_path):
     dead = [batch.dead for batch in await drain(setting_aside) if batch.dead is not None]
     assert pl.concat(dead)["raw"].to_list() == [b"not json"]
     await setting_aside.close()
+
+
+async def _as_it_is(split, position):
+    return position
+
+
+async def test_a_reader_that_waits_is_woken_for_event_time_and_for_idleness():
+    """Whatever else the subtask waits for; a split that is idle, or that nobody reads, wakes nobody for that."""
+    waits: list[Any] = []
+
+    class Waiting(Feeds):
+        def open(self, split, position, context):
+            waits.append(context.other_work)
+            return super().open(split, position, context)
+
+    feed = Feed([1])
+    feed.open = True
+    time = Time()
+    source = Waiting({"0": feed}, idle_after="10ms", bounded=False)
+    context = ReadContext(lambda: 0, time, other_work=asyncio.Event().wait)
+    reader = SourceDriver(source, 0, 1, context, OperatorMetrics(), _as_it_is)
+    await reader.open(())
+    async with asyncio.timeout(10):
+        await waits[0]()
+    assert reader._patience_s() == 0.01
+    time.ms = 11
+    assert reader._patience_s() == 0.001
+    for state in reader._active():
+        state.paused = True
+    assert reader._patience_s() == pytest.approx(0.2 - 0.011)
 
 
 async def test_a_silent_split_becomes_idle():

@@ -176,6 +176,8 @@ class TaskProgress(msgspec.Struct, frozen=True):
     """Of a source: records that are there and not read. Not in the JSON where the source cannot tell."""
     unpublished_bytes: int | msgspec.UnsetType = msgspec.UNSET
     """Of a sink that publishes from the log: what waits there. Not in the JSON of other subtasks."""
+    silent_split: str | msgspec.UnsetType = msgspec.UNSET
+    """Of a source: the split that event time waits for, and that has brought no row for 10 s. Only where there is one."""
 
 
 class TaskStatus(msgspec.Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.connectors.base import PublishedSink, ReadContext, SinkEncoder, SinkWriter
@@ -95,9 +95,13 @@ async def _encoders(environment: TaskEnvironment) -> dict[str, SinkEncoder]:
 
 
 async def open_source(
-    environment: TaskEnvironment, opened: OpenedOperators, alignment: SourceAlignment | None
+    environment: TaskEnvironment,
+    opened: OpenedOperators,
+    alignment: SourceAlignment | None,
+    other_work: Callable[[], Awaitable[None]],
 ) -> SourceDriver:
-    """Open the source of a subtask whose vertex has one, where the restored checkpoint left it."""
+    """Open the source of a subtask whose vertex has one, where the restored checkpoint left it; `other_work` as in
+    `ReadContext`."""
     operator = environment.vertex.operators[0]
     node = environment.plan.node(operator.node)
     clock, parallelism = environment.services.clock, environment.vertex.parallelism
@@ -105,7 +109,13 @@ async def open_source(
         narrowed(environment.plan, node),
         environment.deploy.subtask.index,
         parallelism,
-        ReadContext(clock.now_us, clock.monotonic_ms, parallelism, next_timer_us=opened.chain.next_timer_us),
+        ReadContext(
+            clock.now_us,
+            clock.monotonic_ms,
+            parallelism,
+            next_timer_us=opened.chain.next_timer_us,
+            other_work=other_work,
+        ),
         opened.chain.metrics[operator.id],
         StartPositionStore(environment.services.blobs, environment.deploy.job, operator.id).remember,
         carries_watermarks=environment.plan.carries_watermarks(node),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,6 +34,8 @@ from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 BATCH_ROWS = 65_536
 DISCOVERY_INTERVAL_MS = 10_000
+SILENT_MS = 10_000
+"""A split that brings no row for so long is told of, if event time waits for it."""
 DISCOVERY_PATIENCE_MS = 120_000
 """How long nobody need answer who is asked for splits; the readers of Kafka wait as long for their partitions."""
 
@@ -82,6 +85,10 @@ class _SplitState(InputProgress):
     """Where the split stands while no reader is open."""
     finished: bool = False
     last_row_ms: int = 0
+    silent_since_ms: int | None = None
+    """When it was first asked in vain since its last row."""
+    silent_ms: int = 0
+    """From then until it was last asked; one that nobody asks is not silent."""
     paused: bool = False
     """Whether it was passed over last because it is too far ahead."""
 
@@ -124,7 +131,8 @@ class SourceDriver:
         self._source = source
         self._subtask = subtask
         self._parallelism = parallelism
-        self._context = context
+        self._context = replace(context, other_work=self._other_work)
+        self._others = context.other_work
         self._judge = RowValidator(source, metrics, window_reach_us)
         self._splits: dict[str, _SplitState] = {}
         self._turn: list[str] = []
@@ -229,6 +237,16 @@ class SourceDriver:
         ]
         return sum(known) if known else None
 
+    @property
+    def silent_split(self) -> str | None:
+        """The split that event time waits for, if it has brought no row for `SILENT_MS`; of several, the most silent."""
+        counted = [state for state in self._active() if state.aligned]
+        if self._source.event_time is None or not counted:
+            return None
+        reached = min(state.watermark for state in counted)
+        held = max((state for state in counted if state.watermark == reached), key=lambda state: state.silent_ms)
+        return held.split.id if held.silent_ms >= SILENT_MS else None
+
     async def step(self) -> SourceBatch:
         """Read once from the next split; waits at most as long as its reader does."""
         now_ms = self._context.monotonic_ms()
@@ -256,7 +274,7 @@ class SourceDriver:
             return self._with_watermark(SourceBatch())
         self._turn.insert(0 if self._is_read_to_its_end(state.split) else len(self._turn), state.split.id)
         self._silent_reads = 0
-        state.last_row_ms = self._context.monotonic_ms()
+        state.last_row_ms, state.silent_since_ms, state.silent_ms = self._context.monotonic_ms(), None, 0
         state.wake(self._reached())
         return self._with_watermark(self._accept(state, fetched))
 
@@ -299,10 +317,14 @@ class SourceDriver:
         state.reader = None
 
     def _note_silence(self, state: _SplitState) -> None:
+        now_ms = self._context.monotonic_ms()
+        if state.silent_since_ms is None:
+            state.silent_since_ms = now_ms
+        state.silent_ms = now_ms - state.silent_since_ms
         event_time = self._source.event_time
         if event_time is None or event_time.idle_after_us is None:
             return
-        silent_us = (self._context.monotonic_ms() - state.last_row_ms) * 1_000
+        silent_us = (now_ms - state.last_row_ms) * 1_000
         if silent_us >= event_time.idle_after_us:
             state.rest()
 
@@ -357,6 +379,22 @@ class SourceDriver:
                     state.watermark = max(state.watermark, watermark)
                 elif watermark is not None:
                     state.advance(watermark, self._reached())
+
+    async def _other_work(self) -> None:
+        """As the context's, or until silence has lasted long enough to say something of event time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._patience_s()):
+                await self._others()
+
+    def _patience_s(self) -> float | None:
+        event_time = self._source.event_time
+        if event_time is None:
+            return None
+        due_ms = [self._next_period_ms]
+        if event_time.idle_after_us is not None:
+            awake = (state for state in self._active() if not (state.idle or state.paused))
+            due_ms += [state.last_row_ms + event_time.idle_after_us // 1_000 for state in awake]
+        return max(0.001, (min(due_ms) - self._context.monotonic_ms()) / 1_000)
 
     def _period_from(self, now_ms: int) -> int:
         event_time = self._source.event_time

@@ -114,7 +114,7 @@ class SubtaskRunner(CheckpointedLoop):
         opened = await open_operators(environment, exchanges)
         committer = environment.committer(opened.writers, opened.staged, self._changed)
         if self._vertex.is_source:
-            self._source = await open_source(environment, opened, self._alignment)
+            self._source = await open_source(environment, opened, self._alignment, self._other_work)
         ahead = ahead_of(environment, opened.restored)
         self._checkpoints = SubtaskCheckpoints(environment, opened.chain, committer, self._source, ahead)
         self._chain, self._committer = opened.chain, committer
@@ -141,7 +141,8 @@ class SubtaskRunner(CheckpointedLoop):
         return self._chain.metrics if self._chain else {}
 
     def _progress(self) -> TaskProgress:
-        behind = self._source.records_behind if self._source is not None else None
+        source = self._source
+        behind, silent = (source.records_behind, source.silent_split) if source is not None else (None, None)
         return TaskProgress(
             watermark=self._watermark,
             busy_us=self.time_use.busy_us,
@@ -151,6 +152,7 @@ class SubtaskRunner(CheckpointedLoop):
             bytes_out=self._sender.bytes_out,
             state_bytes=self._checkpoints.state_bytes if self._checkpoints else 0,
             records_behind=UNSET if behind is None else behind,
+            silent_split=UNSET if silent is None else silent,
         )
 
     def credit(self, report: CreditReport) -> None:
@@ -243,6 +245,11 @@ class SubtaskRunner(CheckpointedLoop):
         started = self._micros()
         await self.inbox.wait(self._timeout_s(chain))
         return self._micros() - started
+
+    async def _other_work(self) -> None:
+        """Until there is something else to do than to read the source."""
+        assert self._chain is not None
+        await self.inbox.wait(self._timeout_s(self._chain))
 
     def _timeout_s(self, chain: Chain) -> float:
         """Until the next flush or timer, at most `longest_wait_ms`."""

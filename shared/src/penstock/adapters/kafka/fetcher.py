@@ -7,7 +7,9 @@ partitions in and out drops what was fetched. Here the wants of all readers are 
 * readers that do not wait share lane 0, whose requests are answered at once;
 * waiting readers are taken together by the next free lane, whose poll ends with the first record of any of them. All
   lanes but one may poll for long. The last free one polls briefly, so that a reader who comes meanwhile waits
-  `SHORT_POLL_MS` at most; once another lane is free again, the wants of both go into one long poll.
+  `LONGEST_SHORT_POLL_MS` at most; once another lane is free again, the wants of both go into one long poll.
+* long polls of a process end at the same moments, and what they wanted goes on in one: else every reader that was
+  served apart from the others would keep a lane of its own for ever, and those who come then the one for short polls.
 
 No state ties a reader to the fetcher: a read names its offset, so reading back, stopping and starting cost nothing.
 """
@@ -26,13 +28,18 @@ from aiokafka.protocol.fetch import FetchRequest
 from penstock.adapters.kafka.chunks import Chunk, ChunkStore, Partition, decode
 from penstock.adapters.kafka.connection import KafkaConnection
 
-LONG_POLL_MS: Final = 500
+LONG_POLL_MS: Final = 1_000
+"""How far the moments are apart at which long polls end."""
 SHORT_POLL_MS: Final = 10
+LONGEST_SHORT_POLL_MS: Final = 40
+"""What it grows to while it brings nothing."""
 LANES: Final = 4
 """Connections per broker that poll for waiting readers."""
 SMALLEST_FETCH_BYTES: Final = 256 << 10
 """Readers that ask for less are served from what was fetched for them before."""
-QUIET_S: Final = 3 * LONG_POLL_MS / 1_000
+OVERDUE_MS: Final = 50
+"""An answer that has been due for so long is not waited for by those who would have gone on with it."""
+QUIET_S: Final = 2 * LONG_POLL_MS / 1_000
 """A broker that has answered nothing for so long is not taken for one that has nothing."""
 ANSWER_BYTES: Final = 32 << 20
 """Bound of one answer, over all its partitions."""
@@ -72,9 +79,11 @@ class _Broker:
 
     node: int
     wanted: dict[_Want, None] = field(default_factory=dict[_Want, None])
-    busy: dict[int, bool] = field(default_factory=dict[int, bool])
-    """Lanes with a request under way; whether it is a long poll."""
+    busy: dict[int, float] = field(default_factory=dict[int, float])
+    """Lanes with a request under way; when its answer is due at the latest."""
     pumping: bool = False
+    looks_again: bool = False
+    short_poll_ms: int = SHORT_POLL_MS
     heard_s: float = -inf
     """When it answered last."""
 
@@ -89,6 +98,8 @@ class KafkaFetcher:
         self._wants: dict[tuple[Partition, int], _Want] = {}
         """Those that readers may share: all that wait."""
         self._requests: set[asyncio.Task[None]] = set()
+        self._origin_s = time.monotonic()
+        """One of the moments at which long polls end: those of other processes are others."""
 
     async def fetch(
         self, node: int, partition: Partition, offset: int, max_bytes: int, timeout_s: float
@@ -165,9 +176,40 @@ class KafkaFetcher:
             self._send(broker, 0, [want for want in broker.wanted if not want.waits], 0)
         while waiting := [want for want in broker.wanted if want.waits]:
             free = [lane for lane in range(1, LANES + 1) if lane not in broker.busy]
-            if not free or False in [broker.busy[lane] for lane in broker.busy if lane]:
-                return  # the short poll that is under way ends soon, and then all go together
-            self._send(broker, free[0], waiting, LONG_POLL_MS if len(free) > 1 else SHORT_POLL_MS)
+            if not free:
+                return
+            if self._ends_soon(broker):
+                self._look_again(broker)
+                return  # what is under way ends soon, and then all go together
+            if len(free) > 1:
+                broker.short_poll_ms = SHORT_POLL_MS
+                self._send(broker, free[0], waiting, self._long_poll_ms())
+            else:
+                self._send(broker, free[0], waiting, broker.short_poll_ms)
+                broker.short_poll_ms = min(2 * broker.short_poll_ms, LONGEST_SHORT_POLL_MS)
+
+    @staticmethod
+    def _ends_soon(broker: _Broker) -> bool:
+        """Whether a lane is about to be free."""
+        now_s = time.monotonic()
+        due_s = [due_s - now_s for lane, due_s in broker.busy.items() if lane]
+        return any(-OVERDUE_MS <= 1_000 * left_s <= SHORT_POLL_MS for left_s in due_s)
+
+    def _look_again(self, broker: _Broker) -> None:
+        """Whatever becomes of the answer that is due."""
+        if not broker.looks_again:
+            broker.looks_again = True
+            after_s = (SHORT_POLL_MS + OVERDUE_MS + 1) / 1_000
+            asyncio.get_running_loop().call_later(after_s, self._looked_again, broker)
+
+    def _looked_again(self, broker: _Broker) -> None:
+        broker.looks_again = False
+        self._pump(broker)
+
+    def _long_poll_ms(self) -> int:
+        """Until the next moment at which long polls end."""
+        left_ms = LONG_POLL_MS - round(1_000 * (time.monotonic() - self._origin_s)) % LONG_POLL_MS
+        return left_ms if left_ms > 2 * SHORT_POLL_MS else left_ms + LONG_POLL_MS
 
     def _send(self, broker: _Broker, lane: int, wants: list[_Want], poll_ms: int) -> None:
         taken: dict[Partition, _Want] = {}
@@ -177,7 +219,7 @@ class KafkaFetcher:
             return
         for want in taken.values():
             del broker.wanted[want]
-        broker.busy[lane] = poll_ms == LONG_POLL_MS
+        broker.busy[lane] = time.monotonic() + poll_ms / 1_000
         request = asyncio.create_task(self._request(broker, lane, taken, poll_ms))
         self._requests.add(request)
         request.add_done_callback(self._requests.discard)
@@ -212,6 +254,7 @@ class KafkaFetcher:
             self._failed(want, error)
             return
         if chunk.records:
+            broker.short_poll_ms = SHORT_POLL_MS
             self._forget(want)
             self._chunks.keep(want.partition, chunk)
             want.resolve(chunk)

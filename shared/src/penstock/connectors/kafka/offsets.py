@@ -146,7 +146,7 @@ def source_consumer(settings: KafkaSettings) -> Consumer:
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
             "fetch.queue.backoff.ms": 5,  # at its default of a second a decode loop stood still three quarters of it
-            "fetch.wait.max.ms": 50,
+            "fetch.wait.max.ms": 1_000,  # of a broker that has nothing: it answers at once when something comes
             "queued.max.messages.kbytes": 16_384,
             "fetch.message.max.bytes": 2 << 20,
             "reconnect.backoff.max.ms": 1_000,

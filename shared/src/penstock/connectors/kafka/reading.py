@@ -1,11 +1,16 @@
-"""Reading one partition of a user's topic, through confluent-kafka, in a thread per batch."""
+"""Reading one partition of a user's topic, through confluent-kafka, in a thread per batch.
+
+Where the partitions of a subtask have nothing, a thread for each of them waits in the client, which wakes it with the
+first record; the event loop hears of that alone, and waits for whatever else there is to do meanwhile.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from operator import lt
 from typing import Any, Final
 
@@ -21,6 +26,15 @@ from penstock.settings import KafkaSettings
 WAIT_S: Final = 0.05
 """How long all readers of a subtask together wait for records when none has any."""
 _SHORTEST_WAIT_S: Final = 0.005
+IDLE_AFTER_S: Final = 1.0
+"""After so long without any they wait side by side instead, each in a thread of its own. Not sooner: those threads take
+and decode beside each other where records flow, which cost a third of the throughput."""
+LONGEST_WAIT_S: Final = 1.0
+"""How long a thread waits in the client until it looks around."""
+CLOSING_S: Final = 0.25
+"""How long it may take until a thread that waits hears that its reader is closed; the client knows nothing shorter."""
+END_INTERVAL_S: Final = 0.5
+"""How often a reader asks its client where the partition ends."""
 MAX_RECORDS: Final = 32_768
 MAX_ARROW_RECORDS: Final = 16
 MAX_BYTES: Final = 8 << 20
@@ -50,26 +64,65 @@ _GONE: Final = (
 )
 
 
+_WAITING: Final = ThreadPoolExecutor(10_000, "kafka-source")
+"""For threads that wait, one per partition: those of the event loop are few, and for work."""
+
+Taken = tuple[Fetched | None, int]
+"""The rows of the records at hand, and the offset behind all that was looked at."""
+
+
 class Attention:
     """What the readers of one subtask know of each other, so that none waits while another has records."""
 
     def __init__(self) -> None:
         self._silent: dict[int, bool] = {}
+        self._waiting: dict[int, asyncio.Future[Taken]] = {}
+        """What the readers wait for that have had nothing."""
+        self._heard_s = time.monotonic()
 
     def note(self, partition: int, *, silent: bool) -> None:
         """The last look at the partition brought something, or nothing."""
         self._silent[partition] = silent
+        self._waiting.pop(partition, None)
+        if not silent:
+            self._heard_s = time.monotonic()
+
+    def waits(self, partition: int, reading: asyncio.Future[Taken]) -> None:
+        """The partition is looked at for as long as it has nothing."""
+        self._waiting[partition] = reading
 
     def forget(self, partition: int) -> None:
         """It is not read any more."""
         self._silent.pop(partition, None)
+        self._waiting.pop(partition, None)
+
+    @property
+    def all_silent(self) -> bool:
+        """Whether the last look at every partition brought nothing."""
+        return bool(self._silent) and all(self._silent.values())
 
     @property
     def wait_s(self) -> float:
-        """How long a reader without records may wait."""
-        if not self._silent or not all(self._silent.values()):
-            return 0.0
-        return max(_SHORTEST_WAIT_S, WAIT_S / len(self._silent))
+        """How long a reader without records may wait while the others wait for it."""
+        return max(_SHORTEST_WAIT_S, WAIT_S / len(self._silent)) if self.all_silent else 0.0
+
+    @property
+    def idle(self) -> bool:
+        """Whether there has been nothing for so long that the readers wait side by side."""
+        return self.all_silent and time.monotonic() - self._heard_s >= IDLE_AFTER_S
+
+    async def news(self, other_work: Callable[[], Awaitable[None]]) -> None:
+        """Until one of the partitions has something, or there is other work; not at all unless all are waited for."""
+        waiting = list(self._waiting.values())
+        if not self.all_silent or len(waiting) < len(self._silent) or any(reading.done() for reading in waiting):
+            return
+        other = asyncio.ensure_future(other_work())
+        try:
+            await asyncio.wait([*waiting, other], return_when=asyncio.FIRST_COMPLETED)
+            if other.done():
+                await other
+        finally:
+            other.cancel()
 
 
 def ease_collection() -> None:
@@ -93,6 +146,7 @@ class TopicPartitionReader:
         position: Any,
         decoder: RecordDecoder,
         attention: Attention,
+        other_work: Callable[[], Awaitable[None]],
     ) -> None:
         self._where = f"kafka topic {topic!r}, partition {partition}"
         self._settings = settings
@@ -104,9 +158,15 @@ class TopicPartitionReader:
         self._id = begin.topic_id
         self._decoder = decoder
         self._attention = attention
+        self._other_work = other_work
+        self._closing = False
         self._limit = MAX_RECORDS if decoder.rows_per_value else MAX_ARROW_RECORDS
         self._consumer: Consumer | None = None
-        self._reading: asyncio.Future[tuple[Fetched | None, int]] | None = None
+        self._reading: asyncio.Future[Taken] | None = None
+        self._waits = False
+        """Whether `_reading` may last."""
+        self._partition_end = -1
+        self._next_end_s = float("-inf")
         self._checked_s = float("-inf")
         self._heard_s = time.monotonic()
         self._away: KafkaError | None = None
@@ -118,7 +178,12 @@ class TopicPartitionReader:
         if self._end is not None and self._offset >= self._end:
             raise EndOfSplit
         if self._reading is None:
-            self._reading = asyncio.ensure_future(asyncio.to_thread(self._read, min(max_rows, self._limit)))
+            self._begin(min(max_rows, self._limit))
+        assert self._reading is not None
+        if self._waits:
+            await self._attention.news(self._other_work)
+            if not self._reading.done():
+                return None
         # Cancelled here, even when the batch is ready already, the next call finds it; a failure is found again too.
         fetched, behind = await asyncio.shield(self._reading)
         self._reading = None
@@ -126,20 +191,28 @@ class TopicPartitionReader:
         self._attention.note(self._partition, silent=fetched is None)
         return fetched
 
+    def _begin(self, limit: int) -> None:
+        """Look for records in a thread: for as long as there are none, if that keeps nobody from others."""
+        self._waits = self._attention.idle
+        if not self._waits:
+            self._reading = asyncio.ensure_future(asyncio.to_thread(self._read, limit))
+            return
+        self._reading = asyncio.get_running_loop().run_in_executor(_WAITING, self._read, limit)
+        self._attention.waits(self._partition, self._reading)
+
     def position(self) -> Any:
         """See `SplitReader.position`."""
         return msgspec.to_builtins(PartitionPosition(self._offset, self._end, self._id))
 
     def records_behind(self) -> int | None:
         """Records between the position and the end of the partition as the client last heard of it; None: not yet."""
-        consumer = self._consumer
-        if consumer is None:
-            return None
-        _, high = consumer.get_watermark_offsets(TopicPartition(self._topic, self._partition), cached=True)
+        # Not asked of the client here: that waits for a thread that waits in the client.
+        high = self._partition_end
         return None if high < 0 else max(0, min(high, self._end or high) - self._offset)
 
     async def close(self) -> None:
         """See `SplitReader.close`."""
+        self._closing = True
         self._attention.forget(self._partition)
         if self._reading is not None:
             await asyncio.gather(self._reading, return_exceptions=True)  # nobody asks for it any more
@@ -150,8 +223,7 @@ class TopicPartitionReader:
 
     # -- in a thread ----------------------------------------------------------------------------------------------------
 
-    def _read(self, limit: int) -> tuple[Fetched | None, int]:
-        """The rows of the records at hand, and the offset behind all that was looked at."""
+    def _read(self, limit: int) -> Taken:
         if time.monotonic() - self._checked_s >= CHECK_INTERVAL_S:
             self._check_topic()
         records = Records(keep_messages=self._decoder.keep_messages)
@@ -166,25 +238,39 @@ class TopicPartitionReader:
         return Fetched(decoded.frame, bad, size_bytes), behind
 
     def _take(self, records: Records, limit: int) -> int:
-        """Move records that are at hand to `records`, or what comes within a moment."""
+        """Move records that are at hand to `records`, or what comes while they are waited for."""
         consumer = self._started()
         behind = self._offset
-        wait_s = self._attention.wait_s
+        wait_s = LONGEST_WAIT_S if self._waits else self._attention.wait_s
         while len(records.values) < limit and records.size_bytes < MAX_BYTES:
-            count = min(STEP_RECORDS, limit - len(records.values))
-            try:
-                messages: list[Any] = consumer.consume(count, 0)
-                if not messages and wait_s:
-                    messages = consumer.consume(1, wait_s)
-            except KafkaException as error:
-                raise self._failed(error.args[0]) from error
+            messages = self._consumed(consumer, min(STEP_RECORDS, limit - len(records.values)), wait_s)
             wait_s = 0.0
             if not messages:
                 break
             behind = self._sorted_out(messages, records, behind)
             if self._end is not None and behind >= self._end:
-                return self._end  # what was taken from behind it is left to who goes on from here
+                behind = self._end  # what was taken from behind it is left to who goes on from here
+                break
+        self._note_end(consumer)
         return behind
+
+    def _note_end(self, consumer: Consumer) -> None:
+        """Ask the client where the partition ends, as often as anybody hears of it."""
+        if time.monotonic() >= self._next_end_s:
+            self._next_end_s = time.monotonic() + END_INTERVAL_S
+            place = TopicPartition(self._topic, self._partition)
+            _, self._partition_end = consumer.get_watermark_offsets(place, cached=True)
+
+    def _consumed(self, consumer: Consumer, count: int, wait_s: float) -> list[Any]:
+        """What is at hand, or else the first that comes."""
+        try:
+            messages: list[Any] = consumer.consume(count, 0)
+            until_s = time.monotonic() + wait_s
+            while not messages and not self._closing and (left_s := until_s - time.monotonic()) > 0:
+                messages = consumer.consume(1, min(left_s, CLOSING_S))
+        except KafkaException as error:
+            raise self._failed(error.args[0]) from error
+        return messages
 
     def _started(self) -> Consumer:
         if self._consumer is None:

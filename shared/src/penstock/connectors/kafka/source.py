@@ -181,7 +181,8 @@ class Source(base.Source[T]):
             position = self.resolve(split, late=False)
         decoder = self._decoder(zone(self.timezone, _WHAT))
         attention = context.shared.setdefault("kafka.Attention", Attention())
-        return TopicPartitionReader(self.settings, self.topic, int(split.id), position, decoder, attention)
+        number, other_work = int(split.id), context.other_work
+        return TopicPartitionReader(self.settings, self.topic, number, position, decoder, attention, other_work)
 
     def _decoder(self, zone: tzinfo | None) -> RecordDecoder:
         from penstock.connectors.kafka.decoding import RowDecoder, value_decoder
