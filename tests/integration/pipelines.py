@@ -21,8 +21,10 @@ import pyarrow as pa
 from embedded_runs import counted, newest, rows
 
 from penstock import (
+    BroadcastState,
     Context,
     DecimalType,
+    KeyedBroadcastProcess,
     KeyedContext,
     KeyedCoProcess,
     KeyedProcess,
@@ -98,6 +100,8 @@ class Case:
     name: str
     declare: Declare
     result: Callable[[Path], Result]
+    on_spark: bool = True
+    """Whether Spark runs it; what it does instead is told by tests of refusals."""
 
 
 def every_row(out: Path) -> Counter[str]:
@@ -576,6 +580,37 @@ def connected(out: Path, rate: float | None) -> Pipeline:
     return p
 
 
+class Ruled(KeyedBroadcastProcess[Event, Other, Minute]):
+    """What came of a key in a minute, with all rules of that minute, at its end."""
+
+    rules = BroadcastState(datetime, list[int])
+    rows = MapState(datetime, int)
+
+    def on_row(self, row: Event, ctx: KeyedContext[Minute]) -> None:
+        minute = row.at.replace(second=0, microsecond=0)
+        self.rows.set(minute, (self.rows.get(minute) or 0) + 1)
+        ctx.event_timer(minute + timedelta(minutes=1))
+
+    def on_broadcast(self, row: Other, ctx: Context[Minute]) -> None:
+        minute = row.at.replace(second=0, microsecond=0)
+        self.rules.set(minute, [*self.rules.get(minute, default=[]), row.number])
+
+    def on_timer(self, at: datetime, ctx: KeyedContext[Minute]) -> None:
+        minute = at - timedelta(minutes=1)
+        numbers = sorted(self.rules.get(minute, default=[]))
+        ctx.emit(Minute(str(ctx.key), minute, self.rows.get(minute) or 0, json.dumps(numbers), 0))
+        self.rows.remove(minute)
+
+
+def broadcast(out: Path, rate: float | None) -> Pipeline:
+    """A stream beside one that every subtask has whole, which comes from several."""
+    p = Pipeline("broadcast")
+    rules = p.read(source(rate, splits=3)).filter(col("value") > 60).select("number", "at", name="key").as_(Other)
+    rows = p.read(source(rate)).filter(col("value") < 60).key_by("key")
+    rows.connect(rules.broadcast()).process(Ruled()).uid("ruled").write(files.Sink(out))
+    return p
+
+
 class Paid(KeyedProcess[Balance, Balance]):
     """What was paid at a price in each minute: state of decimals beneath keys of decimals."""
 
@@ -659,6 +694,7 @@ CASES = (
     Case("held", held, what_holds),
     Case("keyed-process", keyed_process, every_row),
     Case("connected", connected, every_row),
+    Case("broadcast", broadcast, every_row, on_spark=False),
     Case("operator-state", operator_state, held_back),
     Case("stateless", stateless, several_sinks),
     Case("waiting", waiting, several_sinks),

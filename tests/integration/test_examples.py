@@ -149,7 +149,9 @@ def test_unpaid_orders(run: Run, tmp_path: Path) -> None:
     ]
     assert 600 < len(expected) < 900
     same(run("unpaid_orders.py", rows=rows, unpaid=tmp_path / "unpaid"), expected)
-    unpaid = [json.loads(line) for part in (tmp_path / "unpaid").glob("part-*") for line in part.open()]
+    unpaid = [
+        json.loads(line) for part in (tmp_path / "unpaid").glob("part-*") for line in part.read_text().splitlines()
+    ]
     same(unpaid, [row for row in orders if row["id"] not in paid and row["euros"] > 1_000])
 
 

@@ -14,7 +14,11 @@ import pyarrow as pa
 
 from penstock import (
     Accumulator,
+    BroadcastProcess,
+    BroadcastState,
+    Context,
     Expr,
+    KeyedBroadcastProcess,
     KeyedContext,
     KeyedCoProcess,
     KeyedProcess,
@@ -38,7 +42,7 @@ from penstock import (
 )
 from penstock.api.stream import SourceStream
 from penstock.api.update_streams import SourceUpdates
-from penstock.connectors import files, generate, iterables, kafka, nexmark, sockets
+from penstock.connectors import files, generate, iterables, kafka, nexmark, redis, sockets
 
 
 @dataclass
@@ -79,6 +83,29 @@ class Both(KeyedCoProcess[Bid, Total, Total]):
         ctx.emit(row)
 
     def on_timer(self, at: datetime, ctx: KeyedContext[Total]) -> None: ...
+
+
+class Ruled(KeyedBroadcastProcess[Bid, Total, Total]):
+    limits = BroadcastState(int, float)
+
+    def on_row(self, row: Bid, ctx: KeyedContext[Total]) -> None:
+        assert_type(self.limits.get(row.auction), float | None)
+        assert_type(self.limits.get(row.auction, default=0.0), float)
+        ctx.event_timer(row.at)
+
+    def on_broadcast(self, row: Total, ctx: Context[Total]) -> None:
+        self.limits.set(row.auction, row.price)
+        self.limits.set("one", row.price)  # pyright: ignore[reportArgumentType]
+        ctx.event_timer(row)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def on_timer(self, at: datetime, ctx: KeyedContext[Total]) -> None: ...
+
+
+class Beside(BroadcastProcess[Bid, Total, Total]):
+    def on_row(self, row: Bid, ctx: Context[Total]) -> None: ...
+
+    def on_broadcast(self, row: Total, ctx: Context[Total]) -> None:
+        ctx.emit(row)
 
 
 async def doubled_later(bid: Bid) -> Total:
@@ -128,11 +155,22 @@ assert_type(bids.join(bids, on="auction", within="1m"), Stream[Row])
 assert_type(bids.join(bids, on=["auction"], within=("-1m", "0s"), how="semi"), Stream[Bid])
 assert_type(bids.join(bids, on="auction", within="1m", how="anti"), Stream[Bid])
 assert_type(bids.join(bids, on="auction"), Stream[Row])
+sellers = redis.Lookup("auction:{auction}", schema=Bid, url="redis://localhost")
+assert_type(sellers, redis.Lookup[Bid])
+assert_type(bids.join(sellers, on="auction", how="left"), Stream[Row])
+bids.join(sellers, on="auction", how="semi")  # pyright: ignore[reportArgumentType, reportCallIssue]
 assert_type(bids.join(bids, on="auction", how="semi", ttl="1d"), Stream[Bid])
 assert_type(bids.join(bids, on="auction", how="left"), UpsertStream)
 assert_type(bids.join(bids.key_by("auction").agg(bids=count()), on="auction"), UpsertStream)
 assert_type(bids.key_by("auction").agg(bids=count()).join(bids, on="auction", how="anti"), UpsertStream)
 assert_type(bids.key_by("auction").connect(bids.map(double).key_by("auction")).process(Both()), Stream[Total])
+rules = bids.map(double).broadcast()
+assert_type(bids.key_by("auction").connect(rules).process(Ruled()), Stream[Total])
+assert_type(bids.connect(rules).process(Beside()), Stream[Total])
+bids.connect(rules).process(Ruled())  # pyright: ignore[reportArgumentType]
+bids.key_by("auction").connect(rules).process(Beside())  # pyright: ignore[reportArgumentType]
+bids.connect(bids.broadcast()).process(Beside())  # pyright: ignore[reportArgumentType]
+bids.connect(bids)  # pyright: ignore[reportArgumentType]
 assert_type(bids.select("price"), Stream[Row])
 assert_type(bids.map(double), Stream[Total])
 assert_type(bids.map_async(doubled_later, timeout=None), Stream[Total])

@@ -39,7 +39,10 @@ if TYPE_CHECKING:
     )
     from penstock.pipeline import Pipeline
     from penstock.process_functions import (
+        BroadcastProcess,
+        BroadcastState,
         Context,
+        KeyedBroadcastProcess,
         KeyedContext,
         KeyedCoProcess,
         KeyedProcess,
@@ -61,8 +64,9 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "penstock.process_functions": (
-        "Context", "KeyedCoProcess", "KeyedContext", "KeyedProcess", "ListState", "MapState", "OpenContext",
-        "OperatorListState", "OutputTag", "Process", "ReducingState", "UnionListState", "ValueState",
+        "BroadcastProcess", "BroadcastState", "Context", "KeyedBroadcastProcess", "KeyedCoProcess", "KeyedContext",
+        "KeyedProcess", "ListState", "MapState", "OpenContext", "OperatorListState", "OutputTag", "Process",
+        "ReducingState", "UnionListState", "ValueState",
     ),
     "penstock.api.parameters": ("param",),
     "penstock.pipeline": ("Pipeline",),
@@ -86,9 +90,12 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Accumulator",
+    "BroadcastProcess",
+    "BroadcastState",
     "Context",
     "DecimalType",
     "Expr",
+    "KeyedBroadcastProcess",
     "KeyedCoProcess",
     "KeyedContext",
     "KeyedProcess",

@@ -16,6 +16,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, cast
 from penstock.arguments import checked
 from penstock.errors import PipelineError
 from penstock.state.declarations import (
+    BroadcastState,
     ListState,
     MapState,
     OperatorListState,
@@ -29,7 +30,10 @@ from penstock.state.declarations import (
 
 __all__ = [
     "AnyProcess",
+    "BroadcastProcess",
+    "BroadcastState",
     "Context",
+    "KeyedBroadcastProcess",
     "KeyedCoProcess",
     "KeyedContext",
     "KeyedProcess",
@@ -45,6 +49,7 @@ __all__ = [
     "ValueState",
     "check_process",
     "describe_states",
+    "input_methods",
     "process_types",
     "type_arguments",
 ]
@@ -54,6 +59,7 @@ Out = TypeVar("Out")
 Left = TypeVar("Left")
 Right = TypeVar("Right")
 Row = TypeVar("Row")
+Rule = TypeVar("Rule")
 Emitted = TypeVar("Emitted", contravariant=True)
 
 
@@ -288,7 +294,106 @@ class KeyedCoProcess(Generic[Left, Right, Out]):
         """Called once per subtask at its end, also after a failure."""
 
 
-AnyProcess = Process[Any, Any] | KeyedProcess[Any, Any] | KeyedCoProcess[Any, Any, Any]
+class BroadcastProcess(Generic[In, Rule, Out]):
+    """A function per row of a stream without key beside a broadcast one, whose rows all subtasks get.
+
+    `on_broadcast` writes `BroadcastState`, `on_row` reads it; both may use `OperatorListState` and `UnionListState`.
+    Every subtask works on its own deep copy; connections and the like are made in `open`. Which of two rows of
+    different streams comes first is not determined, and may differ between subtasks; event time is that of both
+    together.
+
+    Example:
+        >>> class Blocked(BroadcastProcess[Bid, Total, Total]):
+        ...     blocked = BroadcastState(int, bool)
+        ...     def on_broadcast(self, row: Total, ctx: Context[Total]) -> None:
+        ...         self.blocked.set(row.auction, True)
+        ...     def on_row(self, row: Bid, ctx: Context[Total]) -> None:
+        ...         if not self.blocked.contains(row.auction):
+        ...             ctx.emit(Total(row.auction, row.price))
+        >>> closing = bids.filter(col("price") < 0).map(lambda bid: Total(bid.auction, 0.0), returns=Total)
+        >>> bids.connect(closing.broadcast()).process(Blocked()).collect().height
+        4
+    """
+
+    def open(self, context: OpenContext) -> None:
+        """Called once per subtask before the first row; restored state is there already, and may be read."""
+
+    def on_row(self, row: In, ctx: Context[Out]) -> None:
+        """Called per row of the first stream, in one of the subtasks."""
+        raise NotImplementedError
+
+    def on_broadcast(self, row: Rule, ctx: Context[Out]) -> None:
+        """Called per row of the broadcast stream, in every subtask: what it emits comes once per subtask."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Called once per subtask at its end, also after a failure."""
+
+
+class KeyedBroadcastProcess(Generic[In, Rule, Out]):
+    """A function per row of a stream with a key beside a broadcast one, whose rows all subtasks get.
+
+    `on_broadcast` writes `BroadcastState` and sees no key; `on_row` and `on_timer` read it, and have state and timers of
+    their key as in a `KeyedProcess`. Every subtask works on its own deep copy; connections and the like are made in
+    `open`. Which of two rows of different streams comes first is not determined, and may differ between subtasks; event
+    time is that of both together.
+
+    Example:
+        >>> class Alarm(KeyedBroadcastProcess[Bid, Total, Total]):
+        ...     limits = BroadcastState(int, float)
+        ...     highest = ValueState(float)
+        ...     def on_broadcast(self, row: Total, ctx: Context[Total]) -> None:
+        ...         self.limits.set(row.auction, row.price)
+        ...     def on_row(self, row: Bid, ctx: KeyedContext[Total]) -> None:
+        ...         self.highest.set(max(row.price, self.highest.get(default=0.0)))
+        ...         ctx.event_timer(row.at + timedelta(minutes=1))
+        ...     def on_timer(self, at: datetime, ctx: KeyedContext[Total]) -> None:
+        ...         if self.highest.get(default=0.0) > self.limits.get(ctx.key, default=200.0):
+        ...             ctx.emit(Total(ctx.key, self.highest.get(default=0.0)))
+        >>> limits = bids.filter(col("price") < 0).map(lambda bid: Total(bid.auction, 0.0), returns=Total)
+        >>> alarms = bids.key_by("auction").connect(limits.broadcast()).process(Alarm())
+        >>> set(alarms.collect().rows())
+        {(2, 250.0)}
+    """
+
+    def open(self, context: OpenContext) -> None:
+        """Called once per subtask before the first row; there is no key yet. Broadcast state may be read."""
+
+    def on_row(self, row: In, ctx: KeyedContext[Out]) -> None:
+        """Called per row of the first stream; all rows of a key come to one subtask, in order."""
+        raise NotImplementedError
+
+    def on_broadcast(self, row: Rule, ctx: Context[Out]) -> None:
+        """Called per row of the broadcast stream, in every subtask: what it emits comes once per subtask."""
+        raise NotImplementedError
+
+    def on_timer(self, at: datetime, ctx: KeyedContext[Out]) -> None:
+        """Called when a timer of a key fires."""
+        raise NotImplementedError(f"{type(self).__name__} sets timers but has no on_timer")
+
+    def close(self) -> None:
+        """Called once per subtask at its end, also after a failure."""
+
+
+BROADCAST = (BroadcastProcess, KeyedBroadcastProcess)
+"""Whose second input is a broadcast stream."""
+_WITHOUT_KEY = (Process, BroadcastProcess)
+_BASES = (*BROADCAST, KeyedCoProcess, KeyedProcess, Process)
+
+AnyProcess = (
+    Process[Any, Any]
+    | KeyedProcess[Any, Any]
+    | KeyedCoProcess[Any, Any, Any]
+    | BroadcastProcess[Any, Any, Any]
+    | KeyedBroadcastProcess[Any, Any, Any]
+)
+
+
+def input_methods(process: AnyProcess) -> tuple[str, ...]:
+    """The methods that are called per row, of each input one."""
+    if isinstance(process, BROADCAST):
+        return ("on_row", "on_broadcast")
+    return ("on_left", "on_right") if isinstance(process, KeyedCoProcess) else ("on_row",)
 
 
 def process_types(process: object) -> tuple[type[Any], ...]:
@@ -298,10 +403,11 @@ def process_types(process: object) -> tuple[type[Any], ...]:
         PipelineError: they are not given; the message says what to write.
     """
     cls = process if isinstance(process, type) else type(process)
-    base = next(each for each in (KeyedCoProcess, KeyedProcess, Process) if issubclass(cls, each) or each is Process)
+    base = next(each for each in _BASES if issubclass(cls, each) or each is Process)
     found = type_arguments(cls, base)
     if found is None or not all(isinstance(argument, type) for argument in found):
         given = "Order, Payment, Alert" if base is KeyedCoProcess else "Payment, Alert"
+        given = "Payment, Rule, Alert" if base in BROADCAST else given
         raise PipelineError(
             f"process: class {cls.__name__} does not say what rows it takes and gives; write for example "
             f"'class {cls.__name__}({base.__name__}[{given}])'"
@@ -338,19 +444,29 @@ def check_process(process: object) -> None:
     name = type(process).__name__
     if isinstance(process, type):
         raise PipelineError(f"process: give an instance, not the class: .process({process.__name__}())")
-    if not isinstance(process, Process | KeyedProcess | KeyedCoProcess):
+    if not isinstance(process, _BASES):
         raise PipelineError(f"process: {name} is neither a Process nor a KeyedProcess")
     process_types(process)
-    keyed = not isinstance(process, Process)
     for state_name, state in declared_states(process).items():
-        if state.keyed and not keyed:
-            raise PipelineError(
-                f"process: {name}.{state_name} is {type(state).__name__}, which needs a key; make {name} a KeyedProcess "
-                "after key_by, or use OperatorListState"
-            )
-        if keyed and not state.keyed:
-            raise PipelineError(
-                f"process: {name}.{state_name} is {type(state).__name__}, which belongs to a Process; in a KeyedProcess "
-                "use ListState"
-            )
+        _check_belongs(cast("AnyProcess", process), f"{name}.{state_name} is {type(state).__name__}", state)
     describe_states(cast("object", process))
+
+
+def _check_belongs(process: AnyProcess, what: str, state: State) -> None:
+    """Such a process can have such a state."""
+    broadcast = isinstance(process, BROADCAST)
+    base = ("KeyedBroadcastProcess", "BroadcastProcess") if broadcast else ("KeyedProcess", "Process")
+    keyed = not isinstance(process, _WITHOUT_KEY)
+    if isinstance(state, BroadcastState):
+        if not broadcast:
+            raise PipelineError(
+                f"process: {what}, which the rows of a broadcast stream write; make {type(process).__name__} a "
+                f"{'Keyed' if keyed else ''}BroadcastProcess, behind .connect(rules.broadcast())"
+            )
+    elif state.keyed and not keyed:
+        raise PipelineError(
+            f"process: {what}, which needs a key; make {type(process).__name__} a {base[0]} after key_by, or use "
+            "OperatorListState"
+        )
+    elif keyed and not state.keyed:
+        raise PipelineError(f"process: {what}, which belongs to a {base[1]}; in a {base[0]} use ListState")

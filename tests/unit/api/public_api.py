@@ -12,10 +12,12 @@ from penstock.api import stream, update_streams
 from penstock.expressions import constructors, namespaces
 
 CONNECTORS = (
-    "collecting", "console", "files", "generate", "iceberg", "iterables", "kafka", "nexmark", "sockets", "spark",
+    "collecting", "console", "files", "generate", "http", "iceberg", "iterables", "kafka", "nexmark", "postgres", "redis",
+    "sockets", "spark",
 )  # fmt: skip
 WITH_VERBS = (
     "Pipeline", "Expr", "Stream", "SourceStream", "KeyedStream", "ConnectedStreams", "OverStream", "WindowedStream",
+    "BroadcastConnectedStreams", "KeyedBroadcastConnectedStreams",
     "LateWindowedStream", "UpsertStream", "SourceUpdates", "KeyedUpdates",
     "TriggeredStream", "PurgingStream", "CountWindowedStream", "StringNamespace", "DateTimeNamespace",
     "ListNamespace", "MapNamespace", "StructNamespace", "When", "Then",
@@ -23,7 +25,9 @@ WITH_VERBS = (
 """Classes whose methods users call."""
 OF_THE_USER = (
     "Accumulator",
+    "BroadcastProcess",
     "Context",
+    "KeyedBroadcastProcess",
     "KeyedCoProcess",
     "KeyedContext",
     "KeyedProcess",
@@ -48,7 +52,7 @@ def public() -> Iterator[tuple[str, Any]]:
     for connector in CONNECTORS:
         home = importlib.import_module(f"penstock.connectors.{connector}")
         for name, value in vars(home).items():
-            called = name in ("Source", "ChangeSource", "Sink") or (
+            called = name in ("Source", "ChangeSource", "Sink", "Lookup") or (
                 inspect.isfunction(value) and not name.startswith("_")
             )
             own = getattr(value, "__module__", "").startswith(home.__name__)

@@ -18,6 +18,10 @@ from public_api import public
 import penstock
 from penstock import (
     Accumulator,
+    BroadcastProcess,
+    Context,
+    KeyedBroadcastProcess,
+    KeyedContext,
     KeyedCoProcess,
     KeyedProcess,
     OutputTag,
@@ -44,6 +48,18 @@ class Bid:
 class Each(Process[Bid, Bid]):
     def on_row(self, row, ctx):
         ctx.emit(row)
+
+
+class Ruled(KeyedBroadcastProcess[Bid, Bid, Bid]):
+    def on_row(self, row: Bid, ctx: KeyedContext[Bid]) -> None: ...
+
+    def on_broadcast(self, row: Bid, ctx: Context[Bid]) -> None: ...
+
+
+class Beside(BroadcastProcess[Bid, Bid, Bid]):
+    def on_row(self, row: Bid, ctx: Context[Bid]) -> None: ...
+
+    def on_broadcast(self, row: Bid, ctx: Context[Bid]) -> None: ...
 
 
 class Both(KeyedCoProcess[Bid, Bid, Bid]):
@@ -103,6 +119,8 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "SourceStream": read,
     "KeyedStream": lambda: read().key_by("auction"),
     "ConnectedStreams": lambda: (keyed := read().key_by("auction")).connect(keyed),
+    "BroadcastConnectedStreams": lambda: (bids := read()).connect(bids.broadcast()),
+    "KeyedBroadcastConnectedStreams": lambda: (bids := read()).key_by("auction").connect(bids.broadcast()),
     "WindowedStream": lambda: read().key_by("auction").window(tumbling("1s")),
     "LateWindowedStream": lambda: read().key_by("auction").window(tumbling("1s")).allowed_lateness("1s"),
     "OverStream": lambda: read().key_by("auction").over(),
@@ -154,6 +172,7 @@ def sample(hint: Any) -> Any:
         "Expr": lambda: col("auction"), "Sink": collecting.Sink, "Source": lambda: iterables.Source([], schema=Bid),
         "OutputTag": lambda: OutputTag("late", Bid), "Process": Each, "KeyedProcess": PerAuction, "Stream": read,
         "KeyedStream": lambda: read().key_by("auction"), "KeyedCoProcess": Both,
+        "BroadcastStream": lambda: read().broadcast(), "KeyedBroadcastProcess": Ruled, "BroadcastProcess": Beside,
         "Iterable": list, "Sequence": list, "Mapping": dict, "type": lambda: Bid, "Content": lambda: (lambda n: n),
         "DataFrame": lambda: "a.table",
         "Accumulator": Sum, "KafkaSettings": KafkaSettings, "WindowFunction": lambda: (lambda key, window, rows: rows),

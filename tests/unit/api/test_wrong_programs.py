@@ -176,7 +176,7 @@ BUILT = [
     Wrong(
         "a join with a name that is there",
         "bids.with_columns(price_right=1).join(bids, on='auction', within='1m')  # here",
-        ("join: both streams have a column 'price', and 'price_right' is there as well; give another suffix=",),
+        ("join: both sides have a column 'price', and 'price_right' is there as well; give another suffix=",),
     ),
     Wrong(
         "a join of windows by windows",

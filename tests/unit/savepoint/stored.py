@@ -73,6 +73,7 @@ async def _restored(folder: Path, parallelism: int) -> HarnessSnapshot:
     watermarks: dict[int, int] = {}
     lists: dict[str, list[bytes]] = {}
     unions: Mapping[str, Sequence[bytes]] = {}
+    broadcast: dict[str, bytes] = {}
     for index in range(parallelism):
         owned = key_group_range(index, parallelism, GROUPS)
         state = await restore_operator(manifest, UID, owned, index, parallelism, blobs)
@@ -80,9 +81,10 @@ async def _restored(folder: Path, parallelism: int) -> HarnessSnapshot:
         keyed += state.keyed
         watermarks |= state.watermarks
         unions = state.unions
+        broadcast = dict(state.broadcast)
         for name, values in state.lists.items():
             lists.setdefault(name, []).extend(values)
-    return HarnessSnapshot(keyed, watermarks, lists, {name: list(values) for name, values in unions.items()})
+    return HarnessSnapshot(keyed, watermarks, lists, {name: list(values) for name, values in unions.items()}, broadcast)
 
 
 def dicts(frame: pl.DataFrame, *keys: str) -> dict[Any, Any]:

@@ -114,6 +114,28 @@ def test_every_row_arrives_once_in_the_partition_of_its_key_group(batches, parti
         assert {subtask_of(group, partitions, MAX_PARALLELISM) for group in groups} <= {partition}
 
 
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.integers(0, 2 * MAX_ROWS), max_size=4), st.integers(1, 5))
+def test_every_frame_of_a_broadcast_edge_goes_to_every_partition(batches, partitions):
+    """The same frames in the same order, encoded once, numbered per channel; barriers and watermarks behind them."""
+    sent = Sent(partitions, msgspec.structs.replace(edge(keys=()), ship="broadcast"))
+    total = 0
+    for number, rows in enumerate(batches):
+        sent.writer.rows(frame_of([7] * rows, total))
+        total += rows
+        sent.writer.watermark(total)
+        sent.writer.flush()
+        sent.writer.barrier(number, "nonce", "aligned")
+    sent.writer.idle()
+    assert not sent.writer.waiting
+    channels = [[each for each in sent.frames if each[0].partition == partition] for partition in range(partitions)]
+    for partition, channel in enumerate(channels):
+        assert sent.rows(partition)["n"].to_list() == list(range(total))
+        assert [frame.seq for _, frame, _ in channel] == list(range(len(channel)))
+        assert [frame.kind for _, frame, _ in channel] == [frame.kind for _, frame, _ in channels[0]]
+        assert all(payload is first for (_, _, payload), (_, _, first) in zip(channel, channels[0], strict=True))
+
+
 def combining(keys: int, rows: int, batches: int = 1) -> tuple[Sent, Combiner]:
     """Rows of so many keys, in front of a window aggregate."""
     node = window_node(TumblingWindow(1_000_000), aggregates=[("n", count()), ("total", col("n").sum())], schema=SCHEMA)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.api.updates import known_keys
-from penstock.errors import PipelineError
+from penstock.errors import ExternalError, PipelineError
 from penstock.expressions import col
 from penstock.graph.logical import (
     RETRACTED,
     AsOf,
+    CallSettings,
     CumulativeWindow,
     Join,
     JoinKind,
     JoinTime,
+    LookupJoin,
     Node,
     RegularJoin,
     SlidingWindow,
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.api.stream import Stream
     from penstock.api.update_streams import UpsertStream
     from penstock.api.verbs import StreamBase
+    from penstock.connectors.lookups import Lookup
 
 On = str | Sequence[str] | Mapping[str, str]
 """Key columns: those of these names on both sides, or left name to right name."""
@@ -143,6 +147,41 @@ def _result_keys(
     return tuple(keys)
 
 
+def lookup_join_node(
+    left: Stream[Any], lookup: Lookup[Any], on: On, how: JoinKind, suffix: str, *, says_more: bool
+) -> Node:
+    """The join of a stream with what another system has for its keys."""
+    if how not in ("inner", "left"):
+        raise PipelineError(
+            f"join: of a lookup only rows are known that are asked for; how is 'inner' or 'left' then, not {how!r}"
+        )
+    if says_more:
+        raise PipelineError(
+            "join: within=, window=, as_of= and ttl= say which rows of two streams meet; a lookup gives what it has when "
+            "it is asked: leave them out (cache_ttl= at the lookup says how long answers are remembered)"
+        )
+    keys = _keys(left.schema, lookup.schema, on, "the lookup")
+    names = _right_names(left.schema, lookup.schema, keys, suffix, "the lookup")
+    columns = tuple((name, own) for name, own in names.items() if own not in keys.values())
+    if not columns:
+        raise PipelineError("join: the lookup has no columns beside its keys, so there is nothing to ask for; add one")
+    schema = _results(left.schema, Schema(tuple(_named(lookup.schema, columns))), {}, how, None)
+    asked = [lookup.schema.select(each, "join") for each in ([own for _, own in columns], list(keys.values()))]
+    lookup.client(*asked)
+    calls = lookup.calls
+    settings = CallSettings(
+        calls.capacity, calls.timeout_us, calls.retries, calls.retry_delay_us, (ExternalError,), calls.ordered
+    )
+    operation = LookupJoin(lookup, how, tuple(keys.items()), columns, settings)
+    inputs, event_time = (left._node,), left._node.event_time
+    return left._pipeline._add(operation, inputs, schema, row_class(schema), event_time=event_time)
+
+
+def _named(schema: Schema, columns: Iterable[tuple[str, str]]) -> Iterator[Field]:
+    for name, own in columns:
+        yield replace(schema.field(own), name=name)
+
+
 def in_time(other: Stream[Any] | UpsertStream, ttl: Duration | None) -> Stream[Any]:
     """The right stream of a join that says something of time."""
     if ttl is not None:
@@ -172,7 +211,7 @@ def _check_streams(left: Stream[Any], right: Stream[Any]) -> None:
             )
 
 
-def _keys(left: Schema, right: Schema, on: On) -> dict[str, str]:
+def _keys(left: Schema, right: Schema, on: On, other_side: str = "the other stream") -> dict[str, str]:
     """Key columns of the left input and what they are called in the right one."""
     match on:
         case str():
@@ -184,18 +223,20 @@ def _keys(left: Schema, right: Schema, on: On) -> dict[str, str]:
     if not keys:
         raise PipelineError("join: on= names no column; name those that are equal, such as on='id'")
     for own, other in keys.items():
-        have, met = left.field(own, "join: on"), right.field(other, "join: on, in the other stream")
+        have, met = left.field(own, "join: on"), right.field(other, f"join: on, in {other_side}")
         if have.type != met.type:
             raise PipelineError(
-                f"join: {own} is {have.type}, {other} of the other stream is {met.type}, and would never be equal; "
+                f"join: {own} is {have.type}, {other} of {other_side} is {met.type}, and would never be equal; "
                 "cast one of them before"
             )
     if len(set(keys.values())) < len(keys):
-        raise PipelineError(f"join: on={keys} names a column of the other stream twice")
+        raise PipelineError(f"join: on={keys} names a column of {other_side} twice")
     return keys
 
 
-def _right_names(left: Schema, right: Schema, keys: Mapping[str, str], suffix: str | None) -> dict[str, str]:
+def _right_names(
+    left: Schema, right: Schema, keys: Mapping[str, str], suffix: str | None, other_side: str = "the other stream"
+) -> dict[str, str]:
     """What is taken of the right input: name in the join to its own name. Without a suffix the keys are enough."""
     names = dict(keys)
     others = [name for name in right.names if name not in keys.values()]
@@ -203,7 +244,7 @@ def _right_names(left: Schema, right: Schema, keys: Mapping[str, str], suffix: s
         name = f"{own}{suffix}" if own in left or own in keys else own
         if name in left or name in names:
             raise PipelineError(
-                f"join: both streams have a column {own!r}, and {name!r} is there as well; give another suffix=, or "
+                f"join: both sides have a column {own!r}, and {name!r} is there as well; give another suffix=, or "
                 "rename one of them before"
             )
         names[name] = own

@@ -13,11 +13,20 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from penstock.errors import PipelineError, nearest
-from penstock.process_functions import AnyProcess, KeyedCoProcess, KeyedProcess, Process
-from penstock.state.declarations import State
+from penstock.process_functions import (
+    BROADCAST,
+    AnyProcess,
+    BroadcastState,
+    KeyedCoProcess,
+    KeyedProcess,
+    Process,
+    input_methods,
+)
+from penstock.state.declarations import State, declared_states
 
-_BASES = (Process, KeyedProcess, KeyedCoProcess)
+_BASES = (Process, KeyedProcess, KeyedCoProcess, *BROADCAST)
 _TIMERS = ("event_timer", "processing_timer")
+_BROADCAST_WRITES = ("set", "remove", "clear")
 
 
 def check_methods(process: AnyProcess, *, event_time: bool) -> None:
@@ -38,7 +47,7 @@ def check_methods(process: AnyProcess, *, event_time: bool) -> None:
                 f"process: {name} makes the state {attribute!r} in __init__; declare it in the class: "
                 f"{attribute} = {type(value).__name__}(...)"
             )
-    per_row = ("on_left", "on_right") if isinstance(process, KeyedCoProcess) else ("on_row",)
+    per_row = input_methods(process)
     for wanted in per_row:
         if wanted not in methods:
             others = [each for each in methods if each.startswith("on_") and each not in (*per_row, "on_timer")]
@@ -50,6 +59,8 @@ def check_methods(process: AnyProcess, *, event_time: bool) -> None:
     for method in (*per_row, "on_timer"):
         if method in methods:
             _check_gives_nothing(f"{name}.{method}", methods[method])
+    if isinstance(process, BROADCAST):
+        _check_sides(name, methods, declared_states(process))
     _check_timers(name, methods, event_time=event_time)
 
 
@@ -79,6 +90,58 @@ def _check_timers(name: str, methods: dict[str, Callable[..., Any]], *, event_ti
             )
 
 
+# -- which side may touch what -------------------------------------------------------------------------------------------
+
+
+def _check_sides(name: str, methods: dict[str, Callable[..., Any]], states: dict[str, State]) -> None:
+    """`on_broadcast` uses nothing of a key, the other methods that are called do not write broadcast state."""
+    for method in ("on_row", "on_timer", "open", "close"):
+        for state, called in _calls_on_self(methods.get(method)):
+            if isinstance(states.get(state), BroadcastState) and called in _BROADCAST_WRITES:
+                raise PipelineError(
+                    f"process: {name}.{method} writes the broadcast state {state!r} (.{called}), which only on_broadcast "
+                    "may do: it must be the same in every subtask; keep what belongs to a key in keyed state"
+                )
+    for state, _ in _calls_on_self(methods.get("on_broadcast")):
+        if state in states and states[state].keyed:
+            raise PipelineError(
+                f"process: {name}.on_broadcast uses the state {state!r}, which belongs to a key, and a broadcast row has "
+                "none; keep what it says in a BroadcastState, and use it in on_row"
+            )
+    broadcast = methods["on_broadcast"]
+    for called in ("key", *_TIMERS, *(f"delete_{timer}" for timer in _TIMERS)):
+        if called in _read_of(broadcast, list(inspect.signature(broadcast).parameters)[-1:]):
+            raise PipelineError(
+                f"process: {name}.on_broadcast uses ctx.{called}, and a broadcast row, which comes to every subtask, has "
+                "no key; use it in on_row or on_timer"
+            )
+
+
+def _calls_on_self(method: Callable[..., Any] | None) -> list[tuple[str, str]]:
+    """`attribute` and `name` of each `self.attribute.name` in a method, as far as its source can be read."""
+    function = _source_of(method)
+    if method is None or function is None:
+        return []
+    own = next(iter(inspect.signature(method).parameters), "")
+    return [
+        (inner, outer)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute)
+        for outer, inner in [(node.attr, node.value.attr)]
+        if isinstance(node.value.value, ast.Name) and node.value.value.id == own
+    ]
+
+
+def _read_of(method: Callable[..., Any], names: list[str]) -> set[str]:
+    """What of these arguments a method looks at, by name."""
+    function = _source_of(method)
+    return {
+        node.attr
+        for node in (ast.walk(function) if function is not None else ())
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in names
+    }
+
+
 # -- rows that go nowhere -----------------------------------------------------------------------------------------------
 
 
@@ -98,9 +161,8 @@ def _check_gives_nothing(where: str, method: Callable[..., Any]) -> None:
 
 def _returned(method: Callable[..., Any]) -> ast.expr | None:
     """What a method returns if that is certainly something: its row, a new object of a class, a display or constant."""
-    try:
-        function = ast.parse(textwrap.dedent(inspect.getsource(method))).body[0]
-    except (OSError, TypeError, SyntaxError):
+    function = _source_of(method)
+    if function is None:
         return None
     arguments = set(inspect.signature(method).parameters)
     for node in _statements(function):
@@ -108,6 +170,14 @@ def _returned(method: Callable[..., Any]) -> ast.expr | None:
         if value is not None and _is_something(value, arguments, method.__globals__):
             return value
     return None
+
+
+def _source_of(method: Callable[..., Any] | None) -> ast.AST | None:
+    """The function as it is written; None if that cannot be read."""
+    try:
+        return ast.parse(textwrap.dedent(inspect.getsource(method))).body[0] if method is not None else None
+    except (OSError, TypeError, SyntaxError):
+        return None
 
 
 def _statements(function: ast.AST) -> Iterator[ast.AST]:

@@ -12,7 +12,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast, overload
 
 from penstock.api.async_verbs import awaited_class, call_settings
-from penstock.api.joins import JoinWindow, On, in_time, join_node, join_time, regular_join_node
+from penstock.api.joins import (
+    JoinWindow,
+    On,
+    in_time,
+    join_node,
+    join_time,
+    lookup_join_node,
+    regular_join_node,
+)
 from penstock.api.over import others_than, over_schema, top_schema, window_rows_schema
 from penstock.api.row_windows import Applied, RowWindows, aggregate_node, apply_node, count_windows
 from penstock.api.update_streams import UpsertStream
@@ -24,6 +32,7 @@ from penstock.api.verbs import (
     Verbs,
     belongs_before,
     check_connected,
+    check_together,
     co_process_node,
     dead_letters_node,
     key_names,
@@ -34,6 +43,7 @@ from penstock.arguments import checked
 from penstock.connectors.base import EventTime, Row, WatermarkStrategy
 from penstock.connectors.declaring import watermark_strategy, zone
 from penstock.connectors.event_times import TimeUnit, event_time_form
+from penstock.connectors.lookups import Lookup
 from penstock.connectors.watermarks import for_rows
 from penstock.errors import PipelineError
 from penstock.expressions import Expr, Operand, col, contains_aggregate, output_field, output_name, struct
@@ -59,7 +69,14 @@ from penstock.graph.logical import (
     Union,
     WindowAggregate,
 )
-from penstock.process_functions import KeyedCoProcess, KeyedProcess, OutputTag, Process
+from penstock.process_functions import (
+    BroadcastProcess,
+    KeyedBroadcastProcess,
+    KeyedCoProcess,
+    KeyedProcess,
+    OutputTag,
+    Process,
+)
 from penstock.times import Duration, duration_us
 from penstock.triggers import PurgingTrigger, Trigger, at_watermark
 from penstock.types import (
@@ -341,6 +358,15 @@ class Stream(ColumnVerbs, Generic[T]):
         ttl: Duration | None = None,
         suffix: str = "_right",
     ) -> UpsertStream: ...
+    @overload
+    def join(
+        self,
+        other: Lookup[Any],
+        *,
+        on: On,
+        how: Literal["inner", "left"] = "inner",
+        suffix: str = "_right",
+    ) -> Stream[Row]: ...
     @overload  # without a word on time; calls that say one fit those below only
     def join(  # pyright: ignore[reportOverlappingOverload]
         self,
@@ -379,7 +405,7 @@ class Stream(ColumnVerbs, Generic[T]):
     ) -> Stream[Row]: ...
     def join(
         self,
-        other: Stream[Any] | UpsertStream,
+        other: Stream[Any] | UpsertStream | Lookup[Any],
         *,
         on: On,
         how: JoinKind = "inner",
@@ -416,8 +442,13 @@ class Stream(ColumnVerbs, Generic[T]):
         replaced, is taken back; but facts if none can be: of `"inner"` and `"semi"` of two streams of facts. They have
         the later event time of both rows, or that of the change, if both streams have one.
 
+        `other` may be a `Lookup`, such as `postgres.Lookup("customers", ...)`: then every row is beside those that the
+        other system has for its key when it is asked, or that are remembered (Flink: lookup join); nothing is said of
+        time, `how` is `"inner"` or `"left"`. Calls are made as those of `map_async`: a row that waits is part of
+        snapshots and asked for again after a failure; another answer may come then.
+
         Args:
-            other: the right stream, of the same pipeline; one of updates only without a word on time.
+            other: the right stream, of the same pipeline; one of updates only without a word on time. Or a lookup.
             on: the key columns: one name, several, or `{"left name": "right name"}`. They are once in the results, under
                 the left name.
             how: which rows: `"inner"`: those that met one; `"left"`, `"right"`, `"full"`: all of that side, or of both;
@@ -446,11 +477,52 @@ class Stream(ColumnVerbs, Generic[T]):
             >>> sorted(beside.collect().rows())
             [(1, 50.0, 170.0), (1, 120.0, 170.0), (2, 80.0, 330.0), (2, 250.0, 330.0)]
         """
+        if isinstance(other, Lookup):
+            says_more = as_of or any(each is not None for each in (within, window, ttl))
+            return Stream(self._pipeline, lookup_join_node(self, other, on, how, suffix, says_more=says_more))
         time = join_time(within, window, as_of, how)
         if time is None:
             node = regular_join_node(self, other, on, how, ttl, suffix)
             return UpsertStream(self._pipeline, node) if node.updates else Stream(self._pipeline, node)
         return Stream(self._pipeline, join_node(self, in_time(other, ttl), on, how, time, suffix))
+
+    def broadcast(self) -> BroadcastStream[T]:
+        """This stream for `connect`: every row of it reaches every subtask of the function there.
+
+        For what is small and that all rows of the other stream need: rules, limits, exchange rates.
+
+        Example:
+            >>> class Blocked(BroadcastProcess[Bid, Total, Total]):
+            ...     blocked = BroadcastState(int, bool)
+            ...     def on_broadcast(self, row, ctx):
+            ...         self.blocked.set(row.auction, True)
+            ...     def on_row(self, row, ctx):
+            ...         if not self.blocked.contains(row.auction):
+            ...             ctx.emit(Total(row.auction, row.price))
+            >>> rules = bids.filter(col("price") < 0).map(lambda bid: Total(bid.auction, 0.0), returns=Total)
+            >>> bids.connect(rules.broadcast()).process(Blocked()).collect().height
+            4
+        """
+        return BroadcastStream(self)
+
+    def connect(self, other: BroadcastStream[U]) -> BroadcastConnectedStreams[T, U]:
+        """This stream and a broadcast one, for a `BroadcastProcess`; with keys, `.key_by(...)` stands before `connect`.
+
+        Raises:
+            PipelineError: one stream only has event time.
+
+        Example:
+            >>> class Noted(BroadcastProcess[Bid, Total, Total]):
+            ...     def on_row(self, row, ctx):
+            ...         ctx.emit(Total(row.auction, row.price))
+            ...     def on_broadcast(self, row, ctx):
+            ...         ctx.emit(row)
+            >>> rules = bids.filter(col("price") > 200).map(lambda bid: Total(bid.auction, 0.0), returns=Total)
+            >>> sorted(bids.connect(rules.broadcast()).process(Noted()).collect().rows())
+            [(1, 50.0), (1, 120.0), (2, 0.0), (2, 80.0), (2, 250.0)]
+        """
+        check_together(self, other._stream)
+        return BroadcastConnectedStreams(self, other._stream)
 
     def key_by(self, *columns: str | Expr, **named: Operand) -> KeyedStream[T]:
         """Bring all rows with equal values of these columns to one subtask, in order.
@@ -638,8 +710,17 @@ class KeyedStream(StreamBase, Generic[T]):
             _check_gap(window.gap, self._node.schema)
         return WindowedStream(self, window, late=None)
 
-    def connect(self, other: KeyedStream[U]) -> ConnectedStreams[T, U]:
-        """This stream and another one with a key of the same types, for a function over the rows of both.
+    @overload
+    def connect(self, other: KeyedStream[U]) -> ConnectedStreams[T, U]: ...
+    @overload
+    def connect(self, other: BroadcastStream[U]) -> KeyedBroadcastConnectedStreams[T, U]: ...
+    def connect(
+        self, other: KeyedStream[U] | BroadcastStream[U]
+    ) -> ConnectedStreams[T, U] | KeyedBroadcastConnectedStreams[T, U]:
+        """This stream and another one, for a function over the rows of both.
+
+        The other one has a key of the same types, and the function is a `KeyedCoProcess`; or it is broadcast, and the
+        function, of which every subtask gets all rows of it, is a `KeyedBroadcastProcess`.
 
         Raises:
             PipelineError: the keys have unlike types, or one stream only has event time.
@@ -655,6 +736,9 @@ class KeyedStream(StreamBase, Generic[T]):
             >>> bids.key_by("auction").connect(dear.key_by("auction")).process(Warned()).collect().rows()
             [(2, 250.0)]
         """
+        if isinstance(other, BroadcastStream):
+            check_together(self, other._stream)
+            return KeyedBroadcastConnectedStreams(self, other._stream)
         check_connected(self, other)
         return ConnectedStreams(self, other)
 
@@ -836,6 +920,75 @@ class ConnectedStreams(Verbs, Generic[T, U]):
             ...         ctx.emit(Total(ctx.key, row.price))
             >>> bids.key_by("auction").connect(dear.key_by("auction")).process(Warned()).collect().height
             5
+        """
+        return Stream(self._left._pipeline, co_process_node(self._left, self._right, process))
+
+
+class BroadcastStream(Verbs, Generic[T]):
+    """A stream of which every row is to reach every subtask; only `connect` of another stream takes it."""
+
+    _what = "a broadcast stream"
+
+    def __init__(self, stream: Stream[T]) -> None:
+        self._stream = stream
+
+    def _instead(self, name: str) -> str:
+        if name == "connect":
+            return "write it the other way round: stream.connect(rules.broadcast())"
+        if hasattr(Stream, name):
+            return "do it before broadcast; after it only .connect(...) of another stream takes the rows"
+        return super()._instead(name)
+
+
+@checked
+class BroadcastConnectedStreams(Verbs, Generic[T, U]):
+    """A stream without key and a broadcast one; only `.process(...)` makes a stream of them again."""
+
+    _what = "a pair of connected streams"
+
+    def __init__(self, left: Stream[T], right: Stream[U]) -> None:
+        self._left = left
+        self._right = right
+
+    def process(self, process: BroadcastProcess[T, U, V]) -> Stream[V]:
+        """Run a `BroadcastProcess`: rows of either stream in, any rows out, with broadcast state.
+
+        Example:
+            >>> class Both(BroadcastProcess[Bid, Bid, Total]):
+            ...     def on_row(self, row, ctx):
+            ...         ctx.emit(Total(row.auction, row.price))
+            ...     def on_broadcast(self, row, ctx):
+            ...         ctx.emit(Total(row.auction, 0.0))
+            >>> bids.connect(bids.filter(col("price") > 200).broadcast()).process(Both()).collect().height
+            5
+        """
+        return Stream(self._left._pipeline, co_process_node(self._left, self._right, process))
+
+
+@checked
+class KeyedBroadcastConnectedStreams(Verbs, Generic[T, U]):
+    """A stream with a key and a broadcast one; only `.process(...)` makes a stream of them again."""
+
+    _what = "a pair of connected streams"
+
+    def __init__(self, left: KeyedStream[T], right: Stream[U]) -> None:
+        self._left = left
+        self._right = right
+
+    def process(self, process: KeyedBroadcastProcess[T, U, V]) -> Stream[V]:
+        """Run a `KeyedBroadcastProcess`: state and timers per key of the first stream, and broadcast state.
+
+        Example:
+            >>> class Both(KeyedBroadcastProcess[Bid, Bid, Total]):
+            ...     seen = ValueState(int)
+            ...     def on_row(self, row, ctx):
+            ...         self.seen.set(self.seen.get(default=0) + 1)
+            ...         ctx.emit(Total(ctx.key, self.seen.get(default=0)))
+            ...     def on_broadcast(self, row, ctx):
+            ...         ctx.emit(Total(row.auction, 0.0))
+            >>> dear = bids.filter(col("price") > 200).broadcast()
+            >>> sorted(bids.key_by("auction").connect(dear).process(Both()).collect().rows())
+            [(1, 1.0), (1, 2.0), (2, 0.0), (2, 1.0), (2, 2.0)]
         """
         return Stream(self._left._pipeline, co_process_node(self._left, self._right, process))
 

@@ -47,11 +47,14 @@ from penstock.graph.logical import (
     ancestors,
 )
 from penstock.process_functions import (
+    BroadcastProcess,
+    KeyedBroadcastProcess,
     KeyedCoProcess,
     KeyedProcess,
     OutputTag,
     Process,
     check_process,
+    input_methods,
     process_types,
 )
 from penstock.triggers import AtWatermark
@@ -459,13 +462,17 @@ def process_node(stream: StreamBase, process: Process[Any, Any] | KeyedProcess[A
     return stream._derive(ProcessRows(process), schema_of(given, "process"), given)
 
 
-def co_process_node(left: StreamBase, right: StreamBase, process: KeyedCoProcess[Any, Any, Any]) -> Node:
+def co_process_node(
+    left: StreamBase,
+    right: StreamBase,
+    process: KeyedCoProcess[Any, Any, Any] | BroadcastProcess[Any, Any, Any] | KeyedBroadcastProcess[Any, Any, Any],
+) -> Node:
     """The node of two connected streams."""
     check_process(process)
     check_methods(process, event_time=left._node.event_time)
     *taken, given = process_types(process)
-    for stream, row_type, which in zip((left, right), taken, ("left", "right"), strict=True):
-        check_taken(stream, row_type, f"process: on_{which} of {type(process).__name__}")
+    for stream, row_type, method in zip((left, right), taken, input_methods(process), strict=True):
+        check_taken(stream, row_type, f"process: {method} of {type(process).__name__}")
     return left._pipeline._add(
         ProcessRows(process), (left._node, right._node), schema_of(given, "process"), given,
         event_time=left._node.event_time,
@@ -478,8 +485,7 @@ def check_connected(left: StreamBase, right: StreamBase) -> None:
     Raises:
         PipelineError: they are of different pipelines, their keys are of unlike types, or one only has event time.
     """
-    if left._pipeline is not right._pipeline:
-        raise PipelineError("connect: the other stream is of another pipeline; read both in one")
+    check_together(left, right)
     kinds = [[stream._node.schema.field(key).type for key in stream._node.keys] for stream in (left, right)]
     if kinds[0] != kinds[1]:
         shown = [
@@ -490,10 +496,20 @@ def check_connected(left: StreamBase, right: StreamBase) -> None:
             f"connect: this stream is keyed by {shown[0]}, the other one by {shown[1]}; keys must have the same types in "
             "the same order"
         )
+
+
+def check_together(left: StreamBase, right: StreamBase) -> None:
+    """A function can see the rows of both streams.
+
+    Raises:
+        PipelineError: they are of different pipelines, or one only has event time.
+    """
+    if left._pipeline is not right._pipeline:
+        raise PipelineError("connect: the other stream is of another pipeline; read both in one")
     if left._node.event_time != right._node.event_time:
         raise PipelineError(
             "connect: one stream has event time and the other has none; say event_time='column' at its source, or "
-            "with_event_time(...) before key_by"
+            "with_event_time(...) or with_processing_time() before key_by or broadcast"
         )
 
 

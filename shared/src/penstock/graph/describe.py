@@ -19,6 +19,7 @@ from penstock.graph.logical import (
     GlobalWindow,
     Join,
     LastRows,
+    LookupJoin,
     MapAsync,
     MapBatches,
     MapRows,
@@ -114,6 +115,9 @@ def _settings(node: Node) -> dict[str, Any]:
         case RegularJoin(how=how, ttl_us=ttl_us):
             settings = {"keys": list(node.inputs[0].keys), "how": how}
             return settings if ttl_us is None else {**settings, "ttl": format_duration(ttl_us)}
+        case LookupJoin(lookup=lookup):
+            described = {"on": dict(operation.on), "how": operation.how, "lookup": lookup.kind, **lookup.describe()}
+            return described | describe_calls(operation.calls) | lookup.calls.describe()
         case RunningReduce(function=function):
             return {"keys": list(node.keys), "function": function_name(function)}
         case WindowRows():
@@ -275,8 +279,8 @@ def state_signature(node: Node) -> str:
             return _text({"verb": "process", "keys": _keys(node), "states": describe_states(process)})
         case AssignProcessingTime():
             return _text({"verb": "with_processing_time"})
-        case MapAsync():
-            return _text({"verb": "map_async", "row": schema_to_json(node.inputs[0].schema)})
+        case MapAsync() | LookupJoin():
+            return _text({"verb": node.verb, "row": schema_to_json(node.inputs[0].schema)})
         case Write(sink=sink):
             return _text({"verb": "write", "sink": sink.kind})
         case _:

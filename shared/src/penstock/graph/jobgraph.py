@@ -18,6 +18,7 @@ from penstock.errors import PipelineError
 from penstock.expressions import columns_of, is_mergeable
 from penstock.graph.describe import describe_node, state_signature
 from penstock.graph.logical import (
+    WAITING,
     AggregateChanges,
     As,
     AssignEventTime,
@@ -28,6 +29,7 @@ from penstock.graph.logical import (
     KeyBy,
     LastRows,
     LogicalPlan,
+    LookupJoin,
     MapAsync,
     Materialize,
     Node,
@@ -52,8 +54,9 @@ from penstock.types import schema_to_json
 
 FORMAT_VERSION = 1
 
-Ship = Literal["forward", "hash", "rebalance"]
-"""`forward`: subtask i to subtask i only; `hash`: by key group; `rebalance`: round robin by batch."""
+Ship = Literal["forward", "hash", "rebalance", "broadcast"]
+"""`forward`: subtask i to subtask i only; `hash`: by key group; `rebalance`: round robin by batch; `broadcast`: every row
+to every subtask."""
 
 PUBLISH: Final = "publish"
 """Verb of the operator that publishes an exchange exactly once; alone in its vertex, behind `ENCODE`."""
@@ -247,7 +250,7 @@ class _Builder:
 
     def _holds_time_back(self, producer: Node) -> bool:
         """Whether event time is held back somewhere on the way from the head of the producer's vertex to behind it."""
-        if isinstance(producer.operation, MapAsync):
+        if isinstance(producer.operation, WAITING):
             return True
         if self._vertex_of[producer] is producer:
             return False
@@ -326,7 +329,7 @@ class _Builder:
         read = _columns_read(consumer)
         if read is not None:
             schema = [column for column in schema if column["name"] in read] or schema[:1]
-        ship: Ship = "hash" if link.keys else "rebalance"
+        ship: Ship = "broadcast" if consumer.takes_all(number) else "hash" if link.keys else "rebalance"
         combined = bool(link.keys) and self._combine and _takes_combined(consumer)
         return JobEdge(names[self._vertex_of[producer]], link, ship, schema, event_time, combined, number)
 
@@ -392,7 +395,7 @@ def _keeps_state(node: Node) -> bool:
             from penstock.process_functions import describe_states
 
             return bool(node.inputs[0].keys) or bool(describe_states(process))
-        case MapAsync():
+        case MapAsync() | LookupJoin():
             return True  # the rows that wait for their calls
         case _:
             return False
@@ -400,7 +403,7 @@ def _keeps_state(node: Node) -> bool:
 
 def _knows_time(node: Node) -> bool:
     """Whether what it keeps or does depends on how far event time has come: that is kept once for a whole vertex."""
-    return isinstance(node.operation, ProcessRows) or (_keeps_state(node) and not isinstance(node.operation, MapAsync))
+    return isinstance(node.operation, ProcessRows) or (_keeps_state(node) and not isinstance(node.operation, WAITING))
 
 
 def _needed_nodes(plan: LogicalPlan) -> set[Node]:

@@ -17,6 +17,7 @@ from penstock.types import BOOLEAN, TIMESTAMP, Field, Schema
 
 if TYPE_CHECKING:
     from penstock.connectors.base import EventTime, Sink, Source
+    from penstock.connectors.lookups import Lookup
     from penstock.expressions import Expr
     from penstock.process_functions import AnyProcess, OutputTag
     from penstock.triggers import Trigger
@@ -318,6 +319,19 @@ class RegularJoin:
 
 
 @dataclass(frozen=True, eq=False)
+class LookupJoin:
+    """Rows beside those that another system has for their key, when these have come."""
+
+    lookup: Lookup[Any]
+    how: Literal["inner", "left"]
+    on: tuple[tuple[str, str], ...]
+    """Key columns of the input, and what they are called in the lookup."""
+    columns: tuple[tuple[str, str], ...]
+    """What is taken of the lookup: name in the output, name in the lookup."""
+    calls: CallSettings
+
+
+@dataclass(frozen=True, eq=False)
 class RunningReduce:
     """`function(accumulated, row)` per key; emits the new result of every key that a batch touched."""
 
@@ -326,7 +340,10 @@ class RunningReduce:
 
 @dataclass(frozen=True, eq=False)
 class ProcessRows:
-    """A `Process` (no key) or, on a keyed stream, a `KeyedProcess` with state and timers; a `KeyedCoProcess` of two."""
+    """A `Process` (no key) or, on a keyed stream, a `KeyedProcess` with state and timers; a `KeyedCoProcess` of two.
+
+    A `BroadcastProcess` or `KeyedBroadcastProcess` has a broadcast stream as second input.
+    """
 
     process: AnyProcess
 
@@ -384,9 +401,13 @@ class Write:
 Operation = (
     Read | Project | Filter | Explode | MapRows | MapBatches | MapAsync | As | Union | KeyBy | WindowAggregate
     | RunningAggregate | RunningReduce | Over | Deduplicate | Top | LastRows | ToChanges | AggregateChanges | TopOfChanges
-    | Materialize | Join | RegularJoin | ProcessRows | AssignEventTime | AssignProcessingTime | Side | DeadLetters | Write
+    | Materialize | Join | RegularJoin | LookupJoin | ProcessRows | AssignEventTime | AssignProcessingTime | Side
+    | DeadLetters | Write
 )  # fmt: skip
 
+
+WAITING: Final = MapAsync | LookupJoin
+"""Verbs whose rows wait for answers, and hold event time back: what is kept of them are the rows that wait."""
 
 MAKING_ROWS: Final = (
     WindowAggregate | RunningAggregate | RunningReduce | Over | Top | LastRows | ToChanges | AggregateChanges
@@ -451,6 +472,13 @@ class Node:
         """Whether a row may make an earlier one no longer true."""
         return self.mode != "append"
 
+    def takes_all(self, number: int) -> bool:
+        """Whether every row of that input reaches every subtask."""
+        from penstock.process_functions import BROADCAST
+
+        operation = self.operation
+        return number == 1 and isinstance(operation, ProcessRows) and isinstance(operation.process, BROADCAST)
+
     @property
     def verb(self) -> str:
         """The verb as the user knows it."""
@@ -473,6 +501,8 @@ class Node:
                 return "changes"
             case RegularJoin():
                 return "join"
+            case LookupJoin():
+                return "lookup_join"
             case TopOfChanges():
                 return "top"
             case ProcessRows():

@@ -22,6 +22,7 @@ from penstock.graph.logical import (
     Join,
     KeyBy,
     LastRows,
+    LookupJoin,
     MapAsync,
     MapBatches,
     MapRows,
@@ -82,7 +83,7 @@ def arrival_decides(node: Node) -> str:
             return "the batches that its function gets"
         case (
             Read() | Project() | Filter() | Explode() | MapRows() | MapAsync() | As() | Union() | KeyBy() | LastRows()
-            | Join() | RegularJoin() | Side() | DeadLetters() | AssignProcessingTime() | Write()
+            | Join() | RegularJoin() | LookupJoin() | Side() | DeadLetters() | AssignProcessingTime() | Write()
         ):  # fmt: skip
             return ""
 

@@ -26,6 +26,7 @@ from penstock.graph.logical import (
     Filter,
     KeyBy,
     LogicalPlan,
+    LookupJoin,
     MapAsync,
     MapBatches,
     MapRows,
@@ -47,6 +48,7 @@ _TIMELESS: Final = (
     | MapRows
     | MapBatches
     | MapAsync
+    | LookupJoin
     | As
     | Union
     | KeyBy

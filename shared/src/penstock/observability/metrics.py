@@ -48,7 +48,11 @@ ROWS_OUT = Metric("penstock_rows_out_total", "counter", "rows", _OPERATOR, "Rows
 LATE_ROWS = Metric("penstock_late_rows_total", "counter", "rows", _OPERATOR, "Rows too late for all their windows.")
 BAD_ROWS = Metric("penstock_bad_rows_total", "counter", "rows", _OPERATOR, "Records that could not become rows.")
 FAILED_CALLS = Metric(
-    "penstock_failed_calls_total", "counter", "calls", _OPERATOR, "Calls of map_async that raised or took too long."
+    "penstock_failed_calls_total",
+    "counter",
+    "calls",
+    _OPERATOR,
+    "Calls of map_async and of joins with a lookup that raised or took too long.",
 )
 BYTES_IN = Metric("penstock_bytes_in_total", "counter", "bytes", _SUBTASK, "Bytes read from a source or an exchange.")
 BYTES_OUT = Metric("penstock_bytes_out_total", "counter", "bytes", _SUBTASK, "Bytes written to exchanges.")

@@ -23,7 +23,7 @@ from penstock.savepoint.encoding import as_frame
 from penstock.savepoint.folder import check_target, seal_folder, with_operators, write_file
 from penstock.savepoint.operators import parts_of
 from penstock.savepoint.replacing import AggregateRows, Replacement, StateRows, TimerRows, described_state
-from penstock.state.declarations import State
+from penstock.state.declarations import BroadcastState, State
 from penstock.state.segments import decode_segment, encode_segments
 from penstock.task.opening import SPLITS
 from penstock.task.snapshot_objects import object_key, objects_of
@@ -60,6 +60,8 @@ class EditedSavepoint:
         """The key groups in which there are new rows."""
         self._lists: dict[str, dict[str, tuple[bytes, ...]]] = {}
         """Operator and list to its elements."""
+        self._broadcast: dict[str, dict[str, bytes]] = {}
+        """Operator and broadcast state to what it is in every subtask."""
         self._templates: dict[str, tables.Segment] = {}
         self._signatures = dict(savepoint.manifest.operators)
 
@@ -81,7 +83,12 @@ class EditedSavepoint:
             UsageError: there is no such operator or state, or a column or value does not fit; names it.
         """
         table = as_frame(frame)
-        if state is not None and not self._savepoint.operator(uid).keys.fields:
+        if state is not None and self._is_broadcast(uid, state, declared):
+            described = described_state(self._savepoint, uid, state, declared)
+            whole = encoding.broadcast_state(table, described, f"operator {uid!r}, state {state!r}")
+            self._broadcast.setdefault(uid, {})[state] = whole
+            self._describe(uid, state, described)
+        elif state is not None and not self._savepoint.operator(uid).keys.fields:
             described = described_state(self._savepoint, uid, state, declared)
             elements = encoding.list_elements(table, described, f"operator {uid!r}, state {state!r}")
             self._lists.setdefault(uid, {})[state] = tuple(elements)
@@ -113,6 +120,11 @@ class EditedSavepoint:
             return TimerRows(uid, keys, f"operator {uid!r}, timers")
         if state is None:
             return AggregateRows.of(self._savepoint, uid, f"operator {uid!r}")
+        if self._is_broadcast(uid, state, declared):
+            raise UsageError(
+                f"operator {uid!r}, state {state!r}: broadcast state belongs to no key; replace it as a whole, here: "
+                "edit().replace(uid, state, frame)"
+            )
         described = described_state(self._savepoint, uid, state, declared)
         return StateRows(uid, keys, f"operator {uid!r}, state {state!r}", state, described)
 
@@ -183,6 +195,11 @@ class EditedSavepoint:
         found = {name: replacement.whole([rows]) for name, rows in replacement.rows(frame).items()}
         self.put(replacement, {name: encoding.by_key_group(rows, keys, groups) for name, rows in found.items()})
 
+    def _is_broadcast(self, uid: str, state: str, declared: State | None) -> bool:
+        if declared is not None:
+            return isinstance(declared, BroadcastState)
+        return state in self._savepoint.operator(uid).broadcast
+
     def _describe(self, uid: str, state: str, described: dict[str, Any]) -> None:
         """Say in the signature of an operator what a state is, if it says otherwise."""
         if self._savepoint.operator(uid).states.get(state) != described:
@@ -194,6 +211,7 @@ class EditedSavepoint:
         """What an operator of a subtask puts into the new savepoint; its object is in the folder then."""
         replace = msgspec.structs.replace
         operator = replace(operator, beside=None)  # the savepoint was read with it in its places
+        operator = replace(operator, broadcast={**operator.broadcast, **self._broadcast.get(uid, {})})
         for name, elements in self._lists.get(uid, {}).items():
             # A restore deals lists out anew, so it is the same whose they are.
             mine = elements if subtask == 0 else ()

@@ -18,6 +18,7 @@ from penstock.savepoint.shapes import Shape, UnstorableError, accepted_types, sh
 from penstock.savepoint.tables import DOMAINS, UTC_MICROS, Columns, Segment, elements, rows_of_state, state_table
 from penstock.state.hashing import key_groups
 from penstock.state.keyed_state import array_of
+from penstock.state.operator_state import encode_broadcast
 from penstock.types import Schema
 
 INDEX: Final = "__index"
@@ -195,6 +196,19 @@ def list_elements(frame: pl.DataFrame, described: dict[str, Any], where: str) ->
     order = [name for name in ("subtask", "index") if name in frame.columns]
     frame = frame.sort(order, maintain_order=True) if order else frame
     return _encoded(frame, Columns(()), "value", described["value"], where)
+
+
+def broadcast_state(frame: pl.DataFrame, described: dict[str, Any], where: str) -> bytes:
+    """A broadcast state, from a table of its entries; raises `UsageError`."""
+    columns = Columns(())
+    needed = {columns.map_key: accepted_types(described["key"]), columns.value: accepted_types(described["value"])}
+    frame = checked_columns(frame, needed, {}, where)
+    keys = _encoded(frame, columns, columns.map_key, described["key"], where)
+    values = _encoded(frame, columns, columns.value, described["value"], where)
+    entries = dict(zip(keys, values, strict=True))
+    if len(entries) < len(keys):
+        raise UsageError(f"{where}: column {columns.map_key!r} names an entry twice")
+    return encode_broadcast(entries.items())
 
 
 # -- into segments ------------------------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ import polars as pl
 
 from penstock.errors import CorruptDataError, UsageError
 from penstock.protocol.manifests import Manifest
-from penstock.savepoint.operators import parts_of
-from penstock.savepoint.reading import Savepoint
+from penstock.savepoint.operators import parts_of, stored_broadcast
+from penstock.savepoint.reading import PENDING_ROWS, Savepoint
 from penstock.savepoint.tables import OBJECTS
 from penstock.state.segments import is_segment
 
@@ -26,7 +26,7 @@ def rows_of(savepoint: Savepoint, uid: str) -> pl.DataFrame:
     Raises:
         CorruptDataError: an object is missing or damaged.
     """
-    if savepoint.operator(uid).verb == "map_async":
+    if savepoint.operator(uid).verb in PENDING_ROWS:
         return savepoint.table(uid)
     frames = [
         _readable(header, rows) if header["kind"] == OBJECTS else rows for _, header, rows in savepoint.segments(uid)
@@ -96,14 +96,16 @@ def _key_parts(given: str, count: int) -> list[Any]:
 
 
 def entries_of(manifest: Manifest, uid: str) -> dict[str, list[str]]:
-    """The entries of list, union and broadcast states, as text where they are text."""
+    """The entries of list, union and broadcast states, as text where they are text.
+
+    Those of a broadcast state, which is the same in all subtasks, are `key: value`, as JSON.
+    """
     found: dict[str, list[str]] = {}
     for part in parts_of(manifest, uid):
-        named: Iterable[tuple[str, Iterable[bytes]]] = (
-            *part.lists.items(),
-            *part.unions.items(),
-            *((name, (value,)) for name, value in part.broadcast.items()),
-        )
+        for name, data in part.broadcast.items():
+            entries = stored_broadcast(data, f"operator {uid!r}, state {name!r}")
+            found.setdefault(name, [f"{_json(key)}: {_json(value)}" for key, value in entries])
+        named: Iterable[tuple[str, Iterable[bytes]]] = (*part.lists.items(), *part.unions.items())
         for name, values in named:
             texts = [_text(value) for value in values if not is_segment(value)]  # segments are among the rows
             found.setdefault(name, []).extend(texts)

@@ -6,9 +6,11 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.errors import UsageError, nearest
+from penstock.errors import CorruptDataError, UsageError, nearest
 from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import OperatorHandles
+from penstock.state.declarations import BroadcastState
+from penstock.state.operator_state import broadcast_entries
 from penstock.types import (
     FLOATS,
     INTEGERS,
@@ -25,6 +27,7 @@ from penstock.types import (
 
 REDUCED: Final = "reduced"
 """The state that the verb `reduce` keeps."""
+BROADCAST: Final = BroadcastState.kind
 _NAMES: Final = {
     "boolean": "bool", "string": "str", "binary": "bytes", "timestamp": "datetime", "duration": "timedelta",
     "null": "none",
@@ -58,6 +61,16 @@ class OperatorState(msgspec.Struct, frozen=True):
         if self.verb == "reduce":
             return {REDUCED: {"kind": "value", "value": _described_row(schema_from_json(self.schema["row"]))}}
         return dict(self.schema.get("states", {}))
+
+    @property
+    def broadcast(self) -> frozenset[str]:
+        """Which of them belong to no key: each is the same in every subtask."""
+        return frozenset(name for name, described in self.states.items() if described["kind"] == BROADCAST)
+
+    @property
+    def keyed_states(self) -> dict[str, dict[str, Any]]:
+        """The others."""
+        return {name: described for name, described in self.states.items() if name not in self.broadcast}
 
 
 def key_schema(described: list[dict[str, Any]]) -> Schema:
@@ -102,8 +115,8 @@ def _operator(manifest: Manifest, uid: str) -> OperatorState:
     for part in parts:
         for name, values in (*part.lists.items(), *part.unions.items()):
             entries[name] = entries.get(name, 0) + len(values)
-        for name in part.broadcast:
-            entries[name] = 1
+        for name, data in part.broadcast.items():
+            entries[name] = len(stored_broadcast(data, f"operator {uid!r}, state {name!r}"))
     keyed = [handle for part in parts for handle in part.parts]
     return OperatorState(
         uid=uid,
@@ -114,6 +127,14 @@ def _operator(manifest: Manifest, uid: str) -> OperatorState:
         keyed_bytes=sum(handle.size_bytes for handle in keyed),
         entries=entries,
     )
+
+
+def stored_broadcast(data: bytes, where: str) -> list[tuple[bytes, bytes]]:
+    """Keys and values of a broadcast state; raises `CorruptDataError`."""
+    try:
+        return broadcast_entries(data)
+    except msgspec.MsgspecError as error:
+        raise CorruptDataError(f"{where}: stored broadcast state is not readable: {error}") from error
 
 
 def check_canonical(manifest: Manifest) -> None:

@@ -19,7 +19,14 @@ from penstock.savepoint import tables
 from penstock.savepoint.editing import EditedSavepoint
 from penstock.savepoint.folder import MANIFEST, read_folder
 from penstock.savepoint.objects import FolderObjects, Objects, StoreObjects, find_manifest, with_store
-from penstock.savepoint.operators import OperatorState, check_canonical, checked_uid, operators_of, parts_of
+from penstock.savepoint.operators import (
+    OperatorState,
+    check_canonical,
+    checked_uid,
+    operators_of,
+    parts_of,
+    stored_broadcast,
+)
 from penstock.state.segments import PENDING, decode_segment
 from penstock.task.opening import SPLITS
 from penstock.task.sources import SplitEntry
@@ -77,6 +84,10 @@ def read_restore(restore: Restore, store: ClusterSettings | Blobs) -> Savepoint:
     return Savepoint(manifest, StoreObjects(store))
 
 
+PENDING_ROWS: Final = ("map_async", "lookup_join")
+"""Verbs whose state are the rows that waited for their results."""
+
+
 class Savepoint:
     """A savepoint as tables. Nothing in it changes; `edit` makes another one of it."""
 
@@ -123,7 +134,8 @@ class Savepoint:
         * A process with `state`: a row per value (`value`), per list element (`index`, `value`) or per map entry
           (`map_key`, `value`); `expires` if the state has a time to live.
         * A process without key: a row per element of the list `state`: `subtask`, `index`, `value`.
-        * `map_async`: the rows that waited for their results.
+        * A broadcast `state`, with key or without: a row per entry: `map_key`, `value`; `key_groups` changes nothing.
+        * `map_async` and joins with a lookup: the rows that waited for their results.
 
         Args:
             uid: the operator.
@@ -134,8 +146,10 @@ class Savepoint:
             UsageError: there is no such operator or state; names the nearest.
             CorruptDataError: an object is missing or damaged.
         """
-        if self.operator(uid).verb == "map_async":
+        if self.operator(uid).verb in PENDING_ROWS:
             return self._pending(uid)
+        if state is not None and state in self.operator(uid).broadcast:
+            return self._broadcast(uid, state)
         make = self._maker(uid, state)
         return self._gathered(uid, make, key_groups)
 
@@ -274,6 +288,10 @@ class Savepoint:
             raise UsageError(f"{uid}: a {operator.verb} has no state of its own; the splits of sources are in splits()")
         if operator.verb == "with_processing_time":
             raise UsageError(f"{uid}: a {operator.verb} keeps nothing but how far the clock had come")
+        if state is not None and state in operator.broadcast:
+            raise UsageError(
+                f"{uid}: state {state!r} is broadcast and belongs to no key; read it whole: table(uid, state)"
+            )
         if state is not None:
             described, where = self.described(uid, state), f"operator {uid!r}, state {state!r}"
             if not operator.keys.fields:
@@ -284,7 +302,7 @@ class Savepoint:
             return tables.aggregate_table
         if not operator.keys.fields:
             raise UsageError(f"{uid}: its states have no key in common; name one: {', '.join(operator.states)}")
-        states = operator.states
+        states = operator.keyed_states
 
         def wide(segment: tables.Segment) -> pl.DataFrame:
             stored = {name: _stored(segment, name, described) for name, described in states.items()}
@@ -298,6 +316,13 @@ class Savepoint:
         segments = tables.merged((header, rows) for _, header, rows in self.segments(uid, key_groups))
         frames = [make(segment) for segment in segments] or [make(self._empty(uid))]
         return pl.concat(frames, how="vertical_relaxed")
+
+    def _broadcast(self, uid: str, state: str) -> pl.DataFrame:
+        """A state that all subtasks have: that of the first is what a job starts with."""
+        where = f"operator {uid!r}, state {state!r}"
+        data = parts_of(self.manifest, uid)[0].broadcast.get(state)
+        entries = stored_broadcast(data, where) if data is not None else []
+        return tables.broadcast_table(entries, self.described(uid, state), where)
 
     def _pending(self, uid: str) -> pl.DataFrame:
         """The rows that waited when the savepoint was taken, as they came."""

@@ -15,7 +15,7 @@ import polars as pl
 
 from penstock.errors import UsageError
 from penstock.savepoint import encoding, tables
-from penstock.state.declarations import State, describe_states
+from penstock.state.declarations import BroadcastState, State, describe_states
 from penstock.types import Schema
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def described_state(savepoint: Savepoint, uid: str, state: str, declared: State 
         return savepoint.described(uid, state)
     savepoint.require_verb(uid, "process", "declared states")
     keyed = bool(savepoint.operator(uid).keys.fields)
-    if declared.keyed != keyed:
+    if declared.keyed != keyed and not isinstance(declared, BroadcastState):
         kind, key = type(declared).__name__, "a key" if keyed else "no key"
         raise UsageError(f"operator {uid!r}, state {state!r}: it has {key}, where {kind} does not belong")
     # A class of its own, because a declaration has its name from the class that it stands in.

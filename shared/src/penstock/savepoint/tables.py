@@ -54,8 +54,8 @@ def empty_segment(operator: OperatorState) -> Segment:
     header = {
         "kind": OBJECTS,
         "keys": operator.schema.get("keys", []),
-        "names": [*operator.states, *DOMAINS.values()],
-        "states": operator.states,
+        "names": [*operator.keyed_states, *DOMAINS.values()],
+        "states": operator.keyed_states,
     }
     return header, no_rows(operator.keys)
 
@@ -216,5 +216,16 @@ def list_table(parts: Sequence[Sequence[bytes]], described: dict[str, Any], wher
             pl.Series("subtask", subtasks, pl.Int64),
             pl.Series("index", indices, pl.Int64),
             values_column("value", described["value"], stored, where),
+        ]
+    )
+
+
+def broadcast_table(entries: Sequence[tuple[bytes, bytes]], described: dict[str, Any], where: str) -> pl.DataFrame:
+    """The entries of a broadcast state: `map_key`, `value`."""
+    keys, values = [key for key, _ in entries], [value for _, value in entries]
+    return pl.DataFrame(
+        [
+            values_column("map_key", described["key"], keys, where),
+            values_column("value", described["value"], values, where),
         ]
     )

@@ -9,6 +9,7 @@ from typing import Final
 from penstock.errors import PipelineError
 from penstock.graph.jobgraph import JobGraph
 from penstock.graph.logical import AssignProcessingTime, LogicalPlan, Node, ProcessRows, Read, WindowRows
+from penstock.process_functions import BROADCAST
 
 _PROCESSING_TIMERS: Final = ("processing_timer", "delete_processing_timer")
 
@@ -47,6 +48,12 @@ def _reasons(node: Node, until_now: bool) -> Iterator[str]:
                     f"{node.operator_id}: {trigger.describe()} sets processing-time timers, and a batch run has no wall "
                     "clock to follow; use event time"
                 )
+        case ProcessRows(process=process) if isinstance(process, BROADCAST):
+            yield (
+                f"{node.operator_id}: {type(process).__name__} sees a broadcast stream beside another one, and a batch "
+                "run, which sorts its rows, does not know which of them came first; run it embedded or on the cluster, "
+                "or join the streams: .join(rules, on=..., as_of=True)"
+            )
         case ProcessRows(process=process) if _sets_processing_timers(type(process)):
             yield (
                 f"{node.operator_id}: {type(process).__name__} sets processing-time timers, and a batch run has no wall "

@@ -141,7 +141,8 @@ def _wanted(options: Any) -> _Wanted:
 
 def _is_keyed(sp: Savepoint, wanted: _Wanted) -> bool:
     assert wanted.uid is not None
-    return bool(sp.operator(wanted.uid).keys.fields)
+    operator = sp.operator(wanted.uid)
+    return bool(operator.keys.fields) and wanted.state not in operator.broadcast
 
 
 def _frames(sp: Savepoint, wanted: _Wanted, groups: tuple[int, int]) -> Iterator[pl.DataFrame]:

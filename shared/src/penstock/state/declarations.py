@@ -274,6 +274,69 @@ class UnionListState(OperatorListState[T]):
     kind = "union_list"
 
 
+class BroadcastState(State, Generic[K, V]):
+    """A dictionary without key that is the same in every subtask: what the rows of a broadcast stream make of it.
+
+    `on_broadcast` writes it, everything else reads it. Its values are not to be changed in place. When the parallelism
+    changes, every subtask gets a copy.
+
+    Example:
+        >>> class Above(BroadcastProcess[Bid, Total, Total]):
+        ...     limits = BroadcastState(int, float)
+        ...     def on_broadcast(self, row, ctx):
+        ...         self.limits.set(row.auction, row.price)
+        ...     def on_row(self, row, ctx):
+        ...         if row.price > self.limits.get(row.auction, default=100.0):
+        ...             ctx.emit(Total(row.auction, row.price))
+        >>> limits = bids.filter(col("price") < 0).map(lambda bid: Total(bid.auction, 0.0), returns=Total)
+        >>> sorted(bids.connect(limits.broadcast()).process(Above()).collect().rows())
+        [(1, 120.0), (2, 250.0)]
+    """
+
+    kind = "broadcast"
+    keyed = False
+
+    @checked
+    def __init__(self, key_type: type[K], value_type: type[V]) -> None:
+        super().__init__(key_type, value_type)
+
+    @overload
+    def get(self, key: K) -> V | None: ...
+    @overload
+    def get(self, key: K, default: D) -> V | D: ...
+    def get(self, key: K, default: Any = None) -> Any:
+        """The value of an entry, or `default`."""
+        self._unbound()
+
+    def contains(self, key: K) -> bool:
+        """Whether there is an entry."""
+        self._unbound()
+
+    def items(self) -> Iterator[tuple[K, V]]:
+        """All entries, as they are now."""
+        self._unbound()
+
+    def keys(self) -> Iterator[K]:
+        """The keys of all entries."""
+        self._unbound()
+
+    def values(self) -> Iterator[V]:
+        """The values of all entries."""
+        self._unbound()
+
+    def set(self, key: K, value: V) -> None:
+        """Add or replace an entry; only in `on_broadcast`."""
+        self._unbound()
+
+    def remove(self, key: K) -> None:
+        """Remove an entry, if there is one; only in `on_broadcast`."""
+        self._unbound()
+
+    def clear(self) -> None:
+        """Forget all entries; only in `on_broadcast`."""
+        self._unbound()
+
+
 # -- declarations of a class --------------------------------------------------------------------------------------------
 
 
@@ -301,7 +364,7 @@ def describe_states(process: object) -> dict[str, Any]:
 
 
 def _describe(state: State, where: str) -> dict[str, Any]:
-    names = ("key", "value") if state.kind == "map" else ("value",)
+    names = ("key", "value") if state.kind in ("map", "broadcast") else ("value",)
     described: dict[str, Any] = {"kind": state.kind}
     described.update((name, describe_type(hint, where)) for name, hint in zip(names, state.types, strict=True))
     if state.ttl_us is not None:

@@ -28,7 +28,7 @@ class _NoKey:
 
     def __hash__(self) -> int:
         raise UserCodeError(
-            "keyed state was used where there is no key (in open or close); use it in on_row and on_timer"
+            "keyed state was used where there is no key (in open, close or on_broadcast); use it in on_row and on_timer"
         )
 
 

@@ -1,4 +1,7 @@
-"""The exchange as a chain sees it: rows are split by key group, buffered, cut into frames; frames become rows again."""
+"""The exchange as a chain sees it: rows are split by key group, buffered, cut into frames; frames become rows again.
+
+Rows that are broadcast are not split: every frame goes to every partition.
+"""
 
 from __future__ import annotations
 
@@ -88,6 +91,8 @@ class ExchangeWriter:
     ) -> None:
         """`outputs` are the partitions of the consuming vertex, in order; `combiner` is that of an edge that has one."""
         self._outputs = outputs
+        self._targets = [outputs] if edge.ship == "broadcast" else [[output] for output in outputs]
+        """Of each buffer, the partitions to which what is cut of it goes."""
         self._columns = list(frame_schema(edge).names)
         self._timed_columns = [*self._columns, WATERMARK]
         self._event_time = edge.event_time
@@ -96,8 +101,8 @@ class ExchangeWriter:
         self._owners = key_group_owners(len(outputs), max_parallelism)
         self._ledger = ledger
         self._send = send
-        self._buffers: list[list[pl.DataFrame]] = [[] for _ in self._outputs]
-        self._buffered_rows = [0] * len(outputs)
+        self._buffers: list[list[pl.DataFrame]] = [[] for _ in self._targets]
+        self._buffered_rows = [0] * len(self._targets)
         self._combiner = combiner
         self._combined_columns = combiner.arrow_schema.names if combiner is not None else []
         self._uncombined: list[pl.DataFrame] = []
@@ -143,12 +148,12 @@ class ExchangeWriter:
         if combined != self._buffers_combined:
             self._cut_all()
             self._buffers_combined = combined
-        for partition, part in self._split(rows):
+        for number, part in self._split(rows):
             if part.height:
-                self._buffers[partition].append(part)
-                self._buffered_rows[partition] += part.height
-                if self._buffered_rows[partition] >= MAX_ROWS:
-                    self._cut(partition)
+                self._buffers[number].append(part)
+                self._buffered_rows[number] += part.height
+                if self._buffered_rows[number] >= MAX_ROWS:
+                    self._cut(number)
 
     def watermark(self, watermark: int) -> None:
         """Remember the watermark for the next flush."""
@@ -183,7 +188,7 @@ class ExchangeWriter:
             self._send(output, self._ledger.barrier(output, checkpoint, nonce, flavour), b"")
 
     def _split(self, frame: pl.DataFrame) -> Sequence[tuple[int, pl.DataFrame]]:
-        count = len(self._outputs)
+        count = len(self._targets)
         if count == 1:
             return [(0, frame)]
         if not self._keys:
@@ -199,25 +204,24 @@ class ExchangeWriter:
         return [(partition, gathered.slice(begin, end - begin)) for partition, (begin, end) in bounds]
 
     def _cut_all(self) -> None:
-        for partition in range(len(self._outputs)):
-            self._cut(partition)
+        for number in range(len(self._targets)):
+            self._cut(number)
 
-    def _cut(self, partition: int) -> None:
-        if not self._buffered_rows[partition]:
+    def _cut(self, number: int) -> None:
+        if not self._buffered_rows[number]:
             return
-        frame = joined(self._buffers[partition], rechunk=True)
+        frame = joined(self._buffers[number], rechunk=True)
         timed, combined = WATERMARK in frame.columns, self._buffers_combined
-        self._buffers[partition] = []
-        self._buffered_rows[partition] = 0
+        self._buffers[number] = []
+        self._buffered_rows[number] = 0
         per_row = max(1.0, frame.estimated_size() / frame.height)
         step = max(1, min(MAX_ROWS, int(MAX_PAYLOAD_BYTES / per_row)))
-        output = self._outputs[partition]
         for start in range(0, frame.height, step):
             part = frame.slice(start, step)
             payload = encode_payload(part)
-            self._send(
-                output, self._ledger.data(output, part.height, len(payload), timed=timed, combined=combined), payload
-            )
+            for output in self._targets[number]:
+                header = self._ledger.data(output, part.height, len(payload), timed=timed, combined=combined)
+                self._send(output, header, payload)
 
 
 def joined(frames: Sequence[pl.DataFrame], *, rechunk: bool = False) -> pl.DataFrame:

@@ -40,6 +40,7 @@ class HarnessSnapshot:
     watermarks: dict[int, int]
     lists: dict[str, list[bytes]]
     unions: dict[str, list[bytes]]
+    broadcast: dict[str, bytes] = field(default_factory=dict[str, bytes])
 
 
 @dataclass
@@ -154,6 +155,7 @@ class OperatorHarness:
             keyed=[(group, data) for group, data in snapshot.keyed if group in owned],
             lists={name: values[subtask :: self._parallelism] for name, values in snapshot.lists.items()},
             unions=snapshot.unions,
+            broadcast=snapshot.broadcast,
             watermarks={group: mark for group, mark in snapshot.watermarks.items() if group in owned},
         )
 
@@ -171,8 +173,13 @@ class OperatorHarness:
         self.frame(RowWriter(source.schema, source.row_type, "OperatorHarness.rows").frame(rows, times))
 
     def frame(self, frame: pl.DataFrame, number: int = 0) -> None:
-        """Feed a batch of an input: every row goes to the subtask of its key, without keys the subtasks take turns."""
-        for subtask, part in self._parts(frame, self._keys[number]):
+        """Feed a batch of an input: every row goes to the subtask of its key, without keys the subtasks take turns.
+
+        All subtasks get the rows of a broadcast input.
+        """
+        everywhere = self._node is not None and self._node.takes_all(number)
+        whole = [(subtask, frame) for subtask in range(self._parallelism)]
+        for subtask, part in whole if everywhere else self._parts(frame, self._keys[number]):
             if part.height:
                 self.operators[subtask].process_input(number, part, self.collected)
                 while self.operators[subtask].go_on():
@@ -224,6 +231,7 @@ class OperatorHarness:
             keyed: list[tuple[int, bytes]] = []
             lists: dict[str, list[bytes]] = {}
             unions: dict[str, list[bytes]] = {}
+            broadcast: dict[str, bytes] = {}
             for part in frozen:
                 if part is None:
                     continue
@@ -232,7 +240,8 @@ class OperatorHarness:
                     lists.setdefault(name, []).extend(values)
                 for name, values in part.unions.items():
                     unions.setdefault(name, []).extend(values)
-            return HarnessSnapshot(keyed, marks, lists, unions)
+                broadcast = {**part.broadcast, **broadcast}  # that of the first subtask, as a restore has it
+            return HarnessSnapshot(keyed, marks, lists, unions, broadcast)
 
         return write
 
@@ -282,7 +291,13 @@ def process_node(
     sides: Sequence[OutputTag[Any]] = (),
 ) -> Node:
     """A plan node that runs `process` on rows of `row_type`."""
-    declared_in, declared_out = process_types(process)
+    types = process_types(process)
+    if len(types) != 2:
+        raise UsageError(
+            f"OperatorHarness.of_process: {type(process).__name__} takes rows of two streams; run it in a pipeline "
+            "that reads iterables, with .collect()"
+        )
+    declared_in, declared_out = types
     schema = schema_of(row_type, "row_type")
     source = input_node(schema, declared_in, keys)
     return Node(

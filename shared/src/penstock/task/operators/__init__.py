@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.errors import ProtocolError
 from penstock.graph import logical
-from penstock.process_functions import Process
+from penstock.process_functions import BROADCAST, BroadcastProcess, Process
 from penstock.task.operator import Operator
 from penstock.window_accounts import PartialProcess
 
@@ -53,6 +53,10 @@ def build_operator(node: logical.Node) -> Operator:
             from penstock.task.operators.map_async import MapAsyncOperator
 
             return MapAsyncOperator(node)
+        case logical.LookupJoin():
+            from penstock.task.operators.lookup_join import LookupJoinOperator
+
+            return LookupJoinOperator(node)
         case logical.WindowRows(process=PartialProcess()):
             from penstock.task.operators.window_partials import WindowPartialsOperator
 
@@ -61,6 +65,14 @@ def build_operator(node: logical.Node) -> Operator:
             from penstock.task.operators.window_rows import WindowRowsOperator
 
             return WindowRowsOperator(node)
+        case logical.ProcessRows(process=process) if isinstance(process, BROADCAST):
+            from penstock.task.operators.broadcast_process import (
+                BroadcastProcessOperator,
+                KeyedBroadcastProcessOperator,
+            )
+
+            keyed = not isinstance(process, BroadcastProcess)
+            return KeyedBroadcastProcessOperator(node) if keyed else BroadcastProcessOperator(node)
         case logical.ProcessRows(process=process):
             from penstock.task.operators.process import KeyedProcessOperator, ProcessOperator
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from penstock.errors import PenstockError, UserCodeError
+from penstock.errors import BadRecordError, ExternalError, PenstockError, PipelineError, UserCodeError
 from penstock.graph.logical import CallSettings
 from penstock.times import format_duration
 
@@ -27,6 +27,9 @@ LONGEST_DELAY_S: Final = 60.0
 """Between two attempts, however many there were."""
 CLOSING_S: Final = 10.0
 """How long calls that are given up, and `close`, may take to end."""
+
+_OURS: Final = (ExternalError, PipelineError, BadRecordError)
+"""What a system that is asked may raise on purpose: no mistake of the user's code."""
 
 _log = structlog.get_logger("penstock.calls")
 
@@ -64,7 +67,7 @@ class Caller:
         self._closing: asyncio.Task[None] | None = None
         self._is_open = False
         self._closed = False
-        self._failure: UserCodeError | None = None
+        self._failure: PenstockError | None = None
         self._runner: asyncio.Runner | None = None
         self._has_come = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -140,7 +143,8 @@ class Caller:
 
     def _fail(self, error: BaseException, message: str) -> None:
         if self._failure is None:
-            self._failure = UserCodeError(message)
+            kind = next((each for each in _OURS if isinstance(error, each)), UserCodeError)
+            self._failure = kind(message)
             self._failure.__cause__ = error
 
     async def _answered(self, argument: Any) -> Any:
@@ -168,9 +172,9 @@ class Caller:
         for _ in range(self._settings.retries):
             try:
                 return await self._asked(argument)
-            except PenstockError:
-                raise
-            except self._settings.retry_on:
+            except self._settings.retry_on as error:
+                if isinstance(error, PenstockError) and not error.retryable:
+                    raise
                 self._metrics.failed_calls += 1
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, LONGEST_DELAY_S)

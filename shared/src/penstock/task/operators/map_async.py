@@ -206,11 +206,14 @@ class AsyncOperator(Operator):
     def _queue(self, chunk: pl.DataFrame) -> None:
         rises = self._rises(chunk) if not self._ordered and WATERMARK in chunk.columns else frozenset[int]()
         for call in self._calls(chunk):
-            if not rises.isdisjoint(range(call.first, call.first + call.rows)):
+            inside = not rises.isdisjoint(range(call.first + 1, call.first + call.rows))
+            if inside or call.first in rises:
                 self._segments.append(_Segment())
             self._segments[-1].calls[call] = None
             self._segment_of[call] = self._segments[-1]
             self._unstarted.append(call)
+            if inside:
+                self._segments.append(_Segment())  # those behind must not overtake its first rows
 
     def _rises(self, chunk: pl.DataFrame) -> frozenset[int]:
         """The rows before which event time has come on: none behind may overtake one before."""

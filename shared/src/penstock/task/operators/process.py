@@ -32,7 +32,7 @@ import structlog
 from penstock.batches import EVENT_TIME, WATERMARK, with_watermarks
 from penstock.errors import PenstockError, PipelineError, UserCodeError
 from penstock.graph.logical import Node, ProcessRows
-from penstock.process_functions import KeyedCoProcess, OutputTag, check_process
+from penstock.process_functions import OutputTag, check_process, input_methods
 from penstock.state.columns import key_values
 from penstock.state.declarations import declared_states, describe_states
 from penstock.state.hashing import key_group_of
@@ -97,7 +97,7 @@ class _EndOfTime:
         return over
 
 
-class _Run(KeyCursor):
+class Run(KeyCursor):
     """The context of a call: `Context`, and with timers `KeyedContext`. One object for all calls of an operator."""
 
     __slots__ = (
@@ -179,8 +179,8 @@ class _Run(KeyCursor):
         self.timers.processing_timers.delete(self.key, to_micros(at))
 
 
-class _ProcessBase(Operator):
-    """What both kinds share: the user's object, reading rows, writing what was emitted."""
+class ProcessBase(Operator):
+    """What all kinds share: the user's object, reading rows, writing what was emitted."""
 
     def __init__(self, node: Node) -> None:
         process = cast("ProcessRows", node.operation).process
@@ -198,7 +198,7 @@ class _ProcessBase(Operator):
         self._opened = False
         self._carries = False
         """Whether all that is emitted carries the watermark: only what is behind it does otherwise."""
-        self._run = _Run(frozenset(node.sides))
+        self._run = Run(frozenset(node.sides))
 
     def _own_copy(self) -> Any:
         try:
@@ -254,7 +254,7 @@ class _ProcessBase(Operator):
             self._process.close()
 
 
-def _carried(frame: pl.DataFrame, run: _Run) -> list[int]:
+def carried_marks(frame: pl.DataFrame, run: Run) -> list[int]:
     """The watermark that each row carries; what rows behind it make the function emit is to carry it on."""
     if WATERMARK not in frame.columns:
         return [MIN_WATERMARK] * frame.height
@@ -266,7 +266,7 @@ def _carried(frame: pl.DataFrame, run: _Run) -> list[int]:
     return carried.to_list()
 
 
-class ProcessOperator(_ProcessBase):
+class ProcessOperator(ProcessBase):
     """A `Process`: rows without key, operator state."""
 
     def __init__(self, node: Node) -> None:
@@ -284,7 +284,7 @@ class ProcessOperator(_ProcessBase):
 
     def process(self, frame: pl.DataFrame, output: Output) -> None:
         run, on_row, row = self._run, self._process.on_row, None
-        whole = iter(_carried(frame, run))
+        whole = iter(carried_marks(frame, run))
         try:
             for chunk in chunks_of(frame):
                 marks = islice(whole, chunk.height)
@@ -312,7 +312,7 @@ class ProcessOperator(_ProcessBase):
         return OperatorSnapshot(lists=self._states.encoded(unions=False), unions=self._states.encoded(unions=True))
 
 
-class KeyedProcessOperator(_ProcessBase):
+class KeyedProcessOperator(ProcessBase):
     """A `KeyedProcess` or `KeyedCoProcess`: keyed state and timers."""
 
     def __init__(self, node: Node) -> None:
@@ -326,7 +326,7 @@ class KeyedProcessOperator(_ProcessBase):
         self._keys = source.schema.select(source.keys, "process")
         self._keys_of = [each.schema.select(each.keys, "process") for each in node.inputs]
         """Of each input, by the names that they have there."""
-        self._methods = ["on_left", "on_right"] if isinstance(self._declared, KeyedCoProcess) else ["on_row"]
+        self._methods = input_methods(self._declared)
         self._kinds = [field.type for field in self._keys]
         self._backend: KeyedBackend
         self._watermarks: GroupWatermarks
@@ -343,7 +343,8 @@ class KeyedProcessOperator(_ProcessBase):
         self._process = self._own_copy()
         descriptions = describe_states(self._declared)
         for name, declaration in declared_states(self._declared).items():
-            object.__setattr__(self._process, name, self._backend.bind(declaration, descriptions[name]))
+            if declaration.keyed:
+                object.__setattr__(self._process, name, self._backend.bind(declaration, descriptions[name]))
         self._watermarks = GroupWatermarks(context, self._keys.names, restored)
         self._run.watermark_us = self._run.mark = self._watermarks.current
         if restored is not None:
@@ -371,7 +372,7 @@ class KeyedProcessOperator(_ProcessBase):
         method, keys = self._methods[number], self._keys_of[number]
         run, on_row, row = self._run, getattr(self._process, method), None
         timed = WATERMARK in frame.columns
-        whole = iter(_carried(frame, run) if timed or self._watermarks.uneven else ())
+        whole = iter(carried_marks(frame, run) if timed or self._watermarks.uneven else ())
         try:
             for chunk in chunks_of(frame):
                 values = key_values(chunk, keys)

@@ -1,0 +1,156 @@
+"""HTTP: `http.Lookup` joins a stream with what a service answers in JSON. Needs the client `httpx2`, as Kafka does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Unpack
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import msgspec
+
+from penstock.arguments import checked
+from penstock.connectors import lookups
+from penstock.connectors.base import T
+from penstock.connectors.lookups import ATTEMPT_S, Key, KeyTemplate, LookupClient, LookupOptions, template_parts
+from penstock.errors import BadRecordError, ExternalError, PipelineError
+from penstock.settings import Secret
+from penstock.types import Schema
+
+if TYPE_CHECKING:
+    import httpx2
+    import pyarrow as pa
+
+__all__ = ["Lookup"]
+
+_WHAT: Final = "http.Lookup"
+_NO_ROW: Final = (204, 404, 410)
+_AGAIN: Final = (408, 425, 429)
+_SERVERS_FAULT: Final = 500
+_CONNECTIONS: Final = 100
+
+
+class Lookup(lookups.Lookup[T], Generic[T]):
+    """What a service answers in JSON, to join a stream with: `orders.join(http.Lookup(...), on=...)`.
+
+    A `GET` per key. An object is a row, a list of objects are several; 404, 410, 204, `null` and `[]` are none. Members
+    that no column names are ignored. 5xx, 408, 425 and 429 are asked again, other answers fail the job.
+
+    Args:
+        url: address with the columns of the key in braces, percent-encoded: `"http://crm/customers/{id}"`.
+        schema: dataclass, msgspec.Struct or pyarrow.Schema of the rows, the columns of the key included.
+        headers: sent with every request; a `Secret` where it is one, such as the value of `Authorization`.
+        **options: as at every lookup, see `LookupOptions`.
+
+    Raises:
+        PipelineError: something of it does not fit.
+
+    Example:
+        >>> @dataclass
+        ... class Seller:
+        ...     auction: int
+        ...     seller: str
+        >>> sellers = http.Lookup("http://crm/auctions/{auction}", schema=Seller, cache_ttl="1m", retries=5)
+        >>> bids.join(sellers, on="auction").schema.names
+        ('auction', 'price', 'at', 'tags', 'seller')
+    """
+
+    kind: ClassVar[str] = "http"
+
+    @checked
+    def __init__(
+        self,
+        url: str,
+        *,
+        schema: type[T] | Schema | pa.Schema,
+        headers: Mapping[str, str | Secret] | None = None,
+        **options: Unpack[LookupOptions],
+    ) -> None:
+        given: LookupOptions = {"rows_per_call": 1, "capacity": 100, **options}
+        self._declare(schema, **given)
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.netloc or "{" in parts.netloc:
+            raise PipelineError(f"{_WHAT}: url= is an address such as http://host/customers/{{id}}")
+        if "@" in parts.netloc:
+            raise PipelineError(
+                f"{_WHAT}: url= has a login in it, which errors would show; give headers= with a Secret"
+            )
+        template_parts(_WHAT, url)
+        self.url: Final = url
+        self.headers: Final = dict(headers or {})
+
+    @property
+    def name(self) -> str:
+        """See `Lookup.name`."""
+        return urlunsplit(urlsplit(self.url)._replace(fragment=""))
+
+    def client(self, columns: Schema, keys: Schema) -> LookupClient:
+        """See `Lookup.client`."""
+        return _Service(self, KeyTemplate(_WHAT, self.url, keys, lambda text: quote(text, safe="")))
+
+    def describe(self) -> Mapping[str, Any]:
+        """See `Lookup.describe`."""
+        return {"url": self.url} | ({"headers": sorted(self.headers)} if self.headers else {})
+
+
+class _Service:
+    """See `LookupClient`: a request per key, those of one call at once."""
+
+    def __init__(self, lookup: Lookup[Any], template: KeyTemplate) -> None:
+        self._lookup = lookup
+        self._template = template
+        self._http: httpx2.AsyncClient | None = None
+
+    async def open(self) -> None:
+        import httpx2
+
+        headers = {
+            name: value.reveal() if isinstance(value, Secret) else value for name, value in self._lookup.headers.items()
+        }
+        self._http = httpx2.AsyncClient(
+            headers={"Accept": "application/json", **headers},
+            timeout=ATTEMPT_S,
+            limits=httpx2.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS),
+            follow_redirects=True,
+        )
+
+    async def ask(self, keys: Sequence[Key]) -> Sequence[Sequence[bytes]]:
+        try:
+            async with asyncio.TaskGroup() as group:
+                asking = [group.create_task(self._rows(self._template.text(key))) for key in keys]
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        return [task.result() for task in asking]
+
+    async def _rows(self, address: str) -> Sequence[bytes]:
+        import httpx2
+
+        assert self._http is not None
+        try:
+            answer = await self._http.get(address)
+        except httpx2.InvalidURL as error:
+            raise PipelineError(f"{address}: {error}; check url=") from error
+        except httpx2.HTTPError as error:
+            raise ExternalError(f"{address}: {error or type(error).__name__}; check that it runs, and url=") from error
+        if answer.status_code in _NO_ROW:
+            return ()
+        reason = f"{address}: {answer.status_code} {answer.reason_phrase}"
+        if answer.status_code >= _SERVERS_FAULT or answer.status_code in _AGAIN:
+            raise ExternalError(f"{reason}; check that it runs")
+        if not answer.is_success:
+            raise PipelineError(f"{reason}; check url=, and headers= if it wants a login")
+        return _documents(address, answer.content)
+
+    async def close(self) -> None:
+        if self._http is not None:
+            await self._http.aclose()
+
+
+def _documents(address: str, content: bytes) -> Sequence[bytes]:
+    content = content.strip()
+    if not content.startswith(b"["):
+        return () if content in (b"", b"null") else (content,)
+    try:
+        return [bytes(row) for row in msgspec.json.decode(content, type=list[msgspec.Raw])]
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise BadRecordError(f"{address}: the answer is no JSON ({error}): {content[:100]!r}") from error

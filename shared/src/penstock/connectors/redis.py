@@ -1,0 +1,156 @@
+"""Redis: `redis.Lookup` joins a stream with hashes. Needs the client `redis`, as a cluster does."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Unpack
+from urllib.parse import urlsplit
+
+import msgspec
+
+from penstock.arguments import checked
+from penstock.connectors import lookups
+from penstock.connectors.base import T
+from penstock.connectors.lookups import Key, KeyTemplate, LookupClient, LookupOptions, template_parts
+from penstock.errors import BadRecordError, ExternalError, PipelineError
+from penstock.settings import Secret
+from penstock.types import BINARY, BOOLEAN, FLOATS, INTEGERS, Field, ListType, MapType, Schema, StructType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from redis.asyncio import Redis
+
+__all__ = ["Lookup"]
+
+_WHAT: Final = "redis.Lookup"
+
+
+class Lookup(lookups.Lookup[T], Generic[T]):
+    """Hashes of Redis, one per key, to join a stream with: `orders.join(redis.Lookup(...), on=...)`.
+
+    A column is the field of its name; what is missing is null, and a hash without any of them is no row. Text, dates,
+    times, decimals are read from text as in JSON; numbers, truth (`true`), lists, maps and structs are JSON; bytes are as
+    they are.
+
+    Args:
+        key: name of the hash, with the columns of the key in braces: `"customer:{id}"`.
+        schema: dataclass, msgspec.Struct or pyarrow.Schema of the rows, the columns of the key included.
+        url: `redis://user:password@host:6379/0`, or `rediss://` (TLS); a `Secret` if it has a password.
+        **options: as at every lookup, see `LookupOptions`.
+
+    Raises:
+        PipelineError: something of it does not fit.
+
+    Example:
+        >>> @dataclass
+        ... class Seller:
+        ...     auction: int
+        ...     seller: str
+        >>> sellers = redis.Lookup("auction:{auction}", schema=Seller, url="redis://localhost", cache_ttl="1m")
+        >>> bids.join(sellers, on="auction", how="left").schema.names
+        ('auction', 'price', 'at', 'tags', 'seller')
+    """
+
+    kind: ClassVar[str] = "redis"
+
+    @checked
+    def __init__(
+        self,
+        key: str,
+        *,
+        schema: type[T] | Schema | pa.Schema,
+        url: str | Secret,
+        **options: Unpack[LookupOptions],
+    ) -> None:
+        self._declare(schema, **options)
+        template_parts(_WHAT, key)
+        self.key: Final = key
+        self.url: Final = url if isinstance(url, Secret) else Secret(url)
+        parts = urlsplit(self.url.reveal())
+        if parts.scheme not in ("redis", "rediss"):
+            raise PipelineError(f"{_WHAT}: url= is an address such as redis://host:6379/0")
+        self._address: Final = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+    @property
+    def name(self) -> str:
+        """See `Lookup.name`."""
+        return f"redis hashes {self.key} at {self._address}"
+
+    def client(self, columns: Schema, keys: Schema) -> LookupClient:
+        """See `Lookup.client`."""
+        return _Hashes(self, columns, KeyTemplate(_WHAT, self.key, keys))
+
+    def describe(self) -> Mapping[str, Any]:
+        """See `Lookup.describe`."""
+        return {"key": self.key, "url": self._address}
+
+
+class _Hashes:
+    """See `LookupClient`: the hashes of one call in one pipeline."""
+
+    def __init__(self, lookup: Lookup[Any], columns: Schema, template: KeyTemplate) -> None:
+        self._lookup = lookup
+        self._columns = columns.fields
+        self._template = template
+        self._redis: Redis | None = None
+
+    async def open(self) -> None:
+        from redis.asyncio import Redis
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
+
+        self._redis = Redis.from_url(self._lookup.url.reveal(), retry=Retry(NoBackoff(), 0))
+
+    async def ask(self, keys: Sequence[Key]) -> Sequence[Sequence[bytes]]:
+        from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
+
+        assert self._redis is not None
+        names = [self._template.text(key) for key in keys]
+        fields = [field.name for field in self._columns]
+        try:
+            async with self._redis.pipeline(transaction=False) as pipeline:
+                for name in names:
+                    pipeline.hmget(name, fields)
+                answers = await pipeline.execute()
+        except (AuthenticationError, NoPermissionError) as error:
+            raise PipelineError(
+                f"it refuses the login or the command ({error}); check user and password in url="
+            ) from error
+        except ResponseError as error:
+            raise PipelineError(f"{error}; check what the keys of {self._lookup.key} hold") from error
+        except (RedisError, OSError) as error:
+            raise ExternalError(f"{error or type(error).__name__}; check that it runs, and url=") from error
+        return [self._documents(values) for values in answers]
+
+    def _documents(self, values: Sequence[bytes | None]) -> Sequence[bytes]:
+        found = [(field, value) for field, value in zip(self._columns, values, strict=True) if value is not None]
+        if not found:
+            return ()
+        members = (msgspec.json.encode(field.name) + b":" + _json(field, value) for field, value in found)
+        return (b"{" + b",".join(members) + b"}",)
+
+    async def close(self) -> None:
+        if self._redis is not None:
+            await self._redis.aclose()
+
+
+def _json(field: Field, value: bytes) -> bytes:
+    """The JSON that `JsonDecoder` expects of a column."""
+    if isinstance(field.type, ListType | MapType | StructType) or field.type in INTEGERS | FLOATS | {BOOLEAN}:
+        return value if _is_json(value) else msgspec.json.encode(value.decode(errors="replace"))
+    if field.type == BINARY:
+        return msgspec.json.encode(base64.b64encode(value).decode())
+    try:
+        return msgspec.json.encode(value.decode())
+    except UnicodeDecodeError as error:
+        raise BadRecordError(f"field {field.name} is not UTF-8: {value[:100]!r}") from error
+
+
+def _is_json(value: bytes) -> bool:
+    """Whether it is one value: text behind it would be other fields."""
+    try:
+        msgspec.json.decode(value)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return False
+    return True
