@@ -1,0 +1,151 @@
+"""Rows as Postgres reads them in `COPY`: a text per column, escaped, so that what publishes them only joins them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.connectors.base import Encoded
+from penstock.connectors.formats.encoding import as_text, json_texts
+from penstock.errors import BadRecordError
+from penstock.types import (
+    BINARY,
+    BOOLEAN,
+    DATE,
+    DURATION,
+    STRING,
+    DataType,
+    Field,
+    ListType,
+    MapType,
+    Schema,
+    StructType,
+)
+
+if TYPE_CHECKING:
+    import polars as pl
+
+RETRACTED: Final = "retracted"
+COLUMN: Final = "c:"
+"""Stands before the names of columns, so that `GONE` is none of them."""
+GONE: Final = "gone"
+"""Whether the row of the key is deleted."""
+_US_PER_HOUR: Final = 3_600_000_000
+_NUL_IN_JSON: Final = r"(^|[^\\])(\\\\)*\\u0000"
+
+
+def encoded_schema(columns: Schema, *, deletes: bool) -> Schema:
+    """The columns of encoded rows."""
+    texts = [Field(f"{COLUMN}{name}", STRING, nullable=True) for name in columns.names]
+    return Schema((*texts, *((Field(GONE, BOOLEAN),) if deletes else ())))
+
+
+class RowEncoder:
+    """The encoder of one subtask; see `SinkEncoder`."""
+
+    def __init__(self, what: str, columns: Schema, key: tuple[str, ...], *, deletes: bool, skips: bool) -> None:
+        """`what` leads errors; `deletes`: rows have `RETRACTED`; `skips`: bad rows are counted instead of failing."""
+        self._what = what
+        self._columns = columns
+        self._key = key
+        self._deletes = deletes
+        self._skips = skips
+
+    def encode(self, frame: pl.DataFrame) -> Encoded:
+        """See `SinkEncoder.encode`."""
+        import polars as pl
+
+        if self._key:  # of a key only the last row of a batch counts
+            frame = frame.filter(pl.struct(self._key).is_last_distinct())
+        texts = [copy_text(frame, field) for field in self._columns]
+        made = pl.DataFrame([text.alias(f"{COLUMN}{text.name}") for text in texts])
+        if self._deletes:
+            made = made.with_columns(frame[RETRACTED].fill_null(value=False).alias(GONE))
+        bad = self._bad(frame)
+        if not bad.any():
+            return Encoded(made)
+        if not self._skips:
+            row = frame.select(self._columns.names).filter(bad).row(0, named=True)
+            raise BadRecordError(
+                f"{self._what}: {self._reason(row)}: {str(row)[:200]}; say bad_rows='skip' to leave it out"
+            )
+        return Encoded(made.filter(~bad), int(bad.sum()))
+
+    def _bad(self, frame: pl.DataFrame) -> pl.Series:
+        import polars as pl
+
+        bad = pl.repeat(value=False, n=frame.height, eager=True)
+        for name in self._key:
+            bad = bad | frame[name].is_null()
+        for field in self._columns:
+            if field.type == STRING:
+                bad = bad | frame[field.name].str.contains("\x00", literal=True).fill_null(value=False)
+            elif _is_json(field.type):
+                bad = bad | _json(frame, field).str.contains(_NUL_IN_JSON).fill_null(value=False)
+        return bad
+
+    def _reason(self, row: dict[str, object]) -> str:
+        if any(row[name] is None for name in self._key):
+            return f"a row has no key (column {', '.join(self._key)} is null)"
+        return "a text has a zero character, which Postgres cannot hold"
+
+
+def _is_json(kind: DataType) -> bool:
+    return isinstance(kind, ListType | MapType | StructType)
+
+
+def copy_text(frame: pl.DataFrame, field: Field) -> pl.Series:
+    """A column as `COPY` reads it in its text format; null is null."""
+    import polars as pl
+
+    column = frame[field.name]
+    if _is_json(field.type):
+        text = _escaped(_json(frame, field))
+    elif field.type == STRING:
+        text = _escaped(column)
+    elif field.type == BOOLEAN:
+        text = column.cast(pl.String)
+    elif field.type == BINARY:
+        text = "\\\\x" + column.bin.encode("hex")
+    elif field.type == DURATION:
+        text = _intervals(column)
+    elif field.type == DATE:
+        text = column.dt.to_string("iso")
+    else:
+        text = as_text(frame, Schema((field,)))[field.name].cast(pl.String)
+    return text.alias(field.name)
+
+
+def _escaped(text: pl.Series) -> pl.Series:
+    return text.str.replace_many(["\\", "\t", "\n", "\r"], ["\\\\", "\\t", "\\n", "\\r"])
+
+
+def _json(frame: pl.DataFrame, field: Field) -> pl.Series:
+    import polars as pl
+
+    one = frame.select(pl.col(field.name).alias("v"))
+    texts = json_texts(one, Schema((Field("v", field.type, nullable=True),))).str.slice(5).str.head(-1)
+    return pl.select(pl.when(frame[field.name].is_not_null()).then(texts)).to_series()
+
+
+def _intervals(column: pl.Series) -> pl.Series:
+    """Hours, minutes and seconds: days of an interval are no 24 hours where clocks change."""
+    import polars as pl
+
+    micros = pl.lit(column.dt.total_microseconds())
+    size = micros.abs()
+    seconds = size % 60_000_000
+    return pl.select(
+        pl.concat_str(
+            pl.when(micros < 0).then(pl.lit("-")).otherwise(pl.lit("")),
+            size // _US_PER_HOUR, pl.lit(":"), size % _US_PER_HOUR // 60_000_000, pl.lit(":"),
+            seconds // 1_000_000, pl.lit("."), (seconds % 1_000_000).cast(pl.String).str.zfill(6),
+        )
+    ).to_series()  # fmt: skip
+
+
+def copy_lines(frame: pl.DataFrame) -> bytes:
+    """The rows for `COPY`."""
+    import polars as pl
+
+    columns = [pl.col(name).fill_null("\\N") for name in frame.columns]
+    return ("\n".join(frame.select(pl.concat_str(columns, separator="\t")).to_series().to_list()) + "\n").encode()

@@ -1,0 +1,232 @@
+"""`postgres.Sink`: rows of a stream into a table, exactly once by a mark in the same transaction, added or by key."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
+
+from penstock.arguments import checked
+from penstock.blocking import run_blocking
+from penstock.connectors import base
+from penstock.connectors.base import Guarantee, Prepared, PublishContext, SinkEncoder, SinkPublisher, WriteContext
+from penstock.connectors.postgres.tables import TablePlace, postgres_type
+from penstock.errors import PipelineError
+from penstock.settings import Secret
+from penstock.types import BOOLEAN, FLOATS, Field, Schema, can_be_key
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from penstock.connectors.postgres.encoding import RowEncoder
+    from penstock.connectors.postgres.writing import TableWriting
+
+Delivery = Literal["exactly-once", "at-least-once"]
+
+_WHAT: Final = "postgres.Sink"
+_RETRACTED: Final = "retracted"
+_WINDOW: Final = frozenset({"window_start", "window_end"})
+
+
+class Sink(base.PublishedSink):
+    """Rows into a table of Postgres, exactly once: a transaction per checkpoint and subtask has rows and a mark together.
+
+    Without `key` rows are added. With it, a row replaces the one that has the same key, and a row that is taken back is
+    deleted (of changes; of updates only where the key has `window_start` or `window_end`, as sessions that are
+    retracted): the table is the result. The key needs a unique index, and rows of one key their order, so write such a
+    stream as it comes from `key_by`. Needs `penstock[postgres]`.
+
+    Args:
+        table: its name, `"orders"` or `"shop.orders"`. Columns are matched by name and checked before rows flow; the
+            table may have more, if these may be null or have defaults.
+        url: `postgresql://user:password@host:5432/database`; a `Secret` if it has a password.
+        key: column or columns of which the table has each value once.
+        create: make the table if there is none, with the key as primary key.
+        delivery: `exactly-once`; or `at-least-once`, whose rows are committed when a checkpoint begins instead of when it
+            is complete: without a key they are there again after a failure. They wait in memory until then.
+        bad_rows: what becomes of a row that Postgres has no way to hold (a text with a zero character, no key): `fail`,
+            or `skip`, which counts it.
+
+    Raises:
+        PipelineError: something of it does not fit.
+
+    Example:
+        >>> shop = "postgresql://localhost/shop"
+        >>> written = bids.select("auction", "price").write(postgres.Sink("bids", url=shop))
+        >>> totals = bids.key_by("auction").agg(bids=count())
+        >>> written = totals.write(postgres.Sink("totals", url=shop, key="auction", create=True))
+    """
+
+    kind: ClassVar[str] = "postgres"
+
+    @checked
+    def __init__(
+        self,
+        table: str,
+        *,
+        url: str | Secret,
+        key: str | Sequence[str] | None = None,
+        create: bool = False,
+        delivery: Delivery = "exactly-once",
+        bad_rows: Literal["fail", "skip"] = "fail",
+    ) -> None:
+        self.target: Final = TablePlace(_WHAT, table, url)
+        self.key: Final = () if key is None else (key,) if isinstance(key, str) else tuple(key)
+        if key is not None and not self.key:
+            raise PipelineError(f"{_WHAT}: key= names no column; leave it out if rows are added")
+        self.create: Final = create
+        self.delivery: Final = delivery
+        self.bad_rows: Final = bad_rows
+        self._changes = False
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Exactly-once unless declared otherwise."""
+        return self.delivery
+
+    def dataset(self) -> base.Dataset:
+        """See `Sink.dataset`."""
+        host, _, database = self.target.address.partition("/")
+        return base.Dataset(f"postgres://{host}", f"{database}.{self.target.table}")
+
+    def check(self, schema: Schema, *, updates: bool) -> None:
+        """See `Sink.check`."""
+        if updates and not self.key:
+            raise PipelineError(
+                f"{_WHAT}: a row of this stream may replace an earlier one, so every update would count as a row; write "
+                f"postgres.Sink({self.target.table!r}, key=...)"
+            )
+        for field in schema:
+            postgres_type(field.type, f"{_WHAT}: {field.name}")
+        for name in self.key:
+            kind = schema.field(name, f"{_WHAT}: key").type
+            if not can_be_key(kind) or kind in FLOATS:
+                raise PipelineError(
+                    f"{_WHAT}: key: {name} is {kind}, by which rows are not told apart; choose another one"
+                )
+
+    @property
+    def upsert_key(self) -> tuple[str, ...] | None:
+        """See `Sink.upsert_key`."""
+        return self.key or None
+
+    def of_changes(self) -> Self:
+        """See `Sink.of_changes`: what is taken back is deleted."""
+        if not self.key:
+            return self
+        found = copy.copy(self)
+        found._changes = True
+        return found
+
+    def describe(self) -> Mapping[str, Any]:
+        """See `Sink.describe`."""
+        described: dict[str, Any] = {
+            "table": self.target.table, "url": self.target.address, "key": list(self.key), "create": self.create or None,
+            "delivery": self.delivery, "bad_rows": self.bad_rows,
+        }  # fmt: skip
+        return {name: value for name, value in described.items() if value not in (None, [])}
+
+    # -- running --------------------------------------------------------------------------------------------------------
+
+    def _deletes(self, schema: Schema) -> bool:
+        retracts = _RETRACTED in schema and schema.field(_RETRACTED).type == BOOLEAN
+        return retracts and (self._changes or not _WINDOW.isdisjoint(self.key))
+
+    def _columns(self, schema: Schema) -> Schema:
+        """Those of the table; those of the key are never null."""
+        deletes = self._deletes(schema)
+        return Schema(
+            tuple(
+                Field(field.name, field.type, field.nullable and field.name not in self.key)
+                for field in schema
+                if not (deletes and field.name == _RETRACTED)
+            )
+        )
+
+    def _writing(self) -> TableWriting:
+        from penstock.connectors.postgres.writing import TableWriting
+
+        return TableWriting(self.target, self.key, self.create)
+
+    def _encoder(self, schema: Schema) -> RowEncoder:
+        from penstock.connectors.postgres.encoding import RowEncoder
+
+        columns, deletes = self._columns(schema), self._deletes(schema)
+        return RowEncoder(self.target.name, columns, self.key, deletes=deletes, skips=self.bad_rows == "skip")
+
+    async def _prepared(self, schema: Schema) -> None:
+        with self.target.errors(f"{self.target.name}: "):
+            async with self.target.connection() as connection:
+                await self._writing().prepare(connection, self._columns(schema))
+
+    def reach(self, schema: Schema) -> None:
+        """See `Sink.reach`: the table takes such rows; it is made if that was asked for."""
+        run_blocking(self._prepared(schema))
+
+    def encoded_schema(self, schema: Schema) -> Schema:
+        """See `PublishedSink.encoded_schema`."""
+        from penstock.connectors.postgres.encoding import encoded_schema
+
+        return encoded_schema(self._columns(schema), deletes=self._deletes(schema))
+
+    async def encoder(self, schema: Schema, operator: str) -> SinkEncoder:
+        """See `PublishedSink.encoder`: looks whether the table takes such rows."""
+        await self._prepared(schema)
+        return self._encoder(schema)
+
+    def publisher(self, context: PublishContext) -> SinkPublisher:
+        """See `PublishedSink.publisher`."""
+        from penstock.connectors.postgres.publishing import PostgresPublisher
+
+        return PostgresPublisher(self._writing(), context)
+
+    async def forget(self, context: PublishContext) -> None:
+        """See `PublishedSink.forget`."""
+        from penstock.connectors.postgres.publishing import forget_marks
+
+        await forget_marks(self.target, context)
+
+    def open(self, schema: Schema, context: WriteContext) -> base.SinkWriter:
+        """See `Sink.open`: the writer where the guarantee is at-least-once."""
+        return _Writer(self._writing(), self._encoder(schema))
+
+
+class _Writer:
+    """Writes the rows of one subtask when a checkpoint begins; see `SinkWriter`. It stages nothing."""
+
+    def __init__(self, writing: TableWriting, encoder: RowEncoder) -> None:
+        self._writing = writing
+        self._encoder = encoder
+        self._frames: list[pl.DataFrame] = []
+        self.skipped = 0
+
+    def write(self, frame: pl.DataFrame) -> None:
+        encoded = self._encoder.encode(frame)
+        self.skipped += encoded.skipped
+        self._frames.append(encoded.frame)
+
+    def prepare(self, checkpoint: int) -> Prepared:
+        frames, self._frames = self._frames, []
+
+        def persist() -> None:
+            run_blocking(self._commit(frames))
+            frames.clear()
+
+        return Prepared(persist=persist)
+
+    async def _commit(self, frames: Sequence[pl.DataFrame]) -> None:
+        place = self._writing.place
+        if not any(frame.height for frame in frames):
+            return
+        with place.errors(f"{place.name}: "):
+            async with place.connection() as connection, connection.transaction():
+                await self._writing.write(connection, frames)
+
+    def commit(self, committable: Any) -> None:
+        """Nothing is staged."""
+
+    def discard(self, committable: Any) -> None:
+        """Nothing is staged."""
+
+    def close(self) -> None:
+        self._frames.clear()

@@ -1,0 +1,163 @@
+"""Where a table of Postgres is, how it is reached, which columns it has, and what its errors mean."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import AsyncGenerator, Generator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from penstock.errors import ExternalError, PipelineError, nearest
+from penstock.settings import Secret
+from penstock.types import DataType, DecimalType, ListType, MapType, Schema, StructType
+
+if TYPE_CHECKING:
+    from psycopg import AsyncConnection
+    from psycopg.sql import Composed, Identifier
+
+CONNECT_S: Final = 10
+_NAME: Final = re.compile(r"[^.\"\x00]+(\.[^.\"\x00]+)?")
+_PASSING: Final = ("08", "25006", "40", "53", "55", "57", "58")
+"""Beginnings of the codes of errors that may be over soon: connections, failovers, deadlocks, resources, restarts."""
+_TYPES: Final[Mapping[str, str]] = {
+    "boolean": "boolean", "int8": "smallint", "int16": "smallint", "int32": "integer", "int64": "bigint",
+    "uint8": "smallint", "uint16": "integer", "uint32": "bigint", "uint64": "numeric(20, 0)", "float32": "real",
+    "float64": "double precision", "string": "text", "binary": "bytea", "date": "date", "time": "time",
+    "timestamp": "timestamptz", "duration": "interval",
+}  # fmt: skip
+_COLUMNS: Final = """
+select attname, format_type(atttypid, -1), format_type(atttypid, atttypmod), attnotnull,
+    atthasdef or attidentity <> '' or attgenerated <> ''
+from pg_attribute where attrelid = to_regclass(%s) and attnum > 0 and not attisdropped order by attnum
+"""
+
+
+def postgres_type(kind: DataType, where: str) -> str:
+    """The type that a column has in Postgres.
+
+    Raises:
+        PipelineError: there is none.
+    """
+    if isinstance(kind, ListType | MapType | StructType):
+        return "jsonb"
+    if isinstance(kind, DecimalType):
+        return f"numeric({kind.precision}, {kind.scale})"
+    if kind.name not in _TYPES:
+        raise PipelineError(f"{where} is {kind}, which Postgres has no column for; drop it, or cast it before")
+    return _TYPES[kind.name]
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumn:
+    """A column as it is there."""
+
+    type: str
+    """Without a length: `character varying`."""
+    full_type: str
+    """With it: `character varying(20)`."""
+    not_null: bool
+    has_default: bool
+
+
+class TablePlace:
+    """A table of a database.
+
+    Args:
+        what: the connector, which leads errors.
+        table: its name, perhaps with its schema before it.
+        url: `postgresql://user:password@host:5432/database`.
+
+    Raises:
+        PipelineError: these are no such names.
+    """
+
+    def __init__(self, what: str, table: str, url: str | Secret) -> None:
+        if not _NAME.fullmatch(table):
+            raise PipelineError(f"{what}: {table!r} is no name of a table, such as 'orders' or 'shop.orders'")
+        self.table: Final = table
+        self.url: Final = url if isinstance(url, Secret) else Secret(url)
+        parts = urlsplit(self.url.reveal())
+        if parts.scheme not in ("postgresql", "postgres") or not parts.path.strip("/"):
+            raise PipelineError(f"{what}: url= is an address such as postgresql://user@host:5432/database")
+        self.address: Final = f"{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+    @property
+    def name(self) -> str:
+        """As errors call it."""
+        return f"postgres table {self.table} at {self.address}"
+
+    def identifier(self, table: str | None = None) -> Identifier:
+        """The name, quoted, for a statement with parameters; or that of another table beside it."""
+        parts = self.table.split(".")
+        return identifier(*(parts if table is None else [*parts[:-1], table]))
+
+    @contextlib.asynccontextmanager
+    async def connection(self) -> AsyncGenerator[AsyncConnection[Any]]:
+        """A connection for as long as nothing goes wrong; see `errors`."""
+        connection = await self.connect()
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+    async def connect(self, options: str = "", name: str = "penstock") -> AsyncConnection[Any]:
+        """A connection that commits by itself, with texts of times as Penstock reads them."""
+        from psycopg import AsyncConnection
+
+        return await AsyncConnection.connect(
+            self.url.reveal(),
+            autocommit=True,
+            connect_timeout=CONNECT_S,
+            application_name=name,
+            options="-c timezone=UTC -c intervalstyle=iso_8601 -c datestyle=ISO -c extra_float_digits=1" + options,
+        )
+
+    @contextlib.contextmanager
+    def errors(self, where: str = "") -> Generator[None]:
+        """What psycopg raises as an error of ours, behind `where`."""
+        import psycopg
+
+        try:
+            yield
+        except psycopg.Error as error:
+            code = error.sqlstate or ""
+            said = " ".join(str(error).split()) or type(error).__name__
+            if code.startswith(_PASSING):
+                raise ExternalError(f"{where}{said} ({code})") from error
+            if code:
+                raise PipelineError(f"{where}{said} ({code})") from error
+            if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+                raise ExternalError(f"{where}{said}; check that it runs, and url=") from error
+            raise PipelineError(f"{where}{said}") from error
+        except OSError as error:
+            raise ExternalError(f"{where}{error}; check that it runs, and url=") from error
+
+    async def columns(self, connection: AsyncConnection[Any]) -> dict[str, TableColumn]:
+        """The columns of the table; none if there is no table."""
+        name = self.identifier().as_string(connection).replace("%%", "%")
+        found = await (await connection.execute(_COLUMNS, [name])).fetchall()
+        return {name: TableColumn(*rest) for name, *rest in found}
+
+    def check_columns(self, wanted: Schema, there: Mapping[str, TableColumn], where: str = "") -> None:
+        """Raise `PipelineError` if it lacks a column."""
+        if not there:
+            raise PipelineError(f"{where}there is no such table, or the user may not see it")
+        for name in wanted.names:
+            if name not in there:
+                raise PipelineError(f"{where}it has no column {name!r}; {nearest(name, there)}")
+
+
+def identifier(*parts: str) -> Identifier:
+    """A quoted name for a statement with parameters, in which a percent sign stands twice."""
+    from psycopg.sql import Identifier
+
+    return Identifier(*(part.replace("%", "%%") for part in parts))
+
+
+def composed(text: str, **parts: Any) -> Composed:
+    """A statement of parts that are quoted."""
+    from psycopg.sql import SQL
+
+    return SQL(text).format(**parts)  # pyright: ignore[reportArgumentType] # by design: texts of this package only

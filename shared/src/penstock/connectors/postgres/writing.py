@@ -1,0 +1,210 @@
+"""Writes encoded rows to a table within a transaction: `COPY`, or by key from a temporary table; and checks the table."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.connectors.postgres.encoding import COLUMN, GONE, copy_lines
+from penstock.connectors.postgres.tables import TableColumn, TablePlace, composed, identifier, postgres_type
+from penstock.errors import PipelineError
+from penstock.types import FLOATS, INTEGERS, STRING, DataType, DecimalType, Scalar, Schema
+
+if TYPE_CHECKING:
+    import polars as pl
+    from psycopg import AsyncConnection
+    from psycopg.sql import Composed
+
+STAGED: Final = "penstock_rows"
+_INTEGERS: Final = ("smallint", "integer", "bigint")
+_DIGITS: Final = {"int8": 3, "uint8": 3, "int16": 5, "uint16": 5, "int32": 10, "uint32": 10, "int64": 19, "uint64": 20}
+_NUMERIC: Final = re.compile(r"numeric(?:\((\d+),(-?\d+)\))?")
+_JSON: Final = ("jsonb", "json", "text")
+
+
+@dataclass(frozen=True)
+class TableWriting:
+    """How rows get into the table."""
+
+    place: TablePlace
+    key: tuple[str, ...]
+    """A row replaces the one that has the same; empty: rows are added."""
+    create: bool
+
+    # -- the table ------------------------------------------------------------------------------------------------------
+
+    async def prepare(self, connection: AsyncConnection[Any], columns: Schema) -> None:
+        """See to it that the table takes such rows; make it, if that was asked for and there is none.
+
+        Raises:
+            PipelineError: it does not; names all columns that do not fit.
+        """
+        there = await self.place.columns(connection)
+        if not there and self.create:
+            await self._make(connection, columns)
+            there = await self.place.columns(connection)
+        where = f"{self.place.name}: "
+        self.place.check_columns(columns, there, where)
+        wrong = [*misfits(columns, there)]
+        if wrong:
+            raise PipelineError(f"{where}it does not take these rows: {'; '.join(wrong)}")
+        await connection.execute(self._trial(columns), [])
+
+    async def _make(self, connection: AsyncConnection[Any], columns: Schema) -> None:
+        import psycopg
+        from psycopg.sql import SQL
+
+        parts = [
+            composed(
+                "{name} " + postgres_type(field.type, field.name) + ("" if field.nullable else " not null"),
+                name=identifier(field.name),
+            )
+            for field in columns
+        ]
+        if self.key:
+            parts.append(composed("primary key ({key})", key=_names(self.key)))
+        statement = composed(
+            "create table if not exists {table} ({parts})", table=self.place.identifier(), parts=SQL(", ").join(parts)
+        )
+        with contextlib.suppress(
+            psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable
+        ):  # made at the same moment
+            await connection.execute(statement, [])
+
+    def _trial(self, columns: Schema) -> Composed:
+        """The statement that moves rows, for none of them: what is forbidden, or no unique key, is found out before."""
+        source = composed(
+            "select {names} from {table} where false", names=_names(columns.names), table=self.place.identifier()
+        )
+        return self._insert(columns.names, source)
+
+    # -- rows -----------------------------------------------------------------------------------------------------------
+
+    async def write(self, connection: AsyncConnection[Any], frames: Sequence[pl.DataFrame]) -> None:
+        """The rows, in order, in the transaction of the caller."""
+        import polars as pl
+
+        if not frames:
+            return
+        rows = pl.concat(frames)
+        names = [name.removeprefix(COLUMN) for name in rows.columns if name != GONE]
+        if not self.key:
+            await _copy(connection, self.place.identifier(), names, rows)
+            return
+        rows = rows.unique([f"{COLUMN}{name}" for name in self.key], keep="last", maintain_order=True)
+        await self._stage(connection, names)
+        if GONE in rows.columns:
+            gone = rows.filter(GONE).select(f"{COLUMN}{name}" for name in self.key)
+            await self._delete(connection, gone)
+            rows = rows.filter(~pl.col(GONE)).drop(GONE)
+        await _copy(connection, identifier(STAGED), names, rows)
+        staged = composed("select {names} from {staged}", names=_names(names), staged=identifier(STAGED))
+        await connection.execute(self._insert(names, staged), [])
+
+    async def _stage(self, connection: AsyncConnection[Any], names: Sequence[str]) -> None:
+        """An empty table with the types of the columns, and none of their constraints."""
+        await connection.execute(
+            composed(
+                "create temporary table {staged} on commit drop as select {names} from {table} with no data",
+                staged=identifier(STAGED), names=_names(names), table=self.place.identifier(),
+            ),
+            [],
+        )  # fmt: skip
+
+    async def _delete(self, connection: AsyncConnection[Any], gone: pl.DataFrame) -> None:
+        from psycopg.sql import SQL
+
+        if not gone.height:
+            return
+        await _copy(connection, identifier(STAGED), self.key, gone)
+        same = [composed("t.{name} = s.{name}", name=identifier(name)) for name in self.key]
+        await connection.execute(
+            composed(
+                "delete from {table} t using {staged} s where {same}",
+                table=self.place.identifier(), staged=identifier(STAGED), same=SQL(" and ").join(same),
+            ),
+            [],
+        )  # fmt: skip
+        await connection.execute(composed("truncate {staged}", staged=identifier(STAGED)), [])
+
+    def _insert(self, names: Sequence[str], source: Composed) -> Composed:
+        from psycopg.sql import SQL
+
+        insert = composed(
+            "insert into {table} ({names}) {source}", table=self.place.identifier(), names=_names(names), source=source
+        )
+        if not self.key:
+            return insert
+        new = [composed("{n} = excluded.{n}", n=identifier(name)) for name in names if name not in self.key]
+        action = composed("update set {new}", new=SQL(", ").join(new)) if new else SQL("nothing")
+        return composed("{insert} on conflict ({key}) do {action}", insert=insert, key=_names(self.key), action=action)
+
+
+async def _copy(connection: AsyncConnection[Any], table: Any, names: Sequence[str], rows: pl.DataFrame) -> None:
+    if not rows.height:
+        return
+    statement = composed("copy {table} ({names}) from stdin", table=table, names=_names(names))
+    text = statement.as_string(connection).replace("%%", "%")  # it has no parameters
+    async with connection.cursor().copy(text.encode()) as copy:
+        for part in rows.iter_slices(8_192):
+            await copy.write(copy_lines(part))
+
+
+def _names(names: Sequence[str]) -> Composed:
+    from psycopg.sql import SQL
+
+    return SQL(", ").join([identifier(name) for name in names])
+
+
+# -- types --------------------------------------------------------------------------------------------------------------
+
+
+def misfits(columns: Schema, there: Mapping[str, TableColumn]) -> Sequence[str]:
+    """What is wrong, a sentence per column."""
+    wrong: list[str] = []
+    for field in columns:
+        column = there[field.name]
+        if not takes(column.full_type, field.type):
+            kind = postgres_type(field.type, field.name)
+            wrong.append(f"{field.name} is {field.type} ({kind}), the column is {column.full_type}")
+        elif column.not_null and field.nullable:
+            wrong.append(f"{field.name} may be null, the column may not")
+    wrong += [
+        f"the column {name} needs a value, and no row has one"
+        for name, column in there.items()
+        if name not in columns and column.not_null and not column.has_default
+    ]
+    return wrong
+
+
+def takes(column: str, kind: DataType) -> bool:
+    """Whether a column of this type has every such value as it is, or says that it cannot. Text is read by any type."""
+    if kind == STRING:
+        return True
+    wanted = postgres_type(kind, "")
+    if wanted == "jsonb":
+        return column in _JSON
+    if isinstance(kind, DecimalType):
+        return _has_digits(column, kind.precision - kind.scale, kind.scale)
+    assert isinstance(kind, Scalar)
+    if kind in INTEGERS:
+        whole = column in _INTEGERS and wanted in _INTEGERS and _INTEGERS.index(column) >= _INTEGERS.index(wanted)
+        return whole or _has_digits(column, _DIGITS[kind.name], 0)
+    if kind in FLOATS:
+        return column in ("double precision", wanted)
+    return column in (wanted, _LONG.get(wanted, wanted))
+
+
+_LONG: Final = {"time": "time without time zone", "timestamptz": "timestamp with time zone"}
+"""As `format_type` has them."""
+
+
+def _has_digits(column: str, before: int, behind: int) -> bool:
+    found = _NUMERIC.fullmatch(column)
+    if found is None or found[1] is None:
+        return found is not None
+    precision, scale = int(found[1]), int(found[2])
+    return scale >= behind and precision - scale >= before

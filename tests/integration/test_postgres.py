@@ -1,0 +1,618 @@
+"""Tables of a real Postgres: lookups, what sinks write and refuse, and that they publish every row once."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import secrets
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Annotated, Any
+
+import polars as pl
+import psycopg
+import pytest
+from postgres_tables import FIRST, QUICK, Table, Target, published
+from psycopg.sql import SQL, Identifier
+from tests.postgres_server import PostgresServer, running_postgres
+from tests.unit.task.publishing_parts import Exchange, Run
+
+from penstock import DecimalType, Pipeline, PipelineError, col, count, lit
+from penstock.adapters.system_clock import SystemClock
+from penstock.connectors import iterables, postgres
+from penstock.connectors.base import ProducerFencedError, PublishedMark
+from penstock.connectors.postgres.writing import takes
+from penstock.errors import BadRecordError, ExternalError, PenstockError
+from penstock.protocol.manifests import Interval
+from penstock.protocol.publishing import Mark
+from penstock.task.publish_loop import PublishingError, encode_mark
+from penstock.types import DURATION, FLOAT32, FLOAT64, INT64, STRING, TIME, TIMESTAMP, UINT64, ListType, schema_of
+
+pytestmark = pytest.mark.timeout(120)
+
+START = datetime(2026, 1, 1, 12, 30, 15, 123456, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with running_postgres() as found:
+        yield found
+
+
+@dataclass
+class Key:
+    id: int
+    name: str | None = None
+
+
+@dataclass
+class Named:
+    id: int
+    label: str | None
+
+
+def joined(lookup: Any, *keys: Any, on: Any = "id", how: Any = "inner") -> list[tuple[Any, ...]]:
+    schema = type(keys[0])
+    return Pipeline("p").read(iterables.Source(keys, schema=schema)).join(lookup, on=on, how=how).collect().rows()
+
+
+# -- lookups ------------------------------------------------------------------------------------------------------------
+
+
+def test_rows_of_a_table(server: PostgresServer) -> None:
+    """Several of a key, none, null; more keys than a call takes."""
+    table = Table(server, "id int, label text")
+    table.do(
+        "insert into {} select n / 2, 'l' || n from generate_series(0, 5000, 4) n union all values (3, null), (3, 'b')"
+    )
+    found = joined(table.lookup(Named), *(Key(n) for n in range(1, 10)))
+    assert sorted(found, key=str) == [
+        (2, None, "l4"), (3, None, "b"), (3, None, None), (4, None, "l8"), (6, None, "l12"), (8, None, "l16"),
+    ]  # fmt: skip
+    found = joined(table.lookup(Named, rows_per_call=700, cache_ttl="1m"), *(Key(n) for n in range(3_000)), how="left")
+    assert [row[0] for row in found] == sorted([*range(3_000), 3])
+    assert sum(row[2] is not None for row in found) == 1_252
+
+
+@dataclass
+class Everything:
+    id: int
+    text: str
+    small: int
+    amount: Annotated[Decimal, DecimalType(12, 2)]
+    ratio: float
+    truth: bool
+    data: bytes
+    at: datetime
+    day: date
+    moment: time
+    span: timedelta
+    tags: list[str]
+    weights: dict[str, int]
+    absent: int | None
+
+
+ALL = Everything(
+    1, 'say "é"\n\\', -5, Decimal("10.10"), 0.1, True, bytes(range(256)), START, date(2026, 2, 3), time(4, 5, 6, 7),
+    timedelta(days=-400, seconds=1.5), ["a", "b,"], {"k": 1}, None,
+)  # fmt: skip
+COLUMNS = """
+id bigint, text text, small smallint, amount numeric(12, 2), ratio double precision, truth boolean, data bytea,
+at timestamptz, day date, moment time, span interval, tags text[], weights jsonb, absent int
+"""
+
+
+def test_all_types_of_a_table(server: PostgresServer) -> None:
+    """Each comes as it went in."""
+    table = Table(server, COLUMNS)
+    values = [getattr(ALL, name) for name in Everything.__annotations__]
+    values[-2] = '{"k": 1}'
+    table.do("insert into {} values (" + ", ".join(["%s"] * len(values)) + ")", *values)
+    found: list[Everything] = []
+
+    def keep(row: Everything) -> Everything:
+        found.append(row)
+        return row
+
+    stream = Pipeline("p").read(iterables.Source([Key(1)], schema=Key)).drop("name")
+    assert stream.join(table.lookup(Everything), on="id").as_(Everything).map(keep).collect().height == 1
+    assert found == [ALL]
+
+
+@dataclass
+class ByText:
+    key: str
+    n: int
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [
+        ("text", "a'b\\"), ("varchar(3)", "abc"), ("char(5)", "ab   "), ("uuid", "11111111-2222-3333-4444-555555555555"),
+        ("jsonb", "1"), ("inet", "10.0.0.1"),
+    ],
+)  # fmt: skip
+def test_keys_of_text(server: PostgresServer, kind: str, key: str) -> None:
+    """They are compared as what the column is; one that is longer than the column is no other one."""
+    table = Table(server, f"key {kind}, n int")
+    table.do("insert into {} values (%s, 7)", key)
+
+    @dataclass
+    class Asked:
+        key: str
+
+    assert joined(table.lookup(ByText), Asked(key), on="key") == [(key, 7)]
+    if kind == "varchar(3)":
+        assert joined(table.lookup(ByText), Asked("abcd"), on="key") == []
+
+
+def test_several_key_columns_and_odd_names(server: PostgresServer) -> None:
+    """Names are quoted, a key is equal in all of its columns, and those with a null are not asked for."""
+    server.execute('create schema if not exists "Shop"')
+    table = Table(server, '"Id x" bigint, "on" text, "%s" text', f"Shop.T {secrets.token_hex(4)}")
+    table.do("insert into {} values (1, 'a', 'p'), (1, 'b', 'q'), (2, 'a', 'r')")
+    import pyarrow as pa
+
+    schema: Any = pa.schema([("Id x", pa.int64()), ("on", pa.string()), ("%s", pa.string())])
+    found = joined(
+        table.lookup(schema), Key(1, "a"), Key(1, None), Key(2, "b"), Key(2, "a"), on={"id": "Id x", "name": "on"}
+    )
+    assert found == [(1, "a", "p"), (2, "a", "r")]
+
+
+@pytest.mark.parametrize(
+    ("columns", "row", "said"),
+    [
+        ("id int, label int", "1, 2", None),
+        ("id int", "1", "it has no column 'label'"),
+        ("id text, label text", "'1', 'x'", r"operator does not exist: text = bigint.*\(42883\)"),
+    ],
+)
+def test_tables_that_do_not_fit(server: PostgresServer, columns: str, row: str, said: str | None) -> None:
+    """The error has the table, its address, what Postgres says and the key; no password."""
+    table = Table(server, columns)
+    table.do("insert into {} values (" + row + ")")
+    if said is None:
+        assert joined(table.lookup(Named), Key(1)) == [(1, None, "2")]
+        return
+    where = rf"postgres table {table.name} at 127.0.0.1:{server.port}/postgres: "
+    with pytest.raises(PipelineError, match=f"{where}{said}.*; row: key id=1") as caught:
+        joined(table.lookup(Named), Key(1))
+    assert "topsecret" not in f"{caught.value}{table.lookup(Named)!r}"
+
+
+@dataclass
+class Ratio:
+    id: int
+    value: float
+
+
+@dataclass
+class Moment:
+    id: int
+    value: datetime
+
+
+@dataclass
+class Span:
+    id: int
+    value: timedelta
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "schema"),
+    [
+        ("double precision", "NaN", Ratio), ("text", "1.5", Ratio), ("timestamp", "2026-01-01", Moment),
+        ("timestamptz", "infinity", Moment), ("interval", "1 month", Span), ("int", None, Ratio),
+    ],
+)  # fmt: skip
+def test_values_that_do_not_fit(server: PostgresServer, kind: str, value: str | None, schema: type) -> None:
+    """Nothing is rounded, guessed, or made null."""
+    table = Table(server, f"id int, value {kind}")
+    table.do("insert into {} values (1, %s)", value)
+    with pytest.raises(BadRecordError, match=rf"postgres table {table.name}.*the row of id=1 is none of the schema"):
+        joined(table.lookup(schema), Key(1))
+
+
+def test_no_table_no_login_no_server(server: PostgresServer) -> None:
+    """What cannot be asked is said; a server that is away is asked again."""
+    missing = postgres.Lookup("nowhere.t", schema=Named, url=server.url, **QUICK)
+    with pytest.raises(PipelineError, match=r"postgres table nowhere.t at .*: there is no such table"):
+        joined(missing, Key(1))
+    wrong = postgres.Lookup("t", schema=Named, url=server.url.replace("topsecret", "hidden"), **QUICK)
+    with pytest.raises(ExternalError, match=r"password authentication failed.*check that it runs, and url=") as caught:
+        joined(wrong, Key(1))
+    assert "hidden" not in str(caught.value)
+    away = postgres.Lookup("t", schema=Named, url="postgresql://127.0.0.1:1/x", **QUICK)
+    with pytest.raises(ExternalError, match=r"postgres table t at 127.0.0.1:1/x: .*key id=1"):
+        joined(away, Key(1))
+
+
+def test_a_connection_that_breaks(server: PostgresServer) -> None:
+    """The next attempt has another one."""
+    table = Table(server, "id int, label text")
+    table.do("insert into {} select n, 'x' from generate_series(0, 99) n")
+    view, turns = f"v_{table.name}", f"s_{table.name}"
+    server.execute(SQL("create sequence {}").format(Identifier(turns)))
+    server.execute(
+        SQL(
+            "create view {} as select id, case when nextval({}) = 30 then pg_terminate_backend(pg_backend_pid())::text "
+            "else label end as label from {}"
+        ).format(Identifier(view), turns, table.identifier)
+    )
+    table.name = view
+    found = joined(table.lookup(Named, rows_per_call=20, capacity=1), *(Key(n) for n in range(100)))
+    assert [row[0] for row in found] == list(range(100))
+
+
+async def test_a_server_that_was_away_costs_one_attempt(server: PostgresServer) -> None:
+    """However many connections were idle."""
+    table = Table(server, "id int, label text")
+    table.do("insert into {} values (1, 'x')")
+    schema = schema_of(Named)
+    client = table.lookup(Named).client(schema.select(["label"]), schema.select(["id"]))
+    await client.open()
+    await asyncio.gather(*(client.ask([(1,)]) for _ in range(5)))
+    server.execute("select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid()")
+    with pytest.raises(ExternalError):
+        await client.ask([(1,)])
+    assert await client.ask([(1,)]) == [[b'{"label" : "x"}']]
+    await client.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"table": ""}, "postgres.Lookup: '' is no name of a table"),
+        ({"table": "a.b.c"}, "is no name of a table"),
+        ({"table": 'a"b'}, "is no name of a table"),
+        ({"url": "http://h/x"}, "url= is an address such as postgresql://"),
+        ({"url": "postgresql://h"}, "url= is an address such as postgresql://"),
+        ({"schema": Ratio, "on": {"id": "value"}}, "id is int64, value of the lookup is float64"),
+    ],
+)
+def test_wrong_lookups(options: dict[str, Any], said: str) -> None:
+    """When the pipeline is built."""
+    given: dict[str, Any] = {"table": "t", "url": "postgresql://h/x", "schema": Named, **options}
+    stream = Pipeline("p").read(iterables.Source([], schema=Key))
+    with pytest.raises(PipelineError, match=said):
+        stream.join(postgres.Lookup(given["table"], url=given["url"], schema=given["schema"]), on=given.get("on", "id"))
+
+
+def test_floats_are_exact(server: PostgresServer) -> None:
+    """Digit by digit."""
+    table = Table(server, "id int, value double precision")
+    values = [0.1, 1e300, -5e-324, math.pi, 2.0]
+    for n, value in enumerate(values):
+        table.do("insert into {} values (%s, %s)", n, value)
+    assert [row[-1] for row in joined(table.lookup(Ratio), *(Key(n) for n in range(5)))] == values
+
+
+# -- the sink: what is written ------------------------------------------------------------------------------------------
+
+
+def written(table: Table, rows: Any, schema: Any, **options: Any) -> None:
+    """A run of its own, exactly once or not."""
+    p = Pipeline("p")
+    p.read(iterables.Source(rows, schema=schema)).write(table.sink(**options))
+    assert p.run().state == "FINISHED"
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+@pytest.mark.parametrize("key", [None, "id"])
+def test_all_types_of_a_sink(server: PostgresServer, delivery: Any, key: str | None) -> None:
+    """Each comes back as it went in, whatever is in the texts; the table is made."""
+    table = Table(server, "")
+    table.do("drop table {}")
+    empty = replace(ALL, id=2, text="", data=b"", tags=[], weights={}, span=timedelta(microseconds=-1), absent=7)
+    least = replace(
+        ALL, id=3, text="\\N\t\\.\r\n,\x01", at=datetime(1, 1, 1, tzinfo=UTC), day=date.min, ratio=-5e-324,
+        moment=time.min, span=timedelta(days=40_000, microseconds=1), tags=["\\", "\n", "null", '"'], small=-(2**63),
+    )  # fmt: skip
+    most = replace(ALL, id=4, at=datetime.max.replace(tzinfo=UTC), day=date.max, amount=Decimal("-9999999999.99"))
+    rows = [ALL, empty, least, most]
+    written(table, rows, Everything, key=key, create=True, delivery=delivery)
+    found: list[Everything] = []
+
+    def keep(row: Everything) -> Everything:
+        found.append(row)
+        return row
+
+    stream = Pipeline("p").read(iterables.Source([Key(n) for n in range(1, 5)], schema=Key)).drop("name")
+    stream.join(table.lookup(Everything), on="id").as_(Everything).map(keep).collect()
+    assert found == rows
+
+
+@dataclass
+class Floats:
+    id: int
+    value: float | None
+
+
+def test_numbers_that_are_none(server: PostgresServer) -> None:
+    """NaN and infinities are there in Postgres, and null is null."""
+    table = Table(server, "id int8, value float8")
+    written(table, [Floats(1, math.nan), Floats(2, math.inf), Floats(3, -math.inf), Floats(4, None)], Floats)
+    found = [value for (value,) in table.do("select value from {} order by id")]
+    assert math.isnan(found[0])
+    assert found[1:] == [math.inf, -math.inf, None]
+
+
+@dataclass
+class Sale:
+    id: int
+    shop: str
+    amount: int
+
+
+def sales(number: int = 500) -> list[Sale]:
+    return [Sale(n, f"s{n * 7 % 13}", n % 11) for n in range(number)]
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_updates_by_key(server: PostgresServer, delivery: Any) -> None:
+    """The table is the result; its other columns keep what they have."""
+    table = Table(server, "shop text primary key, total bigint, note text default 'kept'")
+    table.do("insert into {} values ('s1', -1, 'mine'), ('other', 5, 'mine')")
+    p = Pipeline("p")
+    totals = p.read(iterables.Source(sales(), schema=Sale)).key_by("shop").agg(total=col("amount").sum())
+    totals.write(table.sink(key="shop", delivery=delivery))
+    assert p.run().state == "FINISHED"
+    expected = {(f"s{k}", sum(s.amount for s in sales() if s.shop == f"s{k}"), "kept") for k in range(13)}
+    expected = {(s, t, "mine" if s == "s1" else note) for s, t, note in expected} | {("other", 5, "mine")}
+    assert set(table.do("select * from {}")) == expected
+
+
+def test_changes_delete(server: PostgresServer) -> None:
+    """What is taken back and does not come again is deleted."""
+    table = Table(server, "shop text, total bigint, primary key (shop)")
+    table.do("insert into {} values ('s1', -1)")
+    p = Pipeline("p")
+    read = p.read(iterables.Source(sales(), schema=Sale, rate=1_000))
+    totals = read.key_by("shop").agg(total=col("amount").sum())
+    totals.filter((col("total") < 100) | (col("shop") > "s3")).write(table.sink(key="shop"))
+    assert p.run().state == "FINISHED"
+    sums = {s.shop: sum(o.amount for o in sales() if o.shop == s.shop) for s in sales()}
+    assert min(sums.values()) >= 100
+    assert dict(table.do("select * from {}")) == {shop: total for shop, total in sums.items() if shop > "s3"}
+
+
+def test_a_key_alone(server: PostgresServer) -> None:
+    """Rows that are nothing but their key."""
+    table = Table(server, "shop text primary key")
+    p = Pipeline("p")
+    p.read(iterables.Source(sales(), schema=Sale)).select("shop").write(table.sink(key="shop"))
+    assert p.run().state == "FINISHED"
+    assert len(table.do("select * from {}")) == 13
+
+
+def test_odd_names_of_a_sink(server: PostgresServer) -> None:
+    """Quoted wherever they stand, also a column that is called as what says what is deleted."""
+    import pyarrow as pa
+
+    server.execute('create schema if not exists "Shop"')
+    table = Table(server, "x int", f"Shop.%s {secrets.token_hex(4)}")
+    table.do("drop table {}")
+    schema: Any = pa.schema([("gone", pa.int64()), ("select %", pa.string()), ("retracted", pa.bool_())])
+    rows = [{"gone": 1, "select %": "a%", "retracted": True}, {"gone": 2, "select %": None, "retracted": None}]
+    written(table, rows, schema, create=True)
+    assert sorted(table.do("select * from {}")) == [(1, "a%", True), (2, None, None)]
+    keyed = Table(server, "x int", f"Shop.k% {secrets.token_hex(4)}")
+    keyed.do("drop table {}")
+    written(keyed, rows, schema, create=True, key=["gone"])
+    assert sorted(keyed.do("select * from {}")) == [(1, "a%", True), (2, None, None)]
+
+
+# -- the sink: what is refused ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "said"),
+    [
+        (None, {}, "there is no such table"),
+        ("id int8, shop text", {}, "it has no column 'amount'"),
+        ("id int4, shop text, amount int8", {}, r"id is int64 \(bigint\), the column is integer"),
+        ("id int8, shop text, amount numeric(18)", {}, r"amount is int64 \(bigint\), the column is numeric\(18,0\)"),
+        ("id int8, shop text, amount int8, x int not null", {}, "the column x needs a value, and no row has one"),
+        ("id int8, shop text, amount int8", {"key": "id"}, r"there is no unique or exclusion constraint.*42P10"),
+        ("id int8 primary key, shop text, amount int8", {"key": "shop"}, "42P10"),
+    ],
+)
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_tables_that_take_no_such_rows(
+    server: PostgresServer, columns: Any, options: Any, said: str, delivery: Any
+) -> None:
+    """Before a row flows, by table and column."""
+    table = Table(server, columns or "x int")
+    if columns is None:
+        table.do("drop table {}")
+    with pytest.raises(PipelineError, match=rf"postgres table {table.name} at 127.0.0.1:\d+/postgres: .*{said}"):
+        written(table, sales(), Sale, delivery=delivery, **options)
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "taken"),
+    [
+        ("numeric", INT64, True), ("numeric(19,0)", INT64, True), ("smallint", INT64, False), ("bigint", INT64, True),
+        ("numeric(12,2)", DecimalType(12, 2), True), ("numeric(12,1)", DecimalType(12, 2), False),
+        ("numeric(13,3)", DecimalType(12, 2), True), ("numeric(12,3)", DecimalType(12, 2), False),
+        ("bigint", DecimalType(12, 2), False), ("real", FLOAT64, False), ("double precision", FLOAT32, True),
+        ("timestamp with time zone", TIMESTAMP, True), ("timestamp without time zone", TIMESTAMP, False),
+        ("timestamp(3) with time zone", TIMESTAMP, False), ("time without time zone", TIME, True),
+        ("interval", DURATION, True), ("interval(0)", DURATION, False), ("uuid", STRING, True), ("text", INT64, False),
+        ("jsonb", ListType(INT64), True), ("bigint[]", ListType(INT64), False), ("bigint", UINT64, False),
+    ],
+)  # fmt: skip
+def test_which_columns_take_which_types(column: str, kind: Any, taken: bool) -> None:
+    """Nothing is rounded or cut."""
+    assert takes(column, kind) == taken
+
+
+@pytest.mark.parametrize(
+    ("row", "key", "said"),
+    [
+        (Named(1, "a\x00b"), None, "a text has a zero character.*a.x00b"),
+        ({"id": 1, "tags": ["\\u0000", "\x00"]}, None, "a text has a zero character"),
+        (Named(1, None), "label", "a row has no key .column label is null."),
+    ],
+)
+def test_rows_that_cannot_be_written(server: PostgresServer, row: Any, key: str | None, said: str) -> None:
+    """They fail the job by name, or are counted and left out."""
+    import pyarrow as pa
+
+    nested: Any = pa.schema([("id", pa.int64()), ("tags", pa.list_(pa.string()))])
+    schema = nested if isinstance(row, dict) else Named
+    good = {"id": 2, "tags": ["\\u0000"]} if isinstance(row, dict) else Named(2, "\\u0000")
+    table = Table(server, "")
+    table.do("drop table {}")
+    with pytest.raises(BadRecordError, match=f"postgres table {table.name}.*{said}"):
+        written(table, [row, good], schema, create=True, key=key)
+    written(table, [row, good], schema, create=True, key=key, bad_rows="skip")
+    [(number, value)] = table.do("select * from {}")
+    assert (number, value) == (2, ["\\u0000"] if isinstance(row, dict) else "\\u0000")
+
+
+def test_a_constraint_fails_the_job(server: PostgresServer) -> None:
+    """With what Postgres says; nothing of the transaction is there."""
+    table = Table(server, "id int8, shop text, amount int8 check (amount < 10)")
+    with pytest.raises(PenstockError, match=r"violates check constraint.*23514"):
+        written(table, sales(), Sale)
+    assert table.do("select * from {}") == []
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda s: s.write(postgres.Sink("t", url="postgresql://h/d", key=[])), "key= names no column"),
+        (lambda s: s.write(postgres.Sink("t", url="postgresql://h/d", key="nope")), "key: there is no column 'nope'"),
+        (lambda s: s.write(postgres.Sink("t", url="postgresql://h/d", key="value")), "value is float64, by which rows"),
+        (
+            lambda s: s.key_by("id").agg(n=count()).write(postgres.Sink("t", url="postgresql://h/d")),
+            "every update would",
+        ),
+        (
+            lambda s: s.select(n=lit(None)).write(postgres.Sink("t", url="postgresql://h/d")),
+            "n is null, which Postgres",
+        ),
+        (lambda s: s.write(postgres.Sink("t", url="h/d")), "url= is an address"),
+    ],
+)
+def test_wrong_sinks(make: Any, said: str) -> None:
+    """When the pipeline is built."""
+    with pytest.raises(PipelineError, match=said):
+        make(Pipeline("p").read(iterables.Source([], schema=Ratio)))
+
+
+# -- the sink: exactly once ---------------------------------------------------------------------------------------------
+
+
+async def test_rows_are_visible_once(server: PostgresServer) -> None:
+    """And the mark says how far; a second attempt goes on behind it."""
+    target, exchange = Target(server), Exchange()
+    run, covered = await published(target, exchange)
+    await run.stop()
+    exchange.rows(FIRST, range(40, 45))
+    newer = Interval(FIRST, covered.end, exchange.barrier(FIRST, 2), 2)
+    second = Run(target.publisher(), exchange, 2, [covered, newer], restored=2, clock=SystemClock())
+    await second.until(lambda: second.published == 2)
+    await second.stop()
+    assert target.numbers() == list(range(45))
+
+
+async def test_a_publisher_that_was_stopped_is_refused(server: PostgresServer) -> None:
+    """Before its transaction another one starts: what it commits never becomes visible."""
+    target, exchange = Target(server), Exchange()
+    run, _ = await published(target, exchange)
+    await run.stop()
+    stopped, newer = target.publisher(), target.publisher()
+    granted = []
+    for publisher in (stopped, newer, newer):
+        await publisher.open()
+        granted.append(await publisher.init_producer())
+    assert [later.follows(earlier) for earlier, later in itertools.pairwise(granted)] == [True, True]
+    assert not granted[2].follows(granted[0])
+    with pytest.raises(ProducerFencedError, match="has started"):
+        await stopped.commit([exchange.frames[0][1]], encode_mark(Mark(99, 9, 1)))
+    assert await newer.read_mark() == await stopped.read_mark()
+    await stopped.close()
+    await newer.close()
+    assert target.numbers() == list(range(40))
+
+
+@pytest.mark.parametrize("where", ["in a transaction", "in the middle of COPY"])
+async def test_a_publisher_that_hangs_holds_nobody_up(server: PostgresServer, where: str) -> None:
+    """Its rows are written, and its mark is locked: the next one ends that before it goes on."""
+    target = Target(server)
+    first, second = target.publisher(), target.publisher()
+    for publisher in (first, second):
+        await publisher.open()
+    await first.init_producer()
+    connection = await first._connected()
+    await connection.execute("begin")
+    await connection.execute(first._marks("select producer from {marks} where job = %s for update"), [target.job])
+    await first._writing.write(connection, [pl.DataFrame({"c:n": ["1"]})])
+    async with AsyncExitStack() as stack:
+        if where == "in the middle of COPY":
+            copy = stack.enter_context(suppress(psycopg.OperationalError))
+            copy = await stack.enter_async_context(
+                connection.cursor().copy(SQL("copy {} from stdin").format(target.table.identifier))
+            )
+            await copy.write("2\n")
+        async with asyncio.timeout(20):
+            await second.init_producer()
+    with pytest.raises(ExternalError):
+        await first.commit([pl.DataFrame({"value": [b"3"]})], PublishedMark(5, "{}"))
+    assert target.numbers() == []
+    await first.close()
+    await second.close()
+
+
+async def test_a_commit_whose_answer_is_lost_is_not_repeated(server: PostgresServer) -> None:
+    """The transaction is in, the publisher does not know: it finds out from the mark. Others are not in."""
+    target, exchange = Target(server), Exchange()
+    publisher = target.publisher()
+    commit, turns = publisher.commit, itertools.count()
+
+    async def doubtful(frames: Any, mark: PublishedMark) -> None:
+        turn = next(turns) % 3
+        if turn == 1:
+            pid = publisher._connection.info.backend_pid
+            server.execute("select pg_terminate_backend(%s)", pid)
+        await commit(frames, mark)
+        if turn == 2:
+            raise ExternalError("no answer")
+
+    publisher.commit = doubtful
+    target.publisher = lambda: publisher  # type: ignore[method-assign]
+    run, _ = await published(target, exchange, frames=12)
+    await run.stop()
+    assert target.numbers() == list(range(120))
+
+
+async def test_a_mark_beyond_what_is_complete_fails(server: PostgresServer) -> None:
+    """Somebody restored an older checkpoint than what is visible."""
+    target, exchange = Target(server), Exchange()
+    run, _ = await published(target, exchange)
+    await run.stop()
+    second = Run(target.publisher(), exchange, 2, [Interval(FIRST, 0, 2, 1)], restored=1, clock=SystemClock())
+    with pytest.raises(PublishingError, match="beyond 2"):
+        await second.until(lambda: False)
+
+
+async def test_marks_are_forgotten(server: PostgresServer) -> None:
+    """Those of one generation alone; where there are none, that is fine."""
+    target = Target(server)
+    sink = target.table.sink()
+    run, _ = await published(target, Exchange())
+    await run.stop()
+    left = "select count(*) from penstock_marks where job = %s"
+    await sink.forget(replace(target.context, generation=1))
+    assert server.execute(left, target.job) == [(1,)]
+    await sink.forget(target.context)
+    assert server.execute(left, target.job) == [(0,)]
+    server.execute("create schema elsewhere")
+    await postgres.Sink("elsewhere.t", url=server.url).forget(target.context)
