@@ -33,7 +33,7 @@ EVERYTHING: Final = (
     "pipeline.volume.size=1Gi", "pipeline.executors.nodeSelector.disk=ssd", "monitoring.enabled=true",
     "monitoring.dashboards=true",
     "dispatcher.ingress.enabled=true", "dispatcher.ingress.tlsSecret=tls", "networkPolicy.egress.enabled=true",
-    "image.pullSecrets[0].name=registry",
+    "image.pullSecrets[0].name=registry", "dispatcher.tls.secret=rest-tls", "secrets.tokens=ann view sha256:00",
 )  # fmt: skip
 MATRIX: Final = {
     "bundled": BUNDLED,
@@ -270,6 +270,47 @@ def test_secrets_stay_in_secrets(helm: str) -> None:
         assert spec["containers"][0]["envFrom"] == [{"secretRef": {"name": "mine"}}]
 
 
+def test_dispatchers_speak_tls_with_a_secret(helm: str) -> None:
+    """Probes, clients of the chart and Prometheus ask by HTTPS; only dispatchers see the key."""
+    objects = rendered(helm, *EXTERNAL, "dispatcher.tls.secret=rest-tls", "monitoring.enabled=true")
+    for name, spec in pods(objects):
+        container = spec["containers"][0]
+        env = {one["name"]: one.get("value") for one in container["env"]}
+        mounted = [one["secret"] for one in spec["volumes"] if "secret" in one]
+        assert env["PENSTOCK_REST"] == "https://demo-rest:8080", name
+        scheme = "HTTPS" if name.endswith("-dispatcher") else "HTTP"
+        probes = [container[kind] for kind in ("startupProbe", "livenessProbe", "readinessProbe") if kind in container]
+        assert {probe["httpGet"]["scheme"] for probe in probes} <= {scheme}, name
+        if scheme == "HTTPS":
+            assert mounted == [{"secretName": "rest-tls"}]
+            assert env["PENSTOCK_REST_SSL_KEYFILE"] == "/etc/penstock/tls/tls.key"
+        else:
+            assert all(one["items"] == [{"key": "ca.crt", "path": "ca.crt"}] for one in mounted), name
+        if container["name"] == "client":
+            assert env["PENSTOCK_REST_SSL_CAFILE"] == "/etc/penstock/ca/ca.crt", name
+    (endpoint,) = named(objects, "ServiceMonitor", "demo")["spec"]["endpoints"]
+    assert {"regex": "dispatcher", "targetLabel": "__scheme__", "replacement": "https"}.items() <= endpoint[
+        "relabelings"
+    ][0].items()
+    public = pods(rendered(helm, *EXTERNAL, "dispatcher.tls.secret=rest-tls", "dispatcher.tls.ca="))
+    assert not [name for name, spec in public if "PENSTOCK_REST_SSL_CAFILE" in str(spec)]
+    plain = rendered(helm, *EXTERNAL)
+    assert "PENSTOCK_REST_SSL" not in str(plain)
+    assert "https://demo-rest" not in str(plain)
+
+
+def test_tokens_with_roles_are_part_of_the_settings(helm: str) -> None:
+    """A change of them restarts the dispatchers, which read them when they start."""
+    line = "ann view sha256:ab"
+    objects = [rendered(helm, *EXTERNAL, *more) for more in ((), (f"secrets.tokens={line}",))]
+    secret = next(one for one in objects[1] if one["kind"] == "Secret" and "PENSTOCK_REDIS_URL" in one["stringData"])
+    assert secret["stringData"]["PENSTOCK_TOKENS"] == line
+    sums = [
+        named(one, "Deployment", "demo-dispatcher")["spec"]["template"]["metadata"]["annotations"] for one in objects
+    ]
+    assert sums[0]["checksum/settings"] != sums[1]["checksum/settings"]
+
+
 def test_the_token_is_made_named_or_somebody_elses(helm: str) -> None:
     """Made at random, long, and no reason to restart a pod; a named one is, where it changes; every pod gets it."""
 
@@ -306,6 +347,11 @@ def test_monitoring(helm: str) -> None:
         assert text == (ROOT / "infra" / "grafana" / "dashboards" / name).read_text()
     assert len(boards) == 5
     assert "ServiceMonitor" in {item["kind"] for item in objects}
+    hosted = rendered(helm, *EXTERNAL, "monitoring.enabled=true", "monitoring.docs=https://docs.example.com/penstock/")
+    rules = next(item["spec"] for item in hosted if item["kind"] == "PrometheusRule")
+    links = {rule["alert"]: rule["annotations"]["runbook_url"] for rule in rules["groups"][0]["rules"]}
+    assert links["PenstockNoLeader"] == "https://docs.example.com/penstock/runbooks.md#penstocknoleader"
+    assert all(link.startswith("https://docs.example.com/penstock/runbooks.md#") for link in links.values())
 
 
 @pytest.mark.parametrize(

@@ -62,10 +62,14 @@ redis://{{ include "penstock.name" . }}-redis:6379/0
 {{- end -}}
 {{- end -}}
 
+{{- define "penstock.restScheme" -}}
+http{{ if .Values.dispatcher.tls.secret }}s{{ end }}
+{{- end -}}
+
 {{/* Settings of every container that speaks to the cluster. */}}
 {{- define "penstock.env" -}}
 - {name: PENSTOCK_NAME, value: {{ .Values.clusterName | quote }}}
-- {name: PENSTOCK_REST, value: "http://{{ include "penstock.name" . }}-rest:{{ .Values.dispatcher.service.port }}"}
+- {name: PENSTOCK_REST, value: "{{ include "penstock.restScheme" . }}://{{ include "penstock.name" . }}-rest:{{ .Values.dispatcher.service.port }}"}
 - {name: PENSTOCK_KAFKA_BROKERS, value: {{ include "penstock.brokers" . | quote }}}
 - {name: PENSTOCK_KAFKA_SECURITY_PROTOCOL, value: {{ .Values.kafka.securityProtocol | quote }}}
 - {name: PENSTOCK_KAFKA_SASL_MECHANISM, value: {{ .Values.kafka.saslMechanism | quote }}}
@@ -100,19 +104,19 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end -}}
 
-{{/* The checks of a service, by port. Ready is who can work; a coordinator that waits for the lease can. */}}
+{{/* The checks of a service, by HTTP or HTTPS. Ready is who can work; a coordinator that waits for the lease can. */}}
 {{- define "penstock.probes" -}}
 startupProbe:
-  httpGet: {path: /healthz, port: http}
+  httpGet: {path: /healthz, port: http, scheme: {{ . }}}
   periodSeconds: 2
   failureThreshold: 60
 livenessProbe:
-  httpGet: {path: /healthz, port: http}
+  httpGet: {path: /healthz, port: http, scheme: {{ . }}}
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 6
 readinessProbe:
-  httpGet: {path: /readyz, port: http}
+  httpGet: {path: /readyz, port: http, scheme: {{ . }}}
   periodSeconds: 5
   timeoutSeconds: 5
 {{- end -}}
@@ -224,7 +228,7 @@ penstock-{{ .Release.Namespace }}-{{ include "penstock.name" . }}
 
 {{/*
 A service's pods: dict of root, part, port, values, arguments (a list), grace, tmp; and perhaps account, token (whether
-it is mounted), annotations, env, mounts, volumes, and containers beside and before it (lists).
+it is mounted), scheme, annotations, env, mounts, volumes, and containers beside and before it (lists).
 */}}
 {{- define "penstock.podTemplate" -}}
 {{- $root := .root -}}
@@ -259,7 +263,7 @@ spec:
         {{- with .env }}{{ toYaml . | nindent 8 }}{{ end }}
       envFrom: {{- include "penstock.secrets" $root | nindent 8 }}
       securityContext: {{- include "penstock.containerSecurity" $root | nindent 8 }}
-      {{- include "penstock.probes" $root | nindent 6 }}
+      {{- include "penstock.probes" (.scheme | default "HTTP") | nindent 6 }}
       resources: {{- toYaml .values.resources | nindent 8 }}
       volumeMounts:
         - {name: tmp, mountPath: /tmp}

@@ -114,11 +114,8 @@ class StoreSettings:
         """
         if not self.ssl_cafile:
             return None
-        try:
-            ssl.create_default_context(cafile=self.ssl_cafile)
-            return Path(self.ssl_cafile).read_bytes()
-        except OSError as error:  # ssl.SSLError is one
-            raise UsageError(f"setting store.ssl_cafile: {self.ssl_cafile}: no certificates (PEM): {error}") from error
+        _trusting(self.ssl_cafile, "store.ssl_cafile")
+        return Path(self.ssl_cafile).read_bytes()
 
 
 @dataclass(frozen=True)
@@ -137,9 +134,24 @@ class ClusterSettings:
     rest: str = "http://127.0.0.1:8081"
     """Where clients find the dispatcher; several separated by commas."""
     token: Secret = _NONE
-    """What clients prove to the dispatcher that they may submit code; needed where it listens beyond loopback."""
+    """What clients prove to the dispatcher who they are: the cluster's own token, which may do everything, or, of a
+    client, one with a role of its own. Dispatchers need one of either kind to listen beyond loopback."""
     token_file: str = ""
     """Or the file that holds it."""
+    tokens: Secret = _NONE
+    """What dispatchers know of further tokens, each with a name and a role: lines that `penstock token` prints, with
+    digests in them, separated by commas."""
+    tokens_file: str = ""
+    """Or the file that holds them, one in a line; dispatchers alone read it."""
+    rest_ssl_cafile: str = ""
+    """For dispatchers at `https://` whose certificate is signed by an authority of one's own: that one's, as PEM. Public
+    authorities count besides."""
+    rest_ssl_certfile: str = ""
+    """What dispatchers show, as PEM with the chain up to the authority: they speak TLS then, and nothing else. Renewed
+    files are seen within seconds."""
+    rest_ssl_keyfile: str = ""
+    """Its key, where that is not in the same file."""
+    rest_ssl_keypassword: Secret = _NONE
     engine: Literal["embedded", "spark"] = "embedded"
     """What `penstock run` and `penstock submit` run pipelines on where neither their file nor `--engine` says so:
     `spark`, or this machine and the task managers."""
@@ -147,6 +159,25 @@ class ClusterSettings:
     redis: RedisSettings = field(default_factory=RedisSettings)
     store: StoreSettings = field(default_factory=StoreSettings)
     tracing: TracingSettings = field(default_factory=TracingSettings)
+
+    def rest_trust(self) -> ssl.SSLContext:
+        """What clients demand of a dispatcher's certificate.
+
+        Raises:
+            UsageError: the file `rest_ssl_cafile` cannot be read, or holds no certificate.
+        """
+        return _trusting(self.rest_ssl_cafile, "rest_ssl_cafile")
+
+
+def _trusting(cafile: str, setting: str) -> ssl.SSLContext:
+    """A context that trusts public authorities, and those in a file."""
+    context = ssl.create_default_context()
+    try:
+        if cafile:
+            context.load_verify_locations(cafile)
+    except OSError as error:  # ssl.SSLError is one
+        raise UsageError(f"setting {setting}: {cafile}: no certificates (PEM): {error}") from error
+    return context
 
 
 def load_settings(path: str | Path | None = None, environ: Mapping[str, str] | None = None) -> ClusterSettings:

@@ -46,9 +46,8 @@ def told(monkeypatch: pytest.MonkeyPatch):
     """Let the command speak to a dispatcher of the test."""
 
     def tell(dispatcher: Dispatcher) -> None:
-        client = cluster.ClusterClient
         transport = httpx2.MockTransport(dispatcher)
-        monkeypatch.setattr(cluster, "ClusterClient", lambda address, **_: client("http://one", transport))
+        monkeypatch.setattr(cluster, "client_of", lambda _: cluster.ClusterClient("http://one", transport))
 
     return tell
 

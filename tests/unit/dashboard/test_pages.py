@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from axe_playwright_python.async_playwright import Axe
 from page_fixtures import PAGES, PHONE, TOKEN, WIDE, browser, fits, opened, page, running, shows
 from playwright.async_api import Page, Route, expect
 from recorded_cluster import JOB
 from shown_cluster import FAILED_JOB, ShownCluster, served
 
 from penstock.protocol.requests import CancelJob, RescaleJob, StopJob, TakeSavepoint
+from penstock.service.credentials import digest_of
 
 __all__ = ["browser", "page", "running"]  # fixtures
 
@@ -116,6 +118,31 @@ async def test_the_token_is_asked_for_and_kept_in_the_tab(page: Page) -> None:
         assert await page.evaluate("localStorage.length + document.cookie.length") == 0
         await page.get_by_role("button", name="Forget the access token").click()
         await shows(page, "This cluster wants its access token")
+    await cluster.stop()
+
+
+async def test_what_the_role_does_not_allow_is_disabled_and_says_why(page: Page) -> None:
+    """Who may only look sees everything; who operates may not submit; forgetting a token forgets its role."""
+    cluster = ShownCluster()
+    await cluster.record_orders()
+    tokens = ",".join(f"{role[:3]} {role} sha256:{digest_of(role)}" for role in ("view", "operate", "submit"))
+    async with served(cluster, tokens=tokens) as address:
+        await opened(page, address, "jobs", "This cluster wants its access token")
+        for role, may in {"view": (False, False), "operate": (False, True), "submit": (True, True)}.items():
+            await page.get_by_label("Access token", exact=True).fill(role)
+            await page.keyboard.press("Enter")
+            for needs, place, button, allowed in (
+                ("submit", "jobs", "Submit a job", may[0]), ("operate", f"jobs/{JOB}", "Savepoint", may[1]),
+            ):  # fmt: skip
+                await opened(page, address, place, "orders")
+                why = page.get_by_text(f"The token of {role[:3]} has the role {role}; this needs the role {needs}.")
+                await expect(why).to_have_count(0 if allowed else 1)
+                await expect(page.get_by_role("button", name=button, exact=True)).to_be_enabled(enabled=allowed)
+                if role == "view":
+                    problems = (await Axe().run(page)).response["violations"]
+                    assert [one["id"] for one in problems] == []
+            await page.get_by_role("button", name="Forget the access token").click()
+            await shows(page, "This cluster wants its access token")
     await cluster.stop()
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from flink_compare import differences, sample
 from recorded_cluster import JOB, RecordedCluster, at, recorded_cluster
 
+from penstock.graph.jobgraph import JobEdge, JobGraph, JobVertex, Link, Ship
 from penstock_dispatcher.flink.answers import hex_id
 from penstock_dispatcher.flink.checkpoint_shapes import statistics
+from penstock_dispatcher.flink.job_shapes import plan
 from penstock_dispatcher.flink.metrics import skew
 from penstock_dispatcher.flink.statistics import percentile
 
@@ -269,3 +271,10 @@ async def test_every_document_is_described() -> None:
     assert {"FlinkJob", "FlinkVertex", "FlinkCompletedCheckpoint", "FlinkTriggered", "JobDetail", "RunList"} <= named
     assert "/jobs/{job_id}/vertices/{vertex_id}/backpressure" in described["paths"]
     assert "read-bytes-complete" in schemas["FlinkIoMetrics"]["properties"]
+
+
+def test_the_plan_has_flinks_word_for_every_way_to_ship() -> None:
+    edges = tuple(JobEdge("v0", Link("n0"), ship, [], event_time=False) for ship in get_args(Ship))
+    vertices = (JobVertex("v0", "read", 1, 8, "default", ()), JobVertex("v1", "process", 1, 8, "default", (), edges))
+    found = plan(JOB, JobGraph("shipped", 1, 8, vertices)).nodes[1].inputs
+    assert [each.ship_strategy for each in found] == ["FORWARD", "HASH", "REBALANCE", "BROADCAST"]

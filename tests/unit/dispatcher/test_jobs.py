@@ -9,6 +9,8 @@ import msgspec
 import pytest
 from small_cluster import ROWS, SmallCluster, small_cluster, until
 
+from penstock.cli.diagnosis import diagnose
+from penstock.cli.job_doctor import look
 from penstock.client import NoAnswerError, RefusedError
 from penstock.coordination.cluster_view import ClusterView
 from penstock.errors import ExternalError
@@ -234,6 +236,7 @@ async def test_with_the_store_away_what_the_leader_shows_is_shown(monkeypatch: p
                 assert sum(len(vertex.tasks) for vertex in detail.vertices) > 0
             assert len((await other.client.checkpoints(job)).checkpoints) > 0
             assert (await other.client.failures(job)).failures == ()
+            assert "store" in [one.check for one in diagnose(await look(other.client, "counts")) if not one.ok]
             assert (await other.http.get("/jobs/overview")).json()["jobs"][0]["jid"] == job
             for ask in (other.client.cancel(job), other.client.job("unknown"), other.client.log(job)):
                 with pytest.raises(NoAnswerError, match="the store is away"):

@@ -19,6 +19,7 @@ from penstock.client.documents import ArtifactDescription
 from penstock.client.run_documents import RunOptions, RunSubmission
 from penstock.connectors import collecting, iterables
 from penstock.graph.jobgraph import build_job_graph
+from penstock.service.access import Access, Gate
 from penstock.service.http_server import Readiness
 from penstock_dispatcher.app import dispatcher_app
 from penstock_dispatcher.cluster import DispatcherPorts
@@ -55,9 +56,10 @@ class Rest:
     def __init__(self, small: SmallPipeline) -> None:
         self.small = small
         ports = DispatcherPorts(small.log, small.blobs, small.metadata, small.clock, lambda: uuid.uuid4().hex)
-        transport = httpx2.ASGITransport(dispatcher_app(ports, Readiness(), list), raise_app_exceptions=False)
+        app = Gate(dispatcher_app(ports, Readiness(), list), Access())
+        transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
         self.client = ClusterClient(ADDRESS, transport)
-        self.http = httpx2.AsyncClient(transport=transport, base_url=ADDRESS)
+        self.http = httpx2.AsyncClient(transport=transport, base_url=ADDRESS, headers={"X-Requested-With": "test"})
         small.children.sources = sources()
 
     @asynccontextmanager

@@ -10,7 +10,7 @@ import pytest
 from penstock.errors import UsageError
 from penstock.platform.errors import PlatformError
 from penstock.platform.free_ports import HOST, free_port, is_free
-from penstock.platform.plan import PlatformPlan, Wishes, read_plan, settle, write_plan
+from penstock.platform.plan import PlatformPlan, RestTls, Wishes, read_plan, settle, write_plan
 from penstock.platform.servers import plan_servers
 
 
@@ -43,6 +43,21 @@ def test_a_pipeline_service_is_there_once_it_was_asked_for() -> None:
     assert asked.pipeline_port is not None
     assert asked.pipeline_port not in ports(plan)
     assert settle(asked, Wishes(), {"pipeline"}).pipeline_port == asked.pipeline_port
+
+
+def test_a_certificate_is_kept_and_not_changed_under_a_dispatcher_that_runs() -> None:
+    """By whole paths: whoever starts it the next time may stand in another folder."""
+    assert settle(None, Wishes(), set()).tls is None
+    plan = settle(None, Wishes(tls_certificate=Path("a.pem"), tls_key=Path("/a.key")), set())
+    assert plan.tls == RestTls(str(Path.cwd() / "a.pem"), "/a.key", "")
+    assert settle(plan, Wishes(), {"dispatcher"}).tls == plan.tls
+    assert settle(plan, Wishes(tls_certificate=Path("a.pem"), tls_key=Path("/a.key")), {"dispatcher"}).tls == plan.tls
+    other = Wishes(tls_certificate=Path("b.pem"))
+    assert settle(plan, other, set()).tls == RestTls(str(Path.cwd() / "b.pem"), "", "")
+    with pytest.raises(UsageError, match="runs with another"):
+        settle(plan, other, {"dispatcher"})
+    with pytest.raises(UsageError, match="name the certificate too"):
+        settle(None, Wishes(tls_ca=Path("ca.pem")), set())
 
 
 def test_a_port_that_others_took_meanwhile_is_replaced() -> None:

@@ -12,6 +12,7 @@ import httpx2
 from penstock.adapters.cluster_ports import cluster_log, cluster_metadata, cluster_store
 from penstock.adapters.system_clock import SystemClock
 from penstock.service.access import access_of
+from penstock.service.credentials import token_between_services
 from penstock.service.http_server import (
     Readiness,
     ServiceOptions,
@@ -21,6 +22,7 @@ from penstock.service.http_server import (
     watch_readiness,
 )
 from penstock.service.process_exit import leave
+from penstock.service.tls import server_tls
 from penstock.settings import ClusterSettings, shown_settings
 from penstock_dispatcher.app import dispatcher_app
 from penstock_dispatcher.cluster import DispatcherPorts
@@ -64,12 +66,13 @@ async def serve(settings: ClusterSettings, options: DispatcherOptions) -> None:
     ):
         ports = DispatcherPorts(log, blobs, metadata, clock, lambda: uuid.uuid4().hex, http, shown_settings(settings))
         app = dispatcher_app(ports, readiness, list)
-        async with http_server(app, options.http, access):
+        async with server_tls(settings) as tls, http_server(app, options.http, access, tls):
             await watch_readiness(readiness, log, blobs, clock)
 
 
 def _proof(settings: ClusterSettings) -> dict[str, str]:
-    return {"Authorization": f"Bearer {settings.token.reveal()}"} if settings.token else {}
+    proof = token_between_services(settings.token)
+    return {"Authorization": f"Bearer {proof.reveal()}"} if proof else {}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The application: routes, limits, errors, documentation, health."""
+"""The application: routes and who may use them, limits, errors, documentation, health."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from penstock_dispatcher.jobs import Jobs
 from penstock_dispatcher.page_routes import page_routes
 from penstock_dispatcher.penstock_routes import PenstockRoutes
 from penstock_dispatcher.refusing import answer_errors
+from penstock_dispatcher.route_roles import guard_routes
 from penstock_dispatcher.run_routes import RunRoutes
 from penstock_dispatcher.runs import Runs
 from penstock_dispatcher.schedule_routes import ScheduleRoutes
@@ -32,15 +33,17 @@ def dispatcher_app(ports: DispatcherPorts, readiness: Readiness, samples: Callab
     jobs = Jobs(cluster)
     penstock = PenstockRoutes(cluster, jobs)
     flink = FlinkRoutes(cluster, jobs, penstock, ports.settings)
-    app.include_router(penstock.router())
     runs = Runs(cluster, ports)
-    app.include_router(RunRoutes(cluster, jobs, runs).router())
-    app.include_router(ScheduleRoutes(cluster, ports, runs).router())
-    app.include_router(flink.router(""))
-    app.include_router(flink.router("/v1"), include_in_schema=False)
+    routers = (
+        penstock.router(), RunRoutes(cluster, jobs, runs).router(), ScheduleRoutes(cluster, ports, runs).router(),
+        flink.router(""), flink.router("/v1", shown=False),
+    )  # fmt: skip
+    for router in routers:  # each route by itself, not the router: a guard is put around every one of them
+        app.router.routes.extend(router.routes)
     _document(app)
     app.router.routes.extend(health_routes(readiness, samples))
     app.router.routes.extend(page_routes())
+    guard_routes(app.router.routes)
     app.add_middleware(ConditionalAnswers)
     app.add_middleware(BodyLimit)
     answer_errors(app)

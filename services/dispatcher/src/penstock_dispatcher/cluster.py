@@ -28,6 +28,7 @@ from penstock.protocol.joblog import JobHistory
 from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import Restore, encode
 from penstock.protocol.requests import Answer, AnyRequest, AnyRunRequest, artifact_key
+from penstock.service.audit import note_change
 from penstock_dispatcher.manifest_sizes import ManifestSizes
 from penstock_dispatcher.reading import KEPT, PublishedView, cache_bounded, for_each_concurrently, within_deadline
 from penstock_dispatcher.refusing import RestError
@@ -249,6 +250,7 @@ class Cluster:
             RestError: it is too large for a record.
             ExternalError: it is not certain whether it is on its way.
         """
+        note_change(kind=type(request).__name__, job=request.job, request=request.request)
         try:
             if not self._topics_made:
                 await within_deadline("Kafka", create_control_topics(self._ports.log))

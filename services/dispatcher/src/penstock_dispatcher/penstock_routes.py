@@ -28,6 +28,7 @@ from penstock.client.documents import (
     SavepointSummary,
     StopBody,
     Submission,
+    WhoAmI,
     WorkerList,
 )
 from penstock.coordination.collected_rows import CollectedPart
@@ -38,6 +39,8 @@ from penstock.ports import BlobNotFoundError
 from penstock.protocol.joblog import Artifact
 from penstock.protocol.manifests import covers_rows
 from penstock.protocol.requests import AnyRequest, CancelJob, RescaleJob, StopJob, SubmitJob, TakeSavepoint
+from penstock.service.access import IDENTITY
+from penstock.service.credentials import Identity
 from penstock_dispatcher.bodies import check_sources, read_body, read_submission
 from penstock_dispatcher.cluster import Cluster
 from penstock_dispatcher.describing import answers, submits, takes
@@ -85,6 +88,7 @@ class PenstockRoutes:
         """All routes."""
         router = APIRouter(prefix="/penstock/v1", tags=["penstock"])
         add: Any = router.add_api_route
+        add("/whoami", self.whoami, methods=["GET"], responses=answers(WhoAmI))
         add("/overview", self.overview, methods=["GET"], responses=answers(Overview))
         add("/jobs", self.list_jobs, methods=["GET"], responses=answers(JobList))
         add(
@@ -119,6 +123,11 @@ class PenstockRoutes:
         return router
 
     # -- looking --------------------------------------------------------------------------------------------------------
+
+    async def whoami(self, request: Request) -> Response:
+        """Who asks, as their token says, and what they may do."""
+        who: Identity = request.scope[IDENTITY]
+        return sent(WhoAmI(who.name, str(who.role)))
 
     async def overview(self) -> Response:
         """The cluster: who leads it, its slots, its jobs."""

@@ -36,6 +36,7 @@ from penstock.runs.schedule import (
     resumed,
 )
 from penstock.runs.schedule_store import ScheduleStore
+from penstock.service.audit import note_change
 from penstock_dispatcher.bodies import check_sources, read_submission
 from penstock_dispatcher.cluster import Cluster, DispatcherPorts
 from penstock_dispatcher.describing import answers, submits
@@ -150,6 +151,7 @@ class ScheduleRoutes:
         """Add a schedule. Added again with the same content nothing changes, with another one it is refused unless it
         says that it replaces what is there."""
         asked, sources = await read_submission(request, ScheduleSubmission, "schedule")
+        note_change(kind="AddSchedule", name=asked.name)
         checked_graph(asked.pipeline, asked.graph, "schedule.graph")
         await check_sources(sources, asked.artifact.target)
         check_options(asked.options, await self._runs.view.if_any(), "schedule")

@@ -98,8 +98,8 @@ async def _serve(
             return [Sample(TASK_MANAGER_SLOTS, {}, len(workers)), *memory]
 
         # Beyond loopback logs are for those who know the token; without one, for nobody.
-        access = access_of(settings, options.http, insecure=True)
-        shown = supervisor.logs.routes() if access.token or is_loopback(options.http.rpartition(":")[0]) else ()
+        access = access_of(settings, options.http, insecure=True, inner=True)
+        shown = supervisor.logs.routes() if access.credentials or is_loopback(options.http.rpartition(":")[0]) else ()
         app = health_app(readiness, samples, shown)
         async with http_server(app, options.http, access) as listens[0], asyncio.TaskGroup() as group:
             watching = group.create_task(watch_readiness(readiness, log, blobs, clock))

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.client import ClusterClient
+from penstock.client.client import client_of
 from penstock.client.documents import JobSummary
 from penstock.client.run_documents import RunSummary
 from penstock.settings import load_settings
@@ -43,7 +44,7 @@ def with_cluster(options: ClusterOptions, work: Callable[[ClusterClient], Awaita
 
     async def run() -> T:
         settings = load_settings(options.cluster)
-        async with ClusterClient(settings.rest, token=settings.token) as cluster:
+        async with client_of(settings) as cluster:
             return await work(cluster)
 
     return asyncio.run(run())

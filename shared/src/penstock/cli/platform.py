@@ -37,6 +37,9 @@ class Up:
     slots: int | None
     coordinators: int | None
     pipeline: bool | None
+    tls_certificate: Path | None
+    tls_key: Path | None
+    tls_ca: Path | None
     way: Way | None
     json: bool
     fetch_only: bool
@@ -74,6 +77,9 @@ def up_command(command: Up) -> int:
         slots=command.slots,
         coordinators=command.coordinators,
         pipeline=command.pipeline,
+        tls_certificate=command.tls_certificate,
+        tls_key=command.tls_key,
+        tls_ca=command.tls_ca,
     )
     try:
         report = _run(bring_up(Path(command.dir), command.way, wishes, parts, progress))

@@ -1,10 +1,13 @@
-"""The options of `penstock up`, `penstock down` and `penstock doctor`; what they do is in `penstock.cli.platform`."""
+"""The options of `penstock up`, `penstock down`, `penstock doctor` and `penstock token`; what they do is in
+`penstock.cli.platform`, `penstock.cli.doctor` and `penstock.cli.token`."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 
+from penstock.cli.cluster_parsers import JOB
 from penstock.cli.commands import Command
 from penstock.cli.options import Commands, add_command, positive
 
@@ -14,6 +17,7 @@ def add_platform_commands(commands: Commands) -> None:
     _add_up(commands)
     _add_down(commands)
     _add_doctor(commands)
+    _add_token(commands)
 
 
 def _parser(commands: Commands, name: str, summary: str, examples: Sequence[str]) -> argparse.ArgumentParser:
@@ -45,6 +49,15 @@ def _add_up(commands: Commands) -> None:
         default=None,
         help="a pipeline service too, for submit --engine spark: it needs Java and PySpark (not at first)",
     )
+    for name, text in (
+        (
+            "certificate",
+            "the dispatcher speaks TLS with this certificate, which names 127.0.0.1 (it speaks plain HTTP)",
+        ),
+        ("key", "its key, if that is in another file"),
+        ("ca", "the authority that has signed it, for clients, if it is none of the public ones"),
+    ):
+        parser.add_argument(f"--tls-{name}", type=Path, metavar="FILE", help=text)
     parser.add_argument(
         "--with",
         dest="way",
@@ -75,9 +88,10 @@ def _add_doctor(commands: Commands) -> None:
     parser = _parser(
         commands,
         "doctor",
-        "Check that Kafka, Redis and the store are reachable and do what Penstock builds on.",
-        ["penstock doctor", "penstock doctor --cluster cluster.toml --json"],
+        "Check that Kafka, Redis and the store do what Penstock builds on; of a JOB, say why it is slow or stuck.",
+        ["penstock doctor", "penstock doctor --cluster cluster.toml --json", "penstock doctor hot-auctions"],
     )
+    parser.add_argument("job", metavar="JOB", nargs="?", help=f"look at this job instead: {JOB}")
     parser.add_argument(
         "--cluster", metavar="FILE", help="the cluster's settings ($PENSTOCK_CLUSTER, or .penstock/cluster.toml)"
     )
@@ -90,6 +104,24 @@ def _add_doctor(commands: Commands) -> None:
     parser.add_argument("--json", action="store_true", help="the results as JSON")
 
     parser.set_defaults(command=Command("penstock.cli.doctor:doctor_command"))
+
+
+def _add_token(commands: Commands) -> None:
+    parser = _parser(
+        commands,
+        "token",
+        "Make an access token with a role: printed once, with the line by which dispatchers know it.",
+        ["penstock token ann --role view", "penstock token ci --role submit --expires 2027-06-30 --json"],
+    )
+    parser.add_argument("name", metavar="NAME", help="whose it is, as the audit log will say")
+    parser.add_argument(
+        "--role", required=True, choices=("view", "operate", "submit"),
+        help="view: see everything; operate: also cancel, stop, rescale and the like; submit: also run code",
+    )  # fmt: skip
+    parser.add_argument("--expires", metavar="DATE", help="its last day, in UTC, as 2027-06-30 (it does not expire)")
+    parser.add_argument("--json", action="store_true", help="both as JSON")
+
+    parser.set_defaults(command=Command("penstock.cli.token:token_command"))
 
 
 def _add_folder(parser: argparse.ArgumentParser) -> None:

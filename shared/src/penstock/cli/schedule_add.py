@@ -13,7 +13,7 @@ from penstock.api.loading import load_pipeline, parse_parameters
 from penstock.cli.cluster import ClusterOptions
 from penstock.cli.schedules import print_change
 from penstock.cli.submit_run import RunOptionsGiven, run_options
-from penstock.client import ClusterClient
+from penstock.client.client import client_of
 from penstock.client.run_documents import RunSubmission
 from penstock.client.schedule_documents import ScheduleDetail, ScheduleSubmission
 from penstock.runs.periods import filled, moment_of, period_values, zone_of
@@ -66,7 +66,7 @@ def add_command(command: AddSchedule) -> int:
 async def _add(
     settings: ClusterSettings, schedule: ScheduleSubmission, run: RunSubmission, sources: bytes, savepoint: str | None
 ) -> ScheduleDetail:
-    async with ClusterClient(settings.rest, token=settings.token) as cluster:
+    async with client_of(settings) as cluster:
         if savepoint:
             run = await starting_from(cluster, settings, run, savepoint)
         return await cluster.add_schedule(replace(schedule, options=run.options), sources)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from penstock.cli.cluster import ClusterOptions, print_json, print_table
-from penstock.client import ClusterClient
+from penstock.client.client import client_of
 from penstock.errors import ExternalError, UsageError
 from penstock.protocol.messages import Restore
 from penstock.savepoint import OperatorState, Savepoint, read
@@ -58,7 +58,7 @@ def _opened(command: ShowState) -> Savepoint:
 
 
 async def _restore(settings: ClusterSettings, name: str) -> Restore:
-    async with ClusterClient(settings.rest, token=settings.token) as cluster:
+    async with client_of(settings) as cluster:
         return (await cluster.savepoint(name)).restore
 
 

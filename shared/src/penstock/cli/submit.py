@@ -13,7 +13,7 @@ from penstock.api.loading import load_pipeline, parse_parameters
 from penstock.cli.cluster import ClusterOptions, print_json, timeout_s
 from penstock.cli.display import operator_name, print_collected
 from penstock.cli.job_following import JobFollower
-from penstock.client import ClusterClient
+from penstock.client.client import client_of
 from penstock.client.documents import Requested
 from penstock.errors import UsageError
 from penstock.graph.jobgraph import SINK_VERBS, graph_from_json
@@ -97,7 +97,7 @@ async def _submit(
     settings: ClusterSettings, prepared: Prepared, plan: LogicalPlan, command: SubmitStream, console: Console
 ) -> int:
     graph = graph_from_json(prepared.request.graph)
-    async with ClusterClient(settings.rest, token=settings.token) as cluster:
+    async with client_of(settings) as cluster:
         if command.from_savepoint:
             prepared = restored(prepared, await find_restore(cluster, settings, command.from_savepoint))
         requested = await submit(cluster, prepared, timeout_s(command.timeout))

@@ -13,7 +13,7 @@ from penstock.api.loading import load_pipeline, parse_parameters
 from penstock.cli.cluster import print_json, timeout_s
 from penstock.cli.run_following import RunFollower
 from penstock.cli.submit import SubmitOptions, print_requested
-from penstock.client import ClusterClient
+from penstock.client.client import client_of
 from penstock.client.run_documents import RunOptions, RunSubmission
 from penstock.errors import PenstockError, UsageError, UserCodeError
 from penstock.settings import ClusterSettings, load_settings
@@ -87,7 +87,7 @@ async def _submit(
     command: SubmitRun,
     console: Console,
 ) -> int:
-    async with ClusterClient(settings.rest, token=settings.token) as cluster:
+    async with client_of(settings) as cluster:
         if command.from_savepoint:
             submission = await starting_from(cluster, settings, submission, command.from_savepoint)
         requested = await submit_run(cluster, submission, sources, timeout_s(command.timeout))

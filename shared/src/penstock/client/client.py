@@ -5,6 +5,7 @@ to send it again to the next.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
@@ -30,6 +31,7 @@ from penstock.client.documents import (
     SavepointSummary,
     StopBody,
     Submission,
+    WhoAmI,
     WorkerList,
 )
 from penstock.client.errors import NoAnswerError, RefusedError
@@ -38,7 +40,7 @@ from penstock.client.schedule_documents import ScheduleDetail, ScheduleList, Sch
 from penstock.coordination.collected_rows import CollectedPart
 from penstock.coordination.worker_logs import WorkerLogList
 from penstock.errors import CorruptDataError, UsageError
-from penstock.settings import Secret
+from penstock.settings import ClusterSettings, Secret
 
 ANSWER_S: Final = 20.0
 """How long a dispatcher may take: it gives up on Kafka, Redis and the store before that."""
@@ -70,12 +72,14 @@ class ClusterClient:
         transport: httpx2.AsyncBaseTransport | None = None,
         *,
         token: Secret = _NO_TOKEN,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """
         Args:
             addresses: `http://host:port` of one or several dispatchers, also in one string, separated by commas.
             token: what they demand, if they do.
             transport: instead of the network, for tests.
+            tls: which certificates of `https://` are trusted; None: those that public authorities have signed.
 
         Raises:
             UsageError: one of them is no address.
@@ -88,10 +92,13 @@ class ClusterClient:
             if not address.startswith(("http://", "https://")):
                 raise UsageError(f"{address!r} is no address of a dispatcher; write http://HOST:PORT")
         timeout = httpx2.Timeout(ANSWER_S, connect=CONNECT_S)
+        verify = tls if tls is not None else True
         headers = {"X-Requested-With": "penstock"}
         if token:
             headers["Authorization"] = f"Bearer {token.reveal()}"
-        self._http = httpx2.AsyncClient(timeout=timeout, transport=transport, trust_env=False, headers=headers)
+        self._http = httpx2.AsyncClient(
+            timeout=timeout, transport=transport, trust_env=False, headers=headers, verify=verify
+        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -106,6 +113,10 @@ class ClusterClient:
         await self._http.aclose()
 
     # -- looking --------------------------------------------------------------------------------------------------------
+
+    async def whoami(self) -> WhoAmI:
+        """Who the dispatcher takes this client for, and what it may do."""
+        return await self._get("/whoami", WhoAmI)
 
     async def overview(self) -> Overview:
         """The cluster in short."""
@@ -319,12 +330,31 @@ class ClusterClient:
         raise NoAnswerError("; ".join(problems))
 
 
+def client_of(settings: ClusterSettings) -> ClusterClient:
+    """A client of the cluster that these settings describe; raises `UsageError` where they do not."""
+    tls = settings.rest_trust() if "https://" in settings.rest else None
+    return ClusterClient(settings.rest, token=settings.token, tls=tls)
+
+
 def _transport_problem(error: httpx2.TransportError) -> str:
+    text = str(error)
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        why = text.partition("verify failed: ")[2].partition(" (_ssl")[0] or text
+        return (
+            f"its certificate is not trusted ({why}); rest_ssl_cafile of the settings (PENSTOCK_REST_SSL_CAFILE)"
+            " names the file of the authority that has signed it"
+        )
+    if "WRONG_VERSION_NUMBER" in text or "record layer" in text:
+        return "this speaks no TLS; write http:// in rest of the cluster's settings, if that is meant"
+    if "SSL" in text:
+        return f"no connection by TLS ({text}); the dispatcher's log may say more"
     if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
         return "no dispatcher answers there; start one with penstock up, or name another with --cluster"
     if isinstance(error, httpx2.TimeoutException):
         return "the dispatcher does not answer in time"
-    return f"the connection broke ({type(error).__name__}: {error})"
+    if isinstance(error, httpx2.RemoteProtocolError | httpx2.ReadError) and error.request.url.scheme == "http":
+        return f"the connection broke ({text}); a dispatcher that speaks TLS has https:// before its address"
+    return f"the connection broke ({type(error).__name__}: {text})"
 
 
 def _reason(response: httpx2.Response) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from penstock.blocking import run_blocking
-from penstock.client.client import ClusterClient
+from penstock.client.client import ClusterClient, client_of
 from penstock.client.documents import (
     ENDED,
     Checkpoint,
@@ -68,7 +68,7 @@ class Cluster:
         """Do something with the asynchronous client."""
 
         async def asked() -> T:
-            async with ClusterClient(self.settings.rest, token=self.settings.token) as client:
+            async with client_of(self.settings) as client:
                 return await work(client)
 
         return run_blocking(asked())

@@ -286,6 +286,15 @@ class WorkerList(msgspec.Struct, frozen=True):
     workers: tuple[WorkerView, ...]
 
 
+class WhoAmI(msgspec.Struct, frozen=True):
+    """Who asks, as the dispatcher sees it."""
+
+    name: str
+    """Of the token; `shared` for the cluster's own, `anonymous` where none is wanted."""
+    role: str
+    """`view`, `operate` or `submit`; each may do what those before it may."""
+
+
 class Overview(msgspec.Struct, frozen=True):
     """The cluster."""
 

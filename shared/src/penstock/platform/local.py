@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -86,9 +86,10 @@ class LocalPlatform:
             services = [service for service in planned if service.service not in absent]
             everything: list[Server] = [*servers.all, *services]
             ran = _adopt(everything, table)
-            await self._start(servers, services, ran, progress, plan.rest_port)
+            settings = _settings(servers, plan)
+            await self._start(servers, services, ran, progress, settings)
             return UpReport(
-                settings=_settings(servers, plan.rest_port),
+                settings=settings,
                 file=self.file,
                 started=tuple(server.name for server in everything if server.name not in ran),
                 ran_already=tuple(server.name for server in everything if server.name in ran),
@@ -116,7 +117,12 @@ class LocalPlatform:
         return DownReport(tuple(sorted(running)), tuple(sorted(names - running)), purged=purge)
 
     async def _start(
-        self, servers: Servers, services: list[ServiceProcess], ran: set[str], progress: Progress, rest_port: int
+        self,
+        servers: Servers,
+        services: list[ServiceProcess],
+        ran: set[str],
+        progress: Progress,
+        settings: ClusterSettings,
     ) -> None:
         new_servers = [server for server in servers.all if server.name not in ran]
         new_services = [service for service in services if service.name not in ran]
@@ -124,7 +130,7 @@ class LocalPlatform:
             if new_servers:
                 with progress(f"starting {', '.join(server.name for server in new_servers)}"):
                     await servers.start()
-            write_private(self.file, settings_to_toml(_settings(servers, rest_port)).encode())
+            write_private(self.file, settings_to_toml(settings).encode())
             if new_services:
                 with progress(f"starting {', '.join(service.name for service in new_services)}"):
                     await _start_all(new_services)
@@ -144,6 +150,7 @@ class LocalPlatform:
                 options=options,
                 record=table.record,
                 mark=table.mark,
+                tls=kind == "dispatcher" and plan.tls is not None,
             )
 
         pipeline = () if plan.pipeline_port is None else (("pipeline", plan.pipeline_port),)
@@ -184,8 +191,13 @@ class LocalPlatform:
                         return
 
 
-def _settings(servers: Servers, rest_port: int) -> ClusterSettings:
-    return servers.settings(rest=f"http://{HOST}:{rest_port}")
+def _settings(servers: Servers, plan: PlatformPlan) -> ClusterSettings:
+    if plan.tls is None:
+        return servers.settings(rest=f"http://{HOST}:{plan.rest_port}")
+    return replace(
+        servers.settings(rest=f"https://{HOST}:{plan.rest_port}"),
+        rest_ssl_certfile=plan.tls.certificate, rest_ssl_keyfile=plan.tls.key, rest_ssl_cafile=plan.tls.ca,
+    )  # fmt: skip
 
 
 def _adopt(servers: Sequence[Server], table: ProcessTable) -> set[str]:

@@ -27,6 +27,20 @@ class Wishes:
     coordinators: int | None = None
     pipeline: bool | None = None
     """A pipeline service too, at first none."""
+    tls_certificate: Path | None = None
+    """What the dispatcher shows; at first it speaks plain HTTP."""
+    tls_key: Path | None = None
+    tls_ca: Path | None = None
+    """The authority that has signed it, for clients."""
+
+
+@dataclass(frozen=True)
+class RestTls:
+    """The files of the dispatcher's TLS, by whole paths."""
+
+    certificate: str
+    key: str
+    ca: str
 
 
 @dataclass(frozen=True)
@@ -40,6 +54,8 @@ class PlatformPlan:
     slots: int
     pipeline_port: int | None = None
     """None: there is no pipeline service."""
+    tls: RestTls | None = None
+    """None: the dispatcher speaks plain HTTP."""
 
     @property
     def coordinators(self) -> dict[str, int]:
@@ -82,7 +98,21 @@ def settle(former: PlatformPlan | None, wishes: Wishes, running: Iterable[str]) 
         ),
         slots=slots,
         pipeline_port=_pipeline_port(former, wishes, ports, "pipeline" in runs),
+        tls=_tls(former, wishes, "dispatcher" in runs),
     )
+
+
+def _tls(former: PlatformPlan | None, wishes: Wishes, runs: bool) -> RestTls | None:
+    kept = former.tls if former else None
+    files = (wishes.tls_certificate, wishes.tls_key, wishes.tls_ca)
+    if not any(files):
+        return kept
+    if wishes.tls_certificate is None:
+        raise UsageError("--tls-key, --tls-ca: name the certificate too, with --tls-certificate")
+    wanted = RestTls(*(str(file.absolute()) if file else "" for file in files))
+    if runs and wanted != kept:
+        raise UsageError("--tls-certificate: the dispatcher runs with another; penstock down ends it first")
+    return wanted
 
 
 def _pipeline_port(former: PlatformPlan | None, wishes: Wishes, ports: _Ports, runs: bool) -> int | None:

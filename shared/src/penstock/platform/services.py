@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import importlib.util
 import os
+import ssl
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -40,6 +41,7 @@ class ServiceProcess(Server):
         cluster: the file of the cluster's settings.
         options: what is added to its command line.
         variables: what is added to its environment.
+        tls: whether its settings have a certificate, so that it speaks nothing else.
     """
 
     start_deadline_s = 60.0
@@ -57,12 +59,14 @@ class ServiceProcess(Server):
         variables: Mapping[str, str] | None = None,
         record: Recorder = no_recorder,
         mark: str = "",
+        tls: bool = False,
     ) -> None:
         super().__init__(name, folder, port, record=record, mark=mark)
         self.service = service
         self._cluster = cluster.absolute()
         self._options = tuple(options)
         self._variables = dict(variables or {})
+        self._tls = tls
 
     async def prepare(self) -> None:
         pass  # all it needs is on its command line
@@ -78,15 +82,22 @@ class ServiceProcess(Server):
         return {**inherited, **self._variables}
 
     async def is_ready(self) -> bool:
-        return await _answers_ok(self.port, "/readyz")
+        return await _answers_ok(self.port, "/readyz", _itself() if self._tls else None)
 
 
-async def _answers_ok(port: int, path: str) -> bool:
+def _itself() -> ssl.SSLContext:
+    """What we started on this machine shows a certificate for others: whose it is does not matter here."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+async def _answers_ok(port: int, path: str, tls: ssl.SSLContext | None = None) -> bool:
     """Whether a GET of `path` is answered with 200 now."""
     writer: asyncio.StreamWriter | None = None
     try:
         async with asyncio.timeout(_ANSWER_S):
-            reader, writer = await asyncio.open_connection(HOST, port)
+            reader, writer = await asyncio.open_connection(HOST, port, ssl=tls)
             writer.write(f"GET {path} HTTP/1.1\r\nHost: {HOST}:{port}\r\nConnection: close\r\n\r\n".encode())
             return (await reader.readline()).split()[1:2] == [b"200"]
     except (OSError, TimeoutError):

@@ -1,4 +1,4 @@
-"""Who may ask a service for more than its health. Whoever may submit a job runs code, so nobody else may.
+"""Who is let in by a service, beyond its health. What they may do there is for the routes to say, which name a `Role`.
 
 Two dangers, two answers. Somebody on the network: a service that listens beyond loopback demands a token. A page in the
 browser of somebody who may: its requests name the site that they come from (`Origin`, `Sec-Fetch-Site`), one that
@@ -8,9 +8,8 @@ send a header of this interface, or JSON, elsewhere without asking first (a pref
 
 from __future__ import annotations
 
-import hmac
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
@@ -20,7 +19,17 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.errors import UsageError
-from penstock.settings import ClusterSettings, Secret
+from penstock.service.audit import record_refusal
+from penstock.service.credentials import (
+    ANYBODY,
+    PASSER_BY,
+    Credentials,
+    Identity,
+    WrongTokenError,
+    credentials_of,
+    inner_credentials_of,
+)
+from penstock.settings import ClusterSettings
 
 OPEN_PATHS: Final = ("/healthz", "/readyz", "/metrics")
 """For probes and for Prometheus, which carry no token and call pods by their addresses."""
@@ -37,41 +46,67 @@ _CHANGING_GET: Final = "/yarn-cancel"
 """The end of the paths at which Flink's pages change something by GET: any page may send that without a preflight."""
 
 
+IDENTITY: Final = "penstock.identity"
+"""Where an application finds, in the scope of a request, the `Identity` of who asks."""
+
+
+class NotAdmittedError(Exception):
+    """Why somebody is not let in."""
+
+    def __init__(self, status: int, reason: str, who: Identity = PASSER_BY) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+        self.who = who
+
+
 @dataclass(frozen=True)
 class Access:
     """What is demanded of requests."""
 
-    token: Secret = field(default_factory=Secret)
-    """Empty: none."""
+    credentials: Credentials = field(default_factory=Credentials)
+    """None: no token is wanted."""
     hosts: frozenset[str] = frozenset()
     """Names by which this service is called, besides `localhost` and addresses in figures."""
 
-    def refusal(self, method: str, path: str, headers: Headers) -> Response | None:
-        """The answer to a request that is refused; None if it is let in."""
-        if path in OPEN_PATHS:
-            return None
-        if self.token and _is_of_page(method, path):
-            return None
-        if self.token and not self._has_token(headers):
-            refused = _refused(
+    def admit(self, method: str, path: str, headers: Headers) -> Identity:
+        """Who asks.
+
+        Raises:
+            NotAdmittedError: they are not let in.
+        """
+        if path in OPEN_PATHS or (self.credentials and _is_of_page(method, path)):
+            return PASSER_BY
+        who = self._identity(headers) if self.credentials else ANYBODY
+        if problem := self._problem(method, path, headers):
+            raise NotAdmittedError(403, problem, who)
+        return who
+
+    def _identity(self, headers: Headers) -> Identity:
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        if kind.lower() != "bearer" or not given.strip():
+            raise NotAdmittedError(
                 401, "this cluster wants a token: set PENSTOCK_TOKEN, or token in the cluster's settings"
             )
-            refused.headers["www-authenticate"] = 'Bearer realm="penstock"'
-            return refused
-        host = headers.get("host", "")
-        if not self.token and not self._is_called(host):
-            return _refused(403, f"this service is not called {host!r}; name it: penstock dispatcher --allowed-host")
-        if method not in _READING and _is_of_another_site(headers, host):
-            return _refused(403, "this request comes from a page of another site")
-        if method == "GET" and path.endswith(_CHANGING_GET) and not self.token and not _is_of_this_site(headers, host):
-            return _refused(403, "only pages of this site may cancel by GET; use PATCH /jobs/ID?mode=cancel")
-        if method == "POST" and path.startswith(OWN_PATHS) and not self._needs_preflight(headers):
-            return _refused(403, "send JSON as application/json, or the header X-Requested-With with any value")
-        return None
+        try:
+            return self.credentials.identify(given.strip())
+        except WrongTokenError as error:
+            raise NotAdmittedError(
+                401, f"this cluster wants a token, and {error}; set PENSTOCK_TOKEN, or token in the cluster's settings"
+            ) from None
 
-    def _has_token(self, headers: Headers) -> bool:
-        kind, _, given = headers.get("authorization", "").partition(" ")
-        return kind.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self.token.reveal().encode())
+    def _problem(self, method: str, path: str, headers: Headers) -> str:
+        """What makes a request look like one that a page of another site had sent; empty if nothing does."""
+        host = headers.get("host", "")
+        if not self.credentials and not self._is_called(host):
+            return f"this service is not called {host!r}; name it: penstock dispatcher --allowed-host"
+        if method not in _READING and _is_of_another_site(headers, host):
+            return "this request comes from a page of another site"
+        if method == "GET" and _changes_by_get(path) and not self.credentials and not _is_of_this_site(headers, host):
+            return "only pages of this site may cancel by GET; use PATCH /jobs/ID?mode=cancel"
+        if method == "POST" and path.startswith(OWN_PATHS) and not self._needs_preflight(headers):
+            return "send JSON as application/json, or the header X-Requested-With with any value"
+        return ""
 
     def _is_called(self, host: str) -> bool:
         """A name in figures is what it says; another one is what its owner's name server says at the moment."""
@@ -81,11 +116,11 @@ class Access:
 
     def _needs_preflight(self, headers: Headers) -> bool:
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        return kind == "application/json" or OWN_HEADER in headers or bool(self.token)
+        return kind == "application/json" or OWN_HEADER in headers or bool(self.credentials)
 
 
 class Gate:
-    """Runs an application for those who may ask."""
+    """Runs an application for those who may ask, and tells it who they are."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
@@ -93,28 +128,51 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            refused = self._access.refusal(scope["method"], scope["path"], Headers(scope=scope))
-            if refused is not None:
-                await refused(scope, receive, send)
+            headers = Headers(scope=scope)
+            try:
+                scope[IDENTITY] = self._access.admit(scope["method"], scope["path"], headers)
+            except NotAdmittedError as refused:
+                if _is_told(scope, headers):
+                    record_refusal(scope, refused.who, refused.status, refused.reason)
+                await _answer(refused)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
 
-def access_of(settings: ClusterSettings, http: str, hosts: Iterable[str] = (), *, insecure: bool = False) -> Access:
-    """What a service demands that listens on `http` (HOST:PORT).
+def _is_told(scope: Scope, headers: Headers) -> bool:
+    """Whether a refusal is one for the audit log: of a change, or of a token that was given."""
+    return scope["method"] not in _READING or _changes_by_get(scope["path"]) or "authorization" in headers
+
+
+def _answer(refused: NotAdmittedError) -> Response:
+    given = {"www-authenticate": 'Bearer realm="penstock"'} if refused.status == 401 else None
+    return refusal(refused.status, refused.reason, given)
+
+
+def refusal(status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
+    """The answer to a request that is refused."""
+    return JSONResponse({"errors": [text]}, status, headers)
+
+
+def access_of(
+    settings: ClusterSettings, http: str, hosts: Iterable[str] = (), *, insecure: bool = False, inner: bool = False
+) -> Access:
+    """What a service demands that listens on `http` (HOST:PORT); an `inner` one is asked by services alone.
 
     Raises:
-        UsageError: it listens beyond loopback and has no token, which `insecure` allows.
+        UsageError: it listens beyond loopback and has no token, which `insecure` allows; or the tokens are not readable.
     """
     host = http.rpartition(":")[0].strip("[]")
-    if not settings.token and not insecure and not is_loopback(host):
+    credentials = inner_credentials_of(settings) if inner else credentials_of(settings)
+    if not credentials and not insecure and not is_loopback(host):
         raise UsageError(
             f"--http {http}: whoever can reach this address could run code on the cluster; give it a token "
-            "(PENSTOCK_TOKEN, PENSTOCK_TOKEN_FILE, or token in the cluster's settings), listen on 127.0.0.1, or, where "
+            "(PENSTOCK_TOKEN, PENSTOCK_TOKEN_FILE, or token in the cluster's settings; or several, with a role each: "
+            "penstock token), listen on 127.0.0.1, or, where "
             "something else keeps others out, say --insecure-no-token"
         )
     public = (urlsplit(address.strip()).hostname or "" for address in settings.rest.split(","))
-    return Access(settings.token, frozenset(map(_name, (*public, *hosts, host))) - {""})
+    return Access(credentials, frozenset(map(_name, (*public, *hosts, host))) - {""})
 
 
 def is_loopback(host: str) -> bool:
@@ -127,8 +185,8 @@ def _is_of_page(method: str, path: str) -> bool:
     return method in _READING and (path == PAGE or path.startswith(PAGE_FILES))
 
 
-def _refused(status: int, text: str) -> Response:
-    return JSONResponse({"errors": [text]}, status)
+def _changes_by_get(path: str) -> bool:
+    return path.endswith(_CHANGING_GET)
 
 
 def _is_of_another_site(headers: Headers, host: str) -> bool:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import signal
 import socket
+import ssl
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from penstock.observability.logs import LogFormat, configure_logging
 from penstock.observability.metrics import Sample, prometheus_text
 from penstock.ports import Blobs, Clock, Log
 from penstock.protocol.messages import LeaderTick, decode_command
+from penstock.service import http_limits
 from penstock.service.access import Access, Gate
 from penstock.service.http_limits import MAX_HEAD_BYTES, BoundedConnection, Guarded
 from penstock.service.typed_options import typed_options
@@ -182,7 +184,24 @@ def health_routes(readiness: Readiness, samples: Callable[[], list[Sample]]) -> 
 
 
 class _Server(uvicorn.Server):
-    """Signals belong to the service, not to its web server."""
+    """Signals belong to the service, not to its web server; and whoever begins TLS and says no more is not waited for."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if not self.config.is_ssl:
+            await super().startup(sockets)
+            return
+        # As uvicorn does, which knows no limit for this: asyncio's own is a minute.
+        self.servers = [
+            await asyncio.get_running_loop().create_server(
+                self._connection, sock=bound, ssl=self.config.ssl, ssl_handshake_timeout=http_limits.HEAD_S,
+                ssl_shutdown_timeout=http_limits.HEAD_S, backlog=self.config.backlog,
+            )
+            for bound in sockets or ()
+        ]  # fmt: skip
+        self.started = True
+
+    def _connection(self) -> asyncio.Protocol:
+        return BoundedConnection(self.config, self.server_state, self.lifespan.state)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Any:
@@ -190,13 +209,16 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def http_server(app: Any, address: str, access: Access = NOBODY_ASKS) -> AsyncGenerator[str]:
+async def http_server(
+    app: Any, address: str, access: Access = NOBODY_ASKS, tls: ssl.SSLContext | None = None
+) -> AsyncGenerator[str]:
     """Serve an ASGI application; gives the address that it listens on (a port of 0 is any free one).
 
     Args:
         app: the application.
         address: HOST:PORT.
         access: who may ask for more than health and metrics; by default there is nothing more to ask for.
+        tls: the certificate to show; None: plain HTTP.
 
     Raises:
         UsageError: the address is taken, or is none.
@@ -214,6 +236,7 @@ async def http_server(app: Any, address: str, access: Access = NOBODY_ASKS) -> A
     config = uvicorn.Config(
         Guarded(Gate(app, access)), http=BoundedConnection, ws="none", h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=5, server_header=False,
+        ssl_context_factory=(lambda *_: tls) if tls is not None else None,
     )  # fmt: skip
     server = _Server(config)
     serving = asyncio.create_task(server.serve([bound]))

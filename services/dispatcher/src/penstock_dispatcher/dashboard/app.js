@@ -5,6 +5,7 @@ import { usePolled } from "./core/poll.js";
 import { href, usePlace } from "./core/router.js";
 import { applyTheme, setTheme, theme, THEMES } from "./core/theme.js";
 import { duration } from "./core/format.js";
+import { setWho } from "./parts/allowed.js";
 import { Empty, Note } from "./parts/bits.js";
 import { Icon, Mark } from "./parts/icons.js";
 import { ClusterPage } from "./pages/cluster.js";
@@ -62,13 +63,15 @@ function Page({ path }) {
 /** @param {any} props */
 function Header({ section, wanted, leave }) {
   const overview = usePolled(wanted ? null : "/penstock/v1/overview", 5_000);
+  const { data: who } = usePolled(wanted ? null : "/penstock/v1/whoami", 10_000);
+  useEffect(() => setWho(who ?? null), [who]);
   return html`<header class="top">
     <a class="brand" href=${href("jobs")}><${Mark} />Penstock</a>
     <nav aria-label="Main"><ul>${SECTIONS.map(([key, title]) => html`
       <li key=${key}><a href=${href(key)} aria-current=${section === key ? "page" : undefined}>${title}</a></li>`)}</ul></nav>
     <div class="top-end">
       ${!wanted && html`<${Health} overview=${overview} />`}
-      ${hasToken() && !wanted && html`<button class="icon-button" onClick=${leave} aria-label="Forget the access token" title="Forget the access token"><${Icon} name="key" /></button>`}
+      ${hasToken() && !wanted && html`<button class="icon-button" onClick=${leave} aria-label="Forget the access token" title=${who ? `Forget the access token of ${who.name} (role ${who.role})` : "Forget the access token"}><${Icon} name="key" /></button>`}
       <${ThemeButton} />
     </div>
   </header>`;
@@ -108,7 +111,7 @@ function TokenForm({ enter }) {
   useEffect(() => field.current?.focus(), []);
   return html`<form class="card sign-in" onSubmit=${(/** @type {Event} */ event) => { event.preventDefault(); if (token.trim()) enter(token.trim()); }}>
     <h1>This cluster wants its access token</h1>
-    <p>It is the one in <code>PENSTOCK_TOKEN</code>, or <code>token</code> in the cluster's settings. Whoever has it may submit jobs, and so run code.</p>
+    <p>It is the one in <code>PENSTOCK_TOKEN</code>, or <code>token</code> in the cluster's settings. What it allows depends on its role; with the role submit, that is to run code.</p>
     ${hasToken() && html`<${Note} tone="bad" title="The token was not accepted.">Another one is wanted.<//>`}
     <label for="token">Access token</label>
     <input id="token" type="password" autocomplete="off" spellcheck="false" ref=${field} value=${token} onInput=${(/** @type {any} */ event) => setText(event.target.value)} />

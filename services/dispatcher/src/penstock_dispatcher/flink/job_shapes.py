@@ -23,7 +23,7 @@ from penstock_dispatcher.flink.states import TERMINAL, counted, flink_state, ver
 from penstock_dispatcher.jobs import HIDDEN, Found, summary_of
 from penstock_dispatcher.refusing import RestError
 
-_SHIPS: Final = {"forward": "FORWARD", "hash": "HASH", "rebalance": "REBALANCE"}
+_SHIPS: Final = {"forward": "FORWARD", "hash": "HASH", "rebalance": "REBALANCE", "broadcast": "BROADCAST"}
 _RESULTS: Final = {"FINISHED": "SUCCEEDED", "STOPPED": "SUCCEEDED", "CANCELED": "CANCELED", "FAILED": "FAILED"}
 _PLACE: Final = re.compile(r"(?P<vertex>.+)\[(?P<index>\d+)\]")
 _CLASS: Final = re.compile(r"(?:[\w.]+\.)?[A-Z]\w*(?=: |$)")

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.protocol.requests import AnyRequest, CancelJob, StopJob, TakeCheckpoint, TakeSavepoint
+from penstock.service.audit import note_change
 from penstock_dispatcher.bodies import read_body
 from penstock_dispatcher.describing import answers, takes
 from penstock_dispatcher.flink.answers import Nothing, path_id, sent
@@ -210,6 +211,7 @@ class OperationRoutes:
         """Flink: remove a savepoint."""
         body = await read_body(request, FlinkDisposal)
         trigger = checked_id(body.trigger_id or "", self._cluster.new_id(), "triggerId")
+        note_change(kind="DisposeSavepoint", savepoint=body.savepoint_path, request=trigger)
         await self._disposal.dispose(body.savepoint_path, trigger)
         return sent(FlinkTriggered(trigger))
 

@@ -34,9 +34,10 @@ class FlinkRoutes:
             TaskManagerRoutes(lookup),
         )
 
-    def router(self, prefix: str) -> APIRouter:
-        """All routes, below `prefix`. What a path names by a word goes before what it names by an id."""
-        router = APIRouter(prefix=prefix, tags=["flink"])
+    def router(self, prefix: str, *, shown: bool = True) -> APIRouter:
+        """All routes, below `prefix`; `shown` in the documentation or not. What a path names by a word goes before what
+        it names by an id."""
+        router = APIRouter(prefix=prefix, tags=["flink"], include_in_schema=shown)
         for group in self._groups:
             group.add_to(router)
         return router

@@ -3,6 +3,7 @@ import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { get, post } from "../core/api.js";
 import { plural } from "../core/format.js";
 import { Note } from "../parts/bits.js";
+import { Allowed } from "../parts/allowed.js";
 import { Confirm } from "../parts/dialog.js";
 import { Icon } from "../parts/icons.js";
 
@@ -23,12 +24,12 @@ export function Actions({ summary, url, ended, done }) {
   useOutcome(url, asked, setAsked, done);
   const props = { summary, ask, onClose: () => setOpen("") };
   return html`
-    ${!ended && html`<div class="actions" role="group" aria-label="Ask something of this job">
+    ${!ended && html`<div class="actions" role="group" aria-label="Ask something of this job"><${Allowed} role="operate">
       <button class="button" onClick=${() => setOpen("savepoint")}><${Icon} name="save" />Savepoint</button>
       <button class="button" onClick=${() => setOpen("rescale")}><${Icon} name="scale" />Rescale</button>
       <button class="button" onClick=${() => setOpen("stop")}><${Icon} name="stop" />Stop</button>
       <button class="button" data-tone="bad" onClick=${() => setOpen("cancel")}><${Icon} name="cross" />Cancel</button>
-    </div>`}
+    <//></div>`}
     ${open === "savepoint" && html`<${SavepointDialog} ...${props} />`}
     ${open === "rescale" && html`<${RescaleDialog} ...${props} />`}
     ${open === "stop" && html`<${StopDialog} ...${props} />`}

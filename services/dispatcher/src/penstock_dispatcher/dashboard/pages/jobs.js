@@ -6,6 +6,7 @@ import { go, href, setQuery, usePlace } from "../core/router.js";
 import { Card, Empty, Fact, Facts, Load, Note, Ready, State, useTrace } from "../parts/bits.js";
 import { Icon } from "../parts/icons.js";
 import { Table } from "../parts/table.js";
+import { Allowed } from "../parts/allowed.js";
 import { SubmitDialog } from "./submit.js";
 
 const ENDED = new Set(["FINISHED", "STOPPED", "CANCELED", "FAILED"]);
@@ -22,7 +23,7 @@ export function JobsPage() {
   const overview = usePolled("/penstock/v1/overview", 5_000);
   const [submitting, setSubmitting] = useState(false);
   return html`<div class="page-head"><h1>Jobs</h1>
-      <button class="button primary" onClick=${() => setSubmitting(true)}><${Icon} name="upload" />Submit a job</button></div>
+      <div class="actions"><${Allowed} role="submit"><button class="button primary" onClick=${() => setSubmitting(true)}><${Icon} name="upload" />Submit a job</button><//></div></div>
     ${submitting && html`<${SubmitDialog} onClose=${() => setSubmitting(false)} />`}
     <${Ready} polled=${polled} what="the jobs" lines=${8}>${(/** @type {any} */ list) => html`
       <${Summary} list=${list} overview=${overview.data} at=${polled.at} />

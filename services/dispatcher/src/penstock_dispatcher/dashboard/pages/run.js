@@ -5,6 +5,7 @@ import { compact, count, duration, plural, since, time } from "../core/format.js
 import { usePolled } from "../core/poll.js";
 import { href } from "../core/router.js";
 import { Card, Copy, Empty, Fact, Facts, Note, Ready, State } from "../parts/bits.js";
+import { Allowed } from "../parts/allowed.js";
 import { Confirm } from "../parts/dialog.js";
 import { Icon } from "../parts/icons.js";
 import { Table } from "../parts/table.js";
@@ -31,7 +32,7 @@ function Run({ detail, url, reload }) {
     <header class="job-head"><div class="job-title"><h1>${summary.name}</h1><${State} state=${summary.state} /></div>
       <p class="job-times"><span class="mono">${summary.run}</span><${Copy} text=${summary.run} label="the run's id" /><span>submitted ${time(summary.submitted_us)}</span>
         <span>${plural(summary.attempts, "attempt")}</span></p>
-      ${going && html`<div class="actions"><button class="button" data-tone="bad" disabled=${summary.cancel_asked} onClick=${() => setCancelling(true)}><${Icon} name="cross" />${summary.cancel_asked ? "Cancel asked for" : "Cancel"}</button></div>`}</header>
+      ${going && html`<div class="actions"><${Allowed} role="operate"><button class="button" data-tone="bad" disabled=${summary.cancel_asked} onClick=${() => setCancelling(true)}><${Icon} name="cross" />${summary.cancel_asked ? "Cancel asked for" : "Cancel"}</button><//></div>`}</header>
     ${cancelling && html`<${Confirm} title=${`Cancel ${summary.name}?`} action="Cancel the run" tone="bad" onClose=${() => setCancelling(false)} act=${async () => { await post(`${url}/cancel`); reload(); }}>
       <p>What it has computed is thrown away, unless it is committing already.</p><//>`}
     ${summary.state === "FAILED" && html`<${Note} tone="bad" title="This run has failed.">${summary.reason}<//>`}

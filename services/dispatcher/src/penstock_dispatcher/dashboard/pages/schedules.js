@@ -5,6 +5,7 @@ import { ago, duration, plural, time } from "../core/format.js";
 import { usePolled } from "../core/poll.js";
 import { go, href } from "../core/router.js";
 import { Card, Empty, Fact, Facts, Note, Ready, State } from "../parts/bits.js";
+import { Allowed } from "../parts/allowed.js";
 import { Confirm } from "../parts/dialog.js";
 import { Icon } from "../parts/icons.js";
 import { Table } from "../parts/table.js";
@@ -51,7 +52,7 @@ function Schedule({ detail, url, reload }) {
   ];
   return html`<header class="job-head"><div class="job-title"><h1>${summary.name}</h1><${State} state=${summary.state} /></div>
       <p class="job-times"><span>${summary.pipeline}</span><code>${summary.cron}</code><span>${summary.timezone}</span></p>
-      <div class="actions"><button class="button" onClick=${() => setAsking(verb)}><${Icon} name=${verb === "pause" ? "pause" : "play"} />${verb === "pause" ? "Pause" : "Resume"}</button></div></header>
+      <div class="actions"><${Allowed} role="operate"><button class="button" onClick=${() => setAsking(verb)}><${Icon} name=${verb === "pause" ? "pause" : "play"} />${verb === "pause" ? "Pause" : "Resume"}</button><//></div></header>
     ${asking && html`<${Confirm} title=${`${asking === "pause" ? "Pause" : "Resume"} ${summary.name}?`} action=${asking === "pause" ? "Pause" : "Resume"} onClose=${() => setAsking("")} act=${async () => { await post(`${url}/${asking}`); reload(); }}>
       <p>${asking === "pause" ? "No further run begins. What is at work goes on." : "Runs begin again; periods that have passed meanwhile are caught up, oldest first."}</p><//>`}
     ${summary.state === "STOPPED" && html`<${Note} tone="bad" title="It has stopped.">${summary.reason} Resume it to try that period again.<//>`}
