@@ -38,9 +38,9 @@ from penstock.graph.jobgraph import JobGraph, JobVertex, build_job_graph
 from penstock.graph.rescaling import scalable_form
 from penstock.protocol.joblog import Artifact, AttemptFailed, Begin, Complete, Leader, Submit, Terminated
 from penstock.protocol.messages import OperatorMetrics, TaskProgress
-from penstock.service.access import Access
+from penstock.service.access import access_of
 from penstock.service.http_server import http_server
-from penstock.settings import Secret
+from penstock.settings import ClusterSettings, Secret
 
 FAILED_JOB: Final = "f" * 32
 SOURCE_KEY: Final = "artifacts/source.zip"
@@ -225,9 +225,12 @@ def orders_graph(parallelism: int) -> JobGraph:
 
 
 @asynccontextmanager
-async def listening(cluster: SmallCluster, address: str = "127.0.0.1:0", token: str = "") -> AsyncGenerator[str]:
-    """A cluster's dispatcher behind a server that takes connections by now; its URL."""
-    async with http_server(cluster.app, address, Access(Secret(token))) as listens:
+async def listening(
+    cluster: SmallCluster, address: str = "127.0.0.1:0", token: str = "", tokens: str = ""
+) -> AsyncGenerator[str]:
+    """A cluster's dispatcher behind a server that takes connections by now; its URL. `tokens`: as in the settings."""
+    settings = ClusterSettings(token=Secret(token), tokens=Secret(tokens))
+    async with http_server(cluster.app, address, access_of(settings, address)) as listens:
         host, _, port = listens.rpartition(":")
 
         async def accepts() -> bool:
@@ -243,7 +246,9 @@ async def listening(cluster: SmallCluster, address: str = "127.0.0.1:0", token: 
 
 
 @asynccontextmanager
-async def served(cluster: ShownCluster, address: str = "127.0.0.1:0", token: str = "") -> AsyncGenerator[str]:
+async def served(
+    cluster: ShownCluster, address: str = "127.0.0.1:0", token: str = "", tokens: str = ""
+) -> AsyncGenerator[str]:
     """Its dispatcher behind a server; the address. What the leader shows is kept fresh."""
 
     async def keep_fresh() -> None:
@@ -254,7 +259,7 @@ async def served(cluster: ShownCluster, address: str = "127.0.0.1:0", token: str
     await cluster.refresh()
     fresh = asyncio.create_task(keep_fresh())
     try:
-        async with listening(cluster, address, token) as url:
+        async with listening(cluster, address, token, tokens) as url:
             yield url
     finally:
         fresh.cancel()

@@ -26,7 +26,9 @@ from penstock.jobmanager.coordinator import CoordinatorTimeouts
 from penstock.protocol.checkpoints import CheckpointSettings
 from penstock.protocol.joblog import JobSettings
 from penstock.protocol.restarts import FixedDelay
+from penstock.service.access import Access, Gate
 from penstock.service.http_server import Readiness
+from penstock.task.environment import SubtaskSettings
 from penstock.testing.memory_cluster import MemoryCluster
 from penstock_dispatcher.app import dispatcher_app
 from penstock_dispatcher.cluster import DispatcherPorts
@@ -59,10 +61,17 @@ def sources(file: str = "cluster.py") -> bytes:
 class SmallCluster:
     """Ports, a pipeline, and a dispatcher; coordinators and workers are started by the test."""
 
-    def __init__(self, *, rate: float | None = 100, collects: bool = False, other: SmallCluster | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        rate: float | None = 100,
+        collects: bool = False,
+        other: SmallCluster | None = None,
+        data: SubtaskSettings | None = None,
+    ) -> None:
         """`rate`: rows a second; by default no job ends of itself while a test asks for it. `collects`: as `Services`.
-        `other`: a cluster of which this is one more dispatcher."""
-        own = MemoryCluster(timeouts=TIMEOUTS, collects=collects, plan_of=lambda _: self.pipeline.plan)
+        `other`: a cluster of which this is one more dispatcher. `data`: settings of the data path."""
+        own = MemoryCluster(timeouts=TIMEOUTS, data=data, collects=collects, plan_of=lambda _: self.pipeline.plan)
         self.services = own if other is None else other.services
         self.clock, self.store = self.services.clock, self.services.store
         self.log, self.blobs, self.metadata = self.services.log, self.services.blobs, self.services.metadata
@@ -70,8 +79,9 @@ class SmallCluster:
         self.set_rate(rate)
         ports = DispatcherPorts(self.log, self.blobs, self.metadata, self.clock, lambda: uuid.uuid4().hex)
         self.app = dispatcher_app(ports, Readiness(), list)
-        self.transport = httpx2.ASGITransport(self.app, raise_app_exceptions=False)
-        self.http = httpx2.AsyncClient(transport=self.transport, base_url=ADDRESS, headers={"X-Requested-With": "test"})
+        self.transport = httpx2.ASGITransport(Gate(self.app, Access()), raise_app_exceptions=False)
+        own_page = {"X-Requested-With": "test", "Sec-Fetch-Site": "same-origin"}  # which may change something by GET
+        self.http = httpx2.AsyncClient(transport=self.transport, base_url=ADDRESS, headers=own_page)
         self.client = ClusterClient(ADDRESS, self.transport)
 
     def set_rate(self, rate: float | None) -> None:

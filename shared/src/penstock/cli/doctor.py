@@ -1,4 +1,4 @@
-"""`penstock doctor`: one line for each check of a cluster's Kafka, Redis and store."""
+"""`penstock doctor`: one line for each check of a cluster's Kafka, Redis and store; of a job, see `job_doctor`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from dataclasses import asdict, dataclass
 
 from rich.console import Console
 
+from penstock.cli.cluster import ClusterOptions
+from penstock.cli.job_doctor import examine_job
+from penstock.errors import UsageError
 from penstock.platform.buckets import ensure_bucket
 from penstock.platform.doctor import examine
 from penstock.platform.doctor_checks import Finding
@@ -18,17 +21,24 @@ from penstock.settings import load_settings
 
 
 @dataclass(frozen=True)
-class Doctor:
+class Doctor(ClusterOptions):
     """`penstock doctor`."""
 
-    cluster: str | None
+    job: str | None
     create_bucket: bool
     settle_transactions: bool
-    json: bool
 
 
 def doctor_command(command: Doctor) -> int:
-    """Check and print; 1 if a check failed."""
+    """Check and print; 1 if something is wrong."""
+    if command.job is None:
+        return _examine_parts(command)
+    if command.create_bucket or command.settle_transactions:
+        raise UsageError("--create-bucket and --settle-transactions are for the cluster's parts: leave the job out")
+    return examine_job(command, command.job)
+
+
+def _examine_parts(command: Doctor) -> int:
     settings = load_settings(command.cluster)
     if command.create_bucket:
         ensure_bucket(settings.store)
