@@ -10,10 +10,11 @@ LEADER ?= 50
 MINUTES ?= 60
 RATE ?= 50000
 LONG := tests/e2e/test_brokers_away.py tests/e2e/test_catch_up.py tests/e2e/test_chaos.py tests/e2e/test_iceberg.py tests/e2e/test_kill.py \
-	tests/integration/test_kafka_changes_killed.py tests/spark/test_kafka_changes.py \
-	tests/e2e/test_pipeline_service.py tests/spark/test_connect.py tests/spark/test_sinks_kafka.py tests/spark/test_speculation.py \
+	tests/e2e/test_pipeline_service.py tests/e2e/test_postgres.py tests/e2e/test_secrets.py \
+	tests/integration/test_kafka_changes_killed.py tests/integration/test_postgres_killed.py tests/platform/test_servers.py \
+	tests/spark/test_connect.py tests/spark/test_kafka_changes.py tests/spark/test_sinks_kafka.py tests/spark/test_speculation.py \
 	tests/spark/test_standalone.py tests/spark/test_steps_kafka.py tests/unit/dashboard/test_page_rules.py \
-	tests/unit/dashboard/test_walk.py
+	tests/unit/dashboard/test_walk.py tests/unit/dispatcher/test_rest_tls.py
 IMAGES ?= penstock
 TAG ?= dev
 
@@ -32,7 +33,7 @@ setup: .venv/.ready ## Install the locked requirements into .venv
 
 lock: ## Write requirements.lock anew from the pyproject files
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-package penstock \
-		--extra cluster --extra connect --extra iceberg --extra kubernetes --extra lineage --extra rocksdb --extra testing --extra tracing \
+		--extra cluster --extra connect --extra iceberg --extra kubernetes --extra lineage --extra postgres --extra rocksdb --extra testing --extra tracing \
 		--group pyproject.toml:dev \
 		shared/pyproject.toml $(SERVICES:=/pyproject.toml) --output-file requirements.lock
 	grep '==' requirements.lock | tr -d '\\' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
@@ -88,6 +89,7 @@ bench: setup ## Measure the data path beside Polars and DuckDB, from Kafka to Ka
 bench-kafka: platform ## Measure windows and filters from Kafka to Kafka, latency and idle cost
 	$(BIN)/python -m benchmarks.kafka
 	$(BIN)/python -m benchmarks.live
+	$(BIN)/python -m benchmarks.idle
 
 properties: platform ## Play every property test ROUNDS (20) times, each time with fresh histories
 	for round in $$(seq $(ROUNDS)); do $(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/acceptance \

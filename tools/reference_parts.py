@@ -26,6 +26,8 @@ from penstock.connectors import (
     iceberg,
     iterables,
     kafka,
+    lookups,
+    postgres,
     sockets,
 )
 from penstock.expressions import constructors
@@ -118,11 +120,11 @@ class _Row:
     auction: int
 
 
-def _options() -> Iterator[str]:
-    """Those of every source, each with the text that follows it in the code."""
-    [cls] = ast.parse(inspect.getsource(declaring.SourceOptions)).body
+def _options(options: type, of: str) -> Iterator[str]:
+    """Those of every source, say, each with the text that follows it in the code."""
+    [cls] = ast.parse(inspect.getsource(options)).body
     assert isinstance(cls, ast.ClassDef)
-    yield "Arguments of every source:\n"
+    yield f"Arguments of every {of}:\n"
     for declared, said in zip(cls.body, cls.body[1:], strict=False):
         if isinstance(declared, ast.AnnAssign) and isinstance(said, ast.Expr):
             assert isinstance(said.value, ast.Constant)
@@ -132,7 +134,7 @@ def _options() -> Iterator[str]:
 
 
 def _sources() -> Iterator[str]:
-    yield from _options()
+    yield from _options(declaring.SourceOptions, "source")
     made: list[tuple[str, base.Source[Any]]] = [
         ("files.Source", files.Source("bids.jsonl", schema=_Row)),
         ("kafka.Source", kafka.Source("bids", schema=_Row)),
@@ -166,6 +168,10 @@ SHOWN_BY: Final = {
         "integration/test_kafka_sink.py::test_the_at_least_once_writer_confirms_before_the_checkpoint"
     ),
     "iceberg.Sink": "integration/test_iceberg.py::test_interruptions_change_nothing",
+    "postgres.Sink": (
+        "integration/test_postgres_killed.py::test_a_job_with_failing_workers_and_a_rescale_writes_every_row_once"
+    ),
+    'postgres.Sink(delivery="at-least-once")': "integration/test_postgres.py::test_updates_by_key",
     "console.Sink": "unit/connectors/test_console_and_collecting.py::test_console_prints_rows_at_once",
     "collecting.Sink": "unit/connectors/test_console_and_collecting.py::test_collecting_shows_rows_with_the_commit",
 }
@@ -184,6 +190,10 @@ def _sinks() -> Iterator[str]:
         "kafka.Sink": kafka.Sink("bids"),
         'kafka.Sink(delivery="at-least-once")': kafka.Sink("bids", delivery="at-least-once"),
         "iceberg.Sink": iceberg.Sink("shop.bids"),
+        "postgres.Sink": postgres.Sink("bids", url="postgresql://localhost/shop"),
+        'postgres.Sink(delivery="at-least-once")': postgres.Sink(
+            "bids", url="postgresql://localhost/shop", delivery="at-least-once"
+        ),
         "console.Sink": console.Sink(),
         "collecting.Sink": collecting.Sink(),
     }
@@ -255,7 +265,12 @@ take a value out of it, `col("labels").map.get("env")`.
     Part(
         "Streams with a key",
         "`key_by` brings the rows of a key together. What follows looks at all of them, or at some.",
-        (*_verbs(stream.KeyedStream), *_verbs(stream.ConnectedStreams)),
+        (
+            *_verbs(stream.KeyedStream),
+            *_verbs(stream.ConnectedStreams),
+            *_verbs(stream.KeyedBroadcastConnectedStreams),
+            *_verbs(stream.BroadcastConnectedStreams),
+        ),
     ),
     Part(
         "Updates",
@@ -332,10 +347,13 @@ every checkpoint, and moves with its key when the parallelism changes.
             _of(
                 "KeyedProcess",
                 "KeyedCoProcess",
+                "KeyedBroadcastProcess",
+                "BroadcastProcess",
                 "KeyedContext",
                 "ValueState",
                 "ListState",
                 "MapState",
+                "BroadcastState",
                 "ReducingState",
                 "Process",
                 "Context",
@@ -370,11 +388,17 @@ every checkpoint, and moves with its key when the parallelism changes.
         tuple(
             [
                 entry
-                for name in ("files", "kafka", "iceberg", "console", "collecting")
+                for name in ("files", "kafka", "iceberg", "postgres", "console", "collecting")
                 for entry in _connector(name, "Sink")
             ]
         ),
         _sinks,
+    ),
+    Part(
+        "Lookups",
+        "`stream.join(postgres.Lookup(...), on=...)`; more in [joins](joins.md#with-another-system).",
+        tuple([entry for name in ("postgres", "redis", "http") for entry in _connector(name, "Lookup")]),
+        lambda: _options(lookups.LookupOptions, "lookup"),
     ),
     Part(
         "On Spark",

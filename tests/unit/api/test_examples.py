@@ -30,10 +30,13 @@ from penstock.connectors import (
     console,
     files,
     generate,
+    http,
     iceberg,
     iterables,
     kafka,
     nexmark,
+    postgres,
+    redis,
     sockets,
     spark,
 )
@@ -103,7 +106,10 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     p = Pipeline("example")
     bids = p.read(files.Source("bids.jsonl", schema=Bid, event_time="at"))
     found: dict[str, Any] = {name: getattr(penstock, name) for name in penstock.__all__}
-    connectors = (collecting, console, files, generate, iceberg, iterables, kafka, nexmark, sockets, spark)
+    connectors = (
+        collecting, console, files, generate, http, iceberg, iterables, kafka, nexmark, postgres, redis,
+        sockets, spark,
+    )  # fmt: skip
     found |= dict(zip(CONNECTORS, connectors, strict=True))
     return found | {
         "Annotated": Annotated, "Any": Any, "Bid": Bid, "Decimal": Decimal, "Iterator": Iterator,
