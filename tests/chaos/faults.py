@@ -23,6 +23,7 @@ from penstock.coordination import failpoints
 from penstock.platform.processes import ProcessId, send, wait_until_gone
 from penstock.platform.server import Server
 from penstock.platform.services import ServiceProcess
+from penstock.protocol.leader import OFFERS_MS
 from penstock.protocol.requests import Answer
 
 STEP_S: Final = 30.0
@@ -314,7 +315,11 @@ async def disturb(part: Part, how: Disturbance, cycle: Cycle, *, leader: bool = 
             await until(
                 f"it is shown that Kafka does not answer {victim.name}", SHOWN_S, partial(_shown, cluster, victim)
             )
-        await asyncio.sleep(end - time.monotonic())
+            if leader and lasts_s > OFFERS_MS / 1_000 + LEASE_S:
+                await until(
+                    f"who hears Kafka leads instead of {victim.name}", lasts_s, partial(_gave_way, cluster, victim)
+                )
+        await asyncio.sleep(max(0, end - time.monotonic()))
     finally:
         links.heal()
     cycle.note(f"{victim.name}, {links.met - before} pieces late in {lasts_s:.0f} s")
@@ -330,6 +335,10 @@ async def _shown(cluster: ChaosCluster, victim: ServiceProcess) -> bool:
     if deaf and victim not in cluster.coordinators:
         raise ChaosError("the leader hears Kafka, and yet shows that it has heard nothing")
     return deaf == (victim in cluster.coordinators) and lacking[victim.name] == ["kafka"]
+
+
+async def _gave_way(cluster: ChaosCluster, victim: ServiceProcess) -> bool:
+    return await cluster.leader() is not victim
 
 
 def _lacking(service: ServiceProcess) -> list[str]:

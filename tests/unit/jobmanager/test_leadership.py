@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 from penstock.adapters.memory import MemoryBlobs, MemoryLog, MemoryMetadata
-from penstock.adapters.system_clock import SystemClock
 from penstock.coordination.control_topics import COMMANDS, create_control_topics
-from penstock.jobmanager.leadership import ControlPorts, Leadership
+from penstock.jobmanager.leadership import LEASE, ControlPorts, Leadership
 from penstock.ports import LogRecord, NewRecord
-from penstock.protocol.leader import EpochCreated, EpochTaken, Lead, epoch_key
+from penstock.protocol.leader import OFFERS_MS, EpochCreated, EpochTaken, Lead, epoch_key
 from penstock.protocol.messages import EpochStarted, LeaderTick, decode_command, encode
+from penstock.testing.virtual_time import VirtualClock, VirtualLoop
 
 TTL_MS = 300
+
+
+def in_virtual_time(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """However busy the machine is, a lease lasts as long as it says."""
+
+    @functools.wraps(test)
+    def run() -> None:
+        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+            runner.run(test())
+
+    return run
 
 
 class SlowLog(MemoryLog):
@@ -37,7 +50,8 @@ class Candidate:
     def __init__(self, name: str, ports: ControlPorts) -> None:
         self.led: list[Lead] = []
         self.stopped: list[str] = []
-        self.leadership = Leadership(name, ports, TTL_MS, self._lead, self._stop)
+        self.deaf_ms = 0
+        self.leadership = Leadership(name, ports, TTL_MS, self._lead, self._stop, lambda: self.deaf_ms)
 
     async def _lead(self, command: Lead) -> None:
         self.led.append(command)
@@ -47,7 +61,7 @@ class Candidate:
 
 
 def ports_of(log: MemoryLog) -> ControlPorts:
-    clock = SystemClock()
+    clock = VirtualClock(0)
     return ControlPorts(log, MemoryBlobs(), MemoryMetadata(clock), clock, lambda: "0" * 32)
 
 
@@ -79,6 +93,7 @@ async def fill(log: MemoryLog, commands: Sequence[LeaderTick]) -> None:
     await log.append(COMMANDS, 0, [NewRecord(encode(command)) for command in commands])
 
 
+@in_virtual_time
 async def test_a_takeover_may_read_for_longer_than_the_lease_lasts():
     """The lease is renewed meanwhile: the first epoch leads, nobody else gets in between."""
     log = SlowLog(0.02)
@@ -92,6 +107,7 @@ async def test_a_takeover_may_read_for_longer_than_the_lease_lasts():
         assert await ports.blobs.list("leaders/") == [epoch_key(1)]
 
 
+@in_virtual_time
 async def test_who_cannot_renew_while_it_reads_gives_up():
     """Nothing is led then; the epoch that was begun stays unused."""
     log = SlowLog(0.02)
@@ -105,6 +121,7 @@ async def test_who_cannot_renew_while_it_reads_gives_up():
         assert candidate.led == []
 
 
+@in_virtual_time
 async def test_an_epoch_of_another_is_not_taken_for_ones_own():
     """Both want epoch 1 and both creates are refused: who created it reads its own name there, the other mints 2."""
     log = MemoryLog()
@@ -117,6 +134,7 @@ async def test_an_epoch_of_another_is_not_taken_for_ones_own():
     assert await mine.leadership._create_epoch(2) == EpochCreated(2)
 
 
+@in_virtual_time
 async def test_a_candidate_that_lists_too_little_leads_in_the_next_free_epoch():
     """A list that misses the newest epoch's object leads to no second leader of that epoch."""
     log = MemoryLog()
@@ -137,6 +155,7 @@ async def _nothing(_prefix: str) -> list[str]:
     return []
 
 
+@in_virtual_time
 async def test_a_leader_with_the_lease_stops_when_a_higher_epoch_has_begun():
     """A candidate that had the lease for a moment began it: nobody obeys the lower one any more, so it is given up."""
     log = MemoryLog()
@@ -149,3 +168,34 @@ async def test_a_leader_with_the_lease_stops_when_a_higher_epoch_has_begun():
         await until(lambda: len(candidate.led) == 2, "it leads again")
         assert candidate.stopped == ["a leader of epoch 2 acts"]
         assert [led.epoch for led in candidate.led] == [1, 3]
+
+
+@in_virtual_time
+async def test_who_alone_hears_no_broker_gives_way_to_one_that_does():
+    """Where nobody hears any the leader stays: it knows the jobs, and says what is wrong."""
+    log = MemoryLog()
+    await fill(log, [])
+    ports = ports_of(log)
+    first, second = Candidate("first", ports), Candidate("second", ports)
+    async with competing(first):
+        await until(lambda: first.led, "it leads")
+        async with competing(second):
+            first.deaf_ms = second.deaf_ms = OFFERS_MS
+            asked = await _asked(ports, 5)
+            assert asked == {b"first", None}  # offered again and again, and taken by nobody
+            assert (first.stopped, second.led) == ([], [])
+            second.deaf_ms = 0
+            await until(lambda: second.led, "the one that hears brokers leads")
+            await until(lambda: first.stopped, "the other one has stopped")
+            assert [command.epoch for command in second.led] == [2]
+
+
+async def _asked(ports: ControlPorts, times: int) -> set[bytes | None]:
+    """Who had the lease until it had changed hands so often."""
+    seen, changes = [await ports.metadata.get(LEASE)], 0
+    async with asyncio.timeout(20):
+        while changes < times:
+            await asyncio.sleep(0.001)
+            seen.append(await ports.metadata.get(LEASE))
+            changes += seen[-1] != seen[-2]
+    return set(seen)

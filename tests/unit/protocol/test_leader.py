@@ -6,6 +6,8 @@ import pytest
 
 from penstock.errors import ProtocolError
 from penstock.protocol.leader import (
+    OFFERS_MS,
+    STANDS_BACK_MS,
     AppendEpoch,
     AskForLease,
     CommandRead,
@@ -19,6 +21,7 @@ from penstock.protocol.leader import (
     LeaderPhase,
     LeaseAnswered,
     ListEpochs,
+    OfferLease,
     StopLeading,
     TimePassed,
 )
@@ -87,6 +90,32 @@ def test_a_lost_lease_ends_leadership(candidate: LeaderMachine):
     assert candidate.lost("refused") == [StopLeading("refused")]
     lead(candidate, 20)
     assert isinstance(candidate.handle(CommandRead(LeaderTick(epoch=9)), 21)[0], StopLeading)
+
+
+def test_a_leader_that_hears_no_broker_offers_its_lease_and_goes_on(candidate: LeaderMachine):
+    """At every renewal, until it hears one again or another has taken the lease."""
+    lead(candidate)
+    assert candidate.handle(TimePassed(OFFERS_MS - 1), 300) == [AskForLease(renew=True)]
+    assert candidate.handle(LeaseAnswered(True, 300), 300) == []
+    assert candidate.handle(TimePassed(OFFERS_MS), 600) == [AskForLease(renew=True)]
+    assert candidate.handle(LeaseAnswered(True, 600), 600) == [OfferLease()]
+    assert candidate.handle(TimePassed(OFFERS_MS + 300), 900) == [AskForLease(renew=True, offered=True)]
+    assert candidate.handle(LeaseAnswered(True, 900), 900) == [OfferLease()]
+    assert candidate.phase is LeaderPhase.LEADING
+    assert candidate.handle(TimePassed(0), 1_200) == [AskForLease(renew=True, offered=True)]
+    assert candidate.handle(LeaseAnswered(True, 1_200), 1_200) == []
+    assert candidate.handle(TimePassed(0), 1_500) == [AskForLease(renew=True)]
+    candidate.handle(LeaseAnswered(True, 1_500), 1_500)
+    candidate.handle(TimePassed(OFFERS_MS), 1_800)
+    candidate.handle(LeaseAnswered(True, 1_800), 1_800)
+    candidate.handle(TimePassed(OFFERS_MS), 2_100)
+    assert isinstance(candidate.handle(LeaseAnswered(False, 2_100), 2_100)[0], StopLeading)
+
+
+def test_who_hears_no_broker_does_not_ask_for_the_lease(candidate: LeaderMachine):
+    """Nobody would be better off; as soon as it hears one it asks."""
+    assert candidate.handle(TimePassed(STANDS_BACK_MS), 0) == []
+    assert candidate.handle(TimePassed(STANDS_BACK_MS - 1), 1) == [AskForLease(renew=False)]
 
 
 def test_answers_that_come_too_late_change_nothing(candidate: LeaderMachine):

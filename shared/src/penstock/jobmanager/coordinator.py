@@ -163,7 +163,7 @@ class CoordinatorService:
         self._scaler: TaskManagerScaler | None = None
         self._started: dict[str, int] = {}
         """When task managers were last started for a job that wants its own."""
-        self._leadership = Leadership(name, ports, timeouts.lease_ttl_ms, self._lead, self._stop)
+        self._leadership = Leadership(name, ports, timeouts.lease_ttl_ms, self._lead, self._stop, self._deaf_ms)
         self._workers: dict[str, Worker] = {}
         self._heard_ms = 0
         """When the events of workers were read last."""
@@ -671,11 +671,15 @@ class CoordinatorService:
         if not future.done():
             future.set_result(shell.ended.result())
 
+    def _deaf_ms(self) -> int:
+        """How long no broker has been heard."""
+        return self._ports.clock.monotonic_ms() - self._heard_ms
+
     # -- what people see ------------------------------------------------------------------------------------------------
 
     def view(self) -> ClusterView:
         """The cluster as it is now."""
-        clock, deaf_ms = self._ports.clock, self._ports.clock.monotonic_ms() - self._heard_ms
+        clock, deaf_ms = self._ports.clock, self._deaf_ms()
         view = view_of_cluster(
             self.name, self._address, self.epoch, clock.now_us(), self._jobs, self._workers, self._slots,
             deaf_ms * 1_000 if deaf_ms >= DEAF_SHOWN_MS else 0, clock.monotonic_ms(),

@@ -37,6 +37,7 @@ from penstock.protocol.leader import (
     LeaderPhase,
     LeaseAnswered,
     ListEpochs,
+    OfferLease,
     StopLeading,
     TimePassed,
     epoch_key,
@@ -74,13 +75,23 @@ class Leadership:
         lease_ttl_ms: int,
         leads: Callable[[Lead], Awaitable[None]],
         stops: Callable[[str], Awaitable[None]],
+        deaf_ms: Callable[[], int],
     ) -> None:
-        """`name` is unique to this process instance: it is the nonce by which an epoch is known as one's own."""
+        """
+        Args:
+            name: unique to this process instance: it is the nonce by which an epoch is known as one's own.
+            ports: the world.
+            lease_ttl_ms: how long a lease lasts that is not renewed.
+            leads: starts what is led.
+            stops: ends it; gets the reason.
+            deaf_ms: how long no broker has been heard.
+        """
         self._name = name
         self._ports = ports
         self._machine = LeaderMachine(name, lease_ttl_ms)
         self._leads = leads
         self._stops = stops
+        self._deaf_ms = deaf_ms
         self._lost: str | None = None
         self._pending: deque[LeaderCommand] = deque()
         self._wake = asyncio.Event()
@@ -116,7 +127,7 @@ class Leadership:
             if self._lost is not None:
                 reason, self._lost = self._lost, None
                 self._order(self._machine.lost(reason))
-            for command in self._machine.handle(TimePassed(), clock.monotonic_ms()):
+            for command in self._machine.handle(TimePassed(self._deaf_ms()), clock.monotonic_ms()):
                 if isinstance(command, AskForLease):
                     await self._ask_for_lease(command)
                 else:
@@ -127,14 +138,24 @@ class Leadership:
         """Once; without an answer in time it is asked again when its time has come."""
         ports, machine = self._ports, self._machine
         asked_ms = ports.clock.monotonic_ms()
-        ask = ports.metadata.renew if command.renew else ports.metadata.acquire
+        lease = LEASE, self._name.encode(), machine.lease_ttl_ms
         try:
             async with asyncio.timeout(machine.lease_ttl_ms / 3_000):
-                held = await ask(LEASE, self._name.encode(), machine.lease_ttl_ms)
+                held = command.renew and await ports.metadata.renew(*lease)
+                if not held and (command.offered or not command.renew):
+                    held = await ports.metadata.acquire(*lease)
         except (ExternalError, TimeoutError) as error:
             _log.warning("no answer about the lease", error=str(error) or "not in time")
             return
         self._order(machine.handle(LeaseAnswered(held, asked_ms), ports.clock.monotonic_ms()))
+
+    async def _offer_lease(self) -> None:
+        """Where that fails nobody can take it, and it is renewed as ever."""
+        _log.warning("no broker is heard; the lease is offered to candidates that hear one", deaf_ms=self._deaf_ms())
+        try:
+            await self._ports.metadata.release(LEASE, self._name.encode())
+        except ExternalError as error:
+            _log.warning("the lease could not be offered", error=str(error))
 
     def _order(self, commands: Sequence[LeaderCommand]) -> None:
         """Have these carried out behind what is under way; the end of leadership makes what waits void."""
@@ -164,6 +185,9 @@ class Leadership:
         match command:
             case AskForLease():
                 await self._ask_for_lease(command)
+                return []
+            case OfferLease():
+                await self._offer_lease()
                 return []
             case ListEpochs():
                 keys = await ports.blobs.list("leaders/")

@@ -3,6 +3,9 @@
 A candidate that gets the lease mints its epoch by creating `leaders/<epoch>` in the store; only then may it append
 EPOCH{e} to `commands` and read up to it. Everything before it is known to the new leader, everything behind it of a
 lower epoch is dropped by all. The holder renews at a third of the time to live and stops itself at two thirds.
+
+Who hears no broker cannot lead, but may be the only one that could: where nobody hears any, the holder stays and says so.
+So it goes on and offers its lease to those who do hear one, and those who hear none do not ask for it.
 """
 
 from __future__ import annotations
@@ -17,6 +20,10 @@ from penstock.protocol.messages import AnyCommand, BarrierMarker, EpochStarted
 from penstock.protocol.phases import RECENT, check_move
 
 LEASE_TTL_MS = 15_000
+STANDS_BACK_MS = 3_000
+"""Who has heard no broker for so long does not ask for a lease that it does not have."""
+OFFERS_MS = 10_000
+"""The holder offers it to others then: later than they stand back, or they would take it though they hear no broker."""
 
 
 def epoch_key(epoch: int) -> str:
@@ -92,6 +99,9 @@ class CommandRead:
 class TimePassed:
     """The monotonic clock has moved."""
 
+    deaf_ms: int = 0
+    """How long this candidate has heard no broker."""
+
 
 LeaderEvent = LeaseAnswered | EpochsListed | EpochCreated | EpochTaken | EpochUnknown | CommandRead | TimePassed
 
@@ -103,6 +113,13 @@ class AskForLease:
     """Acquire the lease, or renew it if it is held; `LeaseAnswered` follows."""
 
     renew: bool
+    offered: bool = False
+    """It was given back when it was last renewed, and is acquired again if nobody has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfferLease:
+    """Give the lease back and go on: another one may take it until it is asked for next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +156,7 @@ class StopLeading:
     reason: str
 
 
-LeaderCommand = AskForLease | ListEpochs | CreateEpoch | AppendEpoch | Lead | StopLeading
+LeaderCommand = AskForLease | OfferLease | ListEpochs | CreateEpoch | AppendEpoch | Lead | StopLeading
 
 
 class LeaderMachine:
@@ -153,6 +170,8 @@ class LeaderMachine:
         self.lease_ttl_ms = lease_ttl_ms
         self._held_since_ms: int | None = None
         self._asked_ms: int | None = None
+        self._deaf_ms = 0
+        self._offered = False
         self._markers: list[BarrierMarker] = []
 
     def handle(self, event: LeaderEvent, now_ms: int) -> list[LeaderCommand]:
@@ -162,6 +181,7 @@ class LeaderMachine:
             return overdue
         match event:
             case TimePassed():
+                self._deaf_ms = event.deaf_ms
                 return self._on_time(now_ms)
             case LeaseAnswered():
                 return self._on_lease(event)
@@ -192,17 +212,21 @@ class LeaderMachine:
         pause_ms = self.lease_ttl_ms // 3
         if self._asked_ms is not None and now_ms - self._asked_ms < pause_ms:
             return []
+        if not renew and self._deaf_ms >= STANDS_BACK_MS:
+            return []
         self._asked_ms = now_ms
-        return [AskForLease(renew)]
+        return [AskForLease(renew, offered=renew and self._offered)]
 
     def _on_lease(self, event: LeaseAnswered) -> list[LeaderCommand]:
         if not event.held:
             return self._stop("the lease is held by another") if self._held_since_ms is not None else []
         self._held_since_ms = event.asked_ms
+        self._offered = self._deaf_ms >= OFFERS_MS
+        offer: list[LeaderCommand] = [OfferLease()] if self._offered else []
         if self.phase is not LeaderPhase.STANDBY:
-            return []
+            return offer
         self._move(LeaderPhase.MINTING)
-        return [ListEpochs()]
+        return [*offer, ListEpochs()]
 
     def _mint(self, epoch: int) -> list[LeaderCommand]:
         if self.phase is not LeaderPhase.MINTING:
@@ -232,7 +256,7 @@ class LeaderMachine:
         return []
 
     def _stop(self, reason: str) -> list[LeaderCommand]:
-        self._held_since_ms = None
+        self._held_since_ms, self._offered = None, False
         if self.phase is LeaderPhase.STANDBY:
             return []
         self._move(LeaderPhase.STANDBY)
