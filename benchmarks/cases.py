@@ -99,7 +99,7 @@ def _write_arrow(path: Path, frames: Iterator[pl.DataFrame], schema: Schema) -> 
 
 
 def _write_json(path: Path, frames: Iterator[pl.DataFrame], schema: Schema) -> None:
-    from penstock.connectors.formats.encoding import encode_jsonl
+    from penstock.formats.encoding import encode_jsonl
 
     with open(path, "wb") as file:
         file.writelines(encode_jsonl(frame, schema) for frame in frames)

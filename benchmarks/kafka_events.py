@@ -82,7 +82,7 @@ def fill(brokers: str, formats: Iterable[str], events: int, folder: Path) -> Non
 
 
 def _json(frame: pl.DataFrame) -> list[bytes]:
-    from penstock.connectors.formats.encoding import encode_jsonl
+    from penstock.formats.encoding import encode_jsonl
     from penstock.types import INT64, TIMESTAMP, Field, Schema
 
     schema = Schema((Field("key", INT64, False), Field("price", INT64, False), Field("at", TIMESTAMP, False)))

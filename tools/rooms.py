@@ -1,19 +1,22 @@
 """Draws the rooms of the code and who imports whom, from the imports themselves, into docs/architecture.md.
 
-`python -m tools.rooms` writes the drawing anew; a test fails while it is not that of the code. Imports inside functions
-count, those for typing alone do not. An arrow that others imply is left out, and so are the rooms that everybody uses.
+`python -m tools.rooms` writes the drawing anew and says in figures what the house is; a test fails while the drawing is
+not that of the code. Imports inside functions count, those for typing alone do not. An arrow that others imply is left
+out, and so are the rooms that everybody uses.
 """
 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 import grimp
 
-PAGE: Final = Path(__file__).parents[1] / "docs" / "architecture.md"
+ROOT: Final = Path(__file__).parents[1]
+PAGE: Final = ROOT / "docs" / "architecture.md"
 BEGIN: Final = "<!-- drawn by `python -m tools.rooms` -->"
 END: Final = "<!-- end of the drawing -->"
 PACKAGES: Final = (
@@ -71,6 +74,35 @@ def circles(found: Mapping[str, set[str]]) -> Arrows:
     return left
 
 
+def floors(found: Mapping[str, set[str]]) -> int:
+    """On how many floors the rooms stand, each right above the highest one that it imports; none of a circle."""
+    left, count = {one: set(others) for one, others in found.items()}, 0
+    while free := {one for one, others in left.items() if not others}:
+        left = {one: others - free for one, others in left.items() if one not in free}
+        count += 1
+    return count
+
+
+def lines() -> Counter[str]:
+    """How many lines each room has."""
+    found: Counter[str] = Counter()
+    for package in PACKAGES:
+        home = next(ROOT.glob(f"*/src/{package}"), None) or next(ROOT.glob(f"services/*/src/{package}"))
+        for file in home.rglob("*.py"):
+            module = ".".join(file.relative_to(home.parent).with_suffix("").parts)
+            found[room_of(module)] += len(file.read_bytes().splitlines())
+    return found
+
+
+def figures() -> str:
+    """The house in one line."""
+    found, sizes = arrows(), lines()
+    (largest, most), total = sizes.most_common(1)[0], sizes.total()
+    house = f"{len(found)} rooms on {floors(found)} floors, {sum(map(len, found.values()))} arrows"
+    circle = f"{len(circles(found))} rooms and {len(circles(modules()))} modules in circles"
+    return f"{house}, {circle}; {len(modules())} modules, {total:,} lines, of which {largest} has {most / total:.1%}"
+
+
 def room_of(module: str) -> str:
     """`penstock.task.chain` stands in `task`, `penstock_dispatcher.jobs` in `services/dispatcher`."""
     package, _, rest = module.partition(".")
@@ -122,3 +154,4 @@ if __name__ == "__main__":
     if BEGIN not in text or END not in text:
         sys.exit(f"{PAGE.name}: the lines {BEGIN!r} and {END!r} are missing, between which the drawing stands")
     PAGE.write_text(redrawn(text), encoding="utf-8")
+    print(figures())

@@ -21,12 +21,12 @@ from tests.integration.registries import StandIn, let_check, served
 
 from penstock import Pipeline
 from penstock.connectors import collecting, iterables, kafka
-from penstock.connectors.formats.avro import avro_schema
 from penstock.connectors.kafka import schema_registry
 from penstock.connectors.kafka.schema_registry import PREFIX, SchemaRegistry
 from penstock.connectors.kafka.topics import TopicAdmin
 from penstock.embedded import EmbeddedJob, EmbeddedSettings, JobResult
 from penstock.errors import ExternalError, PipelineError
+from penstock.formats.avro import avro_schema
 from penstock.platform.free_ports import free_port
 from penstock.settings import KafkaSettings
 from penstock.types import INT64, STRING, Field, Schema

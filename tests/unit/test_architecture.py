@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tools.docstring_names import docstrings, unknown_names
-from tools.rooms import PAGE, arrows, circles, modules, redrawn, reduced
+from tools.rooms import PAGE, arrows, circles, floors, lines, modules, redrawn, reduced
 
 DOCS = Path(__file__).parents[2] / "docs"
 LINK = re.compile(r"\[(`?)([^\]`]+)`?\]\(([^)#:]+)\)")
@@ -36,6 +36,16 @@ def test_nothing_imports_in_a_circle(imports: Callable[[], dict[str, set[str]]])
 
 def test_a_circle_is_found() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}).keys() == {"a", "b", "c"}
+
+
+def test_floors_are_counted_from_what_imports_nothing() -> None:
+    assert floors({"a": {"b", "c"}, "b": {"c"}, "c": set(), "d": {"c"}}) == 3
+
+
+def test_no_room_has_more_than_fifteen_percent_of_the_lines() -> None:
+    """One that has is two rooms: find what they are, and give the other one a name and a floor."""
+    sizes = lines()
+    assert {room: size for room, size in sizes.items() if size > 0.15 * sizes.total()} == {}
 
 
 def links() -> Iterator[tuple[str, bool, str, str]]:

@@ -13,9 +13,9 @@ import pytest
 
 from penstock import DecimalType, Pipeline, PipelineError
 from penstock.connectors import collecting, iterables
-from penstock.connectors.formats.csv_decoding import CsvDecoder
-from penstock.connectors.formats.decoding import JsonDecoder
-from penstock.connectors.formats.schema_matching import SchemaMatcher
+from penstock.formats.csv_decoding import CsvDecoder
+from penstock.formats.decoding import JsonDecoder
+from penstock.formats.schema_matching import SchemaMatcher
 from penstock.types import schema_of
 
 MONEY = Annotated[Decimal, DecimalType(12, 2)]

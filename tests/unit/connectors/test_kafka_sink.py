@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from penstock import Pipeline
 from penstock.connectors import iterables, kafka
-from penstock.connectors.formats.avro import avro_schema
 from penstock.connectors.kafka import encoding as kafka_encoding
 from penstock.connectors.kafka.encoding import KafkaEncoder, RecordShape, encoded_schema
 from penstock.connectors.kafka.marks import marks_of
 from penstock.connectors.kafka.partitioning import key_hashes
 from penstock.errors import BadRecordError, PipelineError
+from penstock.formats.avro import avro_schema
 from penstock.graph import logical
 from penstock.settings import KafkaSettings, Secret
 from penstock.types import (

@@ -29,14 +29,14 @@ from penstock import (
     tumbling,
 )
 from penstock.connectors import collecting, files, iterables
-from penstock.connectors.formats.avro import avro_schema, encode_avro
-from penstock.connectors.formats.csv_decoding import CsvDecoder
-from penstock.connectors.formats.decoding import JsonDecoder
-from penstock.connectors.formats.encoding import encode_jsonl
-from penstock.connectors.formats.schema_matching import SchemaMatcher
 from penstock.connectors.kafka.encoding import KafkaEncoder, RecordShape
 from penstock.errors import UserCodeError
 from penstock.expressions import to_polars
+from penstock.formats.avro import avro_schema, encode_avro
+from penstock.formats.csv_decoding import CsvDecoder
+from penstock.formats.decoding import JsonDecoder
+from penstock.formats.encoding import encode_jsonl
+from penstock.formats.schema_matching import SchemaMatcher
 from penstock.spark.wire import wire_type
 from penstock.task.rows import RowReader, RowWriter
 from penstock.testing import run_pipeline

@@ -11,12 +11,12 @@ import pytest
 
 from penstock import Pipeline, PipelineError, col, lit
 from penstock.connectors import collecting, iterables
-from penstock.connectors.formats.avro import encode_avro
-from penstock.connectors.formats.csv_decoding import CsvDecoder
-from penstock.connectors.formats.decoding import JsonDecoder
-from penstock.connectors.formats.encoding import encode_csv, encode_jsonl
-from penstock.connectors.formats.schema_matching import SchemaMatcher
 from penstock.expressions import from_json, to_json
+from penstock.formats.avro import encode_avro
+from penstock.formats.csv_decoding import CsvDecoder
+from penstock.formats.decoding import JsonDecoder
+from penstock.formats.encoding import encode_csv, encode_jsonl
+from penstock.formats.schema_matching import SchemaMatcher
 from penstock.spark.wire import wire_type
 from penstock.testing import evaluate, run_pipeline
 from penstock.types import TIME, arrow_type, of_arrow, polars_type, schema_of, type_from_json, type_to_json
@@ -75,7 +75,7 @@ def test_avro_has_times_in_microseconds() -> None:
 
     import fastavro
 
-    from penstock.connectors.formats.avro import avro_schema
+    from penstock.formats.avro import avro_schema
 
     data = encode_avro(FRAME, SCHEMA)
     read = fastavro.schemaless_reader(io.BytesIO(data[0]), fastavro.parse_schema(avro_schema(SCHEMA)), None)

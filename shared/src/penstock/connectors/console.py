@@ -63,7 +63,7 @@ class _Writer:
         self._stream = stream
 
     def write(self, frame: pl.DataFrame) -> None:
-        from penstock.connectors.formats.encoding import encode_jsonl
+        from penstock.formats.encoding import encode_jsonl
 
         text = encode_jsonl(frame, self._schema).decode()
         if self._prefix:

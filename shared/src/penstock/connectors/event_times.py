@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Literal
 
-from penstock.connectors.columns import MAX_MICROS, MIN_MICROS
 from penstock.errors import PipelineError
 from penstock.expressions import Expr, col, columns_of, row_field, to_polars
 from penstock.expressions.nodes import Column
+from penstock.formats.columns import MAX_MICROS, MIN_MICROS
 from penstock.types import DATE, FLOATS, INTEGERS, STRING, TIMESTAMP, DataType, Schema
 
 if TYPE_CHECKING:

@@ -70,7 +70,7 @@ class _FunctionContent(Content[Any]):
 
     def rows(self, numbers: npt.NDArray[np.int64]) -> tuple[pl.DataFrame, list[tuple[int, str, bytes]]]:
         """The rows that fit the schema and those that do not."""
-        from penstock.connectors.formats.schema_matching import SchemaMatcher
+        from penstock.formats.schema_matching import SchemaMatcher
 
         where = f"generate.Source: {self.describe()}"
         try:

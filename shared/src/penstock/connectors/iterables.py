@@ -17,10 +17,10 @@ from penstock.connectors.base import (
     Split,
     T,
 )
-from penstock.connectors.columns import FrameBuilder
 from penstock.connectors.declaring import SourceOptions, declare, zone
 from penstock.connectors.pacing import Pace, checked_rate
 from penstock.errors import PipelineError, UserCodeError
+from penstock.formats.columns import FrameBuilder
 from penstock.types import Schema, is_row_class
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from penstock.types import Schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.connectors.formats.decoding import LineDecoder
+    from penstock.formats.decoding import LineDecoder
 
 SocketFormat = Literal["jsonl", "csv"]
 
@@ -90,8 +90,8 @@ class Source(base.Source[T], Generic[T]):
         return _Reader(self, self._decoder(), position or 0)
 
     def _decoder(self) -> LineDecoder:
-        from penstock.connectors.formats.csv_decoding import CsvDecoder
-        from penstock.connectors.formats.decoding import JsonDecoder
+        from penstock.formats.csv_decoding import CsvDecoder
+        from penstock.formats.decoding import JsonDecoder
 
         naive = zone(self.timezone, "sockets.Source")
         if self.format == "csv":

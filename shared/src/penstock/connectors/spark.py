@@ -84,7 +84,7 @@ class Source(base.Source[T], Generic[T]):
 
     def _check(self, frame: DataFrame) -> list[str]:
         """The columns that must be read."""
-        from penstock.connectors.formats.schema_matching import SchemaMatcher  # loads Polars
+        from penstock.formats.schema_matching import SchemaMatcher  # loads Polars
 
         return SchemaMatcher(self.schema, _arrow_schema(frame), f"{_WHAT}: {self._name()}", self.timezone).names
 

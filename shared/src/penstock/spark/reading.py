@@ -25,7 +25,7 @@ from penstock.connectors.base import (
     SplitReader,
     WatermarkGenerator,
 )
-from penstock.connectors.formats.schema_matching import SchemaMatcher
+from penstock.formats.schema_matching import SchemaMatcher
 from penstock.graph.jobgraph import DEAD_LETTERS_TAG
 from penstock.graph.pushdown import narrowed
 from penstock.protocol.keygroups import key_group_range

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.connectors.base import BadRow, EndOfSplit, Fetched, Position, Wanted
 from penstock.connectors.files.reading import InputFile, changed
 from penstock.connectors.files.statistics import GroupFacts
-from penstock.connectors.formats.schema_matching import SchemaMatcher
 from penstock.connectors.pacing import Pace
 from penstock.errors import ExternalError, PipelineError
+from penstock.formats.schema_matching import SchemaMatcher
 from penstock.types import Schema, polars_type
 
 if TYPE_CHECKING:

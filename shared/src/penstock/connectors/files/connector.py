@@ -27,9 +27,9 @@ from penstock.connectors.files.partitions import (
     inferred,
 )
 from penstock.connectors.files.store_clients import Location
-from penstock.connectors.formats.names import Format, format_of, is_compressed
 from penstock.connectors.pacing import Pace, checked_rate
 from penstock.errors import PipelineError
+from penstock.formats.names import Format, format_of, is_compressed
 from penstock.types import Schema
 
 if TYPE_CHECKING:
@@ -237,8 +237,8 @@ class Source(base.Source[T], Generic[T]):
 
     def _text_file(self, file: InputFile, name: str, kind: Format, schema: Schema, content: Content) -> TextFile:
         from penstock.connectors.files.reading import TextFile
-        from penstock.connectors.formats.csv_decoding import CsvDecoder, header_of
-        from penstock.connectors.formats.decoding import JsonDecoder
+        from penstock.formats.csv_decoding import CsvDecoder, header_of
+        from penstock.formats.decoding import JsonDecoder
 
         naive = zone(self.timezone, "files.Source")
         head = content.read(0, _HEAD_BYTES)
@@ -352,7 +352,7 @@ class Sink(base.Sink):
                 "and nobody could tell which one counts; write the final rows (.final()), or leave partition_by= out"
             )
         if self.format == "csv":
-            from penstock.connectors.formats.csv_decoding import check_csv
+            from penstock.formats.csv_decoding import check_csv
 
             check_csv(schema, "files.Sink")
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.connectors.base import BadRow, EndOfSplit, Fetched, Position, SplitReader
-from penstock.connectors.formats.decoding import LineDecoder
 from penstock.connectors.pacing import Pace
 from penstock.errors import ExternalError, PipelineError
+from penstock.formats.decoding import LineDecoder
 
 if TYPE_CHECKING:
     import pyarrow as pa

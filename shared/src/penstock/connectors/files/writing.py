@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.connectors.base import Prepared, Removal, WriteContext
 from penstock.connectors.files.partitions import folder_of
-from penstock.connectors.formats.encoding import encode_csv, encode_jsonl
-from penstock.connectors.formats.names import Format
 from penstock.errors import ExternalError
+from penstock.formats.encoding import encode_csv, encode_jsonl
+from penstock.formats.names import Format
 from penstock.types import Schema
 
 if TYPE_CHECKING:

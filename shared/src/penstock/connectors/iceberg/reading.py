@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.connectors.base import BadRow, EndOfSplit, Fetched, Position
-from penstock.connectors.formats.schema_matching import SchemaMatcher
 from penstock.connectors.iceberg.scanning import Changes, History, Wanted, appends, plan
+from penstock.formats.schema_matching import SchemaMatcher
 from penstock.types import Schema
 
 if TYPE_CHECKING:

@@ -109,8 +109,8 @@ class Source(base.Source[T], Generic[T]):
             return self._of(table_columns(self._place, table, self.snapshot).as_arrow())
 
     def _of(self, found: pa.Schema) -> Wanted:
-        from penstock.connectors.formats.schema_matching import SchemaMatcher  # loads Polars
         from penstock.connectors.iceberg.reading import plain_schema
+        from penstock.formats.schema_matching import SchemaMatcher  # loads Polars
 
         names = SchemaMatcher(self.schema, plain_schema(found), f"{_WHAT}: {self._place}", self.timezone).names
         return Wanted(self._place, tuple(names), self.row_filter, self.snapshot)

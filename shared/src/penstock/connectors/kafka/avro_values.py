@@ -7,11 +7,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.connectors.columns import FrameBuilder
-from penstock.connectors.formats.avro import avro_schema
-from penstock.connectors.formats.decoding import BadLine, Decoded
 from penstock.connectors.kafka.schema_registry import MAGIC, PREFIX, SchemaRegistry
 from penstock.errors import ExternalError, PipelineError
+from penstock.formats.avro import avro_schema
+from penstock.formats.columns import FrameBuilder
+from penstock.formats.decoding import BadLine, Decoded
 from penstock.types import Schema
 
 

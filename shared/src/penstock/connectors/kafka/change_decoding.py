@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import polars as pl
 
-from penstock.connectors.formats.decoding import BadLine, Decoded
 from penstock.connectors.kafka.decoding import JsonValues, Records, ValueDecoder, value_decoder
 from penstock.connectors.kafka.encoding import RETRACTED
+from penstock.formats.decoding import BadLine, Decoded
 from penstock.types import BINARY, BOOLEAN, NUMERIC, DecimalType, Schema
 
 if TYPE_CHECKING:

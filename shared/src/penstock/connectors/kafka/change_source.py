@@ -16,10 +16,10 @@ from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import Policy, T
 from penstock.connectors.declaring import declare
-from penstock.connectors.formats.avro import avro_schema
 from penstock.connectors.kafka.encoding import RETRACTED
 from penstock.connectors.kafka.source import Offsets, Source
 from penstock.errors import PipelineError
+from penstock.formats.avro import avro_schema
 from penstock.settings import KafkaSettings
 from penstock.types import BOOLEAN, Field, Schema, StructType, can_be_key
 

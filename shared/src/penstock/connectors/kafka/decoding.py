@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from penstock.connectors.columns import FrameBuilder
-from penstock.connectors.formats.decoding import BadLine, Decoded, JsonDecoder, LineDecoder
 from penstock.errors import PipelineError
+from penstock.formats.columns import FrameBuilder
+from penstock.formats.decoding import BadLine, Decoded, JsonDecoder, LineDecoder
 from penstock.types import STRING, Schema
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class JsonValues(_Lines):
 
 class _Csv(_Lines):
     def __init__(self, schema: Schema, zone: tzinfo | None) -> None:
-        from penstock.connectors.formats.csv_decoding import CsvDecoder
+        from penstock.formats.csv_decoding import CsvDecoder
 
         super().__init__(CsvDecoder(schema, schema.names, "kafka.Source", zone=zone))
         self._schema = schema
@@ -142,7 +142,7 @@ class _Arrow:
         return Decoded(frame, bad), counts
 
     def _conforming(self, table: Any) -> tuple[pl.DataFrame, list[tuple[int, str, bytes]]]:
-        from penstock.connectors.formats.schema_matching import SchemaMatcher
+        from penstock.formats.schema_matching import SchemaMatcher
 
         if self._found is None or not self._found.equals(table.schema):
             self._conformer = SchemaMatcher(self._schema, table.schema, "a record", self._timezone)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
 from penstock.connectors.base import Encoded, Policy
-from penstock.connectors.formats.encoding import as_text, encode_csv, json_texts
 from penstock.connectors.kafka.partitioning import key_hashes
 from penstock.errors import BadRecordError
+from penstock.formats.encoding import as_text, encode_csv, json_texts
 from penstock.types import BINARY, BOOLEAN, INT32, INT64, STRING, Field, ListType, MapType, Schema, StructType
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class KafkaEncoder:
             case "csv":
                 return _csv_lines(frame, self._schema)
             case "avro":
-                from penstock.connectors.formats.avro import encode_avro
+                from penstock.formats.avro import encode_avro
 
                 return encode_avro(frame, self._schema, self._prefix)
             case _:

@@ -173,11 +173,11 @@ class Sink(base.PublishedSink):
     def _check_format(self, schema: Schema) -> None:
         match self.shape.format:
             case "csv":
-                from penstock.connectors.formats.csv_decoding import check_csv
+                from penstock.formats.csv_decoding import check_csv
 
                 check_csv(schema, _WHAT)
             case "avro":
-                from penstock.connectors.formats.avro import avro_schema
+                from penstock.formats.avro import avro_schema
 
                 avro_schema(schema)
             case "raw":
@@ -243,7 +243,7 @@ class Sink(base.PublishedSink):
         """What stands before each record: the id of the stream's schema, asked of the registry."""
         if self.registry is None:
             return b""
-        from penstock.connectors.formats.avro import avro_schema
+        from penstock.formats.avro import avro_schema
 
         registry = SchemaRegistry(self.registry)
         find = registry.register if self.register_schema else registry.registered

@@ -119,11 +119,11 @@ class Source(base.Source[T]):
                 f"there are: {values}"
             )
         if self.format == "csv":
-            from penstock.connectors.formats.csv_decoding import check_csv
+            from penstock.formats.csv_decoding import check_csv
 
             check_csv(values, _WHAT)
         if self.format == "avro":
-            from penstock.connectors.formats.avro import avro_schema
+            from penstock.formats.avro import avro_schema
 
             avro_schema(values)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.connectors.base import Encoded
-from penstock.connectors.formats.encoding import as_text, json_texts
 from penstock.errors import BadRecordError
+from penstock.formats.encoding import as_text, json_texts
 from penstock.types import (
     BINARY,
     BOOLEAN,

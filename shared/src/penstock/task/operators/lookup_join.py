@@ -14,9 +14,9 @@ from typing import Any, Final, cast
 
 import polars as pl
 
-from penstock.connectors.formats.decoding import JsonDecoder
 from penstock.connectors.lookups import ATTEMPT_S, Key, Lookup, LookupClient
 from penstock.errors import BadRecordError, ExternalError
+from penstock.formats.decoding import JsonDecoder
 from penstock.graph.logical import LookupJoin, Node
 from penstock.state.columns import to_python
 from penstock.task.operators.async_calls import Call

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from penstock.connectors.formats import decoding
-from penstock.connectors.formats.decoding import JsonDecoder, lines_of
+from penstock.formats import decoding
+from penstock.formats.decoding import JsonDecoder, lines_of
 from penstock.types import (
     BINARY,
     BOOLEAN,

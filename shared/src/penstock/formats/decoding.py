@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from penstock.connectors.columns import MISSING, FrameBuilder, not_null, within_years
+from penstock.formats.columns import MISSING, FrameBuilder, not_null, within_years
 from penstock.types import (
     FLOATS,
     INTEGERS,

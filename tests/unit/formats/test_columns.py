@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from penstock.connectors.columns import FrameBuilder
+from penstock.formats.columns import FrameBuilder
 from penstock.types import (
     BINARY,
     BOOLEAN,

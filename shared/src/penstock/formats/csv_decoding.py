@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from penstock.connectors.columns import MISSING, FrameBuilder, WrongValueError
-from penstock.connectors.formats.decoding import BadLine, Decoded, line_ends, timestamps_of
 from penstock.decimal_columns import decimals_of, decimals_of_texts
 from penstock.decimals import misfit, of_text, units_of
 from penstock.errors import PipelineError, nearest
+from penstock.formats.columns import MISSING, FrameBuilder, WrongValueError
+from penstock.formats.decoding import BadLine, Decoded, line_ends, timestamps_of
 from penstock.types import (
     FLOATS,
     INTEGERS,

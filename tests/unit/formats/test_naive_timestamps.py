@@ -8,10 +8,10 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pytest
 
-from penstock.connectors.columns import FrameBuilder
-from penstock.connectors.formats.csv_decoding import CsvDecoder
-from penstock.connectors.formats.decoding import JsonDecoder
-from penstock.connectors.formats.schema_matching import SchemaMatcher
+from penstock.formats.columns import FrameBuilder
+from penstock.formats.csv_decoding import CsvDecoder
+from penstock.formats.decoding import JsonDecoder
+from penstock.formats.schema_matching import SchemaMatcher
 from penstock.types import TIMESTAMP, Field, Schema
 
 

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from penstock.connectors.formats.csv_decoding import CsvDecoder, header_of
-from penstock.connectors.formats.encoding import encode_csv
 from penstock.errors import PipelineError
+from penstock.formats.csv_decoding import CsvDecoder, header_of
+from penstock.formats.encoding import encode_csv
 from penstock.types import (
     BINARY,
     BOOLEAN,

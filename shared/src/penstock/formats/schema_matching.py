@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.connectors.columns import MAX_MICROS, MIN_MICROS, MISSING, FrameBuilder
 from penstock.errors import PipelineError, nearest
+from penstock.formats.columns import MAX_MICROS, MIN_MICROS, MISSING, FrameBuilder
 from penstock.map_columns import with_keys_once
 from penstock.types import (
     FLOATS,
