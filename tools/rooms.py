@@ -7,6 +7,7 @@ out, and so are the rooms that everybody uses.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -83,14 +84,23 @@ def floors(found: Mapping[str, set[str]]) -> int:
     return count
 
 
+@functools.cache
+def sources() -> dict[str, Path]:
+    """The file of each module."""
+    homes = [ROOT / "shared" / "src", *ROOT.glob("services/*/src")]
+    return {_module(file.relative_to(home)): file for home in homes for file in home.rglob("*.py")}
+
+
+def _module(file: Path) -> str:
+    parts = file.with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
 def lines() -> Counter[str]:
     """How many lines each room has."""
     found: Counter[str] = Counter()
-    for package in PACKAGES:
-        home = next(ROOT.glob(f"*/src/{package}"), None) or next(ROOT.glob(f"services/*/src/{package}"))
-        for file in home.rglob("*.py"):
-            module = ".".join(file.relative_to(home.parent).with_suffix("").parts)
-            found[room_of(module)] += len(file.read_bytes().splitlines())
+    for module, file in sources().items():
+        found[room_of(module)] += len(file.read_bytes().splitlines())
     return found
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from tools.docstring_names import docstrings, unknown_names
-from tools.rooms import PAGE, arrows, circles, floors, lines, modules, redrawn, reduced
+from tools.late_imports import needless
+from tools.rooms import PAGE, arrows, circles, floors, lines, modules, redrawn, reduced, sources
 
 DOCS = Path(__file__).parents[2] / "docs"
 LINK = re.compile(r"\[(`?)([^\]`]+)`?\]\(([^)#:]+)\)")
@@ -46,6 +47,28 @@ def test_no_room_has_more_than_fifteen_percent_of_the_lines() -> None:
     """One that has is two rooms: find what they are, and give the other one a name and a floor."""
     sizes = lines()
     assert {room: size for room, size in sizes.items() if size > 0.15 * sizes.total()} == {}
+
+
+def test_an_import_inside_a_function_spares_something() -> None:
+    """Start-up time or an optional dependency; `python -m tools.late_imports` lists those that could stand at the top."""
+    assert list(needless(sources())) == []
+
+
+def test_an_import_inside_a_function_that_spares_nothing_is_found(tmp_path: Path) -> None:
+    """A library that is loaded already, a small part of this one; not a library that is loaded there alone."""
+    texts = {
+        "ours": "",
+        "ours.one": "import json, msgspec\ndef f():\n    import msgspec\ndef g():\n    import polars\n",
+        "ours.two": "def h():\n    from ours import one\ndef i():\n    from ours.three import x\n",
+        "ours.three": "import typing\n",
+    }
+    files = {module: tmp_path / module for module in texts}
+    for module, file in files.items():
+        file.write_text(texts[module])
+    assert [line.partition(": ")[2].partition(",")[0] for line in needless(files)] == [
+        "f imports msgspec",
+        "i imports ours.three",
+    ]
 
 
 def links() -> Iterator[tuple[str, bool, str, str]]:

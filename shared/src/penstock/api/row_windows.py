@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.api.verbs import StreamBase, check_taken, returned_class
 from penstock.errors import PipelineError
-from penstock.expressions import Expr
+from penstock.expressions import Expr, keeps_values
 from penstock.graph.logical import (
     GlobalWindow,
     Mode,
@@ -91,7 +91,7 @@ def apply_node(keyed: StreamBase, said: RowWindows, function: Applied, returns: 
 
 def aggregate_node(keyed: StreamBase, said: RowWindows, aggregates: dict[str, Expr]) -> Node:
     """Aggregates of the rows of windows."""
-    from penstock.expressions import AggregatePlan  # loads Polars
+    from penstock.expressions.aggregates import AggregatePlan  # loads Polars
 
     _check(keyed, said, "agg")
     source = keyed._node
@@ -103,8 +103,6 @@ def aggregate_node(keyed: StreamBase, said: RowWindows, aggregates: dict[str, Ex
 
 def _aggregating(said: RowWindows, source: Node, plan: AggregatePlan, aggregates: Iterable[Expr]) -> Any:
     """The process that holds partials, or rows where no partial is less than they are."""
-    from penstock.expressions import keeps_values
-
     made: Any = of_partials(source.row_type, row_class(schema_of_partials(plan)))
     if said.arguments()["last"] is not None or any(map(keeps_values, aggregates)):
         made = typed(AggregateProcess, "agg", source.row_type, Fired)

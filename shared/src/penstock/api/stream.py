@@ -861,7 +861,7 @@ class KeyedStream(StreamBase, Generic[T]):
             >>> sorted(totals.collect().rows())
             [(1, 2, 170.0), (2, 2, 330.0)]
         """
-        from penstock.expressions import AggregatePlan  # loads Polars
+        from penstock.expressions.aggregates import AggregatePlan  # loads Polars
 
         keys = self._node.schema.select(self._node.keys)
         plan = AggregatePlan.build(tuple(aggregates.items()), self._node.schema, event_time=self._node.event_time)
@@ -1220,7 +1220,7 @@ class WindowedStream(Verbs, Generic[T]):
         return Stream(self._keyed._pipeline, self._derived(operation, schema))
 
     def _aggregate(self, aggregates: Mapping[str, Expr], lateness_us: int) -> Node:
-        from penstock.expressions import AggregatePlan  # loads Polars
+        from penstock.expressions.aggregates import AggregatePlan  # loads Polars
 
         keyed = self._keyed
         if isinstance(self._window, GlobalWindow):

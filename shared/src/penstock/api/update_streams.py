@@ -352,7 +352,7 @@ class KeyedUpdates(StreamBase):
             >>> totals.key_by(all=lit(1)).agg(auctions=count(), best=col("revenue").max()).final().collect().rows()
             [(1, 2, 330.0)]
         """
-        from penstock.expressions import AggregatePlan  # loads Polars
+        from penstock.expressions.aggregates import AggregatePlan  # loads Polars
 
         node = self._node
         for name, expr in aggregates.items():

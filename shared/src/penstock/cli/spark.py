@@ -15,6 +15,7 @@ from rich.text import Text
 from penstock.api.loading import load_pipeline, parse_parameters
 from penstock.cli.display import operator_name, run_row_lines
 from penstock.cli.spark_options import DEFAULT_STEP_RESTART
+from penstock.cli.steps import run_in_steps
 from penstock.errors import UsageError
 from penstock.graph.jobgraph import SINK_VERBS, JobVertex
 from penstock.spark.engine import RunOptions, SparkRun, batch_graph
@@ -95,8 +96,6 @@ class PlanOnSpark:
 def run_on_spark(command: RunOnSpark) -> int:
     """Run the pipeline, once or in steps; the exit code."""
     if command.every is not None:
-        from penstock.cli.steps import run_in_steps
-
         return run_in_steps(command, command.every)
     given = {"--dir": command.dir, "--fresh": command.fresh, "--restart": command.restart != DEFAULT_STEP_RESTART}
     if names := [name for name, value in given.items() if value]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TextIO
 from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import Guarantee, Prepared, WriteContext
+from penstock.formats.encoding import encode_jsonl
 from penstock.types import Schema
 
 if TYPE_CHECKING:
@@ -63,8 +64,6 @@ class _Writer:
         self._stream = stream
 
     def write(self, frame: pl.DataFrame) -> None:
-        from penstock.formats.encoding import encode_jsonl
-
         text = encode_jsonl(frame, self._schema).decode()
         if self._prefix:
             text = "".join(self._prefix + line for line in text.splitlines(keepends=True))

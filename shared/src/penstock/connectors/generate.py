@@ -25,6 +25,7 @@ from penstock.connectors.base import (
 from penstock.connectors.declaring import SourceOptions, declare
 from penstock.connectors.pacing import Pace, checked_rate
 from penstock.errors import PipelineError, UserCodeError
+from penstock.formats.schema_matching import SchemaMatcher
 from penstock.times import Duration
 from penstock.types import Schema
 
@@ -70,8 +71,6 @@ class _FunctionContent(Content[Any]):
 
     def rows(self, numbers: npt.NDArray[np.int64]) -> tuple[pl.DataFrame, list[tuple[int, str, bytes]]]:
         """The rows that fit the schema and those that do not."""
-        from penstock.formats.schema_matching import SchemaMatcher
-
         where = f"generate.Source: {self.describe()}"
         try:
             made = self.function(numbers)

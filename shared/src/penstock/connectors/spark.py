@@ -10,6 +10,7 @@ from penstock.connectors import base
 from penstock.connectors.base import Position, ReadContext, Split, T
 from penstock.connectors.declaring import SourceOptions, declare
 from penstock.errors import PipelineError
+from penstock.formats.schema_matching import SchemaMatcher
 from penstock.types import Schema
 
 if TYPE_CHECKING:
@@ -84,8 +85,6 @@ class Source(base.Source[T], Generic[T]):
 
     def _check(self, frame: DataFrame) -> list[str]:
         """The columns that must be read."""
-        from penstock.formats.schema_matching import SchemaMatcher  # loads Polars
-
         return SchemaMatcher(self.schema, _arrow_schema(frame), f"{_WHAT}: {self._name()}", self.timezone).names
 
     def _name(self) -> str:

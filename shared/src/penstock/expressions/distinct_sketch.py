@@ -14,6 +14,8 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from penstock.state.hashing import hash64
+
 DISTINCT_KEPT: Final = 4096
 _HASHES: Final = 2.0**64
 
@@ -25,8 +27,6 @@ def sketch_hashes(value: pl.Expr) -> pl.Expr:
 
 def _hashed(values: pl.Series) -> pl.Series:
     # Not the hash of keys itself: rows may have been sampled or placed by that one. The mixing is that of SplitMix64.
-    from penstock.state.hashing import hash64
-
     mixed = hash64(values) + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

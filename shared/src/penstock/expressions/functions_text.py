@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -83,8 +84,6 @@ def _fill(method: str) -> Callable[[Lowering], pl.Expr]:
 
 def _before_match(call_option: Callable[[str], Any]) -> str:
     """The pattern whose first group is the text before the first match."""
-    import re
-
     pattern = call_option("pattern")
     return rf"\A((?s:.*?))(?:{re.escape(pattern) if call_option('literal') else pattern})"
 

@@ -44,6 +44,7 @@ from penstock.graph.logical import (
     Within,
     Write,
 )
+from penstock.process_functions import describe_states
 from penstock.times import format_duration
 from penstock.types import schema_to_json
 
@@ -265,8 +266,6 @@ def state_signature(node: Node) -> str:
         case RunningReduce():
             return _text({"verb": "reduce", "keys": _keys(node), "row": schema_to_json(node.schema)})
         case WindowRows(process=process):
-            from penstock.process_functions import describe_states
-
             window = window_of_rows(operation)
             states = describe_states(process)
             signed: dict[str, Any] = {"verb": "window", "keys": _keys(node), "window": window, "states": states}
@@ -274,8 +273,6 @@ def state_signature(node: Node) -> str:
                 signed["aggregates"] = {name: str(expr) for name, expr in operation.aggregates}
             return _text(signed)
         case ProcessRows(process=process):
-            from penstock.process_functions import describe_states
-
             return _text({"verb": "process", "keys": _keys(node), "states": describe_states(process)})
         case AssignProcessingTime():
             return _text({"verb": "with_processing_time"})

@@ -50,6 +50,7 @@ from penstock.graph.logical import (
     Write,
     ancestors,
 )
+from penstock.process_functions import describe_states
 from penstock.types import schema_to_json
 
 FORMAT_VERSION = 1
@@ -392,8 +393,6 @@ def _keeps_state(node: Node) -> bool:
         case Join() | RegularJoin() | ToChanges() | AggregateChanges() | TopOfChanges() | Materialize():
             return True
         case ProcessRows(process=process):
-            from penstock.process_functions import describe_states
-
             return bool(node.inputs[0].keys) or bool(describe_states(process))
         case MapAsync() | LookupJoin():
             return True  # the rows that wait for their calls

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from penstock.process_functions import BROADCAST
 from penstock.protocol.keygroups import DEFAULT_MAX_PARALLELISM
 from penstock.types import BOOLEAN, TIMESTAMP, Field, Schema
 
@@ -474,8 +475,6 @@ class Node:
 
     def takes_all(self, number: int) -> bool:
         """Whether every row of that input reaches every subtask."""
-        from penstock.process_functions import BROADCAST
-
         operation = self.operation
         return number == 1 and isinstance(operation, ProcessRows) and isinstance(operation.process, BROADCAST)
 

@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from penstock import __version__
 from penstock.errors import UsageError
 from penstock.protocol.job_observer import JobObserver
 from penstock.protocol.jobevents import (
@@ -112,8 +113,6 @@ def new_provider() -> TracerProvider:
 
 def traced_by(provider: TracerProvider) -> Callable[[str], JobObserver]:
     """What gives every job its traces, by this provider."""
-    from penstock import __version__
-
     tracer = provider.get_tracer("penstock", __version__)
     return lambda job: JobTraces(tracer, job)
 

@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from penstock.blocking import run_in_thread
 from penstock.coordination.job_store import JobReader
@@ -19,9 +19,7 @@ from penstock.ports import BlobNotFoundError, Blobs
 from penstock.protocol.manifests import Manifest, decode_manifest
 from penstock.protocol.messages import Handle
 from penstock.savepoint.folder import checked
-
-if TYPE_CHECKING:
-    from penstock.settings import ClusterSettings
+from penstock.settings import ClusterSettings
 
 _CHUNK_BYTES: Final = 1 << 20
 _WHOLE_BYTES: Final = 64 << 20
@@ -136,7 +134,6 @@ async def _part(blobs: Blobs, handle: Handle, start: int, end: int) -> bytes:
 
 def with_store(store: ClusterSettings | Blobs, work: Callable[[Blobs], Awaitable[T]]) -> T:
     """The outcome of work on a store, whether or not an event loop runs here (as it does in a notebook)."""
-    from penstock.settings import ClusterSettings
 
     async def opened() -> T:
         if not isinstance(store, ClusterSettings):

@@ -27,6 +27,8 @@ from penstock.savepoint.operators import (
     parts_of,
     stored_broadcast,
 )
+from penstock.savepoint.results import result_maker
+from penstock.settings import load_settings
 from penstock.state.segments import PENDING, decode_segment
 from penstock.task.opening import SPLITS
 from penstock.task.sources import SplitEntry
@@ -71,8 +73,6 @@ def read(path: str | Path, *, store: ClusterSettings | Blobs | str | Path | None
     if folder.is_absolute() or folder.name != MANIFEST:
         raise UsageError(f"{path}: neither a folder that is there, nor the key of a savepoint's manifest in a store")
     if store is None or isinstance(store, str | Path):
-        from penstock.settings import load_settings
-
         store = load_settings(store)
     manifest = with_store(store, lambda blobs: find_manifest(blobs, str(path)))
     return Savepoint(manifest, StoreObjects(store))
@@ -172,8 +172,6 @@ class Savepoint:
             UsageError: there is no such operator here or there.
             IncompatibleStateError: the pipeline has other aggregates than the savepoint.
         """
-        from penstock.savepoint.results import result_maker
-
         self._require_keys(uid)
         return self._gathered(uid, result_maker(uid, pipeline), key_groups)
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from pyspark import StorageLevel
+from pyspark import StorageLevel, TaskContext
 from pyspark.sql import functions
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -254,8 +254,6 @@ def sort_order(vertex: JobVertex, *, by_arrival: bool = False) -> list[Column]:
 
 def _task_function(task: StageTask, name: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
-
         context = TaskContext.get()
         attempt = Attempt()
         if context is not None:

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, cast
 
+import msgspec
+
 from penstock.errors import UserCodeError
 from penstock.state.backend import ABSENT, FrozenTable, Table
 from penstock.state.codec import ValueCodec
@@ -383,13 +385,9 @@ def bind(declaration: State, binding: Binding) -> State:
 
 def array_of(items: Sequence[bytes]) -> bytes:
     """A msgpack array of encoded items."""
-    import msgspec
-
     return msgspec.msgpack.encode([msgspec.Raw(item) for item in items])
 
 
 def items_of(data: bytes) -> list[bytes]:
     """The encoded items of a msgpack array."""
-    import msgspec
-
     return [bytes(item) for item in msgspec.msgpack.decode(data, type=list[msgspec.Raw])]

@@ -21,6 +21,7 @@ from penstock.blocking import run_blocking
 from penstock.errors import PenstockError, UsageError, UserCodeError
 from penstock.graph.logical import LogicalPlan
 from penstock.testing.feeds import Collected, Rows, elapse, feeds_of, rewired
+from penstock.testing.virtual_time import VirtualLoop
 from penstock.times import Duration, duration_us, to_micros
 
 NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)
@@ -96,8 +97,6 @@ def run_sinks(
             feed.items.append(elapse(wait))
     sinks: Collected = {}
     plan = rewired(pipeline.plan, feeds, sinks, batch)
-    from penstock.testing.virtual_time import VirtualLoop
-
     run_blocking(_run(plan, parallelism, to_micros(now)), VirtualLoop)
     return sinks
 

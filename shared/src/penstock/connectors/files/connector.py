@@ -27,6 +27,7 @@ from penstock.connectors.files.partitions import (
     inferred,
 )
 from penstock.connectors.files.store_clients import Location
+from penstock.connectors.files.writing import FileWriter, leftovers, staged_file, visible_files
 from penstock.connectors.pacing import Pace, checked_rate
 from penstock.errors import PipelineError
 from penstock.formats.names import Format, format_of, is_compressed
@@ -358,8 +359,6 @@ class Sink(base.Sink):
 
     def open(self, schema: Schema, context: base.WriteContext) -> base.SinkWriter:
         """See `Sink.open`."""
-        from penstock.connectors.files.writing import FileWriter, staged_file
-
         written = schema.select(name for name in schema.names if name not in self.partition_by)
         return FileWriter(
             self._folder,
@@ -373,16 +372,12 @@ class Sink(base.Sink):
         """See `Sink.begin`."""
         if self.existing == "append":
             return base.remove_nothing
-        from penstock.connectors.files.writing import visible_files
-
         return visible_files(self._folder)
 
     def recover(
         self, needed: Sequence[Any], operator: str | None = None, attempt: str = "", attempt_number: int | None = None
     ) -> base.Removal:
         """See `Sink.recover`."""
-        from penstock.connectors.files.writing import leftovers
-
         return leftovers(self._folder, needed, operator, attempt, attempt_number)
 
     def describe(self) -> Mapping[str, Any]:

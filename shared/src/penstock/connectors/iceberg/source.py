@@ -12,9 +12,11 @@ from penstock.connectors import base
 from penstock.connectors.base import Position, ReadContext, Split, T
 from penstock.connectors.declaring import SourceOptions, declare
 from penstock.connectors.iceberg.catalogs import table_place
+from penstock.connectors.iceberg.reading import TableReader, Watched, plain_schema
 from penstock.connectors.iceberg.scanning import Changes, Wanted, newest, plan, table_columns
 from penstock.connectors.iceberg.sink import Sink
 from penstock.errors import PipelineError
+from penstock.formats.schema_matching import SchemaMatcher
 from penstock.settings import Secret
 from penstock.times import Duration, duration_us
 from penstock.types import Schema
@@ -95,8 +97,6 @@ class Source(base.Source[T], Generic[T]):
         vars(self).update(vars(declare(_WHAT, self._inferred() if schema is None else schema, **options)))
 
     def _inferred(self) -> pa.Schema:
-        from penstock.connectors.iceberg.reading import plain_schema
-
         table = self._place.load()
         with self._place.asking("read the columns of"):
             return plain_schema(table_columns(self._place, table, self.snapshot).as_arrow())
@@ -109,9 +109,6 @@ class Source(base.Source[T], Generic[T]):
             return self._of(table_columns(self._place, table, self.snapshot).as_arrow())
 
     def _of(self, found: pa.Schema) -> Wanted:
-        from penstock.connectors.iceberg.reading import plain_schema
-        from penstock.formats.schema_matching import SchemaMatcher  # loads Polars
-
         names = SchemaMatcher(self.schema, plain_schema(found), f"{_WHAT}: {self._place}", self.timezone).names
         return Wanted(self._place, tuple(names), self.row_filter, self.snapshot)
 
@@ -174,8 +171,6 @@ class Source(base.Source[T], Generic[T]):
         return RemoteReader(lambda: self._opened(split, position, context), position)
 
     def _opened(self, split: Split, position: Position, context: ReadContext) -> base.SplitReader:
-        from penstock.connectors.iceberg.reading import TableReader, Watched
-
         wanted = self._wanted
         begin = position or self.resolve(split, late=False)
         watched = context.shared.setdefault(

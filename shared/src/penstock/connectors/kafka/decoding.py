@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from penstock.connectors.kafka.avro_values import AvroValues
 from penstock.errors import PipelineError
 from penstock.formats.columns import FrameBuilder
+from penstock.formats.csv_decoding import CsvDecoder
 from penstock.formats.decoding import BadLine, Decoded, JsonDecoder, LineDecoder
+from penstock.formats.schema_matching import SchemaMatcher
 from penstock.types import STRING, Schema
 
 if TYPE_CHECKING:
@@ -67,8 +70,6 @@ class JsonValues(_Lines):
 
 class _Csv(_Lines):
     def __init__(self, schema: Schema, zone: tzinfo | None) -> None:
-        from penstock.formats.csv_decoding import CsvDecoder
-
         super().__init__(CsvDecoder(schema, schema.names, "kafka.Source", zone=zone))
         self._schema = schema
 
@@ -142,8 +143,6 @@ class _Arrow:
         return Decoded(frame, bad), counts
 
     def _conforming(self, table: Any) -> tuple[pl.DataFrame, list[tuple[int, str, bytes]]]:
-        from penstock.formats.schema_matching import SchemaMatcher
-
         if self._found is None or not self._found.equals(table.schema):
             self._conformer = SchemaMatcher(self._schema, table.schema, "a record", self._timezone)
             self._found = table.schema
@@ -162,8 +161,6 @@ def value_decoder(source: Source[Any], schema: Schema, zone: tzinfo | None) -> V
         case "arrow":
             return _Arrow(schema, source.timezone)
         case "avro":
-            from penstock.connectors.kafka.avro_values import AvroValues
-
             return AvroValues(schema, source.registry, source.writer_schema)
 
 

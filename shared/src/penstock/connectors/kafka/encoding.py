@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from penstock.connectors.base import Encoded, Policy
 from penstock.connectors.kafka.partitioning import key_hashes
 from penstock.errors import BadRecordError
+from penstock.formats.avro import encode_avro
 from penstock.formats.encoding import as_text, encode_csv, json_texts
 from penstock.types import BINARY, BOOLEAN, INT32, INT64, STRING, Field, ListType, MapType, Schema, StructType
 
@@ -161,8 +162,6 @@ class KafkaEncoder:
             case "csv":
                 return _csv_lines(frame, self._schema)
             case "avro":
-                from penstock.formats.avro import encode_avro
-
                 return encode_avro(frame, self._schema, self._prefix)
             case _:
                 column = raw_column(self._schema, self._shape)

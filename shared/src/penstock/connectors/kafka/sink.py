@@ -10,22 +10,21 @@ import asyncio
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
+from typing import Any, ClassVar, Final, Literal, Self
 
 from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import Guarantee, Policy, PublishContext, SinkEncoder, SinkPublisher
 from penstock.connectors.kafka.default_cluster import cluster_name, resolve, topic_dataset, use_cluster
-from penstock.connectors.kafka.encoding import RecordFormat, RecordShape, encoded_schema, raw_column
+from penstock.connectors.kafka.encoding import KafkaEncoder, RecordFormat, RecordShape, encoded_schema, raw_column
 from penstock.connectors.kafka.marks import KIND, SinkMarks, delete_marks, marks_of
 from penstock.connectors.kafka.schema_registry import SchemaRegistry, check_address, prefix_of, shown, subject_of
 from penstock.connectors.kafka.source import Source
 from penstock.errors import PipelineError
+from penstock.formats.avro import avro_schema
+from penstock.formats.csv_decoding import check_csv
 from penstock.settings import KafkaSettings
 from penstock.types import BINARY, STRING, TIMESTAMP, Schema
-
-if TYPE_CHECKING:
-    from penstock.connectors.kafka.encoding import KafkaEncoder
 
 Delivery = Literal["exactly-once", "at-least-once", "upsert"]
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
@@ -173,12 +172,8 @@ class Sink(base.PublishedSink):
     def _check_format(self, schema: Schema) -> None:
         match self.shape.format:
             case "csv":
-                from penstock.formats.csv_decoding import check_csv
-
                 check_csv(schema, _WHAT)
             case "avro":
-                from penstock.formats.avro import avro_schema
-
                 avro_schema(schema)
             case "raw":
                 column = raw_column(schema, self.shape)
@@ -233,8 +228,6 @@ class Sink(base.PublishedSink):
         return base.remove_nothing
 
     def _encoder(self, schema: Schema, limit: int, dead_limit: int) -> KafkaEncoder:
-        from penstock.connectors.kafka.encoding import KafkaEncoder
-
         return KafkaEncoder(
             f"kafka topic {self.topic!r}", schema, self.shape, limit, self.bad_rows, dead_limit, self._prefix(schema)
         )
@@ -243,8 +236,6 @@ class Sink(base.PublishedSink):
         """What stands before each record: the id of the stream's schema, asked of the registry."""
         if self.registry is None:
             return b""
-        from penstock.formats.avro import avro_schema
-
         registry = SchemaRegistry(self.registry)
         find = registry.register if self.register_schema else registry.registered
         return prefix_of(find(subject_of(self.topic), avro_schema(self.shape.values(schema))))

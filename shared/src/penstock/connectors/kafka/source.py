@@ -12,10 +12,12 @@ from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import Position, ReadContext, Split, SplitReader, T
 from penstock.connectors.declaring import SourceOptions, declare, zone
-from penstock.connectors.kafka.decoding import RECORD_TIMESTAMP
+from penstock.connectors.kafka.decoding import RECORD_TIMESTAMP, RowDecoder, value_decoder
 from penstock.connectors.kafka.default_cluster import resolve, topic_dataset
 from penstock.connectors.kafka.schema_registry import check_address, shown
 from penstock.errors import PipelineError, nearest
+from penstock.formats.avro import avro_schema
+from penstock.formats.csv_decoding import check_csv
 from penstock.settings import KafkaSettings
 from penstock.types import BINARY, INT64, STRING, TIMESTAMP, ListType, Schema, StructType
 
@@ -119,12 +121,8 @@ class Source(base.Source[T]):
                 f"there are: {values}"
             )
         if self.format == "csv":
-            from penstock.formats.csv_decoding import check_csv
-
             check_csv(values, _WHAT)
         if self.format == "avro":
-            from penstock.formats.avro import avro_schema
-
             avro_schema(values)
 
     @property
@@ -185,8 +183,6 @@ class Source(base.Source[T]):
         return TopicPartitionReader(self.settings, self.topic, number, position, decoder, attention, other_work)
 
     def _decoder(self, zone: tzinfo | None) -> RecordDecoder:
-        from penstock.connectors.kafka.decoding import RowDecoder, value_decoder
-
         values = value_decoder(self, self.value_schema, zone)
         return RowDecoder(self.schema, dict(self.metadata), values, timed=self.by_record_timestamp)
 

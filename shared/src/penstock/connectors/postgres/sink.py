@@ -10,16 +10,15 @@ from penstock.arguments import checked
 from penstock.blocking import run_blocking
 from penstock.connectors import base
 from penstock.connectors.base import Guarantee, Prepared, PublishContext, SinkEncoder, SinkPublisher, WriteContext
+from penstock.connectors.postgres.encoding import RowEncoder, encoded_schema
 from penstock.connectors.postgres.tables import TablePlace, postgres_type
+from penstock.connectors.postgres.writing import TableWriting
 from penstock.errors import PipelineError
 from penstock.settings import Secret
 from penstock.types import BOOLEAN, FLOATS, Field, Schema, can_be_key
 
 if TYPE_CHECKING:
     import polars as pl
-
-    from penstock.connectors.postgres.encoding import RowEncoder
-    from penstock.connectors.postgres.writing import TableWriting
 
 Delivery = Literal["exactly-once", "at-least-once"]
 
@@ -144,13 +143,9 @@ class Sink(base.PublishedSink):
         )
 
     def _writing(self) -> TableWriting:
-        from penstock.connectors.postgres.writing import TableWriting
-
         return TableWriting(self.target, self.key, self.create)
 
     def _encoder(self, schema: Schema) -> RowEncoder:
-        from penstock.connectors.postgres.encoding import RowEncoder
-
         columns, deletes = self._columns(schema), self._deletes(schema)
         return RowEncoder(self.target.name, columns, self.key, deletes=deletes, skips=self.bad_rows == "skip")
 
@@ -165,8 +160,6 @@ class Sink(base.PublishedSink):
 
     def encoded_schema(self, schema: Schema) -> Schema:
         """See `PublishedSink.encoded_schema`."""
-        from penstock.connectors.postgres.encoding import encoded_schema
-
         return encoded_schema(self._columns(schema), deletes=self._deletes(schema))
 
     async def encoder(self, schema: Schema, operator: str) -> SinkEncoder:
