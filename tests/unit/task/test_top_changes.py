@@ -20,7 +20,7 @@ from penstock.api.over import top_schema
 from penstock.batches import EVENT_TIME
 from penstock.connectors import iterables
 from penstock.errors import PipelineError
-from penstock.graph.logical import RETRACTED, Node, TopOfChanges
+from penstock.graph.logical import RETRACTED, Node, Top
 from penstock.state import sorted_runs
 from penstock.state.row_order import order_of
 from penstock.testing.harness import OperatorHarness, input_node
@@ -35,7 +35,7 @@ def top_node(n: int, *, descending: bool = True) -> Node:
     source = input_node(ROWS, row_class(ROWS), ("key",), event_time=True)
     source.mode = "retract"
     out = top_schema(n, by, ROWS, ("key",))
-    return Node("n1", TopOfChanges(n, by, descending), (source,), out, row_class(out), True, ("key",), mode="retract")
+    return Node("n1", Top(n, by, descending), (source,), out, row_class(out), True, ("key",), mode="retract")
 
 
 def frame_of(rows: list[tuple[Any, ...]]) -> pl.DataFrame:

@@ -36,7 +36,7 @@ from penstock.graph.logical import (
     Node,
     Read,
     ToChanges,
-    TopOfChanges,
+    Top,
     ancestors,
 )
 from penstock.process_functions import OutputTag
@@ -335,7 +335,7 @@ class KeyedUpdates(StreamBase):
         order = col(by) if isinstance(by, str) else by
         self._check_unread("top", {str(order): order})
         schema = top_schema(n, order, self._node.schema, self._node.keys)
-        operation = TopOfChanges(n, order, descending)
+        operation = Top(n, order, descending)
         return UpsertStream(self._pipeline, self._derive(operation, schema, keys=self._node.keys, mode="retract"))
 
     def agg(self, **aggregates: Expr) -> UpsertStream:

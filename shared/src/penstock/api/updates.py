@@ -17,7 +17,6 @@ from penstock.graph.logical import (
     RegularJoin,
     ToChanges,
     Top,
-    TopOfChanges,
     WindowAggregate,
     WindowRows,
     ancestors,
@@ -70,11 +69,9 @@ def update_keys(node: Node, verb: str) -> tuple[tuple[str, ...], str | None]:
             bounds = [name for name in said if name != RETRACTED]
             return (*node.keys, *bounds), RETRACTED if RETRACTED in said else None
         case Top():
-            return (*node.keys, RANK), None
+            return (*node.keys, RANK), RETRACTED if node.mode == "retract" else None
         case Read(source=ChangeSource(keys=keys)):
             return keys, RETRACTED
-        case TopOfChanges():
-            return (*node.keys, RANK), RETRACTED
         case RegularJoin() if not node.keys:
             raise PipelineError(
                 f"{verb}: the rows of this join replace no others by a key, because a joined stream is of facts; make it "

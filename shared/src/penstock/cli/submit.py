@@ -58,22 +58,29 @@ class SubmitStream(SubmitOptions):
 
 
 def submit_command(command: SubmitStream) -> int:
-    """Submit the pipeline, and follow it unless told not to; the exit code."""
-    if command.write and command.from_savepoint:
+    """Submit the pipeline and follow it unless told not to, or write its submission to a file; the exit code."""
+    console = Console(stderr=True, highlight=False)
+    if command.write is None:
+        cluster = load_settings(command.cluster)
+        prepared, plan = _prepared(command, console)
+        return asyncio.run(_submit(cluster, prepared, plan, command, console))
+    if command.from_savepoint:
         raise UsageError(
             "--write: what the job starts from is chosen where the file is submitted; leave --from-savepoint out"
         )
-    cluster = load_settings(command.cluster) if command.write is None else None
+    prepared, _ = _prepared(command, console)
+    write_submission(Path(command.write), prepared)
+    return 0
+
+
+def _prepared(command: SubmitStream, console: Console) -> tuple[Prepared, LogicalPlan]:
+    """The job and its plan, with warnings about what may not run on a cluster."""
     parameters = parse_parameters(command.param)
     pipeline = load_pipeline(command.file, parameters)
     prepared = prepare_loaded(pipeline, ApplicationSpec(command.file, parameters, _options(command)))
-    console = Console(stderr=True, highlight=False)
     for line in advice(pipeline.plan, Path(command.file.partition(":")[0])):
         console.print(f"warning: {line}", markup=False, soft_wrap=True)
-    if command.write is not None or cluster is None:
-        write_submission(Path(command.write or ""), prepared)
-        return 0
-    return asyncio.run(_submit(cluster, prepared, pipeline.plan, command, console))
+    return prepared, pipeline.plan
 
 
 def _options(command: SubmitStream) -> JobOptions:

@@ -37,7 +37,6 @@ from penstock.graph.logical import (
     SlidingWindow,
     ToChanges,
     Top,
-    TopOfChanges,
     TumblingWindow,
     WindowAggregate,
     WindowRows,
@@ -107,7 +106,7 @@ def _settings(node: Node) -> dict[str, Any]:
         case Deduplicate(keep=keep, ttl_us=ttl_us):
             settings = {"keys": list(node.inputs[0].keys), "keep": keep}
             return settings if ttl_us is None else {**settings, "ttl": format_duration(ttl_us)}
-        case Top(n=n, by=by, descending=descending) | TopOfChanges(n=n, by=by, descending=descending):
+        case Top(n=n, by=by, descending=descending):
             return {"keys": list(node.inputs[0].keys), "n": n, "by": str(by), "descending": descending}
         case LastRows() | ToChanges() | Materialize():
             return {"keys": list(node.inputs[0].keys)}
@@ -244,12 +243,10 @@ def state_signature(node: Node) -> str:
             return _text({"verb": "deduplicate", "keys": _keys(node), "keep": keep})
         case Top(by=by, descending=descending):
             row = schema_to_json(node.inputs[0].schema)
-            described = {"n": operation.n, "by": str(by), "descending": descending, "row": row}
-            return _text({"verb": "top", "keys": _keys(node), **described})
-        case TopOfChanges(by=by, descending=descending):
-            row = schema_to_json(node.inputs[0].schema)
-            described = {"by": str(by), "descending": descending, "row": row}
-            return _text({"verb": "top of changes", "keys": _keys(node), **described})
+            described = {"keys": _keys(node), "by": str(by), "descending": descending, "row": row}
+            if node.mode == "retract":  # all rows of a key are kept, whatever `n` is
+                return _text({"verb": "top of changes", **described})
+            return _text({"verb": "top", **described, "n": operation.n})
         case Join(how=how):
             rows = [schema_to_json(each.schema) for each in node.inputs]
             return _text(

@@ -44,7 +44,6 @@ from penstock.graph.logical import (
     Side,
     ToChanges,
     Top,
-    TopOfChanges,
     Union,
     WindowAggregate,
     Write,
@@ -390,7 +389,7 @@ def _keeps_state(node: Node) -> bool:
     match node.operation:
         case WindowAggregate() | RunningAggregate() | RunningReduce() | Over() | Deduplicate() | Top() | LastRows():
             return True
-        case Join() | RegularJoin() | ToChanges() | AggregateChanges() | TopOfChanges() | Materialize():
+        case Join() | RegularJoin() | ToChanges() | AggregateChanges() | Materialize():
             return True
         case ProcessRows(process=process):
             return bool(node.inputs[0].keys) or bool(describe_states(process))

@@ -229,16 +229,10 @@ class Deduplicate:
 
 @dataclass(frozen=True, eq=False)
 class Top:
-    """The `n` rows per key in which `by` is greatest (or least), with their rank; emits the ranks that changed."""
+    """The `n` rows per key in which `by` is greatest (or least), with their rank; emits the ranks that changed.
 
-    n: int
-    by: Expr
-    descending: bool
-
-
-@dataclass(frozen=True, eq=False)
-class TopOfChanges:
-    """`Top` of the rows that hold; what stood at a rank is taken back."""
+    Of changes, whose result are changes again, they are the best rows that hold; what stood at a rank is taken back.
+    """
 
     n: int
     by: Expr
@@ -401,7 +395,7 @@ class Write:
 
 Operation = (
     Read | Project | Filter | Explode | MapRows | MapBatches | MapAsync | As | Union | KeyBy | WindowAggregate
-    | RunningAggregate | RunningReduce | Over | Deduplicate | Top | LastRows | ToChanges | AggregateChanges | TopOfChanges
+    | RunningAggregate | RunningReduce | Over | Deduplicate | Top | LastRows | ToChanges | AggregateChanges
     | Materialize | Join | RegularJoin | LookupJoin | ProcessRows | AssignEventTime | AssignProcessingTime | Side
     | DeadLetters | Write
 )  # fmt: skip
@@ -412,7 +406,7 @@ WAITING: Final = MapAsync | LookupJoin
 
 MAKING_ROWS: Final = (
     WindowAggregate | RunningAggregate | RunningReduce | Over | Top | LastRows | ToChanges | AggregateChanges
-    | TopOfChanges | Materialize | Join | RegularJoin
+    | Materialize | Join | RegularJoin
 )  # fmt: skip
 """Verbs of a keyed stream whose rows have times of their own: what comes in need not say how far time has come."""
 
@@ -502,8 +496,6 @@ class Node:
                 return "join"
             case LookupJoin():
                 return "lookup_join"
-            case TopOfChanges():
-                return "top"
             case ProcessRows():
                 return "process"
             case AssignEventTime():

@@ -38,7 +38,6 @@ from penstock.graph.logical import (
     Side,
     ToChanges,
     Top,
-    TopOfChanges,
     Union,
     WindowAggregate,
     WindowRows,
@@ -69,7 +68,7 @@ def arrival_decides(node: Node) -> str:
             return "which row of a key is its first"
         case Deduplicate():
             return "the rows of a key before its last, and which of equal event times that is"
-        case Top() | TopOfChanges():
+        case Top():
             return "the ranks before the last ones, and which of equal rows have these"
         case RunningReduce():
             return "the rows that its function gets one after the other"

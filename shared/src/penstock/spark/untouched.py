@@ -27,7 +27,6 @@ from penstock.graph.logical import (
     RunningReduce,
     ToChanges,
     Top,
-    TopOfChanges,
 )
 from penstock.state.hashing import hash64_frame
 from penstock.state.keyed_backend import EVENT_TIMERS, PROCESSING_TIMERS
@@ -53,7 +52,7 @@ def is_by_key_alone(node: Node, watermark: int) -> bool:
     if watermark == MAX_WATERMARK or (isinstance(operation, Deduplicate) and operation.ttl_us is not None):
         return False
     by_key = (
-        RunningAggregate, RunningReduce, Top, Deduplicate, LastRows, ToChanges, AggregateChanges, TopOfChanges,
+        RunningAggregate, RunningReduce, Top, Deduplicate, LastRows, ToChanges, AggregateChanges,
         Materialize,
     )  # fmt: skip
     return isinstance(operation, by_key) or type(operation) is ProcessRows  # those of windows look at all their keys

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from penstock.arguments import checked
 from penstock.connectors.base import Dataset
+from penstock.errors import PipelineError
 from penstock.settings import KafkaSettings, load_settings
 
 
@@ -37,6 +38,12 @@ def platform() -> tuple[KafkaSettings, str]:
         return _platform.settings, _platform.name or "local"
     found = load_settings()
     return found.kafka, found.name
+
+
+def check_brokers(what: str, brokers: str | None, security: KafkaSettings | None) -> None:
+    """Raise `PipelineError` if two options name the brokers, and not the same ones."""
+    if brokers is not None and security is not None and security.brokers != brokers:
+        raise PipelineError(f"{what}: name the brokers once: security= names {security.brokers!r} as well")
 
 
 def resolve(brokers: str | None, security: KafkaSettings | None) -> KafkaSettings:

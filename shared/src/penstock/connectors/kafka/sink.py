@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final, Literal, Self
 from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import Guarantee, Policy, PublishContext, SinkEncoder, SinkPublisher
-from penstock.connectors.kafka.default_cluster import cluster_name, resolve, topic_dataset, use_cluster
+from penstock.connectors.kafka.default_cluster import check_brokers, cluster_name, resolve, topic_dataset, use_cluster
 from penstock.connectors.kafka.encoding import KafkaEncoder, RecordFormat, RecordShape, encoded_schema, raw_column
 from penstock.connectors.kafka.marks import KIND, SinkMarks, delete_marks, marks_of
 from penstock.connectors.kafka.schema_registry import SchemaRegistry, check_address, prefix_of, shown, subject_of
@@ -111,8 +111,7 @@ class Sink(base.PublishedSink):
         )  # fmt: skip
         _check_shape(topic, shape, create_partitions)
         _check_registry(registry, register_schema, format)
-        if brokers is not None and security is not None and security.brokers != brokers:
-            raise PipelineError(f"{_WHAT}: name the brokers once: security= names {security.brokers!r} as well")
+        check_brokers(_WHAT, brokers, security)
         self.topic: Final = topic
         self.shape: Final = shape
         self.registry: Final = registry

@@ -13,7 +13,7 @@ from penstock.connectors import base
 from penstock.connectors.base import Position, ReadContext, Split, SplitReader, T
 from penstock.connectors.declaring import SourceOptions, declare, zone
 from penstock.connectors.kafka.decoding import RECORD_TIMESTAMP, RowDecoder, value_decoder
-from penstock.connectors.kafka.default_cluster import resolve, topic_dataset
+from penstock.connectors.kafka.default_cluster import check_brokers, resolve, topic_dataset
 from penstock.connectors.kafka.schema_registry import check_address, shown
 from penstock.errors import PipelineError, nearest
 from penstock.formats.avro import avro_schema
@@ -92,8 +92,7 @@ class Source(base.Source[T]):
         vars(self).update(vars(declare(_WHAT, schema, hidden, **options)))
         _check_offsets(start, ("earliest", "latest"), "start")
         _check_offsets(end, ("latest",), "end")
-        if brokers is not None and security is not None and security.brokers != brokers:
-            raise PipelineError(f"{_WHAT}: name the brokers once: security= names {security.brokers!r} as well")
+        check_brokers(_WHAT, brokers, security)
         if (registry is not None or writer_schema is not None) and format != "avro":
             raise PipelineError(f'{_WHAT}: registry= and writer_schema= are for format="avro"')
         if registry is not None:

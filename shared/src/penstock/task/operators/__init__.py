@@ -97,6 +97,10 @@ def build_operator(node: logical.Node) -> Operator:
             from penstock.task.operators.deduplicate import DeduplicateOperator
 
             return DeduplicateOperator(node)
+        case logical.Top() if node.mode == "retract":
+            from penstock.task.operators.top_changes import TopOfChangesOperator
+
+            return TopOfChangesOperator(node)
         case logical.Top():
             from penstock.task.operators.top import TopOperator
 
@@ -113,10 +117,6 @@ def build_operator(node: logical.Node) -> Operator:
             from penstock.task.operators.regular_join import RegularJoinOperator
 
             return RegularJoinOperator(node)
-        case logical.TopOfChanges():
-            from penstock.task.operators.top_changes import TopOfChangesOperator
-
-            return TopOfChangesOperator(node)
         case logical.Materialize():
             from penstock.task.operators.materialize import MaterializeOperator
 

@@ -13,12 +13,11 @@ import numpy as np
 import polars as pl
 
 from penstock.batches import EVENT_TIME, WATERMARK
-from penstock.errors import ProtocolError
 from penstock.graph.logical import AsOf, Join, Node
 from penstock.state.columns import canonical_keys
 from penstock.state.sorted_runs import SortedRuns, TimedRows
-from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
-from penstock.task.operators.join_rows import LEFT, RIGHT, JoinedSchema, JoinState, restored_rows
+from penstock.task.operator import OperatorContext, OperatorSnapshot, Output, RestoredState
+from penstock.task.operators.join_rows import LEFT, RIGHT, JoinedSchema, JoiningOperator, JoinState, restored_rows
 from penstock.task.operators.progress import GroupWatermarks
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class AsOfJoinOperator(Operator):
+class AsOfJoinOperator(JoiningOperator):
     """`join(as_of=True)` of two inputs."""
 
     def __init__(self, node: Node) -> None:
@@ -52,9 +51,6 @@ class AsOfJoinOperator(Operator):
                 self._wait(rows)
 
     # -- rows -----------------------------------------------------------------------------------------------------------
-
-    def process(self, frame: pl.DataFrame, output: Output) -> None:
-        raise ProtocolError(f"{self._schema.operator}: a join was given rows without the number of their input")
 
     def process_input(self, number: int, frame: pl.DataFrame, output: Output) -> None:
         late = frame[EVENT_TIME].to_numpy() <= self._watermarks.at_rows(frame)

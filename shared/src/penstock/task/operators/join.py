@@ -18,12 +18,11 @@ import numpy as np
 import polars as pl
 
 from penstock.batches import EVENT_TIME, WATERMARK
-from penstock.errors import ProtocolError
 from penstock.graph.logical import AsOf, Join, Node, Within
 from penstock.state.columns import canonical_keys
 from penstock.state.sorted_runs import Matches, SortedRuns, TimedRows
-from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
-from penstock.task.operators.join_rows import LEFT, RIGHT, JoinedSchema, JoinState, restored_rows
+from penstock.task.operator import OperatorContext, OperatorSnapshot, Output, RestoredState
+from penstock.task.operators.join_rows import LEFT, RIGHT, JoinedSchema, JoiningOperator, JoinState, restored_rows
 from penstock.task.operators.join_times import Meeting, WindowMeeting, WithinMeeting
 from penstock.task.operators.progress import GroupWatermarks
 
@@ -45,7 +44,7 @@ class _Part:
     """Where they stand among the results of other parts."""
 
 
-class JoinOperator(Operator):
+class JoinOperator(JoiningOperator):
     """`join` of two inputs, but for `as_of`."""
 
     def __init__(self, node: Node) -> None:
@@ -71,9 +70,6 @@ class JoinOperator(Operator):
             self._runs[number].add(rows, self._hashes(number, rows.frame))
 
     # -- rows -----------------------------------------------------------------------------------------------------------
-
-    def process(self, frame: pl.DataFrame, output: Output) -> None:
-        raise ProtocolError(f"{self._schema.operator}: a join was given rows without the number of their input")
 
     def process_input(self, number: int, frame: pl.DataFrame, output: Output) -> None:
         marks = np.broadcast_to(self._watermarks.at_rows(frame), frame.height)

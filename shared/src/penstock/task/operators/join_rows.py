@@ -1,4 +1,4 @@
-"""What joins keep and send: rows of two inputs, side by side in results and one behind the other in snapshots."""
+"""What joins share, keep and send: rows of two inputs, side by side in results and one behind the other in snapshots."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import numpy as np
 import polars as pl
 
 from penstock.batches import EVENT_TIME
+from penstock.errors import ProtocolError
 from penstock.graph.logical import Node
 from penstock.state.columns import canonical_keys
 from penstock.state.segments import decode_segments, encode_segments
 from penstock.state.sorted_runs import FrozenRun, TimedRows
-from penstock.task.operator import RestoredState
+from penstock.task.operator import Operator, Output, RestoredState
 from penstock.types import polars_type
 
 if TYPE_CHECKING:
@@ -63,6 +64,15 @@ class JoinedSchema:
         missing = [name for side in self._own for name in side if name not in rows.columns]
         nulls = [pl.lit(None, self._results[name]).alias(name) for name in missing]
         return rows.with_columns(nulls).select(name for side in self._own for name in side)
+
+
+class JoiningOperator(Operator):
+    """An operator over two inputs with columns of their own: what it is given always has the number of its input."""
+
+    _schema: JoinedSchema
+
+    def process(self, frame: pl.DataFrame, output: Output) -> None:
+        raise ProtocolError(f"{self._schema.operator}: a join was given rows without the number of their input")
 
 
 @dataclass

@@ -18,14 +18,13 @@ import numpy as np
 import polars as pl
 
 from penstock.batches import EVENT_TIME, WATERMARK
-from penstock.errors import ProtocolError
 from penstock.graph.logical import RETRACTED, Node, RegularJoin
 from penstock.state.columns import canonical_keys
 from penstock.state.counted_rows import COUNT, INDEX, CountedRows
 from penstock.state.sorted_runs import TimedRows
-from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
+from penstock.task.operator import OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.changes import count_of_change
-from penstock.task.operators.join_rows import LEFT, RIGHT, JoinedSchema, JoinState, restored_rows
+from penstock.task.operators.join_rows import LEFT, RIGHT, JoinedSchema, JoiningOperator, JoinState, restored_rows
 from penstock.task.operators.progress import GroupWatermarks
 from penstock.times import MIN_WATERMARK
 
@@ -122,7 +121,7 @@ class _Side:
         return came.with_columns(pl.Series(_ALONE, alone))
 
 
-class RegularJoinOperator(Operator):
+class RegularJoinOperator(JoiningOperator):
     """`join` of two inputs by key alone."""
 
     def __init__(self, node: Node) -> None:
@@ -168,9 +167,6 @@ class RegularJoinOperator(Operator):
             self._rows[number].add(rows.frame)
 
     # -- rows -----------------------------------------------------------------------------------------------------------
-
-    def process(self, frame: pl.DataFrame, output: Output) -> None:
-        raise ProtocolError(f"{self._schema.operator}: a join was given rows without the number of their input")
 
     def process_input(self, number: int, frame: pl.DataFrame, output: Output) -> None:
         if not frame.height:

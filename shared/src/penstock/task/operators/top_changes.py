@@ -13,7 +13,7 @@ import polars as pl
 
 from penstock.errors import UserCodeError
 from penstock.expressions import to_polars
-from penstock.graph.logical import RANK, RETRACTED, Node, TopOfChanges
+from penstock.graph.logical import RANK, RETRACTED, Node, Top
 from penstock.state.counted_rows import COUNT, INDEX
 from penstock.state.row_order import order_of
 from penstock.task.operators.standing_rows import CAME, StandingRowsOperator
@@ -26,7 +26,7 @@ class TopOfChangesOperator(StandingRowsOperator):
     """`top` on a keyed stream of changes."""
 
     def __init__(self, node: Node) -> None:
-        operation, source = cast("TopOfChanges", node.operation), node.inputs[0]
+        operation, source = cast("Top", node.operation), node.inputs[0]
         self._where = f"{node.verb} ({node.operator_id})"
         self._descending = operation.descending
         by = to_polars(operation.by, source.schema, self._where)
