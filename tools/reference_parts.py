@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, get_origin
 
 import penstock
 from penstock import testing
-from penstock.api import stream, update_streams, verbs
+from penstock.api import connected_streams, keyed_streams, stream, update_streams, verbs, windowed_streams
 from penstock.api.pipeline import DeclaredPipeline
 from penstock.connectors import (
     base,
@@ -266,10 +266,10 @@ take a value out of it, `col("labels").map.get("env")`.
         "Streams with a key",
         "`key_by` brings the rows of a key together. What follows looks at all of them, or at some.",
         (
-            *_verbs(stream.KeyedStream),
-            *_verbs(stream.ConnectedStreams),
-            *_verbs(stream.KeyedBroadcastConnectedStreams),
-            *_verbs(stream.BroadcastConnectedStreams),
+            *_verbs(keyed_streams.KeyedStream),
+            *_verbs(connected_streams.ConnectedStreams),
+            *_verbs(connected_streams.KeyedBroadcastConnectedStreams),
+            *_verbs(connected_streams.BroadcastConnectedStreams),
         ),
     ),
     Part(
@@ -307,8 +307,8 @@ its end. More in [windows](windows.md).
 """,
         (
             *_of("tumbling", "sliding", "cumulative", "session", "global_"),
-            *_verbs(stream.WindowedStream),
-            ("LateWindowedStream.agg", vars(stream.LateWindowedStream)["agg"]),
+            *_verbs(windowed_streams.WindowedStream),
+            ("LateWindowedStream.agg", vars(windowed_streams.LateWindowedStream)["agg"]),
             *_of("WindowFunction", "TimeWindow"),
         ),
     ),
@@ -317,16 +317,16 @@ its end. More in [windows](windows.md).
         "When a window gives a result, if not at its end: `.window(...).trigger(...)`.",
         (
             *_of("at_watermark", "every", "every_rows", "purging", "Trigger", "TriggerContext", "TriggerResult"),
-            *_verbs(stream.TriggeredStream),
-            ("TriggeredStream.apply", stream.TriggeredStream.apply),
-            *_verbs(stream.PurgingStream),
-            *_verbs(stream.CountWindowedStream),
+            *_verbs(windowed_streams.TriggeredStream),
+            ("TriggeredStream.apply", windowed_streams.TriggeredStream.apply),
+            *_verbs(windowed_streams.PurgingStream),
+            *_verbs(windowed_streams.CountWindowedStream),
         ),
     ),
     Part(
         "Rows beside the rows before them",
         "`key_by(...).over(...)`, SQL's OVER: moving averages, running sums, row numbers.",
-        (*_verbs(stream.OverStream), *_of("row_number", "lag", "lead")),
+        (*_verbs(keyed_streams.OverStream), *_of("row_number", "lag", "lead")),
     ),
     Part(
         "Event time and watermarks",

@@ -10,9 +10,11 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from penstock.api.keyed_streams import KeyedStream, OverStream
     from penstock.api.parameters import param
-    from penstock.api.stream import KeyedStream, OverStream, Stream, WindowedStream
+    from penstock.api.stream import Stream
     from penstock.api.update_streams import KeyedUpdates, UpsertStream
+    from penstock.api.windowed_streams import WindowedStream
     from penstock.api.windows import cumulative, global_, session, sliding, tumbling
     from penstock.connectors.base import Row
     from penstock.connectors.watermarks import PeriodicWatermarks, periodic, punctuated
@@ -71,7 +73,9 @@ _HOMES = {
     "penstock.api.parameters": ("param",),
     "penstock.pipeline": ("Pipeline",),
     "penstock.connectors.base": ("Row",),
-    "penstock.api.stream": ("KeyedStream", "OverStream", "Stream", "WindowedStream"),
+    "penstock.api.stream": ("Stream",),
+    "penstock.api.keyed_streams": ("KeyedStream", "OverStream"),
+    "penstock.api.windowed_streams": ("WindowedStream",),
     "penstock.api.update_streams": ("KeyedUpdates", "UpsertStream"),
     "penstock.api.windows": ("cumulative", "global_", "session", "sliding", "tumbling"),
     "penstock.connectors.watermarks": ("PeriodicWatermarks", "periodic", "punctuated"),

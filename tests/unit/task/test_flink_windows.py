@@ -23,7 +23,7 @@ import pytest
 from window_cases import SCHEMA, frame_of
 
 from penstock import Pipeline, TimeWindow, col, every, every_rows, global_, purging
-from penstock.api.stream import KeyedStream
+from penstock.api.keyed_streams import KeyedStream
 from penstock.api.windows import session, sliding, tumbling
 from penstock.batches import EVENT_TIME
 from penstock.graph.logical import Node, SessionWindow

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from window_cases import SCHEMA, Batch, frame_of, group_of, histories, late_rows, run
 
 from penstock import Pipeline, TimeWindow, WindowFunction, at_watermark, col, count, every, every_rows, global_, purging
-from penstock.api.stream import KeyedStream
+from penstock.api.keyed_streams import KeyedStream
 from penstock.api.windows import cumulative, session, sliding, tumbling
 from penstock.errors import PipelineError, UserCodeError
 from penstock.graph.logical import (

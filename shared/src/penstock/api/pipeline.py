@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from penstock.api.stream import KeyedStream, SourceStream, Stream
+from penstock.api.keyed_streams import KeyedStream
+from penstock.api.stream import SourceStream, Stream
 from penstock.api.update_streams import SourceUpdates
 from penstock.arguments import checked
 from penstock.connectors.base import ChangeSource
@@ -70,9 +71,13 @@ class DeclaredPipeline:
         """The rows of a node as a stream; for verbs of other kinds of streams that give one."""
         return Stream(self, node)
 
+    def _has_verb_of_rows(self, name: str) -> bool:
+        """Whether streams of rows without a key have such a verb."""
+        return hasattr(Stream, name)
+
     def _has_verb(self, name: str) -> bool:
         """Whether streams of rows have such a verb, with a key or without."""
-        return hasattr(Stream, name) or hasattr(KeyedStream, name)
+        return self._has_verb_of_rows(name) or hasattr(KeyedStream, name)
 
     def rows_of(self, node: Node) -> pl.DataFrame:
         """The rows of a stream; a pipeline that can be run knows how to get them."""

@@ -1,6 +1,6 @@
 """What all streams share: the node behind them, its settings, and the verbs that keep one row one row.
 
-The streams that users meet are in `penstock.api.stream`.
+The streams that users meet are in `penstock.api.stream` and the modules beside it.
 """
 
 from __future__ import annotations
