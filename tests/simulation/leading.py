@@ -12,7 +12,7 @@ from tests.simulation.kernel import Mailbox, Node, Violation, Work
 from penstock.errors import ExternalError
 from penstock.ports import BlobExistsError, BlobNotFoundError
 from penstock.protocol import jobevents as job
-from penstock.protocol import joblog, leader, messages
+from penstock.protocol import joblog, joblog_writer, leader, messages
 from penstock.protocol.incremental import named_objects
 from penstock.protocol.jobmaster import JobMaster
 from penstock.protocol.manifests import decode_manifest, encode_manifest
@@ -46,7 +46,7 @@ class Coordinator(Node):
         self._world = world
         self.machine = leader.LeaderMachine(name, LEASE_TTL_MS)
         self.master: JobMaster | None = None
-        self._writer: joblog.JobLogWriter | None = None
+        self._writer: joblog_writer.JobLogWriter | None = None
         self._inbox = Mailbox()
         self._workers: dict[str, tuple[int, int, tuple[TaskStatus, ...]]] = {}
         self._heard: dict[str, int] = {}
@@ -245,7 +245,7 @@ class Coordinator(Node):
             name, history, scenario.topology(parallelism), scenario.checkpoints, scenario.restarts,
             self.kernel.new_id, changed, resumable=scenario.resumable,
         )  # fmt: skip
-        self._writer = joblog.JobLogWriter(history)
+        self._writer = joblog_writer.JobLogWriter(history)
         attempt = self.master.attempt
         statuses: dict[SubtaskId, tuple[str, TaskStatus]] = {
             status.subtask: (worker, status)
@@ -358,7 +358,7 @@ class Coordinator(Node):
         digest = hashlib.sha256(data).hexdigest()
         return job.ManifestStored(command.manifest.checkpoint, command.nonce, command.key, digest)
 
-    def _write(self, commands: list[joblog.WriterCommand]) -> Work:
+    def _write(self, commands: list[joblog_writer.WriterCommand]) -> Work:
         writer = self._writer
         assert writer is not None
         pending = deque(commands)
@@ -367,17 +367,17 @@ class Coordinator(Node):
             command = pending.popleft()
             self._world.coverage.add(f"writer command {type(command).__name__}")
             match command:
-                case joblog.CreateRecord():
+                case joblog_writer.CreateRecord():
                     pending.extend((yield from self._create(writer, command.record)))
-                case joblog.ReadRecord():
+                case joblog_writer.ReadRecord():
                     pending.extend((yield from self._read_back(writer, command.seq)))
-                case joblog.LookForCompaction():  # no simulated log is ever so long; see test_job_log_compaction
+                case joblog_writer.LookForCompaction():  # no simulated log is ever so long; see test_job_log_compaction
                     pending.extend(writer.newest_compaction(-1))
-                case joblog.RecordCommitted():
+                case joblog_writer.RecordCommitted():
                     self.kernel.note(self.name, f"recorded {command.record}")
                     self._world.step(self, f"recorded {type(command.record).__name__}")
                     events.append(job.RecordStored(command.record))
-                case joblog.StepDown():
+                case joblog_writer.StepDown():
                     yield from self._lead(self.machine.lost(command.reason))
         return events
 
@@ -403,7 +403,7 @@ class Coordinator(Node):
             if gone:
                 raise Violation(f"I12: {kept.manifest} names {gone[0]}, which is deleted")
 
-    def _create(self, writer: joblog.JobLogWriter, record: joblog.AnyRecord) -> Work:
+    def _create(self, writer: joblog_writer.JobLogWriter, record: joblog.AnyRecord) -> Work:
         self._world.step(self, f"write {type(record).__name__}")
         data = joblog.encode_record(record)
         try:
@@ -415,7 +415,7 @@ class Coordinator(Node):
             return writer.unknown()
         return writer.created()
 
-    def _read_back(self, writer: joblog.JobLogWriter, seq: int) -> Work:
+    def _read_back(self, writer: joblog_writer.JobLogWriter, seq: int) -> Work:
         key = joblog.log_key(self._world.job, seq)
         while True:
             try:

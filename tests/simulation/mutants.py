@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.simulation import snapshots
 from tests.simulation.mutating import KEPT, Mutant, Patch, begins, called, condition, returned, statement, value
 
-from penstock.protocol import completing, incremental, joblog, jobmaster, manifests, restoring
+from penstock.protocol import completing, incremental, joblog, joblog_writer, jobmaster, manifests, restoring
 from penstock.protocol.channels import InputGate
 from penstock.protocol.checkpoints import CheckpointBook
 from penstock.protocol.endings import Endings
@@ -101,7 +101,7 @@ _ALL = (
         Patch(joblog.JobHistory, "_check_complete", condition("begin", "attempt")),
         Patch(jobmaster.JobMaster, "_on_begin_recorded", statement("_completions", "attempt_begins")),
     ),
-    _mutant(18, "timeout_of_a_put_is_failure", Patch(joblog.JobLogWriter, "unknown", returned(
+    _mutant(18, "timeout_of_a_put_is_failure", Patch(joblog_writer.JobLogWriter, "unknown", returned(
         "CreateRecord", becomes="self._in_flight = None\nreturn self._next()",
     ))),
     _mutant(19, "trim_below_a_retained_position", Patch(PartitionHolds, "trim_to", called(

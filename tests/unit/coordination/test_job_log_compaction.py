@@ -15,26 +15,28 @@ from penstock.adapters.system_clock import SystemClock
 from penstock.coordination.job_store import JobReader, JobStore
 from penstock.errors import CorruptDataError, ProtocolError
 from penstock.ports import BlobExistsError
-from penstock.protocol import joblog
+from penstock.protocol import joblog, joblog_writer
 from penstock.protocol.joblog import (
     AnyRecord,
     Begin,
     Complete,
-    CreateRecord,
     JobHistory,
-    JobLogWriter,
     Leader,
     LogKeys,
-    LookForCompaction,
-    ReadRecord,
-    RecordCommitted,
     Savepoint,
-    StepDown,
     Submit,
     Terminated,
     encode_record,
     log_key,
     log_prefix,
+)
+from penstock.protocol.joblog_writer import (
+    CreateRecord,
+    JobLogWriter,
+    LookForCompaction,
+    ReadRecord,
+    RecordCommitted,
+    StepDown,
 )
 
 JOB = "j"
@@ -232,7 +234,7 @@ class SomeLeader:
                     return False
         return True
 
-    async def _created(self, writer: JobLogWriter, record: AnyRecord) -> list[joblog.WriterCommand]:
+    async def _created(self, writer: JobLogWriter, record: AnyRecord) -> list[joblog_writer.WriterCommand]:
         try:
             await self._blobs.create(log_key(JOB, record.seq), encode_record(record))
         except BlobExistsError:

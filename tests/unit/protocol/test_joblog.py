@@ -10,19 +10,21 @@ from penstock.errors import CorruptDataError, ProtocolError
 from penstock.protocol.joblog import (
     Begin,
     Complete,
-    CreateRecord,
     JobHistory,
-    JobLogWriter,
     Leader,
-    ReadRecord,
-    RecordCommitted,
     Savepoint,
-    StepDown,
     Submit,
     Terminated,
     decode_record,
     encode_record,
     log_key,
+)
+from penstock.protocol.joblog_writer import (
+    CreateRecord,
+    JobLogWriter,
+    ReadRecord,
+    RecordCommitted,
+    StepDown,
 )
 
 

@@ -25,7 +25,8 @@ from penstock.process_functions import (
     describe_states,
     process_types,
 )
-from penstock.state.declarations import check_states, declared_states
+from penstock.state.compatibility import check_states
+from penstock.state.declarations import declared_states
 
 
 @dataclasses.dataclass

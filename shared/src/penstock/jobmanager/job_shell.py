@@ -56,10 +56,12 @@ from penstock.protocol.jobevents import (
 from penstock.protocol.joblog import (
     Begin,
     Complete,
-    CreateRecord,
     JobHistory,
-    JobLogWriter,
     JobSettings,
+)
+from penstock.protocol.joblog_writer import (
+    CreateRecord,
+    JobLogWriter,
     LookForCompaction,
     ReadRecord,
     RecordCommitted,

@@ -2,8 +2,9 @@
 
 A declaration (`last = ValueState(float, ttl="1h")`) says name, kind, type and time to live before a row arrives. When an
 operator opens, each declaration is replaced on the operator's own copy of the process by a bound state of the same
-class (`penstock.state.keyed_state`), so what users call is always a method declared here. Responsible for declarations
-and for comparing them with a snapshot's; where values live is the backend's business.
+class (`penstock.state.keyed_state`), so what users call is always a method declared here. Responsible for
+declarations: how they compare with those of a snapshot is in `penstock.state.compatibility`, and where values live is
+the backend's business.
 
 Imports neither numpy nor Polars: this module is part of `import penstock`.
 """
@@ -11,11 +12,11 @@ Imports neither numpy nor Polars: this module is part of `import penstock`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Generic, NoReturn, TypeVar, cast, overload
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, Generic, NoReturn, TypeVar, overload
 
 from penstock.arguments import checked
-from penstock.errors import IncompatibleStateError, PipelineError, UsageError
+from penstock.errors import PipelineError, UsageError
 from penstock.times import Duration, duration_us
 
 T = TypeVar("T")
@@ -433,85 +434,3 @@ def _describe_record(info: Any, where: str, above: tuple[Any, ...]) -> dict[str,
     if getattr(info, "tag", None) is not None:
         described["tag"] = info.tag
     return described
-
-
-# -- compatibility ------------------------------------------------------------------------------------------------------
-
-
-def check_states(operator: str, stored: Mapping[str, Any], declared: Mapping[str, Any]) -> list[str]:
-    """Check that the states of a snapshot can be read as `declared`; returns the names that are no longer declared.
-
-    A stored record may lack fields that have a default now, and may have fields that exist no more. The time to live
-    may change freely: it applies to what is written from now on.
-
-    Raises:
-        IncompatibleStateError: kind or type of a state changed.
-    """
-    for name in stored.keys() & declared.keys():
-        old, new = stored[name], declared[name]
-        if old["kind"] != new["kind"]:
-            raise _incompatible(operator, name, f"{old['kind']} state", f"{new['kind']} state")
-        for part in ("key", "value"):
-            if not _readable(old.get(part), new.get(part)):
-                raise _incompatible(operator, name, type_text(old[part]), type_text(new[part]))
-    return sorted(stored.keys() - declared.keys())
-
-
-def _incompatible(operator: str, name: str, old: str, new: str) -> IncompatibleStateError:
-    return IncompatibleStateError(
-        f"operator {operator!r}, state {name!r}: the snapshot holds {old}, the pipeline declares {new}; declare the old "
-        "type (fields with defaults may be added), or give the state another name to begin empty"
-    )
-
-
-def _readable(old: Any, new: Any) -> bool:
-    if old == new:
-        return True
-    if not isinstance(old, dict) or not isinstance(new, dict):
-        return isinstance(new, dict) and any(_readable(old, part) for part in _parts(new))
-    before, after = cast("dict[str, Any]", old), cast("dict[str, Any]", new)
-    if "union" in before:
-        return all(_readable(part, after) for part in before["union"])
-    if "union" in after:
-        return any(_readable(before, part) for part in after["union"])
-    if "struct" in before and "struct" in after:
-        return _readable_record(before, after)
-    if "enum" in before and "enum" in after:
-        return set(before["enum"]) <= set(after["enum"])
-    if "list" in before and "list" in after:
-        return _readable(before["list"], after["list"])
-    for kind in ("dict", "tuple"):
-        if kind in before and kind in after:
-            return len(before[kind]) == len(after[kind]) and all(map(_readable, before[kind], after[kind]))
-    return False
-
-
-def _parts(described: dict[str, Any]) -> list[Any]:
-    return described.get("union", [])
-
-
-def _readable_record(before: dict[str, Any], after: dict[str, Any]) -> bool:
-    if before.get("array_like") != after.get("array_like") or before.get("tag") != after.get("tag"):
-        return False
-    old = {field["name"]: field for field in before["fields"]}
-    if before.get("array_like") and list(old) != [field["name"] for field in after["fields"]][: len(old)]:
-        return False  # values are found by position: fields may only be added at the end
-    return all(
-        _readable(old[field["name"]]["type"], field["type"]) if field["name"] in old else not field["required"]
-        for field in after["fields"]
-    )
-
-
-def type_text(described: Any) -> str:
-    """A described type as people read it."""
-    if not isinstance(described, dict):
-        return str(described)
-    value = cast("dict[str, Any]", described)
-    if "struct" in value:
-        inner = ", ".join(f"{field['name']}: {type_text(field['type'])}" for field in value.get("fields", []))
-        return f"{value['struct']}({inner})"
-    if "union" in value:
-        return " | ".join(type_text(part) for part in value["union"])
-    kind, content = next(iter(value.items()))
-    parts = cast("list[Any]", content) if isinstance(content, list) else [content]
-    return f"{kind}[{', '.join(type_text(part) for part in parts)}]"

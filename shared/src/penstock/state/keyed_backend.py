@@ -16,7 +16,8 @@ import structlog
 
 from penstock.state.backend import FrozenTable
 from penstock.state.columns import key_frame, key_values
-from penstock.state.declarations import State, check_states, describe_type
+from penstock.state.compatibility import check_states
+from penstock.state.declarations import State, describe_type
 from penstock.state.keyed_state import Binding, BoundState, KeyCursor, StoredRow, bind
 from penstock.state.segments import decode_segments, encode_segments
 from penstock.state.timers import TimerQueue

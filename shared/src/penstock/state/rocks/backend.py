@@ -15,7 +15,8 @@ import polars as pl
 
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.state.columns import key_frame, key_values
-from penstock.state.declarations import State, check_states
+from penstock.state.compatibility import check_states
+from penstock.state.declarations import State
 from penstock.state.deltas import CHANGES, NUMBERED
 from penstock.state.keyed_backend import (
     EVENT_TIMERS,
