@@ -8,7 +8,7 @@ from tests.simulation.extras import TROUBLES
 from tests.simulation.faults import DAMAGES, FAULTS
 from tests.simulation.leading import COMMANDS, EVENTS
 
-from penstock.protocol import jobevents, joblog, leader, messages, phases, publishing, subtask, worker
+from penstock.protocol import jobevents, joblog_writer, leader, messages, phases, publishing, subtask, worker
 
 EXCEPTIONS: dict[str, str] = {
     "worker reads UnknownCommand": "no simulated leader is of another version; see the tests of the worker machine",
@@ -35,7 +35,7 @@ def required() -> set[str]:
         ("worker command", worker.WorkerCommand),
         ("worker reads", messages.AnyCommand),
         ("event", messages.AnyEvent),
-        ("writer command", joblog.WriterCommand),
+        ("writer command", joblog_writer.WriterCommand),
     ):
         names |= {f"{prefix} {kind.__name__}" for kind in get_args(union)}
     names |= {f"append {trouble} {topic}" for trouble in TROUBLES for topic in (COMMANDS, EVENTS)}

@@ -25,6 +25,13 @@ def test_the_drawing_is_that_of_the_code() -> None:
     assert redrawn(page) == page, "run: python -m tools.rooms"
 
 
+def test_every_room_is_in_the_table() -> None:
+    """With what is in it; the services have a paragraph."""
+    table = PAGE.read_text(encoding="utf-8").partition("| room |")[2].partition("\n\n")[0]
+    rooms = {room for room in arrows() if not room.startswith("services/")}
+    assert set(re.findall(r"`(\w+)`", table)) == rooms
+
+
 def test_an_arrow_that_others_imply_is_not_drawn() -> None:
     assert reduced({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == [("a", "b"), ("b", "c")]
 

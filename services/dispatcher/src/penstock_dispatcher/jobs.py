@@ -9,7 +9,6 @@ from typing import Any, Final
 import msgspec
 
 from penstock.client.documents import (
-    ENDED,
     Checkpoint,
     CheckpointList,
     FailedAttempt,
@@ -332,11 +331,6 @@ def savepoints_of(job: str, history: JobHistory) -> list[SavepointSummary]:
         if all(savepoint.checkpoint != number for savepoint in found):
             found.append(SavepointSummary(job, submit.name, number, manifest, digest, "", "checkpoint"))
     return found
-
-
-def is_ended(summary: JobSummary) -> bool:
-    """Whether nothing will happen to the job any more."""
-    return summary.state in ENDED
 
 
 def _view_of(view: ClusterView | None, job: str) -> JobView | None:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.client.documents import Requested, RequestState
+from penstock.client.documents import ENDED, Requested, RequestState
 from penstock.client.run_documents import (
     RUN_ENDED,
     Located,
@@ -30,7 +30,7 @@ from penstock_dispatcher.bodies import check_sources, read_body, read_submission
 from penstock_dispatcher.cluster import Cluster
 from penstock_dispatcher.describing import answers, submits, takes
 from penstock_dispatcher.graphs import checked_graph
-from penstock_dispatcher.jobs import ENDED, Found, Jobs
+from penstock_dispatcher.jobs import Found, Jobs
 from penstock_dispatcher.naming import has_ended
 from penstock_dispatcher.penstock_routes import checked_id, sent
 from penstock_dispatcher.refusing import RestError
