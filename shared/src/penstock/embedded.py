@@ -37,7 +37,7 @@ from penstock.jobmanager.coordinator import (
     CoordinatorService,
     CoordinatorTimeouts,
 )
-from penstock.jobmanager.job_shell import JobSpec
+from penstock.jobmanager.job_spec import JobSpec
 from penstock.jobmanager.leadership import ControlPorts
 from penstock.observability.logs import LogFormat, configure_logging
 from penstock.ports import BlobNotFoundError

@@ -15,7 +15,7 @@ from typing import NoReturn
 from penstock import __version__
 from penstock.cli.cluster_parsers import add_cluster_commands
 from penstock.cli.commands import ByEngine, Command
-from penstock.cli.options import positive
+from penstock.cli.options import add_command, positive
 from penstock.cli.platform_parsers import add_platform_commands
 from penstock.cli.schedule_parsers import add_schedule_commands
 from penstock.cli.services import SERVICES, add_service_commands, run_service_command
@@ -119,14 +119,7 @@ def _command(
     summary: str,
     examples: Sequence[str],
 ) -> argparse.ArgumentParser:
-    parser = commands.add_parser(
-        name,
-        help=summary,
-        description=summary,
-        epilog="examples:\n" + "\n".join(f"  {example}" for example in examples),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = add_command(commands, name, summary, examples)
     parser.add_argument("file", metavar="FILE", help="a pipeline file, or file.py:name if it declares several")
     parser.add_argument(
         "--parallelism", type=positive, metavar="N", help="subtasks per operator (1; on Spark as many tasks as it runs)"
@@ -140,7 +133,6 @@ def _command(
         help="a value for param(NAME, ...) in the file; @env:VARIABLE and @file:PATH keep it off the command line",
     )
     parser.add_argument("--at-least-once", action="store_true", help="do not align barriers: rows may be doubled")
-    parser.add_argument("--debug", action="store_true", help="print whole tracebacks")
     parser.add_argument("--log-format", choices=("text", "json"), default="text", help="how log lines look (text)")
     parser.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="error", help="least severity (error)"

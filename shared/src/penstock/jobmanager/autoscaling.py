@@ -20,7 +20,7 @@ from penstock.protocol.autoscaling import ScalingDecider, ScalingLimits, Standin
 from penstock.protocol.slots import SlotPool
 
 if TYPE_CHECKING:
-    from penstock.jobmanager.coordinator import Worker
+    from penstock.jobmanager.workers import Worker
 
 ROUND_MS: Final = 1_000
 READ_MS: Final = 30_000

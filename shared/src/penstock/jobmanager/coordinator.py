@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, assert_never
 
 import msgspec
@@ -26,10 +26,13 @@ from penstock.coordination.timings import HEARTBEAT_MS
 from penstock.errors import CorruptDataError, ExternalError, PenstockError
 from penstock.jobmanager.autoscaling import Scaling, TaskManagerScaler
 from penstock.jobmanager.job_cleanup import CleanSinks
-from penstock.jobmanager.job_shell import JobShell, JobSpec, Surroundings, late_answer, spec_of
+from penstock.jobmanager.job_shell import JobShell, Surroundings
+from penstock.jobmanager.job_spec import JobSpec, spec_of
+from penstock.jobmanager.late_answers import late_answer
 from penstock.jobmanager.leadership import TICK_MS, ControlPorts, Leadership
 from penstock.jobmanager.unopened_jobs import UnopenedJobs
 from penstock.jobmanager.view_building import view_of_cluster
+from penstock.jobmanager.workers import Worker, Workers, identity_of
 from penstock.ports import LogRecord, NewRecord, OffsetOutOfRangeError
 from penstock.protocol.job_observer import JobObserver
 from penstock.protocol.jobevents import (
@@ -101,23 +104,6 @@ class CoordinatorTimeouts:
     """A worker without a heartbeat for so long counts as dead."""
 
 
-@dataclass
-class Worker:
-    """What was last heard of a worker."""
-
-    heartbeat: Heartbeat
-    seen_ms: int
-    tasks: dict[tuple[str, str, SubtaskId], TaskStatus] = field(
-        default_factory=dict[tuple[str, str, SubtaskId], TaskStatus]
-    )
-    told_ms: int = 0
-    """When its jobs were last told all that it says, known or not."""
-
-
-def _identity(status: TaskStatus) -> tuple[str, str, SubtaskId]:
-    return status.job, status.attempt, status.subtask
-
-
 class CoordinatorService:
     """One candidate for leadership."""
 
@@ -164,7 +150,7 @@ class CoordinatorService:
         self._started: dict[str, int] = {}
         """When task managers were last started for a job that wants its own."""
         self._leadership = Leadership(name, ports, timeouts.lease_ttl_ms, self._lead, self._stop, self._deaf_ms)
-        self._workers: dict[str, Worker] = {}
+        self._workers = Workers()
         self._heard_ms = 0
         """When the events of workers were read last."""
         self._slots = SlotPool()
@@ -476,8 +462,7 @@ class CoordinatorService:
                 continue
             self._heard_ms = clock.monotonic_ms()
             if self._heard_ms - asked_ms > DEAF_MS:  # no broker answered: the silence was nobody's
-                for worker in self._workers.values():
-                    worker.seen_ms += self._heard_ms - asked_ms
+                self._workers.excuse(self._heard_ms - asked_ms)
             for record in records:
                 position = record.next_offset
                 self._read_event(record, self._heard_ms)
@@ -501,9 +486,9 @@ class CoordinatorService:
             case TaskChanged(worker=name, status=status):
                 worker = self._workers.get(name)
                 if worker is not None:
-                    worker.tasks[_identity(status)] = status
+                    worker.tasks[identity_of(status)] = status
                     if status.state in ("finished", "canceled"):
-                        del worker.tasks[_identity(status)]
+                        del worker.tasks[identity_of(status)]
                 self._tell(status.job, StatusReported(name, status))
             case Acknowledged() | Declined():
                 self._tell(event.job, AckReceived(event))
@@ -513,11 +498,11 @@ class CoordinatorService:
     def _on_heartbeat(self, event: Heartbeat, now_ms: int) -> None:
         # An append without an answer is repeated, behind what was heard since: it lists no subtask that began meanwhile.
         # A supervisor repeats the newest heartbeat of a worker that is busy; nothing ends there unheard.
-        newer = self._newer_by(event)
+        newer = self._workers.newer_by(event)
         if newer < 0:
             return
         former = self._workers.get(event.worker)
-        worker = self._workers[event.worker] = Worker(event, now_ms, {_identity(s): s for s in event.tasks})
+        worker = self._workers[event.worker] = Worker(event, now_ms, {identity_of(s): s for s in event.tasks})
         self._heard_slots(event.worker, worker)
         known = former.tasks if former is not None else {}
         if former is not None and now_ms - former.told_ms < TOLD_MS:
@@ -550,11 +535,6 @@ class CoordinatorService:
             if job in self._jobs:
                 self._jobs[job].tell(TasksListed(name, frozenset(subtasks)))
 
-    def _newer_by(self, event: Heartbeat) -> int:
-        """How many heartbeats of the worker it comes after the newest that was read; a worker that does not count: 1."""
-        former = self._workers.get(event.worker)
-        return event.number - former.heartbeat.number if former is not None and event.number else 1
-
     def _heard_slots(self, name: str, worker: Worker) -> None:
         beat = worker.heartbeat
         new = name not in self._slots.workers
@@ -576,28 +556,11 @@ class CoordinatorService:
             now_ms = clock.monotonic_ms()
             if now_ms - last_ms > HEARTBEAT_MS:
                 # This process stood still: what workers sent meanwhile is not read yet, their silence was ours.
-                for worker in self._workers.values():
-                    worker.seen_ms += now_ms - last_ms
+                self._workers.excuse(now_ms - last_ms)
             last_ms = now_ms
-            silent = self._silent(now_ms)
+            # What was sent since the last reading is not read yet.
+            silent = self._workers.silent(min(now_ms, self._heard_ms), self._timeouts.worker_ms)
             self._gone({name: f"no heartbeat for {now_ms - self._workers[name].seen_ms} ms" for name in silent})
-
-    def _silent(self, now_ms: int) -> list[str]:
-        """Workers to give up: silent for too long, or of the same task manager as such a one and silent with it.
-
-        Given up one after the other they would be as many failures, with attempts in between on slots that are dead.
-        """
-        now_ms = min(now_ms, self._heard_ms)  # what was sent since is not read yet
-        longest_ms = self._timeouts.worker_ms
-        late = [name for name, worker in self._workers.items() if now_ms - worker.seen_ms >= longest_ms]
-        hosts = {self._workers[name].heartbeat.host for name in late} - {""}
-        if not hosts:
-            return late
-        return [
-            name
-            for name, worker in self._workers.items()
-            if name in late or (worker.heartbeat.host in hosts and now_ms - worker.seen_ms >= longest_ms / 2)
-        ]
 
     def _gone(self, reasons: Mapping[str, str]) -> None:
         """These workers are lost. Jobs hear first which slots are left: the next attempt must not begin on the others."""
@@ -615,14 +578,7 @@ class CoordinatorService:
             self._jobs[job].tell(event)
 
     def _tasks_of(self, job: str) -> Mapping[SubtaskId, tuple[str, TaskStatus]]:
-        """The subtasks of a job that workers report; where several attempts are, one of the newest attempt wins."""
-        attempt = self._jobs[job].attempt if job in self._jobs else ""
-        found: dict[SubtaskId, tuple[str, TaskStatus]] = {}
-        for name, worker in self._workers.items():
-            for status in worker.tasks.values():
-                if status.job == job and (status.subtask not in found or status.attempt == attempt):
-                    found[status.subtask] = (name, status)
-        return found
+        return self._workers.tasks_of(job, self._jobs[job].attempt if job in self._jobs else "")
 
     # -- slots ----------------------------------------------------------------------------------------------------------
 

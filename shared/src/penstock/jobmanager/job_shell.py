@@ -10,7 +10,6 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, assert_never
 
 import msgspec
@@ -27,6 +26,8 @@ from penstock.graph.jobgraph import JobGraph, graph_from_json
 from penstock.graph.rescaling import scaled
 from penstock.jobmanager.job_cleanup import CleanSinks, JobCleanup
 from penstock.jobmanager.job_inbox import JobInbox
+from penstock.jobmanager.job_spec import JobSpec, spec_of
+from penstock.jobmanager.late_answers import kind_of, late_answer
 from penstock.jobmanager.leadership import ControlPorts
 from penstock.ports import NewRecord, TopicMismatchError
 from penstock.protocol.job_observer import JobObserver
@@ -51,7 +52,6 @@ from penstock.protocol.jobevents import (
     StoreManifest,
     TasksListed,
     Ticked,
-    Topology,
 )
 from penstock.protocol.joblog import (
     Begin,
@@ -94,25 +94,6 @@ TASKS_END_MS: Final = 30_000
 _ANSWERS = {"created": JobLogWriter.created, "refused": JobLogWriter.refused, "unknown": JobLogWriter.unknown}
 
 _log = structlog.get_logger("penstock.coordinator")
-
-
-@dataclass(frozen=True)
-class JobSpec:
-    """What a leader needs to know of a job to be its master."""
-
-    topology: Topology
-    """Of the graph that the job log says."""
-    settings: JobSettings
-    changed: ChangedGraph | None = None
-    """What the job is to run, where it is not what the job log says."""
-    resumable: bool = False
-    """Whether a failed job can be gone on with: its last record is not written then."""
-
-
-def spec_of(history: JobHistory) -> JobSpec:
-    """The job as its log says."""
-    assert history.submit is not None
-    return JobSpec(ExecutionGraph(graph_from_json(history.graph)).topology(), history.submit.settings)
 
 
 class Surroundings:
@@ -589,24 +570,3 @@ class JobShell:
     def _live_objects(self) -> Collection[str]:
         assert self._master is not None
         return self._master.live_objects
-
-
-def late_answer(request: AnyRequest, history: JobHistory, now_us: int) -> Answer | None:
-    """What the log of an ended job says of a request that it may have carried out; None if it says nothing of it."""
-    savepoint = history.savepoints.get(request.request)
-    terminated = history.terminated
-    done = savepoint is not None or request.request in history.rescales
-    if isinstance(request, CancelJob):
-        done = terminated is not None and terminated.state == "CANCELED"
-    if isinstance(request, StopJob):
-        done = savepoint is not None and terminated is not None and terminated.state == "STOPPED"
-    restore = savepoint.restore if savepoint is not None else None
-    return Answer(request.request, request.job, kind_of(request), "completed", "", restore, now_us) if done else None
-
-
-def kind_of(request: AnyRequest) -> str:
-    """What a request asks for, in a word."""
-    return {
-        SubmitJob: "submit", CancelJob: "cancel", StopJob: "stop", TakeSavepoint: "savepoint", RescaleJob: "rescale",
-        TakeCheckpoint: "checkpoint",
-    }[type(request)]  # fmt: skip

@@ -25,8 +25,8 @@ from penstock.protocol.messages import SubtaskId, TaskStatus
 from penstock.protocol.phases import Phase
 
 if TYPE_CHECKING:
-    from penstock.jobmanager.coordinator import Worker
     from penstock.jobmanager.job_shell import JobShell
+    from penstock.jobmanager.workers import Worker
     from penstock.protocol.slots import SlotPool
 
 _STATES: Final[dict[Phase, JobState]] = {
