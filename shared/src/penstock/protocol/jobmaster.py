@@ -110,11 +110,14 @@ class JobMaster:
         self._opened: Opened | None = None
         self._workers: Mapping[str, int] = {}
         self._appending = 0
+        """Records that are on their way into the job log: while there are any, nothing is begun and nothing ends."""
         self._restart_at_ms = 0
         self._begin_again = ""
         """Why the running attempt is to be followed by another at once, if it is."""
         self._missing_since_ms: int | None = None
+        """Since when there are too few slots for an attempt; None while there are enough."""
         self._adopted = False
+        """Whether the running attempt is that of a former leader."""
         self._rescale_request = ""
         """The rescale that the next BEGIN carries out."""
 
