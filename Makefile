@@ -18,7 +18,7 @@ LONG := tests/e2e/test_brokers_away.py tests/e2e/test_catch_up.py tests/e2e/test
 IMAGES ?= penstock
 TAG ?= dev
 
-.PHONY: help setup lock demo platform test acceptance lint bench bench-kafka properties simulate chaos soak k8s clean
+.PHONY: help setup lock demo platform test acceptance lint docs bench bench-kafka properties simulate chaos soak k8s clean
 
 help: ## Print the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -80,6 +80,9 @@ lint: setup ## Check format, style, types and import rules
 	$(BIN)/lint-imports
 	$(BIN)/python -m tools.docstring_names
 
+docs: setup ## Build the documentation site into build/site, without network; a warning is an error
+	$(BIN)/python -m tools.site
+
 bench: setup ## Measure the data path beside Polars and DuckDB, from Kafka to Kafka, and on Spark
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.kafka --if-there
@@ -109,4 +112,4 @@ k8s: setup ## Try the chart on the Kubernetes of the current kubectl context (IM
 	$(BIN)/python -m tests.k8s --images $(IMAGES) --tag $(TAG)
 
 clean: ## Remove what was built and what runs left
-	rm -rf .venv out .penstock .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv build .cache out .penstock .pytest_cache .ruff_cache .hypothesis

@@ -155,8 +155,8 @@ def test_a_job_is_operated_from_the_command_line(cluster: Cluster) -> None:
     there = cluster.json("state", cluster.folder / "kept", "--uid", "totals", "--key", "3")
     assert {row["key"] for row in there["rows"]} <= {3}
 
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    snippet = re.search(r"```python\n(from penstock import savepoint\n.*?)```", readme, re.DOTALL)
+    page = (Path(__file__).parents[2] / "docs" / "savepoints.md").read_text()
+    snippet = re.search(r"```python\n(from penstock import savepoint\n.*?)```", page, re.DOTALL)
     assert snippet is not None
     edited = subprocess.run(
         [sys.executable, "-c", snippet[1]], cwd=cluster.folder, capture_output=True, text=True, check=False

@@ -1,4 +1,7 @@
-"""The README does what it says: its first pipeline and every command in its code blocks, in a copy of the folder."""
+"""README, tutorial and walks do what they say: pipelines and every command in their blocks, in a copy of the folder.
+
+What other pages hold in blocks is checked by `tests/unit/docs`.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,26 @@ from .conftest import ROOT, Command
 
 pytestmark = pytest.mark.e2e
 
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    """Kind and text of each block of code."""
+    return re.findall(r"^```(\w*)\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+
+
+def commands(page: str) -> list[str]:
+    """The lines of blocks that name no language: to be typed as they stand."""
+    return [line for kind, text in blocks(page) if not kind for line in text.splitlines() if line.strip()]
+
+
 README = (ROOT / "README.md").read_text()
-BLOCKS = [(kind, text) for kind, text in re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)]
-COMMANDS = [line for kind, text in BLOCKS if not kind for line in text.splitlines() if line.strip()]
-[CLUSTER] = [text.splitlines() for kind, text in BLOCKS if kind == "sh"]
+COMMANDS = commands("README.md") + commands("docs/spark.md")
+TUTORIAL = commands("docs/tutorial.md")
+FILES = re.findall(r"<!-- file: (\S+) -->\n```python\n(.*?)```", (ROOT / "docs/tutorial.md").read_text(), re.DOTALL)
+[CLUSTER] = [text.splitlines() for kind, text in blocks("docs/clusters.md") if kind == "sh"]
 """The walk through a cluster: in this order."""
-[HISTORY] = [text.splitlines() for kind, text in BLOCKS if kind == "bash"]
+[HISTORY] = [text.splitlines() for kind, text in blocks("docs/history.md") if kind == "bash"]
 """The walk from history on Spark to the stream: likewise, on a platform of its own."""
-PIPELINE, *_ = [text for kind, text in BLOCKS if kind == "python"]
-"""The first one; that about savepoints is run by test_cluster_commands."""
-[TEST] = [text for kind, text in BLOCKS if kind == "python" and "run_pipeline" in text]
+[PIPELINE] = [text for kind, text in blocks("README.md") if kind == "python"]
 
 
 @pytest.fixture(scope="module")
@@ -65,20 +78,35 @@ def variants() -> Iterator[str]:
 
 @pytest.mark.parametrize("command", list(variants()))
 def test_every_command_runs(folder: Path, command: str) -> None:
-    """As it stands there; one that resumes gets something to resume."""
-    if command.endswith("--resume"):
-        interrupt(folder, command.replace("--resume", "--fresh --param rate=4000"))
+    """As it stands there."""
     result = shell(folder, command)
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def interrupt(folder: Path, command: str) -> None:
-    """Stop it in the middle of its rows; a busy machine takes longer to come to them."""
-    for seconds in (3, 6, 12):
-        stopped = shell(folder, f"timeout --foreground --signal INT {seconds} {command}")
-        if "interrupted before anything ran" not in stopped.stderr:
-            break
-    assert "stopped at checkpoint" in stopped.stderr, stopped.stderr
+@pytest.mark.timeout(300)
+def test_the_tutorial(folder: Path) -> None:
+    """Every line of it, in order, with its files; the run that is killed has rows before, also on a busy machine."""
+    for name, text in FILES:
+        (folder / name).write_text(text)
+    for number, command in enumerate(TUTORIAL):
+        result = shell(folder, command)
+        if "--resume" in command:
+            result = resumed(folder, TUTORIAL[number - 1], result, command)
+        assert result.returncode == 0, f"{command}\n{result.stdout}{result.stderr}"
+    assert len((folder / "expected-delays").read_text().splitlines()) == 4_120
+
+
+def resumed(
+    folder: Path, killing: str, result: subprocess.CompletedProcess[str], command: str
+) -> subprocess.CompletedProcess[str]:
+    """What resuming comes to; a run that was killed before its first checkpoint gets more time and is killed again."""
+    for seconds in (12, 24):
+        if "going on from checkpoint" not in result.stderr:
+            killed = shell(folder, killing.replace("KILL 6", f"KILL {seconds}"))
+            assert killed.stdout.endswith("killed\n"), killed.stdout + killed.stderr
+            result = shell(folder, command)
+    assert "going on from checkpoint" in result.stderr, result.stderr
+    return result
 
 
 @pytest.mark.timeout(400)
@@ -103,13 +131,6 @@ def test_the_walk_from_history_to_the_stream(folder: Path) -> None:
     finally:
         shell(folder, ".venv/bin/penstock down --purge")
     assert len((folder / "expected").read_text().splitlines()) == 6_901
-
-
-def test_its_test_of_a_pipeline_passes(folder: Path) -> None:
-    """With pytest, beside the pipeline."""
-    (folder / "test_departures.py").write_text(TEST)
-    result = shell(folder, ".venv/bin/python -m pytest -q -p no:cacheprovider test_departures.py")
-    assert "1 passed" in result.stdout, result.stdout + result.stderr
 
 
 def test_make_test_is_a_target() -> None:

@@ -1,4 +1,4 @@
-"""The examples of docs/testing.md and of the README are tests, and pass."""
+"""The examples of docs/testing.md are tests, and pass."""
 
 from __future__ import annotations
 
