@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -389,3 +390,15 @@ def test_a_file_names_a_function_of_the_session(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     assert sorted(row["id"] for row in rows(tmp_path / "out")) == [0, 2, 4, 6, 8]
+
+
+def test_the_example_of_the_page(own, tmp_path, monkeypatch, capsys):
+    """The block of docs/spark.md, in a script of its own: what it shows and what it writes."""
+    page = (Path(__file__).parents[2] / "docs/spark.md").read_text()
+    code = page.partition("## DataFrames in and out")[2].partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "frames_of_the_docs.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("frames_of_the_docs")
+    assert "berlin" in capsys.readouterr().out
+    assert sorted(row["euros"] for row in rows(tmp_path / "out")) == [5.0, 20.0]
