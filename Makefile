@@ -45,6 +45,8 @@ lock: ## Write requirements.lock anew from the pyproject files
 	grep '==' requirements.lock | tr -d '\\' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 		--no-annotate --no-header --no-emit-package penstock --extra cluster --extra kubernetes --constraint - \
 		shared/pyproject.toml services/coordinator/pyproject.toml --output-file infra/images/requirements-coordinator.txt
+	echo zensical | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+		--constraint requirements.lock - --output-file infra/images/requirements-documentation.txt
 
 demo: setup ## Run the first example on 20,000 real flights, here and on Spark, and compare the rows
 	$(BIN)/penstock run --fresh examples/departures.py

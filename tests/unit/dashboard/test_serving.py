@@ -12,6 +12,9 @@ import pytest
 from recorded_cluster import JOB
 from shown_cluster import SOURCE_KEY, ShownCluster, served
 from small_cluster import sources
+from starlette.applications import Starlette
+
+from penstock_dispatcher.page_routes import page_routes
 
 FOLDER: Final = Path(str(files("penstock_dispatcher"))) / "dashboard"
 IMPORT: Final = re.compile(r'^(?:import|export)[^"\n]*?"(\.[^"]+)";$', re.MULTILINE)
@@ -44,6 +47,33 @@ async def test_nothing_but_its_files_is_served(path: str) -> None:
     """Paths are looked up among the files that were read at the start; none leads out of them."""
     cluster = ShownCluster()
     assert (await cluster.http.get(path)).status_code == 404
+    await cluster.stop()
+
+
+async def test_the_documentation_is_served_where_it_was_built(tmp_path: Path) -> None:
+    """Its first page below the folder's name, its files with their types; where it is missing that is said."""
+    (tmp_path / "source").mkdir()
+    files_of_it = {"index.html": "<p>", "search.json": "{}", "picture.png": "P", "source/a.py.txt": "ä"}
+    for name, text in files_of_it.items():
+        (tmp_path / name).write_text(text)
+    app = Starlette(routes=page_routes(tmp_path))
+    transport = httpx2.ASGITransport(app=app)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        found = {name: await http.get(f"/documentation/{name}") for name in ("", *files_of_it)}
+        assert {name: answer.text for name, answer in found.items() if name} == files_of_it
+        assert found[""].text == "<p>"
+        assert found["search.json"].headers["content-type"] == "application/json"
+        assert all("default-src 'none'" in answer.headers["content-security-policy"] for answer in found.values())
+        assert (await http.get("/documentation/none.html")).status_code == 404
+        assert (await http.get("/documentation/../page_routes.py")).status_code == 404
+
+
+async def test_a_dispatcher_without_documentation_says_so() -> None:
+    """Without a token, as the page itself would be shown."""
+    cluster = ShownCluster()
+    async with served(cluster, token="open sesame") as address, httpx2.AsyncClient(base_url=address) as http:
+        answer = await http.get("/documentation/")
+        assert (answer.status_code, "make docs" in answer.text) == (404, True)
     await cluster.stop()
 
 

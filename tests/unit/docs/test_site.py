@@ -76,6 +76,18 @@ def test_a_link_that_leads_nowhere_is_an_error(link: str) -> None:
         site.rewritten(link, "docs/time.md")
 
 
+def test_images_are_built_from_all_that_is_linked() -> None:
+    """What `.dockerignore` keeps back would be missing there."""
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    kept = tuple(line.removeprefix("!") for line in ignored if line.startswith("!"))
+    pages = [*site.PAGES, *(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
+    linked = {
+        target for page in pages for target in site.linked_sources((ROOT / page).read_text(encoding="utf-8"), page)
+    }
+    assert len(linked) > 100
+    assert [target for target in linked if not target.startswith(kept)] == []
+
+
 class Resources(HTMLParser):
     """What a page has the browser fetch, and what stands inline."""
 

@@ -1,5 +1,7 @@
 """The dashboard: files of this package, read once, served at `/` and below `/ui/`; they ask REST for the rest.
 
+Beside it the documentation below `/documentation/`, where it was built into the package, as it is in the images.
+
 The files hold nothing of the cluster, so they need no token (see `penstock.service.access`); the page asks for one when
 the interface does. What the browser may do with them is said in headers: nothing comes from, or goes to, another site.
 """
@@ -16,13 +18,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from penstock.service.access import PAGE, PAGE_FILES
+from penstock.service.access import DOCUMENTATION, PAGE, PAGE_FILES
 from penstock_dispatcher.conditional import tag_of
 
 KINDS: Final = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".png": "image/png",
     ".svg": "image/svg+xml",
     ".txt": "text/plain; charset=utf-8",
 }
@@ -40,6 +44,11 @@ HEADERS: Final = {
     "cache-control": "no-cache",  # asked for again each time, answered with 304: a new version is seen at once
 }
 INDEX: Final = "index.html"
+PACKAGE: Final = files("penstock_dispatcher")
+NO_DOCUMENT: Final = "there is no such page of the documentation; it begins at /documentation/"
+NO_DOCUMENTATION: Final = (
+    "this dispatcher was installed without the documentation, which images have; `make docs` builds it"
+)
 
 
 @dataclass(frozen=True)
@@ -49,23 +58,35 @@ class _File:
     etag: str
 
 
-def page_routes() -> list[Route]:
-    """The page and its files."""
-    known = {path: _file(entry) for path, entry in _walk(files("penstock_dispatcher") / "dashboard")}
+def page_routes(documentation: Traversable = PACKAGE / "documentation") -> list[Route]:
+    """The page and its files, and the documentation."""
+    dashboard = _known(PACKAGE / "dashboard")
+    documents = _known(documentation) if documentation.is_dir() else {}
 
     async def page(request: Request) -> Response:
-        return _answer(request, known[INDEX])
+        return _answer(request, dashboard[INDEX])
 
     async def file(request: Request) -> Response:
-        found = known.get(request.path_params["path"])
-        if found is None:
-            return Response("there is no such file of the dashboard\n", 404, HEADERS, "text/plain; charset=utf-8")
-        return _answer(request, found)
+        found = dashboard.get(request.path_params["path"])
+        return _answer(request, found) if found else _missing("there is no such file of the dashboard")
+
+    async def document(request: Request) -> Response:
+        found = documents.get(request.path_params["path"] or INDEX)
+        return _answer(request, found) if found else _missing(NO_DOCUMENT if documents else NO_DOCUMENTATION)
 
     return [
         Route(PAGE, page, methods=["GET"], include_in_schema=False),
         Route(PAGE_FILES + "{path:path}", file, methods=["GET"], include_in_schema=False),
+        Route(DOCUMENTATION + "{path:path}", document, methods=["GET"], include_in_schema=False),
     ]
+
+
+def _missing(text: str) -> Response:
+    return Response(text + "\n", 404, HEADERS, "text/plain; charset=utf-8")
+
+
+def _known(folder: Traversable) -> dict[str, _File]:
+    return {path: _file(entry) for path, entry in _walk(folder)}
 
 
 def _answer(request: Request, file: _File) -> Response:

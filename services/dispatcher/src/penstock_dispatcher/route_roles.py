@@ -20,6 +20,7 @@ GET /readyz
 GET /metrics
 GET /
 GET /ui/{path:path}
+GET /documentation/{path:path}
 """
 """Without a token: what probes, Prometheus and a browser that has none yet ask for. It says nothing of any job."""
 

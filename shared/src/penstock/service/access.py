@@ -35,8 +35,9 @@ OPEN_PATHS: Final = ("/healthz", "/readyz", "/metrics")
 """For probes and for Prometheus, which carry no token and call pods by their addresses."""
 PAGE: Final = "/"
 PAGE_FILES: Final = "/ui/"
-"""The dispatcher's dashboard: it is the same on every cluster and holds nothing of one, so it is shown without a token,
-which it asks for then. By what name it is called matters all the same."""
+DOCUMENTATION: Final = "/documentation/"
+"""The dispatcher's dashboard, and the documentation: they are the same on every cluster and hold nothing of one, so they
+are shown without a token, which the dashboard asks for then. By what name they are called matters all the same."""
 OWN_HEADER: Final = "x-requested-with"
 """With any value it says that a request is of no page of another site."""
 OWN_PATHS: Final = "/penstock/"
@@ -182,7 +183,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _is_of_page(method: str, path: str) -> bool:
-    return method in _READING and (path == PAGE or path.startswith(PAGE_FILES))
+    return method in _READING and (path == PAGE or path.startswith((PAGE_FILES, DOCUMENTATION)))
 
 
 def _changes_by_get(path: str) -> bool:
