@@ -40,6 +40,16 @@ def spark() -> Generator[SparkSession]:
         session.stop()
 
 
+@pytest.fixture(autouse=True)
+def jvm() -> Generator[None]:
+    """Says how Spark's JVM has ended, if it has: all that its session's tests tell of it is a refused connection."""
+    yield
+    pyspark = sys.modules.get("pyspark")
+    process = getattr(pyspark.SparkContext._gateway, "proc", None) if pyspark is not None else None
+    code = process.poll() if process is not None else None
+    assert code is None, f"Spark's JVM, process {process.pid}, has ended with {code}, in this test or before it"
+
+
 @pytest.fixture(scope="session")
 def standalone(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     """The address of a cluster of Spark's own, with two workers of one core each."""
