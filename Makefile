@@ -18,7 +18,7 @@ LONG := tests/e2e/test_brokers_away.py tests/e2e/test_catch_up.py tests/e2e/test
 IMAGES ?= penstock
 TAG ?= dev
 
-.PHONY: help setup lock demo platform test acceptance lint docs bench bench-kafka properties simulate chaos soak k8s clean
+.PHONY: help setup lock demo platform test acceptance lint docs sbom bench bench-kafka properties simulate chaos soak k8s clean
 
 help: ## Print the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -84,6 +84,11 @@ lint: setup ## Check format, style, types and import rules
 
 docs: setup ## Build the documentation site into build/site, without network; a warning is an error
 	$(BIN)/python -m tools.site
+
+sbom: setup ## Write what is in the images, from their locks, into build/sbom (CycloneDX, without network)
+	@mkdir -p build/sbom
+	for part in requirements requirements-coordinator requirements-pipeline; do \
+		$(BIN)/cyclonedx-py requirements infra/images/$$part.txt --output-reproducible --of JSON -o build/sbom/$$part.json || exit 1; done
 
 bench: setup ## Measure the data path beside Polars and DuckDB, from Kafka to Kafka, and on Spark
 	$(BIN)/python -m benchmarks
