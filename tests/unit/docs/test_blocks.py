@@ -44,9 +44,8 @@ SHOWN = ("text", "mermaid")
 """What is shown, and neither typed nor read by a program."""
 TYPED = ("", "bash", "console", "sh")
 ELSEWHERE = {
-    "base64", "cat", "curl", "docker", "done", "dot", "echo", "export", "for", "head", "helm", "kill", "kubectl",
-    "openssl", "pgrep", "pip",
-    "sort", "spark-submit", "timeout", "venv-pack", "diff",
+    "base64", "cat", "curl", "diff", "docker", "done", "dot", "echo", "export", "for", "head", "helm", "kill",
+    "kubectl", "openssl", "pgrep", "pip", "sort", "spark-submit", "timeout", "venv-pack",
 }  # fmt: skip
 """Programs that are not ours: that they are spelled so is all that is known here."""
 
