@@ -232,12 +232,12 @@ def test_without_event_time_first_last_and_collect_go_by_arrival(frame: pl.DataF
 @settings(deadline=None, max_examples=30)
 @given(rows(), st.data())
 def test_with_equal_event_times_collect_keeps_arrival(frame: pl.DataFrame, data: st.DataObject) -> None:
-    """Rows of one instant stay in order of arrival; `first` is one of them."""
+    """Rows of one instant stay in order of arrival; `first` and `last` are the first and last of them."""
     frame = frame.with_columns(pl.lit(5, dtype=pl.Int64).alias(EVENT_TIME))
     plan = AggregatePlan.build([("a", n.first()), ("b", n.last()), ("c", n.collect())], SCHEMA)
     got = in_pieces(plan, frame, data)
     check_same(got.select("k", "c"), frame.group_by("k").agg(c=pl.col("n")).sort("k"))
-    assert all(a in c and b in c for a, b, c in got.select("a", "b", "c").rows())
+    assert all((a, b) == (c[0], c[-1]) for a, b, c in got.select("a", "b", "c").rows())
 
 
 @pytest.mark.parametrize("expr", [expr for expr, _ in AGAINST_DUCKDB.values()], ids=list(AGAINST_DUCKDB))
@@ -512,11 +512,55 @@ def _place(value: Any, *, greatest: bool = False) -> tuple[bool, float]:
 def test_the_row_with_the_greatest_value_is_the_first_of_equals_and_never_that_of_nan() -> None:
     """In one batch and in three."""
     schema = Schema((Field("k", INT64), Field("x", STRING, True), Field("y", FLOAT64, True)))
-    plan = AggregatePlan.build([("most", col("x").max_by("y")), ("least", col("x").min_by("y"))], schema)
+    named = [("most", col("x").max_by("y")), ("least", col("x").min_by("y"))]
+    plan = AggregatePlan.build(named, schema, event_time=False)
     frame = pl.DataFrame({"k": [1, 1, 1, 1, 2], "x": ["a", None, "c", "d", "e"], "y": [math.nan, 2.0, 2.0, None, None]})
     for pieces in ([frame], [frame[:1], frame[1:2], frame[2:]]):
         partials = [partials_of(plan, piece, grouped=True) for piece in pieces]
         assert finished(plan, merged(plan, *partials)).rows() == [(1, None, None), (2, None, None)]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([None, 1.0, 2.0])), min_size=1, max_size=9), st.data())
+def test_of_several_best_rows_the_first_by_event_time_counts(drawn: list[tuple[int, float | None]], data: Any) -> None:
+    """Then the one that arrived first, however rows of other times are cut and in whatever order they are merged."""
+    schema = Schema((Field("k", INT64), Field("x", INT64), Field("y", FLOAT64, True)))
+    named = {
+        "most": col("x").max_by("y"), "least": col("x").min_by("y"),
+        "first": col("x").first(filter=col("y") == 1), "last": col("x").last(filter=col("y") == 1),
+    }  # fmt: skip
+    plan = AggregatePlan.build(list(named.items()), schema)
+    rows = [(1, number, y, time) for number, (time, y) in enumerate(drawn)]
+    frame = pl.DataFrame(rows, {**schema.polars(), EVENT_TIME: pl.Int64()}, orient="row")
+    # Panes and sessions are merged by their times, whenever their rows came.
+    parts = [part for _, part in sorted(frame.group_by(EVENT_TIME, maintain_order=True))]
+    parts = data.draw(st.permutations(parts))
+    found = finished(plan, merged(plan, *(in_partials(plan, part, data) for part in parts))).row(0, named=True)
+    timed = sorted((row for row in rows if row[2] is not None), key=lambda row: row[3])
+    best = {
+        name: sorted(timed, key=lambda row, sign=sign: sign * row[2]) for name, sign in (("most", -1), ("least", 1))
+    }
+    ones = [row[1] for row in timed if row[2] == 1]
+    assert {name: found[name] for name in best} == {name: each[0][1] if each else None for name, each in best.items()}
+    assert (found["first"], found["last"]) == ((ones[0], ones[-1]) if ones else (None, None))
+
+
+def in_partials(plan: AggregatePlan, frame: pl.DataFrame, data: st.DataObject) -> pl.DataFrame:
+    """A partial of batches that are cut anywhere."""
+    cut = data.draw(st.integers(0, frame.height), label="cut")
+    pieces = [partials_of(plan, piece, data.draw(st.booleans())) for piece in (frame[:cut], frame[cut:])]
+    return merged(plan, *pieces)
+
+
+def test_partials_of_before_ties_were_broken_by_time_are_converted() -> None:
+    """What they hold counts as the first."""
+    schema = Schema((Field("k", INT64), Field("x", INT64), Field("y", INT64)))
+    plan = AggregatePlan.build([("most", col("x").max_by("y"))], schema)
+    (former, *_) = plan.formers()
+    assert former.partials_of == ("max_by", "max_by")
+    old = pl.DataFrame({"k": [1], "__p0": [7], "__p1": [42]}).select("k", *former.to_current)
+    new = partials_of(plan, pl.DataFrame({"k": [1], "x": [43], "y": [7], EVENT_TIME: [-5]}), grouped=True)
+    assert finished(plan, merged(plan, new, old)).row(0) == (1, 42)
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ AGGREGATES: tuple[tuple[str, Expr], ...] = (
     ("great", (col("value") > 5_000).any()),
     ("distinct", (col("value") % 7).collect_distinct()),
     ("least", col("value").max_by(-col("value"))),
+    ("tied", col("value").max_by(col("value") * 0)),
     ("about", (col("value") % 7).approx_n_unique()),
     ("middle", col("value").approx_quantile(0.5)),
 )
@@ -209,6 +210,7 @@ def check_result(row: dict[str, Any]) -> None:
     assert row["about"] == len(row["distinct"])
     assert row["middle"] == statistics.median(values)
     assert row["least"] == min(values)
+    assert row["tied"] == values[0]  # the first by event time, then arrival: they are collected in that order
 
 
 def late_rows(harness: OperatorHarness) -> list[tuple[Any, int, int]]:

@@ -17,8 +17,16 @@ from penstock.expressions.exact_means import floored_mean, high_half, mean_of_in
 from penstock.expressions.exact_sums import fitting, limbs_of, squares_of, total_of, variance_of
 from penstock.expressions.functions_nested import sum_type
 from penstock.expressions.functions_numeric import divided
-from penstock.expressions.partial_columns import WRAPPED_SUMS, Argument, Options, PartialColumns, ordered_by
+from penstock.expressions.partial_columns import (
+    TIES_BY_ARRIVAL,
+    WRAPPED_SUMS,
+    Argument,
+    Options,
+    PartialColumns,
+    ordered_by,
+)
 from penstock.expressions.rendering import render
+from penstock.times import MIN_WATERMARK
 from penstock.types import (
     BOOLEAN,
     DECIMAL,
@@ -219,8 +227,8 @@ def _first(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr
         return _value(columns, "first", arg, arg.expr.first(), lambda partial: partial.first())
     time = columns.time()
     earliest = columns.add("first", "earliest", INT64, time, time.min(), lambda partial: partial.min())
-    grouped = arg.expr.get(time.arg_min())
-    return _value(columns, "first", arg, grouped, lambda partial: partial.get(earliest.arg_min()))
+    grouped = arg.expr.get(_first_where(time == time.min()))
+    return _value(columns, "first", arg, grouped, lambda partial: partial.get(_first_where(earliest == earliest.min())))
 
 
 def _last(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
@@ -231,8 +239,21 @@ def _last(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
         return _value(columns, "last", arg, arg.expr.last(), lambda partial: partial.last())
     time = columns.time()
     latest = columns.add("last", "latest", INT64, time, time.max(), lambda partial: partial.max())
-    grouped = arg.expr.get(time.arg_max())
-    return _value(columns, "last", arg, grouped, lambda partial: partial.get(latest.arg_max()))
+    grouped = arg.expr.get(_last_where(time == time.max()))
+    return _value(columns, "last", arg, grouped, lambda partial: partial.get(_last_where(latest == latest.max())))
+
+
+# Of numbers Polars' arg_min and arg_max give the first of equals or the last, by what it knows of their order.
+
+
+def _first_where(condition: pl.Expr) -> pl.Expr:
+    """The place of the first row of a group for which it holds."""
+    return condition.fill_null(False).arg_max()
+
+
+def _last_where(condition: pl.Expr) -> pl.Expr:
+    """The place of the last row of a group for which it holds."""
+    return pl.len() - 1 - condition.fill_null(False).reverse().arg_max()
 
 
 def _value(
@@ -247,7 +268,7 @@ def _chosen(columns: PartialColumns, name: str, args: list[Argument]) -> pl.Expr
     chosen = condition.expr.fill_null(False)
     if columns.event_time:
         by = Argument(condition.node, pl.when(chosen).then(columns.time()), INT64, True)
-        return _by(columns, name, arg, by, greatest=name == "last")
+        return _timed_row(columns, name, arg, by, last=name == "last")
 
     def one(values: pl.Expr, among: pl.Expr) -> pl.Expr:
         kept = values.filter(among)
@@ -261,6 +282,20 @@ def _chosen(columns: PartialColumns, name: str, args: list[Argument]) -> pl.Expr
     )  # fmt: skip
 
 
+def _timed_row(columns: PartialColumns, name: str, arg: Argument, time: Argument, *, last: bool) -> pl.Expr:
+    """The value of the row with the least or greatest of these times; rows without one do not count."""
+    best = _best_of(columns, name, time, greatest=last)
+
+    def place(times: pl.Expr) -> pl.Expr:
+        return _last_where(times == times.max()) if last else _first_where(times == times.min())
+
+    value = columns.add(
+        name, (name, time.node, arg.node), arg.type, arg.expr, _at(arg.expr, time.expr, place(time.expr)),
+        lambda partial: _at(partial, best, place(best)), nullable=True,
+    )  # fmt: skip
+    return pl.when(best.is_not_null()).then(value)
+
+
 def _max_by(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Expr:
     return _by(columns, "max_by", args[0], ordered_by(args[1]), greatest=True)
 
@@ -270,24 +305,57 @@ def _min_by(columns: PartialColumns, args: list[Argument], _: Options) -> pl.Exp
 
 
 def _by(columns: PartialColumns, name: str, arg: Argument, by: Argument, *, greatest: bool) -> pl.Expr:
-    """The value of the row in which another one is greatest or least; of several the first."""
+    """The value of the row in which another one is greatest or least: the first by event time, then arrival."""
+    if columns.event_time and columns.form > TIES_BY_ARRIVAL:
+        # Not by arrival alone: sessions and panes are merged in order of event time.
+        return _by_and_time(columns, name, arg, by, greatest=greatest)
+    best = _best_of(columns, name, by, greatest=greatest)
 
     def place(values: pl.Expr) -> pl.Expr:
-        best = values.max() if greatest else values.min()
-        return (values == best).fill_null(False).arg_max()
+        return _first_where(values == (values.max() if greatest else values.min()))
 
-    def found(values: pl.Expr, among: pl.Expr) -> pl.Expr:
-        return pl.when(among.count() > 0).then(values.get(place(among)))
-
-    best = columns.add(
-        name, (name, by.node), by.type, by.expr, by.expr.max() if greatest else by.expr.min(),
-        lambda partial: partial.max() if greatest else partial.min(), nullable=by.nullable,
-    )  # fmt: skip
     value = columns.add(
-        name, (name, by.node, arg.node), arg.type, arg.expr, found(arg.expr, by.expr),
-        lambda partial: found(partial, best), nullable=True,
+        name, (name, by.node, arg.node), arg.type, arg.expr, _at(arg.expr, by.expr, place(by.expr)),
+        lambda partial: _at(partial, best, place(best)), nullable=True,
     )  # fmt: skip
     return pl.when(best.is_not_null()).then(value)
+
+
+def _by_and_time(columns: PartialColumns, name: str, arg: Argument, by: Argument, *, greatest: bool) -> pl.Expr:
+    # Windows under triggers have no time of partials that former versions stored: they count as the first.
+    best, time = _best_of(columns, name, by, greatest=greatest), columns.time()
+
+    def times(values: pl.Expr, among: pl.Expr) -> pl.Expr:
+        return pl.when(values == (values.max() if greatest else values.min())).then(among)
+
+    earliest = columns.add(
+        name, (name, by.node, "time"), INT64, time, times(by.expr, time).min(),
+        lambda partial: times(best, partial.fill_null(MIN_WATERMARK)).min(), nullable=True, behind=True,
+        former=((name, by.node), lambda _: pl.lit(MIN_WATERMARK, _INT64)),
+    )  # fmt: skip
+
+    def place(values: pl.Expr, among: pl.Expr) -> pl.Expr:
+        return _first_where(times(values, among) == times(values, among).min())
+
+    value = columns.add(
+        name, (name, by.node, arg.node), arg.type, arg.expr, _at(arg.expr, by.expr, place(by.expr, time)),
+        lambda partial: _at(partial, best, place(best, earliest.fill_null(MIN_WATERMARK))), nullable=True,
+    )  # fmt: skip
+    return pl.when(best.is_not_null()).then(value)
+
+
+def _best_of(columns: PartialColumns, name: str, by: Argument, *, greatest: bool) -> pl.Expr:
+    """The greatest or least of the values that rows are chosen by."""
+
+    def found(values: pl.Expr) -> pl.Expr:
+        return values.max() if greatest else values.min()
+
+    return columns.add(name, (name, by.node), by.type, by.expr, found(by.expr), found, nullable=by.nullable)
+
+
+def _at(values: pl.Expr, by: pl.Expr, place: pl.Expr) -> pl.Expr:
+    """The value at that place; null if rows are chosen by nothing but nulls."""
+    return pl.when(by.count() > 0).then(values.get(place))
 
 
 # -- aggregates that keep all values ------------------------------------------------------------------------------------

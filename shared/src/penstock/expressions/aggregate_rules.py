@@ -87,7 +87,7 @@ _GREATEST: Final[dict[DataType, str]] = {
 }
 
 
-_EQUAL_ROWS: Final = "which of several best rows counts"
+_EQUAL_ROWS: Final = "which of several best rows of one event time counts"
 _EQUAL_TIMES: Final = "which of several rows with that event time counts"
 _LISTED: Final = "the places of rows with equal event times"
 
@@ -224,20 +224,20 @@ AGGREGATES: Final = (
     AggregateFunction("all", "x.all()", _condition,
                       "Whether a condition holds in every row; null counts as true.", "bool_and"),
     AggregateFunction("max_by", "x.max_by(y)", _row_by,
-                      "The value, null or not, of the row with the largest y, of several the one that arrived first, "
-                      "in sessions and windows that overlap any. Rows in which y is null or NaN are left out.", "max_by",
+                      "The value, null or not, of the row with the largest y, of several the first by event time, "
+                      "then arrival. Rows in which y is null or NaN are left out.", "max_by",
                       arrival=_EQUAL_ROWS),
     AggregateFunction("min_by", "x.min_by(y)", _row_by,
-                      "The value, null or not, of the row with the smallest y, of several the one that arrived first, "
-                      "in sessions and windows that overlap any. Rows in which y is null or NaN are left out.", "min_by",
+                      "The value, null or not, of the row with the smallest y, of several the first by event time, "
+                      "then arrival. Rows in which y is null or NaN are left out.", "min_by",
                       arrival=_EQUAL_ROWS),
     AggregateFunction("first", "x.first()", _one_row,
-                      "The value, null or not, of the row with the smallest event time; of rows with equal times, any. "
-                      "Without event time: of the row that arrived first.", "first",
+                      "The value, null or not, of the row with the smallest event time; of several the one that "
+                      "arrived first. Without event time: of the row that arrived first.", "first",
                       arrival=_EQUAL_TIMES),
     AggregateFunction("last", "x.last()", _one_row,
-                      "The value, null or not, of the row with the largest event time; of rows with equal times, any. "
-                      "Without event time: of the row that arrived last.", "last",
+                      "The value, null or not, of the row with the largest event time; of several the one that "
+                      "arrived last. Without event time: of the row that arrived last.", "last",
                       arrival=_EQUAL_TIMES),
     AggregateFunction("n_unique", "x.n_unique()", _n_unique,
                       "Exact number of different values, nulls not counted (as SQL; Polars counts null). NaN equals "

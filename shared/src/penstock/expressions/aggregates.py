@@ -20,7 +20,7 @@ from penstock.expressions.aggregate_partials import COMPUTED, rows
 from penstock.expressions.exact_sums import carried
 from penstock.expressions.inference import Scope, check_aggregation
 from penstock.expressions.nodes import Aggregate, Node, walk
-from penstock.expressions.partial_columns import WRAPPED_MEANS, WRAPPED_SUMS, Argument, PartialColumns
+from penstock.expressions.partial_columns import TIES_BY_ARRIVAL, WRAPPED_MEANS, WRAPPED_SUMS, Argument, PartialColumns
 from penstock.expressions.polars_lowering import lower
 from penstock.expressions.queries import aggregate_field
 from penstock.expressions.rendering import render
@@ -32,8 +32,9 @@ from penstock.types import BINARY, Field, Schema
 class AggregatePlan:
     """How a set of aggregates is computed in two phases. Made by `build`.
 
-    The order of rows and of partials matters only to `first`, `last` and `collect`, and there only between equal event
-    times (or everywhere without event time): concatenate in order of arrival and results do not depend on batches.
+    The order of rows and of partials matters only to aggregates that keep values of rows, such as `first`, `max_by` and
+    `collect`, and there only between equal event times (or everywhere without event time): concatenate in order of
+    arrival and results do not depend on batches.
     """
 
     partial_fields: tuple[Field, ...]
@@ -79,7 +80,7 @@ class AggregatePlan:
         columns = PartialColumns(event_time=event_time)
         builder = _PlanBuilder(schema, where, columns)
         finish = [builder.finish(expr.node).alias(name) for name, expr in aggregates]
-        partials = columns.by_key.values()
+        partials = columns.in_order().values()
         return cls(
             partial_fields=tuple(partial.field for partial in partials),
             partials_of=tuple(partial.of for partial in partials),
@@ -103,6 +104,8 @@ class Former:
 
     fields: tuple[Field, ...]
     """The columns of a partial frame."""
+    partials_of: tuple[str, ...] | None
+    """The aggregate that each of them belongs to; None of versions that did not say it."""
     to_current: list[pl.Expr]
     """Elementwise over such a frame: the columns of `partial_fields`."""
 
@@ -110,14 +113,18 @@ class Former:
 def _formers(
     aggregates: Sequence[tuple[str, Expr]], schema: Schema, where: str, current: PartialColumns
 ) -> Iterator[Former]:
-    for form in (WRAPPED_SUMS, WRAPPED_MEANS):
+    for form in (TIES_BY_ARRIVAL, WRAPPED_SUMS, WRAPPED_MEANS):
         columns = PartialColumns(event_time=current.event_time, form=form)
         builder = _PlanBuilder(schema, where, columns)
         for _, expr in aggregates:
             builder.finish(expr.node)
+        if form == TIES_BY_ARRIVAL and columns.by_key.keys() == current.by_key.keys():
+            continue  # it kept the same
         to_current = current.from_former(columns.by_key)
         if to_current is not None:
-            yield Former(tuple(column.field for column in columns.by_key.values()), to_current)
+            kept = columns.by_key.values()
+            names = tuple(column.of for column in kept) if form >= TIES_BY_ARRIVAL else None
+            yield Former(tuple(column.field for column in kept), names, to_current)
 
 
 class _PlanBuilder:

@@ -19,7 +19,9 @@ WRAPPED_MEANS: Final = 0
 """Versions whose means of integers wrapped around with their sums."""
 WRAPPED_SUMS: Final = 1
 """Versions whose sums of integers wrapped around, and whose sums of floats were floats."""
-CURRENT: Final = 2
+TIES_BY_ARRIVAL: Final = 2
+"""Versions whose `max_by` and `min_by` did not know when the row was of which they held the value."""
+CURRENT: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,8 @@ class PartialColumn:
     merge: pl.Expr
     former: tuple[Hashable, FromFormer] | None
     """The column of former versions from which it follows where they had none such, and how."""
+    behind: bool
+    """Whether it stands behind all that former versions had, which are known by their places."""
 
 
 class PartialColumns:
@@ -80,13 +84,18 @@ class PartialColumns:
         *,
         nullable: bool = False,
         former: tuple[Hashable, FromFormer] | None = None,
+        behind: bool = False,
     ) -> pl.Expr:
         """The column of that key, which is made if it is not there yet; `of` names the aggregate."""
         if key not in self.by_key:
             name = f"__p{len(self.by_key)}"
             field = Field(name, kind, nullable)
-            self.by_key[key] = PartialColumn(field, of, init, init_grouped, merge(pl.col(name)), former)
+            self.by_key[key] = PartialColumn(field, of, init, init_grouped, merge(pl.col(name)), former, behind)
         return pl.col(self.by_key[key].field.name)
+
+    def in_order(self) -> dict[Hashable, PartialColumn]:
+        """The columns by key, as they stand in a partial frame."""
+        return dict(sorted(self.by_key.items(), key=lambda item: item[1].behind))
 
     def time(self) -> pl.Expr:
         """The event time of rows."""
@@ -96,7 +105,7 @@ class PartialColumns:
     def from_former(self, former: Mapping[Hashable, PartialColumn]) -> list[pl.Expr] | None:
         """These columns, of the columns that a former version kept; None if they do not follow from them."""
         found: list[pl.Expr] = []
-        for key, column in self.by_key.items():
+        for key, column in self.in_order().items():
             origin, convert = (key, _unchanged) if key in former else column.former or (None, _unchanged)
             if origin not in former:
                 return None

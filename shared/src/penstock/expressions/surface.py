@@ -550,10 +550,10 @@ class Expr:
         return self._aggregate("max", filter)
 
     def max_by(self, by: Expr | _Text, *, filter: Expr | None = None) -> Expr:
-        """The value, null or not, of the group's row in which `by` is greatest; of several the one that arrived first.
+        """The value, null or not, of the group's row in which `by` is greatest.
 
-        In sessions and windows that overlap, of several any. Rows in which `by` is null or NaN are left out. A string
-        names a column.
+        Of several the one with the smallest event time, then the one that arrived first. Rows in which `by` is null or
+        NaN are left out. A string names a column.
 
         Example:
             >>> evaluate(col("name").max_by("score"), name=["ada", "bob", "cy"], score=[7, 9, None])

@@ -91,8 +91,7 @@ class Partials:
 
     def describe(self) -> list[dict[str, Any]]:
         """The partial columns as a JSON value for the header of a segment."""
-        columns = _described(self.plan.partial_fields)
-        return [{**column, "of": name} for column, name in zip(columns, self.plan.partials_of, strict=True)]
+        return _described(self.plan.partial_fields, self.plan.partials_of)
 
     def restored(self, operator: str, stored: list[dict[str, Any]], rows: pl.DataFrame) -> pl.DataFrame:
         """The rows of a segment, whose partials must be those of these aggregates, now or in the former form.
@@ -103,7 +102,7 @@ class Partials:
         rows = canonical_keys(rows, self.keys)
         if stored == self.describe():
             return rows
-        former = None if any("of" in column for column in stored) else self._former(stored)
+        former = self._former(stored)
         if former is None:
             raise IncompatibleStateError(
                 f"operator {operator!r}: the snapshot holds partial aggregates of {_types(stored)}, the pipeline's "
@@ -114,8 +113,9 @@ class Partials:
         return rows.select(*beside, *former.to_current)
 
     def _former(self, stored: list[dict[str, Any]]) -> Former | None:
-        """The form of a version that did not yet say whose a partial is."""
-        return next((former for former in self.plan.formers() if stored == _described(former.fields)), None)
+        """The form of the version that wrote it."""
+        formers = self.plan.formers()
+        return next((each for each in formers if stored == _described(each.fields, each.partials_of)), None)
 
 
 def _unpacked(results: pl.DataFrame) -> pl.DataFrame:
@@ -126,8 +126,9 @@ def _unpacked(results: pl.DataFrame) -> pl.DataFrame:
     return results.unnest(_PACKED)
 
 
-def _described(fields: Sequence[Field]) -> list[dict[str, Any]]:
-    return [{"name": field.name, "type": type_to_json(field.type)} for field in fields]
+def _described(fields: Sequence[Field], names: Sequence[str] | None) -> list[dict[str, Any]]:
+    columns = [{"name": field.name, "type": type_to_json(field.type)} for field in fields]
+    return columns if names is None else [{**each, "of": name} for each, name in zip(columns, names, strict=True)]
 
 
 def _together(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
