@@ -3,13 +3,13 @@
 From WindowOperatorTest, ContinuousEventTimeTriggerTest, CountTriggerTest, PurgingTriggerTest and MergingWindowSetTest;
 a millisecond there is a microsecond here. Results are compared as assertOutputEqualsSorted does, by time and key.
 
-What does not apply:
-- testProcessingTime...: windows of processing time, which Penstock has not;
+What does not apply, and why (docs/windows.md says it to users):
+- testProcessingTime...: windows by the clock are these ones behind `with_processing_time()` (test_processing_time.py);
 - testPointSessions, testDynamicEventTimeSessionWindows and other assigners of the user's: windows are those of the API;
 - testMergeAndEvictor, EvictingWindowOperatorTest: there are no evictors but that of count windows;
 - testReduce... beside testApply...: `agg` and `apply` run the same cases here;
 - the results of global windows have no event time here, in Flink the end of time;
-- ContinuousProcessingTimeTriggerTest: windows of processing time end by the wall clock, here they end by the watermark;
+- ContinuousProcessingTimeTriggerTest: windows end by the watermark, also under a trigger that fires by the clock;
 - testCleanupTimeOverflow: times end with the year 9999, beyond which lateness is cut off (tested in test_row_windows).
 """
 

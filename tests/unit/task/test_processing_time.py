@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from penstock import KeyedProcess, Pipeline, count, session, tumbling
+from penstock import KeyedProcess, Pipeline, count, session, sliding, tumbling
 from penstock.batches import EVENT_TIME
 from penstock.connectors import collecting, iterables
 from penstock.errors import PipelineError
@@ -142,6 +142,45 @@ def test_windows_go_by_the_clock(batch: int):
     assert {(row["name"], row["window_start"]): row["rows"] for row in found} == expected
     starts = [row["window_start"] for row in found]
     assert starts == sorted(starts)
+
+
+FLINK: dict[str, tuple[Any, list[tuple[int, str]], list[tuple[str, int, int]]]] = {
+    "testProcessingTimeTumblingWindows": (
+        tumbling("3s"),
+        [(3, "2"), (3, "2"), (3, "2"), (3, "1"), (3, "1"), (5_000, "1"), (5_000, "1"), (5_000, "1"), (7_000, "")],
+        [("2", 3, 3_000), ("1", 2, 3_000), ("1", 3, 6_000)],
+    ),
+    "testProcessingTimeSlidingWindows": (
+        sliding("3s", every="1s"),
+        [(3, "1"), (1_000, "2"), (1_000, "2"), (2_000, "1"), (2_000, "2"), (7_000, "")],
+        [
+            ("1", 1, 1_000), ("1", 1, 2_000), ("2", 2, 2_000), ("1", 2, 3_000), ("2", 3, 3_000), ("1", 1, 4_000),
+            ("2", 3, 4_000), ("1", 1, 5_000), ("2", 1, 5_000),
+        ],
+    ),
+    "testProcessingTimeSessionWindows": (
+        session("3s"),
+        [(3, "2"), (1_000, "2"), (5_000, "2"), (5_000, "1"), (5_000, "1"), (5_000, "1"), (10_000, "")],
+        [("2", 2, 4_000), ("2", 1, 8_000), ("1", 3, 8_000)],
+    ),
+}  # fmt: skip
+"""After WindowOperatorTest: at which millisecond of the clock rows of a key come; results and the ends of windows."""
+
+
+@pytest.mark.parametrize("case", FLINK)
+def test_windows_of_the_clock_are_those_that_flink_expects(case: str):
+    """Sent before the next row that comes later."""
+    window, steps, expected = FLINK[case]
+    rows: list[Any] = []
+    for before, (at, name) in zip([0, *(at for at, _ in steps)], steps, strict=False):
+        rows += [elapse(timedelta(milliseconds=at - before))] if at > before else []
+        rows += [Ping(name)] if name else []
+    p = Pipeline("flink")
+    pings(p, every="1s").key_by("name").window(window).agg(rows=count()).write(collecting.Sink([]))
+    found = [(row["name"], row["rows"], row["window_end"] - NOW) for row in run_pipeline(p, rows)]
+    wanted = [(name, rows, timedelta(milliseconds=end)) for name, rows, end in expected]
+    assert sorted(found) == sorted(wanted)
+    assert [end for _, _, end in found] == [end for _, _, end in wanted]
 
 
 def test_a_window_is_sent_when_the_clock_has_reached_its_end_though_no_row_comes():
