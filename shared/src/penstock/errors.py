@@ -87,3 +87,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if len(names) > _MOST_NAMES:
         return f"there are {len(names)}: {', '.join(names[:_MOST_NAMES])}, ..."
     return "there are: " + ", ".join(names) if names else "there are none"
+
+
+def without_context(error: Exception) -> str:
+    """Polars' message without the advice for its own users and the plan of its own that follow it."""
+    return str(error).split("\n\n")[0].strip()

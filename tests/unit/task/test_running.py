@@ -28,6 +28,7 @@ from penstock.errors import IncompatibleStateError, UserCodeError
 from penstock.expressions import AggregatePlan, col, count
 from penstock.graph.logical import Node, RunningAggregate, RunningReduce, SessionWindow, SlidingWindow, TumblingWindow
 from penstock.task.combining import Combiner
+from penstock.task.operators.partials import Partials
 from penstock.testing.harness import OperatorHarness, input_node
 from penstock.times import MAX_WATERMARK
 from penstock.types import FLOAT64, INT64, Field, Schema, row_class, schema_of
@@ -137,6 +138,31 @@ def test_touched_keys_leave_in_the_order_in_which_the_batch_touched_them():
         assert [(row["key"], row[name]) for row in harness.output()] == [
             ("b", 5), ("a", 2), ("c", 8), ("c", 9), ("b", 6),
         ]  # fmt: skip
+
+
+def test_a_snapshot_of_before_ties_were_broken_by_time_is_read():
+    """Its `max_by` had two columns, named by their aggregate; what it held counts as the first."""
+    partials = Partials(aggregate_node((("most", col("value").max_by("key")), ("rows", count()))))
+    names = ["max_by", "max_by", "count"]
+    kinds = ["string", "int64", "int64"]
+    stored = [
+        {"name": f"__p{n}", "type": kind, "of": of} for n, (kind, of) in enumerate(zip(kinds, names, strict=True))
+    ]
+    rows = pl.DataFrame({"key": ["a"], "__p0": ["z"], "__p1": [5], "__p2": [3]})
+    restored = partials.restored("agg", stored, rows)
+    fresh = partials.group([frame_of([("z", -9, 7)])], ["key"]).with_columns(key=pl.lit("a"))
+    merged = partials.merge([fresh, restored.select(fresh.columns)], ["key"])
+    assert partials.results(merged, ["key"], ["key", "most", "rows"]).row(0) == ("a", 5, 4)
+
+
+def test_a_sum_that_does_not_fit_is_told_in_words_of_the_pipeline():
+    """Without the expressions that Polars evaluates, which are none of the user's."""
+    harness = OperatorHarness(aggregate_node((("total", col("value").sum()),)))
+    with pytest.raises(UserCodeError) as caught:
+        harness.frame(frame_of([("a", 1, 2**62), ("a", 1, 2**62)]))
+    assert str(caught.value).endswith(
+        'the sum of col("value") does not fit into int64; add floats instead: .cast(float).sum()'
+    )
 
 
 def test_what_a_reduce_function_raises_or_returns_wrongly_is_told_with_the_row():

@@ -196,10 +196,10 @@ AGGREGATES: Final = (
                       "Number of rows, or of rows where x is not null.", "count", _COUNTED),
     AggregateFunction("sum", "x.sum()", _sum,
                       "Sum as int64, uint64, float64, duration or a decimal of 38 digits; true counts as 1. Nulls are "
-                      "left out; null if all are null. A sum of integers or decimals that does not fit fails the job; "
-                      "a sum of floats between 1e-13 "
-                      "and 3e16 (and of zeros) is exact, rounded once, and so the same whatever the batches.", "sum",
-                      _SUMMED),
+                      "left out; null if all are null. A sum of integers or decimals that does not fit fails the job "
+                      "where it is a result (of running sums, which of them are sent depends on batches); a sum of "
+                      "floats between 1e-13 and 3e16 (and of zeros) is exact, rounded once, and so the same whatever "
+                      "the batches.", "sum", _SUMMED),
     AggregateFunction("mean", "x.mean()", _mean,
                       "Sum divided by count in float64. Of integers the true quotient, rounded once: their sum does not "
                       "wrap around. Of durations rounded down to microseconds, of decimals to 6 digits behind the "

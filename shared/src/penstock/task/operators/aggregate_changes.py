@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from penstock.batches import EVENT_TIME
-from penstock.errors import IncompatibleStateError, UserCodeError
+from penstock.errors import IncompatibleStateError, UserCodeError, without_context
 from penstock.expressions import AggregatePlan, Expr, columns_of, count, is_of_distinct, is_subtractable
 from penstock.graph.logical import RETRACTED, AggregateChanges, Node
 from penstock.state.columns import canonical_keys, key_values
@@ -68,7 +68,7 @@ class AggregateChangesOperator(Operator):
             before = self._table.find(keys)
             after = self._after(rows, fresh, before)
         except pl.exceptions.PolarsError as error:
-            raise UserCodeError(f"{self._where}: the aggregates failed on a batch: {error}") from error
+            raise UserCodeError(f"{self._where}: the aggregates failed on a batch: {without_context(error)}") from error
         self._keep(keys, after)
         beside = fresh.select(*self._keys.names, *self._hidden)
         changed = changes(self._sent(before), self._sent(after), beside)

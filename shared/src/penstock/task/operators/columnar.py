@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, cast
 import polars as pl
 
 from penstock.batches import hidden_of
-from penstock.errors import UserCodeError
+from penstock.errors import UserCodeError, without_context
 from penstock.expressions import columns_of, to_polars
 from penstock.task.operator import Operator, Output
 
@@ -107,7 +107,7 @@ def _failure(
             # "conversion from ..." and "strict ... parsing failed" are how Polars speaks of strict casts and parses.
             advice = f"; {_ADVICE}" if "conversion" in reason or "strict" in reason else ""
             return UserCodeError(f"{where}: {label}{expr}: {reason}{advice}")
-    return UserCodeError(f"{where}: {_first_lines(error)}")
+    return UserCodeError(f"{where}: {without_context(error)}")
 
 
 _ADVICE: Final = "use strict=False to get null instead, or filter such rows out before"
@@ -118,10 +118,5 @@ def _refusal(evaluate: Callable[[], object]) -> str | None:
     try:
         evaluate()
     except pl.exceptions.PolarsError as error:
-        return _first_lines(error)
+        return without_context(error)
     return None
-
-
-def _first_lines(error: pl.exceptions.PolarsError) -> str:
-    """Polars' message without the advice for Polars' own users that follows it."""
-    return str(error).split("\n\n")[0].strip()

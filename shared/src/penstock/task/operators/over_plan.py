@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from penstock.batches import EVENT_TIME
-from penstock.errors import PenstockError, UserCodeError
+from penstock.errors import PenstockError, UserCodeError, without_context
 from penstock.expressions import AggregatePlan, Expr
 from penstock.expressions.exact_sums import carried_exactly
 from penstock.expressions.inference import OVER, Scope
@@ -165,7 +165,7 @@ class OverPlan:
         except PenstockError:
             raise
         except pl.exceptions.PolarsError as error:
-            raise UserCodeError(f"{self.where}: the columns failed on a batch: {error}") from error
+            raise UserCodeError(f"{self.where}: the columns failed on a batch: {without_context(error)}") from error
 
     def _number(
         self, rows: pl.DataFrame, before: pl.DataFrame, kept: pl.DataFrame
@@ -301,7 +301,7 @@ class OverPlan:
         try:
             return rows.select(*self._outputs, EVENT_TIME)
         except pl.exceptions.PolarsError as error:
-            raise UserCodeError(f"{self.where}: the result could not be computed: {error}") from error
+            raise UserCodeError(f"{self.where}: the result could not be computed: {without_context(error)}") from error
 
     def _lowered_outputs(self) -> list[pl.Expr]:
         leaves = {leaf: pl.col(name) for leaf, name in self._leaves.items()}

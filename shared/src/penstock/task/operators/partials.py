@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 import polars as pl
 
 from penstock.batches import EVENT_TIME
-from penstock.errors import IncompatibleStateError, PenstockError, UserCodeError
+from penstock.errors import IncompatibleStateError, PenstockError, UserCodeError, without_context
 from penstock.expressions import AggregatePlan, columns_of, is_mergeable
 from penstock.expressions.aggregates import Former
 from penstock.graph.logical import RANK, Node, RunningAggregate, WindowAggregate
@@ -76,7 +76,7 @@ class Partials:
                 grouped = frame.group_by(by, maintain_order=ordered).agg(how)
             return grouped.with_columns(self.plan.carry) if self.plan.carry else grouped
         except pl.exceptions.PolarsError as error:
-            raise UserCodeError(f"{self._where}: the aggregates failed on a batch: {error}") from error
+            raise UserCodeError(f"{self._where}: the aggregates failed on a batch: {without_context(error)}") from error
 
     def results(self, partials: pl.DataFrame, leading: Sequence[pl.Expr | str], names: Sequence[str]) -> pl.DataFrame:
         """The results beside the `leading` columns, ordered as `names`."""
@@ -87,7 +87,7 @@ class Partials:
         except PenstockError:
             raise
         except pl.exceptions.PolarsError as error:
-            raise UserCodeError(f"{self._where}: the result could not be computed: {error}") from error
+            raise UserCodeError(f"{self._where}: the result could not be computed: {without_context(error)}") from error
 
     def describe(self) -> list[dict[str, Any]]:
         """The partial columns as a JSON value for the header of a segment."""

@@ -12,7 +12,7 @@ from typing import Final, cast
 import polars as pl
 
 from penstock.batches import EVENT_TIME
-from penstock.errors import UserCodeError
+from penstock.errors import UserCodeError, without_context
 from penstock.expressions import to_polars
 from penstock.graph.logical import RANK, Node, Top
 from penstock.state.columns import canonical_keys, key_values
@@ -63,7 +63,9 @@ class TopOperator(Operator):
         try:
             self._rank(canonical_keys(frame, self._keys), output)
         except pl.exceptions.PolarsError as error:
-            raise UserCodeError(f"{self._where}: the rows of a batch could not be ordered: {error}") from error
+            raise UserCodeError(
+                f"{self._where}: the rows of a batch could not be ordered: {without_context(error)}"
+            ) from error
 
     def _rank(self, rows: pl.DataFrame, output: Output) -> None:
         by = list(self._keys.names)

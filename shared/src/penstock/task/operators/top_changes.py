@@ -11,7 +11,7 @@ from typing import Final, cast
 import numpy as np
 import polars as pl
 
-from penstock.errors import UserCodeError
+from penstock.errors import UserCodeError, without_context
 from penstock.expressions import to_polars
 from penstock.graph.logical import RANK, RETRACTED, Node, Top
 from penstock.state.counted_rows import COUNT, INDEX
@@ -41,7 +41,9 @@ class TopOfChangesOperator(StandingRowsOperator):
         try:
             return super()._changed(rows)
         except pl.exceptions.PolarsError as error:
-            raise UserCodeError(f"{self._where}: the rows of a batch could not be ordered: {error}") from error
+            raise UserCodeError(
+                f"{self._where}: the rows of a batch could not be ordered: {without_context(error)}"
+            ) from error
 
     def _prepared(self, rows: pl.DataFrame) -> pl.DataFrame:
         rows = rows.with_columns(self._by)
