@@ -30,7 +30,8 @@ from penstock.protocol.manifests import Interval
 from penstock.protocol.publishing import Mark, PublisherPhase
 from penstock.protocol.requests import RescaleJob
 from penstock.settings import KafkaSettings
-from penstock.task.publish_loop import PublishingError, encode_mark
+from penstock.task.publish_loop import encode_mark
+from penstock.task.transaction_loop import PublishingError
 from penstock.types import INT64, STRING, Field, Schema
 
 pytestmark = pytest.mark.timeout(180)

@@ -29,7 +29,8 @@ from penstock.connectors.postgres.writing import takes
 from penstock.errors import BadRecordError, ExternalError, PenstockError
 from penstock.protocol.manifests import Interval
 from penstock.protocol.publishing import Mark
-from penstock.task.publish_loop import PublishingError, encode_mark
+from penstock.task.publish_loop import encode_mark
+from penstock.task.transaction_loop import PublishingError
 from penstock.types import DURATION, FLOAT32, FLOAT64, INT64, STRING, TIME, TIMESTAMP, UINT64, ListType, schema_of
 
 pytestmark = pytest.mark.timeout(120)

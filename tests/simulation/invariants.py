@@ -21,6 +21,7 @@ from penstock.protocol.frames import Frame, FrameKind
 from penstock.protocol.manifests import Interval, Manifest, decode_manifest
 from penstock.protocol.messages import Acknowledged, Handle, SubtaskId
 from penstock.protocol.publishing import Mark
+from penstock.protocol.split_publishing import SplitMark
 
 if TYPE_CHECKING:
     from tests.simulation.operators import Output
@@ -105,6 +106,7 @@ class Invariants:
                         if not self._readable(handle):
                             raise Violation(f"I9: COMPLETE {record.checkpoint} names {handle.key}, which is not there")
         self.complete, self.manifest = record, manifest
+        self._all_direct(f"COMPLETE {record.checkpoint}")
         for index, intervals in manifest.intervals.get("w", {}).items():
             self._intervals.setdefault((manifest.generation, index), set()).update(intervals)
         self._parts.update(_parts_of(manifest))
@@ -121,6 +123,15 @@ class Invariants:
         missing = _parts_of(self.manifest) - self._visible
         if missing:
             raise Violation(f"I11: {when}, but {sorted(missing)} are not visible")
+
+    def _all_direct(self, when: str) -> None:
+        """I11: what a checkpoint says was read of splits that are published by their positions is visible."""
+        if not self._world.scenario.direct or self.manifest is None:
+            return
+        for name, position in _positions(self.manifest).items():
+            mark = self._world.cluster.marks.get(f"d/{name}")
+            if mark is None or mark.position < position:
+                raise Violation(f"I11: {when} covers split {name} up to {position}, published is {mark}")
 
     # -- subtasks -------------------------------------------------------------------------------------------------------
 
@@ -187,6 +198,9 @@ class Invariants:
 
     def transaction(self, name: str, refs: Sequence[Any], mark: Mark, before: Mark | None) -> None:
         """I1 to I4 and I8 for a transaction that is visible now."""
+        if name.startswith("d/"):
+            self._split_transaction(name, refs, mark, before)
+            return
         if before is None:
             if refs or name in self._marked:
                 raise Violation(f"I2: the mark of {name} is missing, and {len(refs)} rows become visible")
@@ -208,6 +222,23 @@ class Invariants:
                 raise Violation(f"I3: {name}: offset {offset} of attempt {frame.attempt[:8]} is covered by no COMPLETE")
             self._visible_rows(rows, ordered=True)
         self._nothing_passed_over(name.split("/")[0], generation, index, before.position, mark.position)
+
+    def _split_transaction(self, name: str, refs: Sequence[Output], mark: SplitMark, before: SplitMark | None) -> None:
+        """I1 to I4 where the mark is a position of a split: all rows behind the one mark and before the next, once."""
+        if before is None and (refs or name in self._marked):
+            raise Violation(f"I2: the mark of {name} is missing, and {len(refs)} rows become visible")
+        self._marked.add(name)
+        start = before.position if before is not None else mark.position
+        if mark.position < start:
+            raise Violation(f"I1: the mark of {name} goes back from {start} to {mark.position}")
+        if before is not None and mark.attempt_number < before.attempt_number:
+            raise Violation(f"I3: {name}: attempt number {mark.attempt_number} publishes after {before.attempt_number}")
+        scenario = self._world.scenario
+        between = [row.id for row in scenario.splits[name[2:]][start : mark.position] if scenario.becomes(row)]
+        if [number for row in refs for number in row.ids] != between:
+            raise Violation(f"I2: {name}: {refs} become visible, the mark moves from {before} to {mark}: {between}")
+        for row in refs:
+            self._ids.update(row.ids)
 
     def _nothing_passed_over(self, topic: str, generation: int, index: int, before: int, position: int) -> None:
         """I11: of an interval that lies below the mark every row is visible."""
@@ -251,11 +282,11 @@ class Invariants:
         positions = dict.fromkeys(scenario.splits, 0)
         held: Counter[int] = Counter()
         if self.manifest is not None:
-            for snapshot in self.manifest.subtasks["s"].values():
-                for entry in snapshot.operators["op"].unions["splits"]:
-                    name, position, _ = json.loads(entry)
-                    positions[name] = position
+            positions |= _positions(self.manifest)
             held = self._held_in_windows(self.manifest)
+        if scenario.direct:
+            self._final_direct(state, positions)
+            return
         covered = {row.id for name, rows in scenario.splits.items() for row in rows[: positions[name]]}
         total = sum(len(rows) for rows in scenario.splits.values())
         if state == "FINISHED" and (len(covered) != total or held):
@@ -268,6 +299,22 @@ class Invariants:
             raise Violation(f"I11: {state}: rows {sorted(missing)} are lost")
         if scenario.exact and seen & set(held):
             raise Violation(f"I7: rows {sorted(seen & set(held))} are visible and still in the state")
+
+    def _final_direct(self, state: str, positions: dict[str, int]) -> None:
+        """Every row before a mark is visible; marks stand where the last checkpoint says, or beyond if nobody stopped."""
+        splits, marks = self._world.scenario.splits, self._world.cluster.marks
+        for name, position in positions.items():
+            mark = marks.get(f"d/{name}")
+            reached = mark.position if mark is not None else 0
+            if reached < position or (state in ("FINISHED", "STOPPED") and reached != position):
+                raise Violation(
+                    f"I11: {state}: split {name} is published up to {reached}, the checkpoint covers {position}"
+                )
+            if state == "FINISHED" and reached != len(splits[name]):
+                raise Violation(f"I11: FINISHED: of split {name} {reached} of {len(splits[name])} rows are published")
+        twice = [number for number, count in self._ids.items() if count > 1]
+        if twice:
+            raise Violation(f"I4: source rows {twice} are visible twice")
 
     def _held_in_windows(self, manifest: Manifest) -> Counter[int]:
         held: Counter[int] = Counter()
@@ -287,6 +334,12 @@ class Invariants:
                     for ids in windows.values():
                         held.update(ids)
         return held
+
+
+def _positions(manifest: Manifest) -> dict[str, int]:
+    """Where splits stand in a checkpoint."""
+    entries = [e for s in manifest.subtasks["s"].values() for e in s.operators["op"].unions["splits"]]
+    return {name: position for name, position, _ in (json.loads(entry) for entry in entries)}
 
 
 def _parts_of(manifest: Manifest) -> set[str]:

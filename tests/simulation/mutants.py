@@ -13,6 +13,7 @@ from penstock.protocol.incremental import LiveObjects, SnapshotChains
 from penstock.protocol.leader import LeaderMachine
 from penstock.protocol.publishing import ProducerEpoch, PublisherMachine
 from penstock.protocol.sinkcredit import SinkCredit
+from penstock.protocol.split_publishing import SplitPublisherMachine
 from penstock.protocol.subtask import SubtaskMachine
 from penstock.protocol.trimming import PartitionHolds
 from penstock.protocol.uploading import UploadMachine
@@ -171,5 +172,31 @@ _ALL = (
         "self._committed_as = self._granted",
     ))),
     _mutant(40, "doubtful_producer_goes_on", Patch(PublisherMachine, "_commit", statement("_ready"))),
+    _mutant(41, "split_goes_on_without_reading_its_mark", Patch(SplitPublisherMachine, "_on_producer", condition(
+        "alone", becomes="not alone and self._mark is None",
+    ))),
+    _mutant(42, "restored_position_of_a_split_wins", Patch(SplitPublisherMachine, "_opened", statement(
+        "_mark", "SplitMark", becomes="self._mark, self._committing = SplitMark(mark.number if mark else 0, 0,"
+        " self._restored), None",
+    ))),
+    _mutant(43, "ack_before_rows_of_splits_are_published", Patch(SplitPublisherMachine, "handle", statement(
+        "offered", becomes=f"{KEPT}\nself.covered = self.offered",
+    ))),
+    _mutant(44, "doubtful_rows_of_a_split_are_published_again", Patch(SplitPublisherMachine, "_on_mark",
+        condition("_committing", "=="),
+        condition("mark", "!=", becomes="self.__dict__.update(_mark=mark)"),
+    )),
+    _mutant(45, "doubtful_rows_of_a_split_count_as_published", Patch(SplitPublisherMachine, "_on_mark", condition(
+        "_committing", "==", becomes="self._announced",
+    ))),
+    _mutant(46, "newer_attempt_of_a_split_is_not_seen", Patch(SplitPublisherMachine, "_on_mark",
+        condition("attempt_number", ">"),
+    )),
+    _mutant(47, "attempt_is_not_announced_in_the_mark", Patch(SplitPublisherMachine, "_go_on", condition(
+        "_announced", becomes="self.__dict__.update(_announced=True)",
+    ))),
+    _mutant(48, "barrier_marks_no_position_without_rows", Patch(SplitPublisherMachine, "handle", statement(
+        "_flush", becomes="self._flush = False",
+    ))),
 )  # fmt: skip
 MUTANTS: dict[str, Mutant] = {mutant.name: mutant for mutant in _ALL}

@@ -58,7 +58,9 @@ class Operator:
 
     def emit_source(self, name: str, position: int, row: Row) -> None:
         """A row of a split."""
-        if self._vertex == self._scenario.vertices[-1]:
+        if self._scenario.direct:
+            self._task.direct[name].row(row.id, position, self._nonce() if self._scenario.becomes(row) else None)
+        elif self._vertex == self._scenario.vertices[-1]:
             self._written.append(Output("row", int(name), (row.id,), position, self._nonce()))
         else:
             self._task.sender.send(row, row.spread if self._scenario.downstream("s") == "m" else row.key)
@@ -148,6 +150,15 @@ class Source:
                 self._splits[name] = _Split(position, watermark)
 
     @property
+    def positions(self) -> dict[str, int]:
+        """Where its splits stand."""
+        return {name: split.position for name, split in self._splits.items()}
+
+    def begin_at(self, name: str, position: int) -> None:
+        """A split is read from where its mark stands."""
+        self._splits[name].position = position
+
+    @property
     def progress(self) -> int | None:
         """How many rows are left; None without splits."""
         left = [len(self._scenario.splits[name]) - split.position for name, split in self._splits.items()]
@@ -170,6 +181,8 @@ class Source:
             split.position += 1
             split.watermark = max(split.watermark, row.time - 12)
             self._task.operator.emit_source(name, split.position, row)
+        if self._scenario.direct:
+            self._task.direct[name].run_read(split.position)
         progress = [self._splits[n].watermark for n in open_splits]
         if min(progress) > self._task.operator.watermark:
             self._task.advance(min(progress))

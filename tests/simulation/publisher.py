@@ -132,19 +132,7 @@ class Publisher:
                 self._world.publisher_fails(task, command.reason)
 
     def _answer(self, then: Any) -> Any:
-        """Hand the answer to this process, unless the task is gone."""
-
-        def handle(value: Any = None, error: BaseException | None = None) -> None:
-            if self._task.gone:
-                return
-            if error is None:
-                then(value)
-            elif isinstance(error, FencedError):
-                self._handle(p.Fenced())
-            else:
-                self._handle(p.Doubtful(str(error)))
-
-        return lambda value=None, error=None: self._task.worker.deliver(handle, value, error)
+        return answered(self._task, then, self._handle)
 
     def _ready(self, epoch: int) -> None:
         self._epoch = epoch
@@ -191,6 +179,22 @@ class Publisher:
             self._handle(p.FramesRead(frames, end))
         else:
             self._handle(p.FramesGone(f"it ends at {partition.end}"))
+
+
+def answered(task: Task, then: Any, handle: Any) -> Any:
+    """Hands an answer of the sink's cluster to the task, unless it is gone; errors are events."""
+
+    def taken(value: Any = None, error: BaseException | None = None) -> None:
+        if task.gone:
+            return
+        if error is None:
+            then(value)
+        elif isinstance(error, FencedError):
+            handle(p.Fenced())
+        else:
+            handle(p.Doubtful(str(error)))
+
+    return lambda value=None, error=None: task.worker.deliver(taken, value, error)
 
 
 def _say_the_same(known: Sequence[Interval], manifest: Sequence[Interval]) -> bool:

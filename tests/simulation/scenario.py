@@ -26,15 +26,17 @@ WINDOW = 20
 EXTRAS = {"uncertain appends": 0.1, "endless": 0.1, "large acks": 0.06}
 """What a history may have besides its faults, and how often."""
 
-Shape = Literal["chain", "file", "deep", "kafka", "deepkafka"]
+Shape = Literal["chain", "file", "deep", "kafka", "deepkafka", "direct"]
 VERTICES: dict[Shape, tuple[str, ...]] = {
     "chain": ("s",),
     "file": ("s", "k"),
     "deep": ("s", "m", "k"),
     "kafka": ("s", "k", "w"),
     "deepkafka": ("s", "m", "k", "w"),
+    "direct": ("s",),
 }
-"""s reads, m passes on by key, k counts by key (and has the file sink, if there is no w), w publishes to Kafka."""
+"""s reads, m passes on by key, k counts by key (and has the file sink, if there is no w), w publishes to Kafka. In
+`direct` s filters its rows and publishes them itself, by the positions of its splits."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,15 @@ class Scenario:
         return bool(self.faults or self.slow_subtask or self.extras & {"uncertain appends", "large acks"})
 
     @property
+    def direct(self) -> bool:
+        """Whether the subtasks of s publish what they read, without waiting for checkpoints."""
+        return self.shape == "direct"
+
+    def becomes(self, row: Row) -> bool:
+        """Whether the filter of `direct` lets a row pass."""
+        return row.id % 4 != 0
+
+    @property
     def endless(self) -> bool:
         """Whether sources wait for more when they have read everything, until somebody stops the job."""
         return "endless" in self.extras
@@ -160,10 +171,13 @@ def draw_scenario(seed: int, faults: tuple[str, ...], damages: tuple[str, ...] =
     """The scenario of a seed; `faults` are the names that may be drawn, `damages` those of which at most one is."""
     draw = random.Random(seed ^ 0x5EED)
     shape: Shape = draw.choice(("chain", "file", "file", "deep", "deep", "kafka", "kafka", "kafka", "deepkafka"))
+    if random.Random(f"{seed}/direct").random() < 0.1:
+        shape = "direct"
     workers = draw.randint(2, 3)
     parallelism = draw.randint(1, 3)
-    flavour: Flavour = "at_least_once" if draw.random() < 0.1 else "aligned"
-    hits = _hits(draw, [name for name in faults if "w" in VERTICES[shape] or not _concerns_publishing(name)])
+    flavour: Flavour = "at_least_once" if draw.random() < 0.1 and shape != "direct" else "aligned"
+    publishes = "w" in VERTICES[shape] or shape == "direct"
+    hits = _hits(draw, [name for name in faults if publishes or not _concerns_publishing(name)])
     scenario = Scenario(
         seed=seed,
         shape=shape,

@@ -37,6 +37,8 @@ class _Frozen:
     watermark: int
     watermarks: dict[int, int]
     position: int
+    runs: dict[str, int]
+    """How many runs of each split stand before the barrier, where its subtask publishes them."""
 
 
 class Snapshots:
@@ -119,11 +121,14 @@ class Snapshots:
         keyed = operator.snapshot()
         self._windows.append(keyed)
         window = len(self._windows)
-        self._frozen[checkpoint] = _Frozen(keyed, window, lists, unions, operator.watermark, above, position)
+        runs = {name: publisher.machine.offered for name, publisher in task.direct.items()}
+        self._frozen[checkpoint] = _Frozen(keyed, window, lists, unions, operator.watermark, above, position, runs)
 
     def upload(self, command: subtask.Upload) -> Work:
         """Make it durable."""
         task, frozen = self._task, self._frozen.pop(command.checkpoint)
+        while any(task.direct[name].machine.covered < count for name, count in frozen.runs.items()):
+            yield task.worker.sleep(3)
         prefix = blob_prefix(task.deploy.job, task.deploy.attempt, command.checkpoint, command.nonce)
         chain, handle, data = self._chained(command, frozen, f"{prefix}{task.vertex}-{task.index}-op.state")
         handles = OperatorHandles(lists=frozen.lists, unions=frozen.unions)

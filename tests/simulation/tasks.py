@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.direct import SplitPublisher
 from tests.simulation.kernel import Process, Violation, Work
 from tests.simulation.operators import Operator, Source
 from tests.simulation.publisher import Publisher
@@ -73,6 +74,8 @@ class Task:
         self._processes: list[Process] = []
         self.holds = PartitionHolds()
         self.publisher: Publisher | None = None
+        self.direct: dict[str, SplitPublisher] = {}
+        """Who publishes the rows of a split, by its name, where there is no exchange to a publisher."""
 
     # -- life -----------------------------------------------------------------------------------------------------------
 
@@ -169,6 +172,8 @@ class Task:
         self._opened = True
         if self.publisher:
             self.publisher.start()
+        elif self.world.scenario.direct and not alone:
+            self._open_splits(restored=manifest is not None)
         else:
             self.running()
         if self.vertex != "s" and not alone:
@@ -176,6 +181,22 @@ class Task:
             self._processes.append(self.worker.start(self._fetch(), self.fail))
         self._commit()
         self._wake()
+
+    def _open_splits(self, *, restored: bool) -> None:
+        """None is read before its mark says from where."""
+        positions = self.source.positions
+        self.direct = {n: SplitPublisher(self, n, at if restored else None) for n, at in positions.items()}
+        for publisher in self.direct.values():
+            publisher.start()
+        if not self.direct:
+            self.running()
+
+    def split_opened(self, name: str, position: int) -> None:
+        """The mark of a split is known, and this attempt stands in it."""
+        self.source.begin_at(name, position)
+        if all(publisher.machine.announced for publisher in self.direct.values()):
+            self.running()
+            self._wake()
 
     # -- the loop -------------------------------------------------------------------------------------------------------
 
@@ -214,7 +235,8 @@ class Task:
         if self._events or (self._frames and not blocked):
             self._wake()
             return
-        if self.vertex == "s" and not (blocked or self._paused or self._exhausted):
+        opening = self.direct and self.state == "initializing"
+        if self.vertex == "s" and not (blocked or opening or self._paused or self._exhausted):
             self._read_source()
             if not self.gone:
                 self._wake(self.world.scenario.pace_ms)
@@ -294,6 +316,8 @@ class Task:
                 self.snapshots.freeze(command.checkpoint, self._barrier_offset if self.vertex == "w" else 0)
                 if self.publisher is not None:
                     self.publisher.acknowledged(command.checkpoint, self._barrier_offset)
+                for publisher in self.direct.values():
+                    publisher.flush()
                 self.world.froze(self, command.checkpoint)
                 self._feed(subtask.Frozen(command.checkpoint))
             case subtask.FlushRows():

@@ -31,7 +31,7 @@ from penstock.spark.code import pack_code
 from penstock.spark.committing import RunManifests
 from penstock.spark.publishing import publishing_job
 from penstock.spark.staging import StagedPart, check_shared, staging_folder
-from penstock.task.publish_loop import PublishingError
+from penstock.task.transaction_loop import PublishingError
 
 pytestmark = pytest.mark.timeout(300)
 FILE = HERE / "kafka_sink_pipelines.py"

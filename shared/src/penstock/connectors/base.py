@@ -261,6 +261,9 @@ class Source(ABC, Generic[T]):
     """Zone of naive timestamps in the data."""
     on_spark_alone: ClassVar[bool] = False
     """Whether no reader of its splits can be opened, because Spark gives tasks its rows."""
+    has_numbered_splits: ClassVar[bool] = False
+    """Whether its splits have the ids 0, 1, 2 and so on, and each a position for as long as it is there, as the
+    partitions of a topic have: then a sink may keep where each stands (see `penstock.protocol.split_publishing`)."""
     has_moment: ClassVar[bool] = False
     """Whether `moment` is to be asked."""
     ends_on_request: ClassVar[bool] = False
@@ -581,7 +584,11 @@ class SinkEncoder(Protocol):
 
 @dataclass(frozen=True)
 class PublishContext:
-    """Which part of which sink a publisher publishes. Whoever has the same one fences the others."""
+    """Which part of which sink a publisher publishes. Whoever has the same one fences the others.
+
+    A part is a partition of the sink's exchange in a generation; where there is no exchange, a split of the source, whose
+    generation is 0 whatever the job's is.
+    """
 
     job: str
     operator: str

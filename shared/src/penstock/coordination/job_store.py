@@ -13,6 +13,7 @@ import msgspec
 import structlog
 
 from penstock.errors import CorruptDataError, ExternalError
+from penstock.graph.jobgraph import graph_from_json, published_by_splits
 from penstock.ports import BlobExistsError, BlobNotFoundError, Blobs, Clock
 from penstock.protocol.jobevents import ManifestStored, StoreManifest
 from penstock.protocol.joblog import (
@@ -29,7 +30,14 @@ from penstock.protocol.joblog import (
     log_key,
     log_prefix,
 )
-from penstock.protocol.manifests import Manifest, decode_manifest, encode_manifest, objects_beside, with_beside
+from penstock.protocol.manifests import (
+    Manifest,
+    checkpoints_prefix,
+    decode_manifest,
+    encode_manifest,
+    objects_beside,
+    with_beside,
+)
 from penstock.protocol.messages import BesideKeys, Handle, Restore
 
 UNCERTAIN_PAUSE_MS: Final = 200
@@ -140,6 +148,20 @@ class JobReader:
                 f"checkpoint {restore.checkpoint}: {restore.manifest} is not what was written (checksum)"
             )
         return await self.whole(decode_manifest(data, restore.manifest))
+
+    async def published_beyond(self, manifest: str, job: str) -> frozenset[str]:
+        """Sinks of a job of which rows are visible that this checkpoint of it does not cover.
+
+        There are none behind a savepoint, unless the job went on from it and has failed before another checkpoint. They
+        publish by the positions of their source's splits, and where those stand is in their marks.
+        """
+        if not manifest.startswith(checkpoints_prefix(job)):
+            return frozenset()
+        history = await self.history(job)
+        left = history.retained is not None and history.retained.manifest == manifest
+        if not left and any(s.published and s.manifest == manifest for s in history.savepoints.values()):
+            return frozenset()
+        return published_by_splits(graph_from_json(history.graph))
 
     async def whole(self, manifest: Manifest) -> Manifest:
         """The manifest with what stands in objects beside it, because it was large.

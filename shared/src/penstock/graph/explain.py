@@ -47,7 +47,8 @@ def _operator_lines(operator: JobOperator, said: Mapping[str, str]) -> Iterator[
         yield f"      {name}: {_value(value)}"
     yield f"      columns: {schema_from_json(operator.schema)}"
     if operator.verb == PUBLISH:
-        yield "      state: how far its exchange is published, committed together with the rows"
+        what = "splits of the source are" if operator.inputs else "its exchange is"
+        yield f"      state: how far {what} published, committed together with the rows"
     elif operator.state:
         yield f"      state: {_state(operator.state)}"
     if operator.guarantee:
@@ -83,23 +84,28 @@ def explain_dot(graph: JobGraph) -> str:
     for vertex in graph.vertices:
         lines.append(f"  subgraph cluster_{vertex.id} {{")
         lines.append(f"    label={json.dumps(f'{vertex.id} x {vertex.parallelism}')};")
-        lines += [f"    {_dot(vertex, o.node)} [label={json.dumps(_label(o))}];" for o in vertex.operators]
+        lines += [f"    {_dot(o)} [label={json.dumps(_label(o))}];" for o in vertex.operators]
         lines.append("  }")
     for vertex in graph.vertices:
         for edge in vertex.inputs:
             label = json.dumps(_ship(edge))
-            source, target = _dot(graph.vertex(edge.vertex), edge.link.source), _dot(vertex, vertex.operators[0].node)
+            source, target = _made(graph.vertex(edge.vertex), edge.link.source), _dot(vertex.operators[0])
             lines.append(f"  {source} -> {target} [style=dashed, label={label}];")
         for operator in vertex.operators:
             for link in operator.inputs:
                 label = f" [label={json.dumps(link.tag)}]" if link.tag else ""
-                lines.append(f"  {_dot(vertex, link.source)} -> {_dot(vertex, operator.node)}{label};")
+                lines.append(f"  {_made(vertex, link.source)} -> {_dot(operator)}{label};")
     return "\n".join([*lines, "}"])
 
 
-def _dot(vertex: JobVertex, node: str) -> str:
-    """The name of an operator: a node that is encoded in one vertex is published in another."""
-    return f"{node}_{PUBLISH}" if vertex.publishes else node
+def _dot(operator: JobOperator) -> str:
+    """The name of an operator: a node may be encoded by one and published by another."""
+    return f"{operator.node}_{PUBLISH}" if operator.verb == PUBLISH else operator.node
+
+
+def _made(vertex: JobVertex, node: str) -> str:
+    """The name of the operator whose rows are those of a node."""
+    return _dot(next(operator for operator in vertex.operators if operator.node == node))
 
 
 def _label(operator: JobOperator) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Set
-from itertools import product
+from itertools import pairwise, product
 from typing import Any, Final, Literal
 
 import msgspec
@@ -59,7 +59,8 @@ Ship = Literal["forward", "hash", "rebalance", "broadcast"]
 to every subtask."""
 
 PUBLISH: Final = "publish"
-"""Verb of the operator that publishes an exchange exactly once; alone in its vertex, behind `ENCODE`."""
+"""Verb of the operator that publishes exactly once, behind `ENCODE`: an exchange, alone in its vertex, or the splits of
+the source of its vertex, at the end of the chain."""
 ENCODE: Final = "encode"
 SINK_VERBS: Final = ("write", PUBLISH)
 
@@ -132,6 +133,11 @@ class JobVertex(msgspec.Struct, frozen=True):
         """Whether it publishes its exchange exactly once."""
         return self.operators[0].verb == PUBLISH
 
+    @property
+    def publishes_splits(self) -> bool:
+        """Whether it publishes what its source reads, by the positions of its splits."""
+        return self.is_source and self.operators[-1].verb == PUBLISH
+
 
 class JobGraph(msgspec.Struct, frozen=True):
     """A job at one parallelism."""
@@ -163,6 +169,11 @@ class JobGraph(msgspec.Struct, frozen=True):
         return msgspec.to_builtins(self)
 
 
+def published_by_splits(graph: JobGraph) -> frozenset[str]:
+    """The sink operators that publish by the positions of their source's splits."""
+    return frozenset(vertex.operators[-1].id for vertex in graph.vertices if vertex.publishes_splits)
+
+
 def graph_from_json(value: Any) -> JobGraph:
     """The inverse of `JobGraph.to_json`."""
     return msgspec.convert(value, JobGraph)
@@ -176,6 +187,7 @@ def build_job_graph(
     chain_state: bool = True,
     publish: bool = True,
     combine: bool = True,
+    by_splits: bool = False,
 ) -> JobGraph:
     """Cut the plan into vertices.
 
@@ -188,11 +200,13 @@ def build_job_graph(
         publish: whether exactly-once sinks publish from an exchange of their own. If not, they are written like any
             other sink: a batch engine publishes what its tasks staged when all of them have ended.
         combine: whether rows are aggregated in part before a keyed exchange, where that changes nothing.
+        by_splits: whether an exactly-once sink behind a source and no state publishes by the positions of its splits,
+            without exchange and checkpoint. Not for a job whose graph may change while it goes on.
 
     Raises:
         PipelineError: nothing is written, an operator's parallelism exceeds its key groups, or nothing can come of it.
     """
-    return _Builder(plan, parallelism, at_least_once, chain_state, publish, combine).build()
+    return _Builder(plan, parallelism, at_least_once, chain_state, publish, combine, by_splits).build()
 
 
 class _Builder:
@@ -204,7 +218,9 @@ class _Builder:
         chain_state: bool,
         publish: bool,
         combine: bool,
+        by_splits: bool,
     ) -> None:
+        self._by_splits = by_splits
         self._plan = plan
         self._parallelism = parallelism
         self._at_least_once = at_least_once
@@ -226,7 +242,7 @@ class _Builder:
         names = {head: f"v{index}" for index, head in enumerate(heads)}
         vertices = [self._vertex(head, names) for head in heads]
         for node in self._physical:
-            if self._is_published(node):
+            if self._is_published(node) and not self._publishes_splits(node):
                 vertices.append(self._publishing(node, vertices, names))
         return JobGraph(self._plan.name, self._parallelism, self._max_parallelism, tuple(vertices))
 
@@ -279,6 +295,8 @@ class _Builder:
             self._edge(number, link, producer, head, names) for number, (producer, link) in self._inputs[head]
         )
         operators = tuple(self._operator(node, chained=node is not head) for node in chain)
+        if self._publishes_splits(chain[-1]):
+            operators += (self._publisher(chain[-1], (Link(chain[-1].id),)),)
         name = " -> ".join(node.uid or self._verb(node) for node in chain)
         return JobVertex(names[head], name, parallelism, max_parallelism, self._slot_group(head), operators, edges)
 
@@ -295,6 +313,42 @@ class _Builder:
             and not self._at_least_once
         )
 
+    def _publishes_splits(self, node: Node) -> bool:
+        """Whether a sink needs no exchange: rows come straight from a source that can be read again, split by split, and
+        what becomes of a row depends on no other one and waits for nothing."""
+        way = [other for other in self._physical if self._vertex_of[other] is self._vertex_of[node]]
+        read, *between = way[:-1] or way
+        return (
+            self._by_splits
+            and self._is_published(node)
+            and node is way[-1]
+            and isinstance(read.operation, Read)
+            and read.operation.source.has_numbered_splits
+            and read.operation.source.replayable
+            and all([producer for producer, _ in self._links[after]] == [before] for before, after in pairwise(way))
+            and all(link.tag is None for other in way for _, link in self._links[other])
+            and not any(_keeps_state(other) or _knows_time(other) for other in between)
+            and not any(
+                producer in way and other not in way for other in self._physical for producer, _ in self._links[other]
+            )
+        )
+
+    def _publisher(self, node: Node, inputs: tuple[Link, ...] = ()) -> JobOperator:
+        operation = node.operation
+        assert isinstance(operation, Write)
+        assert isinstance(operation.sink, PublishedSink)
+        return JobOperator(
+            node=node.id,
+            id=node.operator_id,
+            verb=PUBLISH,
+            inputs=inputs,
+            schema=schema_to_json(operation.sink.encoded_schema(node.schema)),
+            event_time=False,
+            settings=describe_node(node),
+            state=state_signature(node),
+            guarantee=self._guarantee(node),
+        )
+
     def _publishing(self, node: Node, vertices: list[JobVertex], names: dict[Node, str]) -> JobVertex:
         """The vertex behind the encoded rows: its exchange has one writer per partition and is the write-ahead log."""
         operation = node.operation
@@ -302,19 +356,8 @@ class _Builder:
         assert isinstance(operation.sink, PublishedSink)
         name = names[self._vertex_of[node]]
         encoding = next(vertex for vertex in vertices if vertex.id == name)
-        schema = schema_to_json(operation.sink.encoded_schema(node.schema))
-        operator = JobOperator(
-            node=node.id,
-            id=node.operator_id,
-            verb=PUBLISH,
-            inputs=(),
-            schema=schema,
-            event_time=False,
-            settings=describe_node(node),
-            state=state_signature(node),
-            guarantee=self._guarantee(node),
-        )
-        edge = JobEdge(name, Link(node.id), "forward", schema, event_time=False)
+        operator = self._publisher(node)
+        edge = JobEdge(name, Link(node.id), "forward", operator.schema, event_time=False)
         return msgspec.structs.replace(
             encoding,
             id=f"v{len(vertices)}",

@@ -9,7 +9,7 @@ from penstock.graph.jobgraph import JobGraph, build_job_graph
 from penstock.graph.logical import LogicalPlan
 
 
-def scalable_form(plan: LogicalPlan, *, at_least_once: bool = False) -> JobGraph:
+def scalable_form(plan: LogicalPlan, *, at_least_once: bool = False, by_splits: bool = False) -> JobGraph:
     """The graph of a plan from which `scaled` makes that of any parallelism.
 
     It is cut at a parallelism that no operator asks for, so that nothing is chained that would have to be separated at
@@ -17,7 +17,7 @@ def scalable_form(plan: LogicalPlan, *, at_least_once: bool = False) -> JobGraph
     """
     explicit = {node.parallelism for node in plan}
     default = next(number for number in range(2, len(explicit) + 3) if number not in explicit)
-    return build_job_graph(plan, default, at_least_once=at_least_once)
+    return build_job_graph(plan, default, at_least_once=at_least_once, by_splits=by_splits)
 
 
 def scaled(form: JobGraph, parallelism: int) -> JobGraph:

@@ -8,7 +8,7 @@ import structlog
 
 from penstock.connectors.kafka.marks import delete_marks, marks_of_job
 from penstock.errors import ExternalError
-from penstock.graph.jobgraph import graph_from_json
+from penstock.graph.jobgraph import graph_from_json, published_by_splits
 from penstock.jobmanager.job_cleanup import CleanSinks
 from penstock.ports import Clock
 from penstock.protocol.joblog import JobHistory
@@ -24,8 +24,11 @@ def sink_cleaner(settings: ClusterSettings, clock: Clock) -> CleanSinks:
     """Removes the marks of Kafka sinks. A sink's own cluster may be gone for good: then it says what is left there."""
 
     async def clean(job: str, history: JobHistory) -> None:
+        graph = graph_from_json(history.graph)
+        # A job that starts from a retained checkpoint goes on where these marks stand.
+        kept = published_by_splits(graph) if history.retained is not None else frozenset[str]()
         generations = history.begin.generation + 1 if history.begin is not None else 0
-        for marks in marks_of_job(settings.name, job, graph_from_json(history.graph), range(generations)):
+        for marks in marks_of_job(settings.name, job, graph, range(generations), kept):
             for attempt in range(TRIES):
                 try:
                     await delete_marks(marks.settings(settings.kafka), marks.topic)

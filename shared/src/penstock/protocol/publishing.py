@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple, assert_never
+from typing import Any, Generic, NamedTuple, TypeVar, assert_never
 
 import msgspec
 
@@ -29,6 +29,10 @@ from penstock.protocol.phases import RECENT, check_move
 
 CHUNK_BYTES = 16 << 20
 """About how much one transaction publishes; whole frames. A transaction of 4 MiB costs half as much again per record."""
+
+
+M = TypeVar("M")
+"""What a machine calls its mark."""
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -117,10 +121,10 @@ class ProducerReady:
 
 
 @dataclass(frozen=True, slots=True)
-class MarkRead:
+class MarkRead(Generic[M]):
     """The mark as it stands now; None if there is none."""
 
-    mark: Mark | None
+    mark: M | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +171,8 @@ class MarkAged:
 
 
 PublisherEvent = (
-    Covered | ProducerReady | MarkRead | FramesRead | FramesGone | Committed | Doubtful | Fenced | BackedOff | MarkAged
+    Covered | ProducerReady | MarkRead[Mark] | FramesRead | FramesGone | Committed | Doubtful | Fenced | BackedOff
+    | MarkAged
 )  # fmt: skip
 
 # -- commands -----------------------------------------------------------------------------------------------------------
@@ -196,11 +201,11 @@ class ReadFrames:
 
 
 @dataclass(frozen=True, slots=True)
-class CommitTransaction:
+class CommitTransaction(Generic[M]):
     """Produce the rows of these frames and commit the mark in the same transaction."""
 
     refs: tuple[Any, ...]
-    mark: Mark
+    mark: M
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +238,9 @@ class FailJob:
     """Whether rows that are complete are gone: no other attempt can publish them either."""
 
 
-PublisherCommand = InitProducer | ReadMark | ReadFrames | CommitTransaction | BackOff | ReportPublished | Exit | FailJob
+PublisherCommand = (
+    InitProducer | ReadMark | ReadFrames | CommitTransaction[Mark] | BackOff | ReportPublished | Exit | FailJob
+)
 
 
 class PublisherMachine:

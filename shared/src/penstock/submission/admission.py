@@ -8,7 +8,7 @@ from penstock.coordination.job_catalog import JobCatalog
 from penstock.coordination.job_store import JobReader
 from penstock.errors import CorruptDataError, IncompatibleStateError
 from penstock.graph.describe import check_signature
-from penstock.graph.jobgraph import FORMAT_VERSION, JobGraph, graph_from_json
+from penstock.graph.jobgraph import FORMAT_VERSION, JobGraph, graph_from_json, published_by_splits
 from penstock.ports import Blobs, Clock
 from penstock.protocol.manifests import Manifest, covers_rows
 from penstock.protocol.messages import Restore
@@ -30,6 +30,7 @@ async def refusal(request: SubmitJob, blobs: Blobs) -> str:
             check_compatible(graph, manifest, allow_non_restored=request.allow_non_restored)
             if not request.allow_unpublished:
                 await _check_published(request.restored_from, manifest, blobs)
+            await _check_marks(request.restored_from, manifest, graph, blobs)
     except msgspec.ValidationError as error:
         return f"the job graph is not readable: {error}"
     except (IncompatibleStateError, CorruptDataError) as error:
@@ -54,6 +55,17 @@ async def _check_published(restore: Restore, manifest: Manifest, blobs: Blobs) -
             f"checkpoint {manifest.checkpoint} of job {manifest.job[:8]} is no savepoint: rows that it covers may wait "
             "in its job's exchanges, and a job restored from it would never publish them; restore a savepoint, or accept "
             "the loss with --allow-unpublished"
+        )
+
+
+async def _check_marks(restore: Restore, manifest: Manifest, graph: JobGraph, blobs: Blobs) -> None:
+    """Raise `IncompatibleStateError` if rows behind the checkpoint are visible and the new job would make them again."""
+    beyond = await JobReader(blobs).published_beyond(restore.manifest, manifest.job)
+    if lost := sorted(beyond - published_by_splits(graph)):
+        raise IncompatibleStateError(
+            f"job {manifest.job[:8]} has published rows behind its checkpoint {manifest.checkpoint}: its sink "
+            f"{lost[0]!r} waits for no checkpoint and keeps where its source stands. A job with that sink behind a Kafka "
+            "source and no state goes on there; for another pipeline take a savepoint of a job that runs"
         )
 
 

@@ -99,12 +99,13 @@ def job_request(
     Raises:
         PipelineError: the plan cannot run at this parallelism.
     """
+    weak = options.at_least_once
     return SubmitJob(
         request=job,
         job=job,
         name=plan.name,
-        graph=build_job_graph(plan, options.parallelism, at_least_once=options.at_least_once).to_json(),
-        scalable=scalable_form(plan, at_least_once=options.at_least_once).to_json(),
+        graph=build_job_graph(plan, options.parallelism, at_least_once=weak, by_splits=True).to_json(),
+        scalable=scalable_form(plan, at_least_once=weak, by_splits=True).to_json(),
         settings=options.settings,
         artifact=artifact,
         restored_from=options.restored_from,

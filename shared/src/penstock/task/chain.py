@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.batches import visible
 from penstock.connectors.base import SinkEncoder, SinkWriter
-from penstock.graph.jobgraph import JobVertex
+from penstock.graph.jobgraph import PUBLISH, JobVertex
 from penstock.graph.logical import LogicalPlan, Node, Over, WindowAggregate, WindowRows, Write
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.messages import OperatorMetrics
@@ -112,6 +112,22 @@ class SinkLink:
         self.metrics.rows_out += frame.height
         self.writer.write(visible(frame))
         self.metrics.bad_rows = getattr(self.writer, "skipped", 0)  # of writers whose sink has a policy for bad rows
+
+    def watermark(self, watermark: int) -> None:
+        """Nothing waits behind a sink."""
+
+
+class PublishLink:
+    """Where encoded rows leave a chain to be published by whoever knows what became of them before."""
+
+    def __init__(self, receiver: Receiver, metrics: OperatorMetrics) -> None:
+        self._receiver = receiver
+        self._metrics = metrics
+
+    def rows(self, frame: pl.DataFrame) -> None:
+        """Hand a batch on."""
+        self._metrics.rows_in += frame.height
+        self._receiver.rows(frame)
 
     def watermark(self, watermark: int) -> None:
         """Nothing waits behind a sink."""
@@ -223,6 +239,7 @@ def build_chain(
     local_state: Path | None = None,
     *,
     incremental: bool = False,
+    published: Receiver | None = None,
 ) -> Chain:
     """Build and open the operators of a vertex, last ones first.
 
@@ -240,6 +257,7 @@ def build_chain(
         wake: wakes the subtask.
         local_state: as in `OperatorContext`.
         incremental: as in `OperatorContext`.
+        published: takes the encoded rows of a vertex that publishes the splits of its source.
     """
     outputs: dict[str, Fanout] = {}
     receivers: dict[str, Receiver] = {}
@@ -253,6 +271,9 @@ def build_chain(
             assert isinstance(node.operation, Write)
             sink = SinkLink(operator.id, open_sink(operator.id, node.operation), metrics)
             chain.sinks[operator.id] = receivers[operator.node] = sink
+        elif operator.verb == PUBLISH:
+            assert published is not None
+            receivers[operator.node] = PublishLink(published, metrics)
         else:
             context = OperatorContext(
                 operator=operator.id,

@@ -18,7 +18,7 @@ from penstock.task.committer import STAGED, decode_staged
 from penstock.task.environment import TaskEnvironment
 from penstock.task.operator import RestoredState
 from penstock.task.sinks import are_visible, prepare_sink
-from penstock.task.sources import SourceDriver
+from penstock.task.sources import Begin, SourceDriver
 
 SPLITS = "splits"
 """Name of the union list state that holds a source's splits."""
@@ -40,17 +40,22 @@ class OpenedOperators:
 
 
 async def open_operators(
-    environment: TaskEnvironment, exchanges: Sequence[tuple[str, str | None, Receiver]]
+    environment: TaskEnvironment,
+    exchanges: Sequence[tuple[str, str | None, Receiver]],
+    published: Receiver | None = None,
 ) -> OpenedOperators:
-    """Restore and open the operators and sinks of a subtask; `exchanges` as `build_chain` takes them."""
+    """Restore and open the operators and sinks of a subtask; `exchanges` and `published` as `build_chain` takes them."""
     with environment.restore_folder() as folder:
         operators = environment.vertex.operators
         restored = {operator.id: await environment.restored(operator.id, folder) for operator in operators}
-        return await _opened(environment, exchanges, restored)
+        return await _opened(environment, exchanges, published, restored)
 
 
 async def _opened(
-    environment: TaskEnvironment, exchanges: Sequence[tuple[str, str | None, Receiver]], restored: Restored
+    environment: TaskEnvironment,
+    exchanges: Sequence[tuple[str, str | None, Receiver]],
+    published: Receiver | None,
+    restored: Restored,
 ) -> OpenedOperators:
     vertex, plan, manifest = environment.vertex, environment.plan, environment.manifest
     writers: dict[str, SinkWriter] = {}
@@ -77,6 +82,7 @@ async def _opened(
         wake=environment.inbox.wake,
         local_state=environment.local_state,
         incremental=environment.services.settings.incremental,
+        published=published,
     )
     staged = [part for state in restored.values() if state for part in decode_staged(state.lists.get(STAGED, ()))]
     if staged and manifest is not None and await are_visible(manifest, environment.deploy, store):
@@ -99,9 +105,10 @@ async def open_source(
     opened: OpenedOperators,
     alignment: SourceAlignment | None,
     other_work: Callable[[], Awaitable[None]],
+    begin: Begin | None = None,
 ) -> SourceDriver:
     """Open the source of a subtask whose vertex has one, where the restored checkpoint left it; `other_work` as in
-    `ReadContext`."""
+    `ReadContext`, `begin` of splits that somebody publishes."""
     operator = environment.vertex.operators[0]
     node = environment.plan.node(operator.node)
     clock, parallelism = environment.services.clock, environment.vertex.parallelism
@@ -121,6 +128,7 @@ async def open_source(
         carries_watermarks=environment.plan.carries_watermarks(node),
         window_reach_us=environment.plan.window_reach_us,
         alignment=alignment,
+        begin=begin,
     )
     state = opened.restored.get(operator.id)
     await driver.open(state.unions.get(SPLITS, ()) if state else ())

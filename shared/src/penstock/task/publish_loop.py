@@ -10,63 +10,35 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, assert_never
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import structlog
 
-from penstock.connectors.base import ProducerFencedError, PublishedMark, SinkPublisher
-from penstock.coordination import failpoints
-from penstock.errors import CorruptDataError, ExternalError, PenstockError
+from penstock.connectors.base import PublishedMark, SinkPublisher
+from penstock.errors import CorruptDataError, ExternalError
 from penstock.ports import Clock, Log, OffsetOutOfRangeError
 from penstock.protocol.frames import decode_frame
 from penstock.protocol.manifests import Interval
 from penstock.protocol.publishing import (
-    BackedOff,
-    BackOff,
-    Committed,
     CommitTransaction,
     Covered,
-    Doubtful,
-    Exit,
-    FailJob,
-    Fenced,
     FramesGone,
     FramesRead,
-    InitProducer,
     Mark,
     MarkAged,
-    MarkRead,
-    ProducerReady,
     PublisherCommand,
     PublisherEvent,
     PublisherMachine,
     ReadFrames,
-    ReadMark,
     ReportPublished,
 )
+from penstock.task.transaction_loop import TransactionLoop
 
 if TYPE_CHECKING:
     import polars as pl
 
 MARK_AGE_MS: Final = 6 * 3_600_000
 """An unchanged mark is committed again so often: Kafka forgets group offsets after days."""
-PATIENCE_MS: Final = 300_000
-"""Doubts without a single commit for so long fail the subtask, so that the restart strategy decides."""
-
-_log = structlog.get_logger("penstock.publishing")
-
-
-class PublishingError(PenstockError):
-    """Publishing cannot go on: rows would be lost or doubled, or the sink's system refuses for too long."""
-
-    domain = "external"
-
-
-class DamagedExchangeError(PublishingError):
-    """Rows that are complete and not published are gone from the log."""
-
-    terminal = True
 
 
 @dataclass(frozen=True)
@@ -85,34 +57,28 @@ class PublishHooks:
     """What keeps it from publishing, and with an empty text that nothing does any more."""
 
 
-class PublishLoop:
+class PublishLoop(TransactionLoop[Mark]):
     """The loop of one partition in one attempt. `run` ends by cancellation, or raises."""
 
     def __init__(self, machine: PublisherMachine, publisher: SinkPublisher, clock: Clock, hooks: PublishHooks) -> None:
+        super().__init__(publisher, clock)
         self.machine = machine
-        self._publisher = publisher
-        self._clock = clock
         self._hooks = hooks
-        self._commands: deque[PublisherCommand] = deque()
-        self._wake = asyncio.Event()
         self._started = False
         self._covered_early: list[Covered] = []
-        self._doubtful_since_ms: int | None = None
 
     def covered(self, intervals: Iterable[Interval]) -> None:
         """COMPLETE covers these intervals."""
         event = Covered(tuple(intervals))
         if self._started:
-            self._commands.extend(self.machine.handle(event))
+            self._tell(event)
         else:
             self._covered_early.append(event)
-        self._wake.set()
 
     async def run(self, intervals: Sequence[Interval]) -> None:
         """Announce the attempt, publish what the restored checkpoint covers, then whatever is covered."""
         try:
-            while not await self._opened():
-                await self._clock.sleep_ms(1_000)
+            await self._open()
             self._start(intervals)
             while True:
                 await self._step()
@@ -126,95 +92,38 @@ class PublishLoop:
             self._commands.extend(self.machine.handle(event))
         self._covered_early.clear()
 
-    async def _opened(self) -> bool:
-        try:
-            await self._publisher.open()
-        except ExternalError as error:
-            self._doubt(error)
-            return False
-        return True
-
-    async def _step(self) -> None:
-        if not self._commands:
-            await self._wait()
-            return
-        event = await self._carry_out(self._commands.popleft())
-        if event is not None:
-            self._commands.extend(self.machine.handle(event))
-
     async def _wait(self) -> None:
         """Until something is covered, or the mark is old."""
-        self._hooks.waits("")
         try:
             async with asyncio.timeout(MARK_AGE_MS / 1_000):
-                await self._wake.wait()
+                await super()._wait()
         except TimeoutError:
             self._commands.extend(self.machine.handle(MarkAged()))
-        self._wake.clear()
 
-    async def _carry_out(self, command: PublisherCommand) -> PublisherEvent | None:
-        try:
-            return await self._answer(command)
-        except ProducerFencedError as error:
-            _log.debug("fenced", reason=str(error))
-            return Fenced()
-        except ExternalError as error:
-            self._doubt(error)
-            return Doubtful(str(error))
+    def _handle(self, event: PublisherEvent) -> Iterable[PublisherCommand]:
+        return self.machine.handle(event)
 
-    async def _answer(self, command: PublisherCommand) -> PublisherEvent | None:
+    def _mark(self, found: PublishedMark) -> Mark:
+        return decode_mark(found)
+
+    def _transaction(self, command: CommitTransaction[Mark]) -> tuple[Sequence[pl.DataFrame], PublishedMark]:
+        return [self._hooks.decode(ref) for ref in command.refs], encode_mark(command.mark)
+
+    def _committed(self, command: CommitTransaction[Mark], rows: int) -> None:
+        self._hooks.committed(command.mark, rows)
+
+    def _waits(self, what: str) -> None:
+        self._hooks.waits(what)
+
+    async def _answer_other(self, command: Any) -> PublisherEvent | None:
         match command:
-            case InitProducer():
-                failpoints.reached(failpoints.BEFORE_INIT)
-                granted = await self._publisher.init_producer()
-                failpoints.reached(failpoints.AFTER_INIT)
-                return ProducerReady(granted)
-            case ReadMark():
-                found = await self._publisher.read_mark()
-                return MarkRead(None if found is None else decode_mark(found))
             case ReadFrames():
                 return await self._hooks.read(command)
-            case CommitTransaction():
-                return await self._commit(command)
-            case BackOff():
-                await self._clock.sleep_ms(command.delay_ms)
-                return BackedOff()
             case ReportPublished():
                 self._hooks.published(command.checkpoint)
                 return None
-            case Exit():
-                _log.info("publisher leaves", reason=command.reason)
-                return None
-            case FailJob():
-                raise (DamagedExchangeError if command.damaged else PublishingError)(command.reason)
             case _:
-                assert_never(command)
-
-    async def _commit(self, command: CommitTransaction) -> Committed:
-        frames = [self._hooks.decode(ref) for ref in command.refs]
-        if frames:
-            failpoints.reached(failpoints.BEFORE_COMMIT)
-        await self._publisher.commit(frames, encode_mark(command.mark))
-        if frames:
-            failpoints.reached(failpoints.AFTER_COMMIT)
-        self._doubtful_since_ms = None
-        self._hooks.waits("")
-        self._hooks.committed(command.mark, sum(frame.height for frame in frames))
-        return Committed()
-
-    def _doubt(self, error: ExternalError) -> None:
-        """Go on for a while; what no retry can help fails at once."""
-        now_ms = self._clock.monotonic_ms()
-        if self._doubtful_since_ms is None:
-            self._doubtful_since_ms = now_ms
-        if not error.retryable:
-            raise error
-        self._hooks.waits(f"publishing: {error}")
-        if now_ms - self._doubtful_since_ms >= PATIENCE_MS:
-            raise PublishingError(
-                f"nothing could be published for {PATIENCE_MS // 1_000} s; the last reason: {error}"
-            ) from error
-        _log.warning("publishing: no certain answer, trying again", reason=str(error))
+                return await super()._answer_other(command)
 
 
 async def read_frames(log: Log, topic: str, partition: int, command: ReadFrames) -> FramesRead | FramesGone:

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import polars as pl
@@ -46,6 +46,15 @@ SPARING_S = 0.01
 
 _log = structlog.get_logger("penstock.source")
 
+
+class Begin(Protocol):
+    """Says where a split is read from: not where a checkpoint has it, but where its rows are published up to."""
+
+    async def __call__(self, split: str, position: Position, *, known: bool, splits: int) -> Position:
+        """See `SplitPublishing.begin`."""
+        ...
+
+
 Remember = Callable[[str, Position], Awaitable[Position]]
 """Keeps where a split begins for all attempts of a job; returns what was kept first."""
 
@@ -74,6 +83,9 @@ class SourceBatch:
     paused: bool = False
     """Nothing may be read until other subtasks have caught up."""
     size_bytes: int = 0
+    split: str = ""
+    """Which one was read, and where it stands behind what was: of a source whose splits somebody publishes."""
+    position: Position = None
 
 
 @dataclass
@@ -121,9 +133,11 @@ class SourceDriver:
         carries_watermarks: bool = False,
         window_reach_us: int = 0,
         alignment: SourceAlignment | None = None,
+        begin: Begin | None = None,
     ) -> None:
         """A driver of the splits that belong to `subtask`; `carries_watermarks`: every row tells its watermark."""
         self._alignment = alignment
+        self._begin_by_mark = begin
         self._silent_reads = 0
         """How many reads in a row have brought nothing."""
         self._remember = remember
@@ -162,11 +176,15 @@ class SourceDriver:
 
     async def _discover(self, restored: dict[str, SplitEntry], *, late: bool) -> None:
         found = await asyncio.to_thread(self._source.discover)
-        for split in found:
-            if split.id in self._splits or owner_of(split.id, self._parallelism) != self._subtask:
-                continue
-            entry = restored.get(split.id)
-            begin = await self._begin(split, late) if entry is None else await self._begin_again(split, entry)
+        mine = [split for split in found if owner_of(split.id, self._parallelism) == self._subtask]
+        new = [split for split in mine if split.id not in self._splits]
+        entries = [restored.get(split.id) for split in new]
+        begins = [
+            await self._begin(split, late) if entry is None else await self._begin_again(split, entry)
+            for split, entry in zip(new, entries, strict=True)
+        ]
+        begins = await self._marked(new, entries, begins, len(found))
+        for split, entry, begin in zip(new, entries, begins, strict=True):
             self._splits[split.id] = self._start(split, entry, begin)
         for split_id, entry in restored.items():
             if split_id not in self._splits and owner_of(split_id, self._parallelism) == self._subtask:
@@ -174,6 +192,20 @@ class SourceDriver:
         self._turn = sorted(split_id for split_id, state in self._splits.items() if not state.finished)
         self._discovered_ms = self._context.monotonic_ms()
         self._next_discovery_ms = self._discovered_ms + DISCOVERY_INTERVAL_MS
+
+    async def _marked(
+        self, new: Sequence[Split], entries: Sequence[SplitEntry | None], begins: list[Position], splits: int
+    ) -> list[Position]:
+        """Where splits begin that somebody publishes; all are asked for at once, because each takes a while."""
+        by_mark = self._begin_by_mark
+        if by_mark is None:
+            return begins
+        return await asyncio.gather(
+            *(
+                by_mark(split.id, begin, known=entry is not None, splits=splits)
+                for split, entry, begin in zip(new, entries, begins, strict=True)
+            )
+        )
 
     async def _begin(self, split: Split, late: bool) -> Position:
         """Where a new split begins: what the first attempt to ask was told, so that no attempt begins elsewhere."""
@@ -276,7 +308,10 @@ class SourceDriver:
         self._silent_reads = 0
         state.last_row_ms, state.silent_since_ms, state.silent_ms = self._context.monotonic_ms(), None, 0
         state.wake(self._reached())
-        return self._with_watermark(self._accept(state, fetched))
+        batch = self._accept(state, fetched)
+        if self._begin_by_mark is not None:
+            batch = replace(batch, split=state.split.id, position=state.position)
+        return self._with_watermark(batch)
 
     def _is_read_to_its_end(self, split: Split) -> bool:
         """Before the next one: a reader of a file holds a part of it in memory, and there may be thousands of them. With

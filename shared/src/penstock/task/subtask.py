@@ -10,6 +10,7 @@ How it opens stands in `penstock.task.opening`, what its checkpoints consist of 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Mapping
 from typing import assert_never
 
@@ -45,8 +46,9 @@ from penstock.task.combining import Combiner
 from penstock.task.environment import TaskEnvironment
 from penstock.task.exchange import Coalescer, ExchangeWriter, decode_payload, frame_schema
 from penstock.task.exchange_io import CreditReport, FrameSender
-from penstock.task.opening import ahead_of, open_operators, open_source
+from penstock.task.opening import OpenedOperators, ahead_of, open_operators, open_source
 from penstock.task.sources import SourceDriver
+from penstock.task.split_publishing import SplitPublishing
 from penstock.task.subtask_checkpoints import SubtaskCheckpoints
 from penstock.task.task_loop import CheckpointedLoop, Work
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
@@ -88,6 +90,8 @@ class SubtaskRunner(CheckpointedLoop):
         self._coalescer: Coalescer | None = None
         self._source: SourceDriver | None = None
         self._alignment = alignment_of(environment.plan, environment.execution, deploy.subtask)
+        self._splits: SplitPublishing | None = None
+        """Publishes what the source reads, where no checkpoint is waited for."""
         self._source_bytes = 0
         self._paused = False
         self._exhausted = False
@@ -111,19 +115,36 @@ class SubtaskRunner(CheckpointedLoop):
             (edge.link.source, edge.link.tag, writer) for edge, writer in zip(self._edges, self._writers, strict=True)
         ]
         environment = self._environment
-        opened = await open_operators(environment, exchanges)
+        if self._vertex.publishes_splits:
+            self._splits = SplitPublishing(environment, self._rows_published, self.inbox.wake, random.randrange)
+        opened = await open_operators(environment, exchanges, self._splits)
         committer = environment.committer(opened.writers, opened.staged, self._changed)
-        if self._vertex.is_source:
-            self._source = await open_source(environment, opened, self._alignment, self._other_work)
-        ahead = ahead_of(environment, opened.restored)
-        self._checkpoints = SubtaskCheckpoints(environment, opened.chain, committer, self._source, ahead)
         self._chain, self._committer = opened.chain, committer
+        if self._vertex.is_source:
+            self._source = await self._opened_source(opened)
+        ahead = ahead_of(environment, opened.restored)
+        self._checkpoints = SubtaskCheckpoints(environment, opened.chain, committer, self._source, ahead, self._splits)
         self._coalescer = Coalescer(opened.chain.rows) if opened.chain.head is not None else None
         self._is_now("running")
+
+    async def _opened_source(self, opened: OpenedOperators) -> SourceDriver:
+        begin = self._splits.begin if self._splits is not None else None
+        try:
+            return await open_source(self._environment, opened, self._alignment, self._other_work, begin)
+        except BaseException:
+            if self._splits is not None:
+                await self._splits.close()
+            raise
+
+    def _rows_published(self, rows: int) -> None:
+        assert self._chain is not None
+        self._chain.metrics[self._vertex.operators[-1].id].rows_out += rows
 
     def _works_beside(self) -> list[Work]:
         assert self._committer is not None
         works = [self._committer.run(), self._sender.run(), *super()._works_beside()]
+        if self._splits is not None:
+            works.append(self._splits.run())
         if self._alignment is not None:
             works.append(self._alignment.report(self.deploy, self._log, self._services.clock))
         return works
@@ -131,6 +152,8 @@ class SubtaskRunner(CheckpointedLoop):
     async def _close(self) -> None:
         if self._source is not None:
             await self._source.close()
+        if self._splits is not None:
+            await self._splits.close()
         assert self._chain is not None
         self._chain.close()
         await self._chain.closed()
@@ -153,7 +176,11 @@ class SubtaskRunner(CheckpointedLoop):
             state_bytes=self._checkpoints.state_bytes if self._checkpoints else 0,
             records_behind=UNSET if behind is None else behind,
             silent_split=UNSET if silent is None else silent,
+            unpublished_bytes=self._splits.pending_bytes if self._splits is not None else 0,
         )
+
+    def _waited_for(self) -> str:
+        return (self._splits.waits_for if self._splits is not None else "") or super()._waited_for()
 
     def credit(self, report: CreditReport) -> None:
         """A consumer's report, or one of a source to wait for, read from the credits topic."""
@@ -195,6 +222,8 @@ class SubtaskRunner(CheckpointedLoop):
 
         A barrier does not wait for rows that wait in an operator: those before it go there, as far as there is room.
         """
+        if self._splits is not None and self._splits.is_full:
+            return False
         return not self._ledger.blocked() and not chain.is_full(before_barrier=self.inbox.has_barrier)
 
     def _fire_timers(self, chain: Chain) -> None:
@@ -274,6 +303,8 @@ class SubtaskRunner(CheckpointedLoop):
             self._resting = False
             output.rows(batch.frame)
             await self._take_turns(chain)
+            if self._splits is not None:
+                self._splits.read(batch.split, batch.position)
         if batch.dead is not None:
             output.side(DEAD_LETTERS_TAG, batch.dead)
         if batch.watermark is not None:

@@ -18,6 +18,7 @@ from penstock.task.opening import SPLITS
 from penstock.task.operator import OperatorSnapshot
 from penstock.task.snapshots import FrozenSubtask, chains_of, upload
 from penstock.task.sources import SourceDriver
+from penstock.task.split_publishing import SplitPublishing
 
 
 class SubtaskCheckpoints:
@@ -30,6 +31,7 @@ class SubtaskCheckpoints:
         committer: Committer,
         source: SourceDriver | None,
         ahead: dict[str, dict[int, int]],
+        splits: SplitPublishing | None = None,
     ) -> None:
         """`ahead`: per operator, key groups whose former owner had come further than this subtask has."""
         self.state_bytes = 0
@@ -38,6 +40,7 @@ class SubtaskCheckpoints:
         self._chain = chain
         self._committer = committer
         self._source = source
+        self._published_splits = splits
         self._ahead = ahead
         self._frozen: dict[int, FrozenSubtask] = {}
         self._chains = SnapshotChains()
@@ -52,6 +55,8 @@ class SubtaskCheckpoints:
         """Capture everything as it is between two batches."""
         started = self._micros()
         snapshots = self._operator_snapshots()
+        if self._published_splits is not None:
+            self._published_splits.barrier(checkpoint)
         listed, persists = self._committer.prepare(checkpoint)
         for operator, entries in listed.items():
             snapshots[operator] = OperatorSnapshot(lists={STAGED: entries})
@@ -75,6 +80,8 @@ class SubtaskCheckpoints:
     async def upload(self, command: Upload) -> Uploaded | UploadFailed:
         """Make durable what was frozen for this checkpoint."""
         frozen = self._frozen.pop(command.checkpoint)
+        if self._published_splits is not None:
+            await self._published_splits.covered(command.checkpoint)
         deploy, services = self._environment.deploy, self._environment.services
         prefix = blob_prefix(deploy.job, deploy.attempt, command.checkpoint, command.nonce)
         prefix += f"{deploy.subtask.vertex}-{deploy.subtask.index}-"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -43,12 +43,14 @@ def marks_of(cluster: str, job: str, operator: str, generation: int, brokers: st
     return SinkMarks(f"penstock.{cluster}.{job}.{_topic_part(operator)}.g{generation}.marks", brokers)
 
 
-def marks_of_job(cluster: str, job: str, graph: JobGraph, generations: Iterable[int]) -> list[SinkMarks]:
-    """All marks of a job."""
+def marks_of_job(
+    cluster: str, job: str, graph: JobGraph, generations: Iterable[int], kept: Collection[str] = ()
+) -> list[SinkMarks]:
+    """All marks of a job but for those of the sink operators in `kept`."""
     return [
         marks_of(cluster, job, operator.id, generation, operator.settings.get("brokers"))
         for operator in graph.operators()
-        if operator.verb == "publish" and operator.settings.get("sink") == KIND
+        if operator.verb == "publish" and operator.settings.get("sink") == KIND and operator.id not in kept
         for generation in generations
     ]
 

@@ -68,6 +68,7 @@ class Source(base.Source[T]):
 
     kind: ClassVar[str] = "kafka"
     ends_on_request: ClassVar[bool] = True
+    has_numbered_splits: ClassVar[bool] = True
 
     @checked
     def __init__(

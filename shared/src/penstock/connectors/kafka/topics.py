@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (
     AdminClient,
     ConfigResource,  # pyright: ignore[reportPrivateImportUsage] # its documented place
+    NewPartitions,  # pyright: ignore[reportPrivateImportUsage] # its documented place
     NewTopic,  # pyright: ignore[reportPrivateImportUsage] # its documented place
     ResourceType,  # pyright: ignore[reportPrivateImportUsage] # its documented place
 )
@@ -105,6 +106,13 @@ class TopicAdmin:
         wanted = NewTopic(topic, num_partitions=partitions, replication_factor=copies, config=own)
         creating = self._client.create_topics([wanted], operation_timeout=TIMEOUT_S)
         self._result(f"creating topic {topic!r}", creating[topic], (KafkaError.TOPIC_ALREADY_EXISTS,))
+
+    def grow(self, topic: str, partitions: int) -> None:
+        """Add partitions until there are so many. Nothing happens if there are."""
+        (future,) = self._client.create_partitions(
+            [NewPartitions(topic, partitions)], operation_timeout=TIMEOUT_S
+        ).values()
+        self._result(f"adding partitions to topic {topic!r}", future, (KafkaError.INVALID_PARTITIONS,))
 
     def _brokers(self) -> int:
         """How many there are."""

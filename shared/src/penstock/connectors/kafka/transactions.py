@@ -113,11 +113,8 @@ class KafkaPublisher:
         if found is None:
             admin.create(self._marks.topic, needed, TOPIC_SETTINGS)
             found = admin.partitions(self._marks.topic)
-        if found is not None and found < needed:
-            raise PipelineError(
-                f"kafka: topic {self._marks.topic!r} has {found} partitions, the sink needs {needed}; "
-                "somebody else made it: delete it if no job uses it"
-            )
+        if found is not None and found < needed:  # a partition was added to the topic that is read
+            admin.grow(self._marks.topic, needed)
         return min(admin.max_message_bytes(topic) for topic in topics)
 
     # -- a transaction --------------------------------------------------------------------------------------------------

@@ -1,0 +1,286 @@
+"""Publishing without checkpoints, exactly once: where rows go from a replayable source to a sink through no state.
+
+Then nothing has to be COMPLETE before rows may be visible: a transaction holds the rows of a run of a split and, as the
+*mark*, where the split goes on behind them (Kafka's consume-transform-produce). One `SplitPublisherMachine` per split in
+each attempt. As in `penstock.protocol.publishing`, the mark is read back after every InitProducerId before anything is
+published, unless the producer's epoch proves that nobody else has had its id since.
+
+The mark decides where a split is read from: a checkpoint is older, or as old. Checkpoints remain for what a split is
+besides its position, for savepoints and for the end of the job; a subtask acknowledges one when marks stand behind
+everything that was read before its barrier, so whoever begins from there without a mark begins where rows end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+import msgspec
+
+from penstock.protocol.phases import RECENT, check_move
+from penstock.protocol.publishing import (
+    CHUNK_BYTES,
+    BackedOff,
+    BackOff,
+    Committed,
+    CommitTransaction,
+    Doubtful,
+    Exit,
+    FailJob,
+    Fenced,
+    InitProducer,
+    MarkRead,
+    ProducerEpoch,
+    ProducerReady,
+    PublisherPhase,
+    ReadMark,
+)
+
+MOVES: dict[PublisherPhase, frozenset[PublisherPhase]] = {
+    PublisherPhase.WAITING: frozenset({PublisherPhase.WAITING, PublisherPhase.FENCING, PublisherPhase.COMMITTING}),
+    PublisherPhase.FENCING: frozenset(
+        {PublisherPhase.READING_MARK, PublisherPhase.WAITING, PublisherPhase.BACKING_OFF}
+    ),
+    PublisherPhase.READING_MARK: frozenset({PublisherPhase.WAITING, PublisherPhase.BACKING_OFF, PublisherPhase.EXITED}),
+    PublisherPhase.COMMITTING: frozenset({PublisherPhase.FENCING, PublisherPhase.BACKING_OFF}),
+    PublisherPhase.BACKING_OFF: frozenset({PublisherPhase.FENCING}),
+    PublisherPhase.EXITED: frozenset(),
+}
+"""What may follow on what. No frames are read: they are in memory, and after a failure the split is read again."""
+
+
+class SplitMark(msgspec.Struct, frozen=True):
+    """How far a split is published, committed with its rows."""
+
+    number: int
+    """Of the transaction, for this split: it rises by one."""
+    attempt_number: int
+    position: Any = None
+    """Where the split goes on, as its source says it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """What a run of the split became."""
+
+    refs: tuple[Any, ...]
+    """References to its rows, empty if there are none: only the position has moved."""
+    position: Any
+    """Where the split goes on behind it."""
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """A barrier: a mark is to stand behind what was offered, also where no row came of it."""
+
+
+SplitEvent = Offered | Flush | ProducerReady | MarkRead[SplitMark] | Committed | Doubtful | Fenced | BackedOff
+SplitCommand = InitProducer | ReadMark | CommitTransaction[SplitMark] | BackOff | Exit | FailJob
+
+
+class SplitPublisherMachine:
+    """The publishing of one split in one attempt."""
+
+    def __init__(
+        self,
+        attempt_number: int,
+        jitter: Callable[[int], int],
+        restored: Any = None,
+        *,
+        must_have_mark: bool = False,
+        chunk_bytes: int = CHUNK_BYTES,
+        split: str = "the split",
+    ) -> None:
+        """The publishing of one attempt.
+
+        Args:
+            attempt_number: of the attempt that runs it.
+            jitter: gives a random number below its argument.
+            restored: where the split goes on if it has no mark.
+            must_have_mark: whether a checkpoint of this very job knows the split: then a missing mark fails the job.
+            chunk_bytes: about how much one transaction publishes.
+            split: what it is called in messages.
+        """
+        self.phase = PublisherPhase.WAITING
+        self.offered = 0
+        """How many runs were offered."""
+        self.covered = 0
+        """How many of them a mark stands behind, or the mark of the run behind them."""
+        self._phases = deque([self.phase], maxlen=RECENT)
+        self._attempt_number = attempt_number
+        self._jitter = jitter
+        self._restored = restored
+        self._must_have_mark = must_have_mark
+        self._chunk_bytes = chunk_bytes
+        self._split = split
+        self._pending: deque[Offered] = deque()
+        self._flush = False
+        self._mark: SplitMark | None = None
+        """The last one that is committed for certain."""
+        self._committing: tuple[SplitMark, int] | None = None
+        """The mark of a transaction that was begun, and how many runs it holds; kept in doubt."""
+        self._ready = False
+        """Whether a fresh producer waits, and the mark is known since it is."""
+        self._granted: ProducerEpoch | None = None
+        self._committed_as: ProducerEpoch | None = None
+        """Who committed `_mark` for certain; None once another producer was granted."""
+        self._announced = False
+        self._failures = 0
+
+    @property
+    def announced(self) -> bool:
+        """Whether this attempt's number stands in the mark: from then on the split may be read, from `position`."""
+        return self._announced
+
+    @property
+    def position(self) -> Any:
+        """Where the last certain mark says that the split goes on."""
+        assert self._mark is not None
+        return self._mark.position
+
+    @property
+    def pending_bytes(self) -> int:
+        """How much was offered and is not known to be published."""
+        return sum(run.size_bytes for run in self._pending)
+
+    def start(self) -> list[SplitCommand]:
+        """Announce the attempt, so that older ones exit."""
+        return self._next()
+
+    def handle(self, event: SplitEvent) -> list[SplitCommand]:
+        """Take an event; the commands are to be carried out in order."""
+        if self.phase is PublisherPhase.EXITED:
+            return []
+        match event:
+            case Offered():
+                self.offered += 1
+                self._pending.append(event)
+                return self._next() if self.phase is PublisherPhase.WAITING else []
+            case Flush():
+                self._flush = bool(self._pending)
+                return self._next() if self.phase is PublisherPhase.WAITING else []
+            case ProducerReady():
+                return self._on_producer(event.epoch)
+            case MarkRead():
+                return self._on_mark(event.mark)
+            case Committed():
+                return self._on_committed()
+            case Doubtful() | Fenced():
+                return self._back_off()
+            case BackedOff():
+                return self._next()
+            case _:
+                assert_never(event)
+
+    def _next(self) -> list[SplitCommand]:
+        """Every transaction has a producer of its own, asked for before it is needed."""
+        if self._ready:
+            return self._go_on()
+        self._move(PublisherPhase.FENCING)
+        return [InitProducer()]
+
+    def _on_producer(self, granted: ProducerEpoch | None) -> list[SplitCommand]:
+        """Where nobody else has had the id since the last commit, the mark is the one that was committed."""
+        alone = granted is not None and granted.follows(self._committed_as)
+        self._granted, self._committed_as = granted, None
+        if not alone:
+            self._move(PublisherPhase.READING_MARK)
+            return [ReadMark()]
+        return self._go_on_ready()
+
+    def _go_on_ready(self) -> list[SplitCommand]:
+        self._ready = True
+        self._move(PublisherPhase.WAITING)
+        return self._go_on()
+
+    def _on_mark(self, mark: SplitMark | None) -> list[SplitCommand]:
+        if mark is not None and mark.attempt_number > self._attempt_number:
+            return self._exit(f"attempt number {mark.attempt_number} publishes")
+        if self._committing is not None and mark == self._committing[0]:
+            self._confirm()
+        elif not self._announced:  # until then an older attempt may publish
+            return self._opened(mark)
+        elif mark != self._mark:
+            return self._fail(f"the mark of {self._split} is {mark}, where {self._mark} was committed")
+        self._committing = None
+        return self._go_on_ready()
+
+    def _opened(self, mark: SplitMark | None) -> list[SplitCommand]:
+        """The mark decides where the split is read from, whatever a checkpoint says."""
+        if mark is None and self._must_have_mark:
+            return self._fail(
+                f"the mark of {self._split} is missing, and a checkpoint of this job knows the split: rows behind "
+                "the checkpoint may be visible; start a new job from a savepoint"
+            )
+        self._mark, self._committing = mark or SplitMark(0, 0, self._restored), None
+        return self._go_on_ready()
+
+    def _go_on(self) -> list[SplitCommand]:
+        """With a fresh producer, from the mark."""
+        mark = self._mark
+        assert mark is not None
+        if not self._announced:
+            return self._commit([], mark.position)
+        run = self._run()
+        if not run:
+            self._move(PublisherPhase.WAITING)
+            return []
+        return self._commit(run, run[-1].position)
+
+    def _run(self) -> list[Offered]:
+        """What the next transaction holds: nothing before there are rows, or a barrier wants a mark."""
+        run: list[Offered] = []
+        size = 0
+        for offered in self._pending:
+            if run and size + offered.size_bytes > self._chunk_bytes:
+                break
+            run.append(offered)
+            size += offered.size_bytes
+        return run if self._flush or any(offered.refs for offered in run) else []
+
+    def _commit(self, run: Sequence[Offered], position: Any) -> list[SplitCommand]:
+        assert self._mark is not None
+        self._move(PublisherPhase.COMMITTING)
+        mark = SplitMark(self._mark.number + 1, self._attempt_number, position)
+        self._committing = mark, len(run)
+        self._ready = False
+        return [CommitTransaction(tuple(ref for offered in run for ref in offered.refs), mark)]
+
+    def _on_committed(self) -> list[SplitCommand]:
+        self._confirm()
+        self._committed_as = self._granted
+        self._failures = 0
+        return self._next()
+
+    def _confirm(self) -> None:
+        """The transaction that was begun is visible."""
+        assert self._committing is not None
+        self._mark, count = self._committing
+        self._committing = None
+        self._announced = True
+        for _ in range(count):
+            self._pending.popleft()
+        self.covered += count
+        self._flush = self._flush and bool(self._pending)
+
+    def _back_off(self) -> list[SplitCommand]:
+        """Random and growing: two publishers that fence each other in step would never get anywhere."""
+        self._failures += 1
+        self._move(PublisherPhase.BACKING_OFF)
+        return [BackOff(1 + self._jitter(min(10 * 2**self._failures, 10_000)))]
+
+    def _move(self, phase: PublisherPhase) -> None:
+        check_move(f"publisher of {self._split}", MOVES, self._phases, phase)
+        self.phase = phase
+        self._phases.append(phase)
+
+    def _exit(self, reason: str) -> list[SplitCommand]:
+        self._move(PublisherPhase.EXITED)
+        return [Exit(reason)]
+
+    def _fail(self, reason: str) -> list[SplitCommand]:
+        self._move(PublisherPhase.EXITED)
+        return [FailJob(reason)]

@@ -1,0 +1,295 @@
+"""Publishes what a subtask reads by the positions of its splits, in transactions of their own, without checkpoints.
+
+Each split that the subtask reads has a loop, which carries out what its `SplitPublisherMachine` commands: rows and the
+position behind them become visible together, as soon as the transaction before is over. Where the source goes on after a
+failure is what the mark of the split says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from penstock.connectors.base import Position, PublishContext, PublishedMark, PublishedSink, SinkPublisher
+from penstock.coordination.job_store import JobReader
+from penstock.errors import CorruptDataError, PipelineError
+from penstock.graph.logical import Write
+from penstock.ports import Clock
+from penstock.protocol.publishing import CommitTransaction, InitProducer
+from penstock.protocol.split_publishing import (
+    Flush,
+    Offered,
+    SplitCommand,
+    SplitEvent,
+    SplitMark,
+    SplitPublisherMachine,
+)
+from penstock.task.environment import TaskEnvironment
+from penstock.task.transaction_loop import PublishingError, TransactionLoop
+
+if TYPE_CHECKING:
+    import polars as pl
+
+PENDING_BYTES: Final = 64 << 20
+"""With so many bytes read and not published, the source waits."""
+PACE_MS: Final = 20
+"""From the beginning of one transaction of a split to that of the next, so that few rows make no request each."""
+
+
+class SplitLoop(TransactionLoop[SplitMark]):
+    """The loop of one split in one attempt. `run` ends by cancellation, or raises."""
+
+    def __init__(
+        self,
+        machine: SplitPublisherMachine,
+        publisher: SinkPublisher,
+        clock: Clock,
+        committed: Callable[[int], None],
+        changed: Callable[[], None],
+    ) -> None:
+        """`committed` hears of so many rows that became visible, `changed` that `waits_for` may be another."""
+        super().__init__(publisher, clock)
+        self.machine = machine
+        self.opened = asyncio.Event()
+        """Whether the split may be read."""
+        self.advanced = asyncio.Event()
+        """Set whenever something was committed."""
+        self.waits_for = ""
+        self._hear = committed
+        self._changed = changed
+        self._began_ms = 0
+
+    async def run(self) -> None:
+        """Announce the attempt, then publish whatever is offered."""
+        try:
+            await self._open()
+            self._commands.extend(self.machine.start())
+            while True:
+                await self._step()
+                if self.machine.announced:
+                    self.opened.set()
+                self.advanced.set()
+        finally:
+            await self._publisher.close()
+
+    def tell(self, event: SplitEvent) -> None:
+        """Rows, or a barrier."""
+        self._tell(event)
+
+    async def _answer(self, command: SplitCommand) -> SplitEvent | None:
+        answer = await super()._answer(command)
+        if isinstance(command, InitProducer) and self.machine.announced:
+            await self._clock.sleep_ms(max(0, self._began_ms + PACE_MS - self._clock.monotonic_ms()))
+        return answer
+
+    def _handle(self, event: SplitEvent) -> Iterable[SplitCommand]:
+        return self.machine.handle(event)
+
+    def _mark(self, found: PublishedMark) -> SplitMark:
+        return decode_split_mark(found)
+
+    def _transaction(self, command: CommitTransaction[SplitMark]) -> tuple[Sequence[pl.DataFrame], PublishedMark]:
+        self._began_ms = self._clock.monotonic_ms()
+        return command.refs, encode_split_mark(command.mark)
+
+    def _committed(self, command: CommitTransaction[SplitMark], rows: int) -> None:
+        self._hear(rows)
+
+    def _waits(self, what: str) -> None:
+        if what != self.waits_for:
+            self.waits_for = what
+            self._changed()
+
+
+class SplitPublishing:
+    """The splits of one subtask, and the encoded rows that its chain makes of them. A `Receiver` of those."""
+
+    def __init__(
+        self,
+        environment: TaskEnvironment,
+        committed: Callable[[int], None],
+        wake: Callable[[], None],
+        jitter: Callable[[int], int],
+    ) -> None:
+        """The splits of a subtask.
+
+        Args:
+            environment: what the subtask is given.
+            committed: hears of rows that became visible.
+            wake: called when the source may perhaps go on.
+            jitter: gives a random number below its argument.
+        """
+        self._jitter = jitter
+        self._environment = environment
+        self._hear = committed
+        self._wake = wake
+        operator = environment.vertex.operators[-1]
+        node = environment.plan.by_operator(operator.id)
+        operation = node.operation if node is not None else None
+        if not isinstance(operation, Write) or not isinstance(operation.sink, PublishedSink):
+            raise PipelineError(f"the pipeline has no sink {operator.id!r}, whose rows are to be published")
+        self._operator = operator.id
+        self._sink = operation.sink
+        self._loops: dict[str, SplitLoop] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._frames: list[pl.DataFrame] = []
+        self._barriers: dict[int, dict[str, int]] = {}
+        self._failed = asyncio.Event()
+        self._elsewhere: frozenset[str] | None = None
+        """Sinks of another job that published behind the restored checkpoint."""
+
+    # -- rows -----------------------------------------------------------------------------------------------------------
+
+    def rows(self, frame: pl.DataFrame) -> None:
+        """Take encoded rows of the split that is being read."""
+        if frame.height:
+            self._frames.append(frame)
+
+    def watermark(self, watermark: int) -> None:
+        """Nothing waits behind a sink."""
+
+    def read(self, split: str, position: Position) -> None:
+        """A run of a split has been read, and every row of it has come."""
+        frames, self._frames = tuple(self._frames), []
+        self._loops[split].tell(Offered(frames, position, sum(int(frame.estimated_size()) for frame in frames)))
+
+    @property
+    def pending_bytes(self) -> int:
+        """How much was read and is not known to be published."""
+        return sum(loop.machine.pending_bytes for loop in self._loops.values())
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing may be read for now."""
+        return self.pending_bytes >= PENDING_BYTES
+
+    @property
+    def waits_for(self) -> str:
+        """What keeps a split from being published."""
+        return next((loop.waits_for for loop in self._loops.values() if loop.waits_for), "")
+
+    # -- checkpoints ----------------------------------------------------------------------------------------------------
+
+    def barrier(self, checkpoint: int) -> None:
+        """What was read until now is before this one."""
+        self._barriers[checkpoint] = {split: loop.machine.offered for split, loop in self._loops.items()}
+        for loop in self._loops.values():
+            loop.tell(Flush())
+
+    async def covered(self, checkpoint: int) -> None:
+        """Wait until marks stand behind everything that was read before this barrier."""
+        for split, offered in self._barriers.pop(checkpoint).items():
+            loop = self._loops[split]
+            while loop.machine.covered < offered:
+                loop.advanced.clear()
+                await loop.advanced.wait()
+
+    # -- life -----------------------------------------------------------------------------------------------------------
+
+    async def begin(self, split: str, position: Position, *, known: bool, splits: int) -> Position:
+        """Announce the attempt at a split; where it is read from.
+
+        Args:
+            split: its id.
+            position: where it goes on if it has no mark.
+            known: whether the restored checkpoint has it.
+            splits: how many there are.
+        """
+        manifest, deploy = self._environment.manifest, self._environment.deploy
+        own = manifest is not None and manifest.job == deploy.job
+        if known and not own:
+            position = await self._position_elsewhere(split, position)
+        machine = SplitPublisherMachine(
+            deploy.attempt_number, self._jitter, position, must_have_mark=known and own,
+            split=f"{self._operator}, split {split}",
+        )  # fmt: skip
+        clock = self._environment.services.clock
+        publisher = self._sink.publisher(self._context(deploy.job, split, splits))
+        loop = self._loops[split] = SplitLoop(machine, publisher, clock, self._committed, self._wake)
+        task = self._tasks[split] = asyncio.create_task(loop.run())
+        task.add_done_callback(lambda _: self._failed.set())
+        opened = asyncio.create_task(loop.opened.wait())
+        try:
+            await asyncio.wait((task, opened), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            opened.cancel()
+        if task.done():
+            await task
+        return machine.position
+
+    def _context(self, job: str, split: str, splits: int) -> PublishContext:
+        clock = self._environment.services.clock
+        return PublishContext(job, self._operator, 0, int(split), splits, clock.now_us)
+
+    async def _position_elsewhere(self, split: str, position: Position) -> Position:
+        """Where another job's checkpoint lets a split go on: its mark, if that job published beyond the checkpoint."""
+        manifest = self._environment.manifest
+        assert manifest is not None
+        restore = self._environment.deploy.restore
+        assert restore is not None
+        if self._elsewhere is None:
+            store = JobReader(self._environment.services.blobs)
+            self._elsewhere = await store.published_beyond(restore.manifest, manifest.job)
+        if self._operator not in self._elsewhere:
+            return position
+        publisher = self._sink.publisher(self._context(manifest.job, split, int(split) + 1))
+        try:
+            await publisher.open()
+            await publisher.init_producer()  # no transaction of that job becomes visible from now on
+            found = await publisher.read_mark()
+        finally:
+            await publisher.close()
+        if found is None:
+            raise PublishingError(
+                f"{self._operator}: job {manifest.job[:8]} published beyond its checkpoint {manifest.checkpoint}, and "
+                f"its mark of split {split} is gone; start from a savepoint"
+            )
+        return decode_split_mark(found).position
+
+    def _committed(self, rows: int) -> None:
+        self._hear(rows)
+        self._wake()
+
+    async def run(self) -> None:
+        """Raise what ends a loop."""
+        while True:
+            await self._failed.wait()
+            self._failed.clear()
+            for task in self._tasks.values():
+                if task.done():
+                    await task
+
+    async def close(self) -> None:
+        """End all loops; a transaction that is not committed is not."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+
+class _Rest(msgspec.Struct, frozen=True):
+    attempt_number: int
+    position: Position
+
+
+def encode_split_mark(mark: SplitMark) -> PublishedMark:
+    """The mark as it stands in the sink's system: the number as the position, the rest as JSON beside it."""
+    return PublishedMark(mark.number, msgspec.json.encode(_Rest(mark.attempt_number, mark.position)).decode())
+
+
+def decode_split_mark(found: PublishedMark) -> SplitMark:
+    """The inverse of `encode_split_mark`.
+
+    Raises:
+        CorruptDataError: somebody else has written there.
+    """
+    try:
+        rest = msgspec.json.decode(found.metadata, type=_Rest)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise CorruptDataError(
+            f"the mark of this split is unreadable ({found.metadata[:80]!r}, number {found.position}): it was changed by "
+            "somebody else; publishing from there is not safe"
+        ) from error
+    return SplitMark(found.position, rest.attempt_number, rest.position)
