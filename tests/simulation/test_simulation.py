@@ -18,9 +18,10 @@ BASE = secrets.randbelow(10**9)
 SEEDS = 1_000
 SHARDS = 4
 KILLING = recorded_seeds()
-RARE = (9_001_705, 9_003_994, 315_788_865)
-"""Histories with what fewer than one in three thousand has: a cancel while slots are missing, and a leader that dies
-between the exchanges of a generation and its BEGIN and whose successor begins at another parallelism."""
+RARE = (9_001_705, 9_003_994, 315_788_865, 62_358)
+"""Histories with what fewer than one in three thousand has: a cancel while slots are missing, a leader that dies
+between the exchanges of a generation and its BEGIN and whose successor begins at another parallelism, and a publisher of
+a split that finds a newer attempt in its mark."""
 
 
 class Reached:

@@ -12,14 +12,8 @@ from penstock.ports import NewRecord
 from penstock.protocol.frames import Channel, Frame, FrameKind
 from penstock.protocol.manifests import Interval
 from penstock.protocol.publishing import FramesGone, FramesRead, Mark, PublisherPhase, ReadFrames
-from penstock.task.publish_loop import (
-    PATIENCE_MS,
-    PublishingError,
-    ScannedFrames,
-    decode_mark,
-    encode_mark,
-    read_frames,
-)
+from penstock.task.publish_loop import ScannedFrames, decode_mark, encode_mark, read_frames
+from penstock.task.transaction_loop import PATIENCE_MS, PublishingError
 
 FIRST, SECOND = "a" * 32, "b" * 32
 

@@ -198,6 +198,7 @@ def _add_plan(commands: argparse._SubParsersAction[_Parser]) -> None:
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="the job graph as JSON")
     shape.add_argument("--dot", action="store_true", help="a Graphviz digraph")
+    parser.add_argument("--submitted", action="store_true", help="as a cluster runs it: sinks may need no exchange")
 
     engines = {
         "embedded": Command("penstock.cli.plan:plan_command"),

@@ -18,6 +18,7 @@ class Plan:
     parallelism: int | None
     param: list[str]
     at_least_once: bool
+    submitted: bool
     json: bool
     dot: bool
 
@@ -25,7 +26,9 @@ class Plan:
 def plan_command(command: Plan) -> int:
     """Print the job graph; the exit code."""
     pipeline = load_pipeline(command.file, parse_parameters(command.param))
-    graph = build_job_graph(pipeline.plan, command.parallelism or 1, at_least_once=command.at_least_once)
+    graph = build_job_graph(
+        pipeline.plan, command.parallelism or 1, at_least_once=command.at_least_once, by_splits=command.submitted
+    )
     if command.json:
         print(json.dumps(graph.to_json(), indent=2))
     elif command.dot:

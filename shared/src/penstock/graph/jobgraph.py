@@ -138,6 +138,11 @@ class JobVertex(msgspec.Struct, frozen=True):
         """Whether it publishes what its source reads, by the positions of its splits."""
         return self.is_source and self.operators[-1].verb == PUBLISH
 
+    @property
+    def delivers(self) -> bool:
+        """Whether it publishes exactly once, in either way: it may wait for the sink's system."""
+        return self.publishes or self.publishes_splits
+
 
 class JobGraph(msgspec.Struct, frozen=True):
     """A job at one parallelism."""
@@ -301,6 +306,8 @@ class _Builder:
         return JobVertex(names[head], name, parallelism, max_parallelism, self._slot_group(head), operators, edges)
 
     def _verb(self, node: Node) -> str:
+        if self._publishes_splits(node):
+            return PUBLISH
         return ENCODE if self._is_published(node) else node.verb
 
     def _is_published(self, node: Node) -> bool:

@@ -147,7 +147,7 @@ def waiting(facts: JobFacts) -> Iterator[JobFinding]:
     found: dict[str, list[str]] = {}
     for load in facts.loads.values():
         for task in load.tasks:
-            if task.waits_for and not load.vertex.publishes:
+            if task.waits_for and not load.vertex.delivers:
                 found.setdefault(task.waits_for, []).append(f"{load.vertex.id}[{task.index}]")
     for what, subtasks in found.items():
         yield JobFinding(

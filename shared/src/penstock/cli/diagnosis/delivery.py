@@ -40,7 +40,7 @@ def sinks(facts: JobFacts) -> Iterator[JobFinding]:
 def _sink(facts: JobFacts, load: Load) -> Iterator[JobFinding]:
     last = facts.detail.summary.last_checkpoint
     late = [task for task in load.tasks if _unpublished(facts, task) > BEHIND_CHECKPOINTS]
-    refused = [task for task in load.tasks if task.waits_for and load.vertex.publishes]
+    refused = [task for task in load.tasks if task.waits_for and load.vertex.delivers]
     if not late and not refused:
         return
     shown = late or refused

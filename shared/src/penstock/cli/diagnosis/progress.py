@@ -98,13 +98,13 @@ def _calls_others(load: Load) -> bool:
 
 def _backlog(load: Load) -> int:
     """Bytes that wait to be published, of a vertex that publishes."""
-    return sum(task.progress.unpublished_bytes or 0 for task in load.tasks) if load.vertex.publishes else 0
+    return sum(task.progress.unpublished_bytes or 0 for task in load.tasks) if load.vertex.delivers else 0
 
 
 def _cause(facts: JobFacts, chain: list[Load]) -> JobFinding:
     cause = chain[-1]
     seen = _held_up(chain) + _lag(facts)
-    if cause.vertex.publishes and _backlog(cause):
+    if cause.vertex.delivers and _backlog(cause):
         return _slow_sink(cause, seen)
     if cause.blocked >= LOW and _calls_others(cause):
         return _calls(cause, seen)
