@@ -26,7 +26,8 @@ WINDOWS: Final = "windows"
 FILTERED: Final = "filtered"
 NUMBERED: Final = "numbered"
 JOINED: Final = "joined"
-SINKS: Final = (TAGGED, WINDOWS, FILTERED, NUMBERED, JOINED)
+STRAIGHT: Final = "straight"
+SINKS: Final = (TAGGED, WINDOWS, FILTERED, NUMBERED, JOINED, STRAIGHT)
 
 _SHOWN: Final = 20
 
@@ -77,7 +78,7 @@ class Outputs:
         """What is known and not there (yet)."""
         known, missing = self._known, list[str]()
         for key, ids in known.ids.items():
-            for sink in (TAGGED, NUMBERED):
+            for sink in (TAGGED, NUMBERED, STRAIGHT):
                 missing += [f"{sink}: {key} #{number}" for number in ids[self._at[sink, key] :]]
         for key, kept in known.kept.items():
             missing += [f"{FILTERED}: {key} #{number}" for number, _ in kept[self._at[FILTERED, key] :]]
@@ -102,7 +103,7 @@ class Outputs:
     def _run(self) -> None:
         check: dict[str, Callable[[dict[str, Any], str], None]] = {
             TAGGED: self._tagged, WINDOWS: self._window, FILTERED: self._filtered, NUMBERED: self._numbered,
-            JOINED: self._changed,
+            JOINED: self._changed, STRAIGHT: self._straight,
         }  # fmt: skip
         while not self._stop.is_set():
             for message in self._consumer.consume(500, 0.02):
@@ -123,11 +124,17 @@ class Outputs:
                     self.problems.append(f"{where}: {value!r}: {type(wrong).__name__}: {wrong}")
 
     def _tagged(self, row: dict[str, Any], where: str) -> None:
-        number, key, part = int(row["id"]), str(row["key"]), int(row["part"])
-        self._in_turn(TAGGED, key, number, self._known.ids.get(key, []), where)
+        self._has_tag(TAGGED, row, where)
+        self.newest[int(row["part"])] = max(self.newest[int(row["part"])], int(row["id"]))
+
+    def _straight(self, row: dict[str, Any], where: str) -> None:
+        self._has_tag(STRAIGHT, row, where)
+
+    def _has_tag(self, sink: str, row: dict[str, Any], where: str) -> None:
+        number, key = int(row["id"]), str(row["key"])
+        self._in_turn(sink, key, number, self._known.ids.get(key, []), where)
         if not row["tag"] or not row["process"]:
             self.problems.append(f"{where}: {row}: no tag")
-        self.newest[part] = max(self.newest[part], number)
 
     def _filtered(self, row: dict[str, Any], where: str) -> None:
         number, key = int(row["id"]), str(row["key"])

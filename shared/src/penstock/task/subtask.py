@@ -176,7 +176,7 @@ class SubtaskRunner(CheckpointedLoop):
             state_bytes=self._checkpoints.state_bytes if self._checkpoints else 0,
             records_behind=UNSET if behind is None else behind,
             silent_split=UNSET if silent is None else silent,
-            unpublished_bytes=self._splits.pending_bytes if self._splits is not None else 0,
+            unpublished_bytes=UNSET if self._splits is None else self._splits.pending_bytes,
         )
 
     def _waited_for(self) -> str:

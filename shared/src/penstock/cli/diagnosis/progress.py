@@ -104,7 +104,7 @@ def _backlog(load: Load) -> int:
 def _cause(facts: JobFacts, chain: list[Load]) -> JobFinding:
     cause = chain[-1]
     seen = _held_up(chain) + _lag(facts)
-    if cause.vertex.delivers and _backlog(cause):
+    if _backlog(cause) and (cause.vertex.publishes or cause.blocked >= LOW):  # splits always have a little to publish
         return _slow_sink(cause, seen)
     if cause.blocked >= LOW and _calls_others(cause):
         return _calls(cause, seen)
