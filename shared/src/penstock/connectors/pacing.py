@@ -8,6 +8,8 @@ from typing import Final
 
 from penstock.errors import PipelineError
 
+_STEP_S: Final = 0.01
+"""Rows of so long are handed out together: row by row, as they become due, they would cost a core at any rate."""
 _LONGEST_PAUSE_S: Final = 0.02
 
 
@@ -34,9 +36,11 @@ class Pace:
         if self._rate is None:
             return max_rows
         due = int((self._now_ms() - self._start_ms) * self._rate / 1_000) - self._taken
-        if due <= 0:
-            await asyncio.sleep(min((1 - due) / self._rate, _LONGEST_PAUSE_S))
-        return max(0, min(due, max_rows))
+        step = max(1, min(max_rows, int(self._rate * _STEP_S)))
+        if due < step:
+            await asyncio.sleep(min((step - due) / self._rate, _LONGEST_PAUSE_S))
+            return 0
+        return min(due, max_rows)
 
     def take(self, rows: int) -> None:
         """Account for rows that were handed out."""
