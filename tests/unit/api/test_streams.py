@@ -23,6 +23,7 @@ from penstock import (
     purging,
     session,
     sliding,
+    struct,
     tumbling,
 )
 from penstock.api.stream import SourceStream
@@ -256,6 +257,29 @@ def test_unions_need_equal_columns(bids):
     """Streams of different columns cannot be one."""
     with pytest.raises(PipelineError, match="union: the columns differ"):
         bids.union(bids.drop("tags"))
+
+
+def test_unions_are_of_one_pipeline_and_all_have_event_time_or_none(bids):
+    """What is wrong is named, and what to do."""
+    with pytest.raises(PipelineError, match="union: another stream is of another pipeline"):
+        bids.union(Pipeline("other").read(iterables.Source([], schema=Bid, event_time="at")))
+    timeless = bids._pipeline.read(iterables.Source([], schema=Bid))
+    with pytest.raises(PipelineError, match=r"without: number 2 of 2\); say event_time='column' at their sources"):
+        bids.union(timeless)
+
+
+def test_a_struct_is_no_key(bids):
+    """No hash is made of one; its fields can be."""
+    both = bids.with_columns(both=struct("auction", "bidder"))
+    with pytest.raises(PipelineError, match=r"a struct cannot be a key, key by its fields: col\('both'\)\.struct"):
+        both.key_by("both")
+    both.key_by(number=col("both").struct.field("auction"))
+
+
+def test_rows_of_a_stream_are_final(bids):
+    """Nothing replaces them."""
+    with pytest.raises(AttributeError, match="its rows replace no others, so they are final as they are"):
+        _ = bids.final
 
 
 def test_dead_letters_need_the_policy(bids):

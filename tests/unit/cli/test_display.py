@@ -135,7 +135,8 @@ def test_the_summary_counts_and_says_where_the_result_lies() -> None:
     lines = summary_lines(shown, found, 2.0)
     assert lines[0].startswith("rows read since checkpoint 12: 1,000")
     assert "files source in.jsonl: 4 bad rows were skipped" in lines
-    assert "window (n2-window): 3 rows came too late and were left out; late_to keeps them" in lines
+    late = "window (n2-window): 3 rows came too late and were left out; late_to keeps them, "
+    assert f"{late}a larger max_out_of_orderness= at the source waits for them" in lines
 
 
 def test_a_run_on_spark_says_what_would_have_been_late() -> None:

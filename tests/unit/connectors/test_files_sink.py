@@ -388,3 +388,16 @@ def test_paths_that_look_like_urls_and_are_none(tmp_path: Path) -> None:
     """A drive, a time in a name, a folder that is really called so."""
     for path in ("C:/out", "2026-01-01T00:00:00/out", "./s3:/out", tmp_path / "a:" / "b"):
         assert files.Sink(path).folder == str(path)
+
+
+def test_csv_cannot_hold_a_row_of_null_alone(tmp_path: Path) -> None:
+    """It would be a blank line, which readers pass over; a text for null is one."""
+    alone = Schema((Field("s", STRING, nullable=True),))
+    with pytest.raises(PipelineError, match=r"'s', which may be null, is the only column.*say null=\"NULL\""):
+        files.Sink(tmp_path, format="csv").check(alone, updates=False)
+    files.Sink(tmp_path, format="csv", null="NULL").check(alone, updates=False)
+    files.Sink(tmp_path, format="csv").check(Schema((Field("s", STRING),)), updates=False)
+    beside = Schema((Field("s", STRING, nullable=True), Field("day", STRING)))
+    files.Sink(tmp_path, format="csv").check(beside, updates=False)
+    with pytest.raises(PipelineError, match="is the only column"):
+        files.Sink(tmp_path, format="csv", partition_by=["day"]).check(beside, updates=False)

@@ -194,3 +194,19 @@ def test_records_are_those_of_pythons_csv_module(values: list[tuple[int, str]], 
     cut = data.draw(st.sampled_from([0, *ends]))
     frame = pl.concat([made.decode(block[:cut]).frame, made.decode(block[cut:]).frame])
     assert frame.rows() == values
+
+
+@pytest.mark.parametrize("null", ["", "NULL", "-1", "true", "1.5", "-"])
+def test_a_value_that_looks_like_null_is_none(null: str) -> None:
+    """It is quoted, whatever its type."""
+    schema = Schema(
+        tuple(
+            Field(name, kind, nullable=True)
+            for name, kind in (("s", STRING), ("i", INT64), ("b", BOOLEAN), ("f", FLOAT64))
+        )
+    )
+    rows = {"s": [null, None, "x"], "i": [-1, None, 2], "b": [True, None, False], "f": [1.5, None, -1.0]}
+    frame = pl.DataFrame(rows, schema=schema.polars())
+    decoded = decoder(schema, null=null).decode(encode_csv(frame, schema, header=False, null=null))
+    assert decoded.bad == []
+    assert_frame_equal(decoded.frame, frame)

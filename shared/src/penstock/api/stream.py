@@ -63,6 +63,8 @@ class Stream(ColumnVerbs, Generic[T]):
     """A stream of rows `T`."""
 
     def _instead(self, name: str) -> str:
+        if name == "final":
+            return "its rows replace no others, so they are final as they are"
         if name in OF_WINDOWS and (verb := belongs_before(self._node, name)):
             return f"it says something of windows, not of their results; write it before .{verb}(...)"
         if hasattr(KeyedStream, name):
@@ -76,7 +78,8 @@ class Stream(ColumnVerbs, Generic[T]):
     def select(self, *exprs: Expr | str, **named: Operand) -> Stream[Row]:
         """Only these columns: names, expressions, or `name=expression`.
 
-        A constant other than text stands for itself; text names a column, and `lit("text")` is a constant.
+        A constant other than text stands for itself; text names a column, and `lit("text")` is a constant. Event time
+        stays as it is, also where its column is left out.
 
         Example:
             >>> bids.select("auction", euros=col("price") * 0.5).collect().rows()
@@ -86,6 +89,8 @@ class Stream(ColumnVerbs, Generic[T]):
 
     def with_columns(self, *exprs: Expr, **named: Operand) -> Stream[Row]:
         """All columns and these; one that exists is replaced in its place.
+
+        Event time stays as it is, also where its column is replaced: `with_event_time` says anew what it is.
 
         Example:
             >>> bids.with_columns(dear=col("price") > 100).select("price", "dear").collect().rows()
@@ -288,6 +293,8 @@ class Stream(ColumnVerbs, Generic[T]):
         """
         if not others:
             raise PipelineError("union: give at least one other stream")
+        if any(other._pipeline is not self._pipeline for other in others):
+            raise PipelineError("union: another stream is of another pipeline; read all of them in one")
         names = self._node.schema.names
         same = [other._node.schema.names != names and set(other._node.schema.names) == set(names) for other in others]
         ordered = [other.select(*names) if again else other for other, again in zip(others, same, strict=True)]
@@ -305,7 +312,11 @@ class Stream(ColumnVerbs, Generic[T]):
         )
         event_time = all(node.event_time for node in nodes)
         if not event_time and any(node.event_time for node in nodes):
-            raise PipelineError("union: some inputs have event time and some have none")
+            without = ", ".join(str(number) for number, node in enumerate(nodes, 1) if not node.event_time)
+            raise PipelineError(
+                f"union: some streams have event time and some have none (without: number {without} of {len(nodes)}); "
+                "say event_time='column' at their sources, or with_event_time(...) before union"
+            )
         node = self._pipeline._add(Union(), nodes, merged, self._node.row_type, event_time=event_time)
         return Stream(self._pipeline, node)
 
@@ -383,7 +394,7 @@ class Stream(ColumnVerbs, Generic[T]):
         * `within="10m"`: event times are at most so far apart, either way; `within=("-5m", "10m")`: that of the right row
           is from 5 minutes before that of the left row to 10 minutes after it (Flink: interval join);
         * `window=tumbling("1h")`, sliding or cumulative: both are in the same window, in each that they share; the
-          results have `window_start` and `window_end` (Flink: window join);
+          results have `window_start` and `window_end`, but those of `"semi"` and `"anti"` (Flink: window join);
         * `as_of=True`: the right row is the newest of its key that is not newer than the left row, with `within=` at most
           so much older (Flink: temporal join). `how` is `"inner"` or `"left"`.
 

@@ -66,6 +66,7 @@ from penstock.types import (
     ListType,
     MapType,
     Schema,
+    StructType,
     can_be_key,
     is_row_class,
     row_class,
@@ -414,6 +415,11 @@ def keyed_node(stream: StreamBase, names: Sequence[str]) -> Node:
             raise PipelineError(f"key_by: {name} is {field.type}; a list cannot be a key, join its elements first")
         if isinstance(field.type, MapType):
             raise PipelineError(f"key_by: {name} is {field.type}; a map cannot be a key, take a value: .map.get(...)")
+        if isinstance(field.type, StructType):
+            raise PipelineError(
+                f"key_by: {name} is {field.type}; a struct cannot be a key, key by its fields: "
+                f"col({name!r}).struct.field(...)"
+            )
         if not can_be_key(field.type):
             raise PipelineError(f"key_by: {name} is {field.type}, which cannot be a key; key by its text: .cast(str)")
     node = stream._node

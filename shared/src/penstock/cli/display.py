@@ -172,6 +172,13 @@ def _fate(operator: JobOperator) -> str:
     return "went to dead_letters()" if operator.settings.get("bad_rows") == "dead_letter" else "were skipped"
 
 
+def _late_advice(operator: JobOperator) -> str:
+    """Joins have no side output for late rows."""
+    if operator.verb == "join":
+        return "a larger max_out_of_orderness= at the source, or ttl= of the join, waits for them"
+    return "late_to keeps them, a larger max_out_of_orderness= at the source waits for them"
+
+
 def row_lines(
     graph: JobGraph, total: Callable[[str, OperatorCounter], int], seconds: float | None, since: str = ""
 ) -> list[str]:
@@ -183,7 +190,7 @@ def row_lines(
         late, bad = total(operator.id, "late_rows"), total(operator.id, "bad_rows")
         name = operator_name(operator)
         if late:
-            lines.append(f"{name}: {late:,} rows came too late and were left out; late_to keeps them")
+            lines.append(f"{name}: {late:,} rows came too late and were left out; {_late_advice(operator)}")
         if bad:
             lines.append(f"{name}: {bad:,} bad rows {_fate(operator)}")
         if failed := total(operator.id, "failed_calls"):

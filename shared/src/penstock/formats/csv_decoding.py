@@ -256,6 +256,16 @@ def check_csv(schema: Schema, where: str) -> None:
             raise PipelineError(f"{where}: column {field.name!r} is a {field.type}, which CSV cannot hold; use jsonl")
 
 
+def check_csv_rows(schema: Schema, null: str, where: str) -> None:
+    """Raise `PipelineError` if CSV cannot hold every row of the schema, with this text for null."""
+    check_csv(schema, where)
+    if len(schema.names) == 1 and schema.fields[0].nullable and not null:
+        raise PipelineError(
+            f"{where}: {schema.names[0]!r}, which may be null, is the only column, and a row of null alone would be a "
+            'blank line, which is none to readers; say null="NULL", or write another column as well'
+        )
+
+
 def header_of(line: bytes, delimiter: str, where: str) -> list[str]:
     """The column names of a file's first record.
 

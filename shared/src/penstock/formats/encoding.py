@@ -75,9 +75,19 @@ def _decimals_in(column: pl.Series, kind: DataType) -> int:
 
 
 def encode_csv(frame: pl.DataFrame, schema: Schema, *, header: bool, delimiter: str = ",", null: str = "") -> bytes:
-    """One record per row, after a header if asked for. Null is the unquoted text `null`, an empty text is quoted."""
+    """One record per row, after a header if asked for. Null is the unquoted text `null`, an empty text is quoted.
+
+    A value that is written like null is quoted; then all texts of the frame are.
+    """
+    import polars as pl
+
     out = io.BytesIO()
-    as_text(frame, schema).write_csv(out, include_header=header, separator=delimiter, null_value=null)
+    texts = as_text(frame, schema)
+    alike = [column.name for column in texts if null and (column.cast(pl.String) == null).any()]
+    texts.with_columns(pl.col(alike).cast(pl.String)).write_csv(
+        out, include_header=header, separator=delimiter, null_value=null,
+        quote_style="non_numeric" if alike else "necessary",
+    )  # fmt: skip
     return out.getvalue()
 
 

@@ -353,13 +353,17 @@ class Sink(base.Sink):
                 "and nobody could tell which one counts; write the final rows (.final()), or leave partition_by= out"
             )
         if self.format == "csv":
-            from penstock.formats.csv_decoding import check_csv
+            from penstock.formats.csv_decoding import check_csv_rows
 
-            check_csv(schema, "files.Sink")
+            check_csv_rows(self._written(schema), self.null, "files.Sink")
+
+    def _written(self, schema: Schema) -> Schema:
+        """What files hold: all columns but those that folders are named by."""
+        return schema.select(name for name in schema.names if name not in self.partition_by)
 
     def open(self, schema: Schema, context: base.WriteContext) -> base.SinkWriter:
         """See `Sink.open`."""
-        written = schema.select(name for name in schema.names if name not in self.partition_by)
+        written = self._written(schema)
         return FileWriter(
             self._folder,
             self.format,

@@ -22,7 +22,7 @@ from penstock.connectors.kafka.schema_registry import SchemaRegistry, check_addr
 from penstock.connectors.kafka.source import Source
 from penstock.errors import PipelineError
 from penstock.formats.avro import avro_schema
-from penstock.formats.csv_decoding import check_csv
+from penstock.formats.csv_decoding import check_csv_rows
 from penstock.settings import KafkaSettings
 from penstock.types import BINARY, STRING, TIMESTAMP, Schema
 
@@ -172,7 +172,7 @@ class Sink(base.PublishedSink):
     def _check_format(self, schema: Schema) -> None:
         match self.shape.format:
             case "csv":
-                check_csv(schema, _WHAT)
+                check_csv_rows(schema, "", _WHAT)
             case "avro":
                 avro_schema(schema)
             case "raw":
