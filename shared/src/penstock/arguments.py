@@ -66,6 +66,13 @@ _INSTEAD: Final = {
     ("UpsertStream", "Stream"): "; its rows replace earlier ones: aggregate in windows, or take .final() of it",
 }
 """What was given, what is taken: what to write."""
+_CALLED_HERE: Final = {"slide": "every", "hop": "every", "period": "every", "lateness": "allowed_lateness"}
+"""What Flink and Polars call arguments that another name lies nearer to."""
+_POSITIONAL: Final = {
+    "agg": "give every aggregate a name: agg(n=count(), total=col('price').sum())",
+    "count": "count() is of all rows; of those with a value write col('price').count(), of some count(filter=...)",
+}
+"""How functions are written that take nothing by position; by their names."""
 _WINDOW: Final = 'a window such as tumbling("10s")'
 
 
@@ -96,7 +103,7 @@ def _given(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> insp
     try:
         given = signature.bind(*args, **kwargs)
     except TypeError as error:
-        raise PipelineError(f"{label}: {_misfit(str(error), kwargs, signature)}") from None
+        raise PipelineError(f"{label}: {_misfit(label, str(error), kwargs, signature)}") from None
     for name, value in given.arguments.items():
         given.arguments[name] = _checked(label, signature.parameters[name], function, value)
     return given
@@ -113,12 +120,19 @@ def _label(function: Any) -> str:
     return f"{function.__module__.split('.')[2]}.{name}" if name in ("Source", "ChangeSource", "Sink") else name
 
 
-def _misfit(reason: str, given: Mapping[str, Any], signature: inspect.Signature) -> str:
+def _misfit(label: str, reason: str, given: Mapping[str, Any], signature: inspect.Signature) -> str:
     for name in given:
         if name not in signature.parameters:
             known = [other for other in signature.parameters if other != "self"]
-            return f"there is no argument {name}=; {nearest(name, known)}"
+            return f"there is no argument {name}=; {_called_here(name, known)}"
+    if reason.startswith("too many positional") and label in _POSITIONAL:
+        return f"{reason}; {_POSITIONAL[label]}"
     return f"{reason}; it takes {_shown(signature)}"
+
+
+def _called_here(name: str, known: list[str]) -> str:
+    here = _CALLED_HERE.get(name)
+    return f"did you mean {here!r}?" if here in known else nearest(name, known)
 
 
 def _shown(signature: inspect.Signature) -> str:

@@ -74,6 +74,8 @@ class ProtocolError(PenstockError):
     """An invariant of the protocol would be violated; the attempt must not go on."""
 
 
+_NEAR: Final = 0.7
+"""How like each other names must be: a slip of the hand or another ending, but not `price` and `process`."""
 _MOST_NAMES: Final = 40
 """As many names as a message lists."""
 
@@ -81,7 +83,7 @@ _MOST_NAMES: Final = 40
 def nearest(name: str, known: Iterable[str]) -> str:
     """The clause naming what `name` was probably meant to be, for the end of an error message."""
     names = list(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=_NEAR)
     if close:
         return f"did you mean {close[0]!r}?"
     if len(names) > _MOST_NAMES:

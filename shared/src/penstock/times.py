@@ -36,14 +36,7 @@ def duration_us(duration: Duration, what: str = "duration", *, positive: bool = 
     Raises:
         PipelineError: it is not a duration, is negative, or is zero where `positive` is asked for.
     """
-    if isinstance(duration, timedelta):
-        micros = duration // _MICROSECOND
-    else:
-        text = duration.strip() if isinstance(duration, str) else ""
-        parts = _PART.findall(text)
-        if not parts or "".join(number + unit for number, unit in parts) != text:
-            raise PipelineError(f"{what}: {duration!r} is not a duration; write for example '250ms', '10s', '1h30m'")
-        micros = sum(round(float(number) * _UNITS[unit]) for number, unit in parts)
+    micros = signed_duration_us(duration, what)
     if micros < 0 or (positive and micros == 0):
         raise PipelineError(f"{what}: must be {'positive' if positive else 'zero or more'}, got {duration!r}")
     return micros
@@ -57,9 +50,12 @@ def signed_duration_us(duration: Duration, what: str = "duration") -> int:
     """
     if isinstance(duration, timedelta):
         return duration // _MICROSECOND
-    text = duration.strip() if isinstance(duration, str) else duration
-    back = isinstance(text, str) and text.startswith("-")
-    micros = duration_us(text.removeprefix("-") if back else text, what)
+    text = duration.strip() if isinstance(duration, str) else ""
+    back, text = text.startswith("-"), text.removeprefix("-")
+    parts = _PART.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise PipelineError(f"{what}: {duration!r} is not a duration; write for example '250ms', '10s', '1h30m'")
+    micros = sum(round(float(number) * _UNITS[unit]) for number, unit in parts)
     return -micros if back else micros
 
 

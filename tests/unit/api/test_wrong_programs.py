@@ -242,6 +242,25 @@ BUILT = [
     Wrong("a process of updates", 'keyed.agg(n=count()).key_by("n").process(None)  # here',
           ("updates have agg and top here; process would",)),
     Wrong("a misspelled option", 'files.Sink("out", formt="csv")  # here', ("formt=", "did you mean 'format'?")),
+    Wrong("Flink's word for every=", 'sliding("1h", slide="1m")  # here', ("slide=", "did you mean 'every'?")),
+    Wrong("an aggregate without a name", "keyed.agg(count())  # here", ("give every aggregate a name: agg(n=count()",)),
+    Wrong("count of a column by its name", 'keyed.agg(n=count("note"))  # here', ("write col('price').count()",)),
+    Wrong("a text that is meant as it is", 'bids.with_columns(note="fraud")  # here',
+          ("there is no column 'fraud'", "the text itself is note=lit('fraud')")),
+    Wrong("a negative duration", 'tumbling("-1m")  # here', ("tumbling: must be positive, got '-1m'",)),
+    Wrong("a negative lateness", 'keyed.window(tumbling("1m")).allowed_lateness("-1m")  # here',
+          ("must be zero or more, got '-1m'",)),
+    Wrong("== None", 'bids.filter(col("note") == None)  # here', ("the answer is always null", "write .is_null()")),
+    Wrong("!= None", 'bids.filter(col("note") != None)  # here', ("write .is_not_null()",)),
+    Wrong("a column as attribute", "bids.price  # here", ("it is a column", "write col('price')", ".collect()['price']")),
+    Wrong("a column in brackets", 'keyed["price"]  # here', ("stream['price']: write col('price')",)),
+    Wrong("rows of a stream", "for row in bids: pass  # here", ("stream.collect().rows() gives them",)),
+    Wrong("distinct by a struct", 'bids.with_columns(s=struct("auction", "price")).distinct("s")  # here',
+          ("distinct: s is struct", "key by its fields")),
+    Wrong("a join by a struct", 's = bids.with_columns(s=struct("auction", "price"))\ns.join(s, on="s")  # here',
+          ("join: on: s is struct", "key by its fields")),
+    Wrong("a function that returns no row", "def number(bid: Bid) -> int:\n    return 1\nbids.map(number)  # here",
+          ("number returns int", "(wrong.py, line 33)")),
 ]  # fmt: skip
 
 RUN = [
@@ -257,6 +276,23 @@ RUN = [
         Path("bids.jsonl").write_text('{"auction": 1, "at": null}\\n')
         p.read(files.Source("bids.jsonl", schema=Late, event_time="at")).write(sink)
         '''), ("bids.jsonl, line 1", "at: missing", "the event time never may", "bad_rows='skip'")),
+    Wrong("a number for a timestamp", textwrap.dedent('''
+        row = {"auction": 1, "price": 1.0, "at": 1700000000}
+        p.read(iterables.Source([row], schema=Bid, event_time="at")).write(sink)
+        '''), ("got the number 1700000000", "declare the column as int", "time_unit='ms'")),
+    Wrong("a value of another type", textwrap.dedent('''
+        def noted(bid: Bid) -> Alert:
+            return Alert("one")
+        bids.map(noted).write(sink)
+        '''), ("column 'auction' is int64, got 'one'", "row: Bid(auction=1, price=2.0",
+            "the function: wrong.py, line 34")),
+    Wrong("a value of another type among several", textwrap.dedent('''
+        def noted(bid: Bid):
+            yield Alert(1)
+            yield Alert(None)
+        bids.flat_map(noted, returns=Alert).write(sink)
+        '''), ("flat_map", "row: Bid(auction=1, price=2.0",
+            "the function: wrong.py, line 34")),
     Wrong("a timer at a number", process(
         "def on_row(self, row, ctx):\n    ctx.event_timer(1.5)\ndef on_timer(self, at, ctx):\n    pass",
         "keyed.process(Bad()).write(sink)"), ("1.5 is no moment", "datetime(..., tzinfo=UTC)")),

@@ -99,13 +99,16 @@ def test_patterns_and_single_files(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ("path", "message"),
     [
         ("missing.jsonl", "neither a file nor a folder 'missing.jsonl'"),
-        ("empty", "known extension"),
-        ("*.csv", "no file"),
+        ("empty", "no file is in 'empty'; correct the path"),
+        ("*.csv", "no file matches the pattern '*.csv'; correct the path"),
+        ("other", "no file that is in 'other' has a known extension; name the format"),
     ],
 )
 def test_missing_input(path: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not there is an error that names it."""
     (tmp_path / "empty").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").touch()
     monkeypatch.chdir(tmp_path)
     with pytest.raises(PipelineError, match=message.replace("*", r"\*")):
         files.Source(path, schema=Reading).discover()

@@ -148,7 +148,7 @@ def test_what_is_asked_wrongly_is_said(penstock_cluster: PenstockCluster) -> Non
     job = penstock_cluster.submit(totals(), [paid("a")])
     with pytest.raises(UsageError, match="the input of 'payments' has ended"):
         job.send([paid("b")])
-    with pytest.raises(UsageError, match="no rows of a sink 'sync'; did you mean 'sink'"):
+    with pytest.raises(UsageError, match="no rows of a sink 'sync'; there are: sink"):
         job.rows("sync")
     with pytest.raises(UsageError, match="no source 'payment'; did you mean 'payments'"):
         penstock_cluster.submit(totals(), {"payment": []})

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.api.updates import known_keys
+from penstock.api.verbs import check_keys
 from penstock.errors import ExternalError, PipelineError
 from penstock.expressions import col
 from penstock.graph.logical import (
@@ -222,6 +223,7 @@ def _keys(left: Schema, right: Schema, on: On, other_side: str = "the other stre
             keys = {name: name for name in on}
     if not keys:
         raise PipelineError("join: on= names no column; name those that are equal, such as on='id'")
+    check_keys(left, keys, "join: on")
     for own, other in keys.items():
         have, met = left.field(own, "join: on"), right.field(other, f"join: on, in {other_side}")
         if have.type != met.type:

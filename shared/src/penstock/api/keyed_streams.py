@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, overload
 
 from penstock.api.connected_streams import BroadcastStream, ConnectedStreams, KeyedBroadcastConnectedStreams
-from penstock.api.over import over_schema, top_schema
+from penstock.api.over import aggregates_schema, over_schema, top_schema
 from penstock.api.row_windows import count_windows
 from penstock.api.update_streams import UpsertStream
 from penstock.api.verbs import StreamBase, Verbs, check_connected, check_together, process_node
@@ -240,7 +240,7 @@ class KeyedStream(StreamBase, Generic[T]):
 
         keys = self._node.schema.select(self._node.keys)
         plan = AggregatePlan.build(tuple(aggregates.items()), self._node.schema, event_time=self._node.event_time)
-        schema = Schema((*keys, *plan.output_fields))
+        schema = aggregates_schema(keys, (), plan.output_fields)
         operation = RunningAggregate(tuple(aggregates.items()))
         return UpsertStream(self._pipeline, self._derive(operation, schema, keys=self._node.keys, mode="upsert"))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from penstock.errors import PipelineError
@@ -64,6 +64,22 @@ def top_schema(n: int, by: Expr, schema: Schema, keys: Sequence[str]) -> Schema:
 def others_than(keys: Sequence[str], schema: Schema) -> list[Field]:
     """The columns that are no keys."""
     return [field for field in schema if field.name not in keys]
+
+
+def aggregates_schema(keys: Iterable[Field], bounds: Iterable[Field], aggregates: Iterable[Field]) -> Schema:
+    """The keys, the window, if there is one, and the aggregates.
+
+    Raises:
+        PipelineError: an aggregate is called as a column that the results have anyway.
+    """
+    whose = {field.name: "a key" for field in keys} | {field.name: "a column of windows" for field in bounds}
+    for field in aggregates:
+        if field.name in whose:
+            raise PipelineError(
+                f"agg: {field.name!r} would be there twice: the results have {whose[field.name]} of that name; give the "
+                "aggregate another one"
+            )
+    return Schema((*keys, *bounds, *aggregates))
 
 
 def window_rows_schema(verb: str, rows: Schema, keys: Sequence[str]) -> Schema:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from penstock.api.over import aggregates_schema
 from penstock.api.verbs import StreamBase, check_taken, returned_class
 from penstock.errors import PipelineError
 from penstock.expressions import Expr, keeps_values
@@ -96,7 +97,7 @@ def aggregate_node(keyed: StreamBase, said: RowWindows, aggregates: dict[str, Ex
     _check(keyed, said, "agg")
     source = keyed._node
     plan = AggregatePlan.build(tuple(aggregates.items()), source.schema, event_time=source.event_time)
-    schema = Schema((*source.schema.select(source.keys), *said.window_fields, *plan.output_fields))
+    schema = aggregates_schema(source.schema.select(source.keys), said.window_fields, plan.output_fields)
     process = _aggregating(said, source, plan, tuple(aggregates.values()))
     return _node(keyed, said, process, schema, row_class(schema), tuple(aggregates.items()))
 

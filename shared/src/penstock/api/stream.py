@@ -20,6 +20,7 @@ from penstock.api.verbs import (
     OF_WINDOWS,
     ColumnVerbs,
     belongs_before,
+    check_keys,
     check_together,
     dead_letters_node,
     key_names,
@@ -528,7 +529,9 @@ class Stream(ColumnVerbs, Generic[T]):
             >>> bids.distinct("auction").select("auction", "price").collect().rows()
             [(1, 50.0), (2, 250.0)]
         """
-        return self.key_by(*(columns or self._node.schema.names)).deduplicate(ttl=ttl)
+        names = columns or self._node.schema.names
+        check_keys(self._node.schema, names, "distinct")
+        return self.key_by(*names).deduplicate(ttl=ttl)
 
     def with_event_time(
         self,

@@ -46,6 +46,7 @@ from penstock.graph.logical import (
     Write,
     ancestors,
 )
+from penstock.observability.user_frames import place_of
 from penstock.process_functions import (
     BroadcastProcess,
     KeyedBroadcastProcess,
@@ -93,6 +94,11 @@ BAD_RECORD_SCHEMA = Schema((Field("error", STRING), Field("raw", BINARY), Field(
 
 ALL_TOGETHER: Final = "or .key_by(all=lit(1)) for all rows together"
 OF_WINDOWS: Final = ("late_to", "allowed_lateness", "trigger")
+
+
+def _of_column(name: str) -> str:
+    """How a column is written, and how its values come."""
+    return f"write col({name!r}) in an expression; its values are .collect()[{name!r}]"
 
 
 class NoSuchVerbError(PipelineError, AttributeError):
@@ -172,6 +178,19 @@ class StreamBase(Verbs):
     def schema(self) -> Schema:
         """The columns."""
         return self._node.schema
+
+    if not TYPE_CHECKING:
+
+        def __getitem__(self, name: object) -> NoReturn:
+            # Python asks here for row 0 as well, when rows are to be iterated over.
+            if isinstance(name, str):
+                raise PipelineError(f"stream[{name!r}]: {_of_column(name)}")
+            raise PipelineError("a stream holds no rows, it says how they are made; stream.collect().rows() gives them")
+
+    def _instead(self, name: str) -> str:
+        if name in self._node.schema:
+            return f"it is a column, no verb; {_of_column(name)}"
+        return super()._instead(name)
 
     def uid(self, uid: str) -> Self:
         """Name the operator, so that its state is found again when the pipeline changes around it.
@@ -339,7 +358,15 @@ class WrittenStream(StreamBase):
 class ColumnVerbs(StreamBase):
     """Verbs over columns that keep one row one row, for streams of rows and of updates alike."""
 
-    def _select(self, exprs: tuple[Expr | str, ...], named: Mapping[str, Operand]) -> tuple[tuple[str, Expr], ...]:
+    def _select(
+        self, verb: str, exprs: tuple[Expr | str, ...], named: Mapping[str, Operand]
+    ) -> tuple[tuple[str, Expr], ...]:
+        for name, text in named.items():
+            if isinstance(text, str) and text not in self._node.schema:
+                known = nearest(text, self._node.schema.names)
+                raise PipelineError(
+                    f"{verb}: there is no column {text!r}; {known}; the text itself is {name}=lit({text!r})"
+                )
         columns = [(output_name(e), e) for e in map(_as_expr, exprs)] + [(n, _as_expr(e)) for n, e in named.items()]
         if not columns:
             raise PipelineError("select: name at least one column")
@@ -389,11 +416,11 @@ class ColumnVerbs(StreamBase):
         return (*others.items(), (RETRACTED, kept))
 
     def _select_node(self, exprs: tuple[Expr | str, ...], named: Mapping[str, Operand]) -> Node:
-        return self._project("select", self._select(exprs, named))
+        return self._project("select", self._select("select", exprs, named))
 
     def _with_columns_node(self, exprs: tuple[Expr, ...], named: Mapping[str, Operand]) -> Node:
         columns: dict[str, Expr] = {name: col(name) for name in self._node.schema.names}
-        columns.update(self._select(exprs, named))
+        columns.update(self._select("with_columns", exprs, named))
         return self._project("with_columns", tuple(columns.items()))
 
     def _drop_node(self, names: tuple[str, ...]) -> Node:
@@ -409,21 +436,30 @@ class ColumnVerbs(StreamBase):
 
 def keyed_node(stream: StreamBase, names: Sequence[str]) -> Node:
     """The node by which rows of a key meet."""
+    check_keys(stream._node.schema, names, "key_by")
+    node = stream._node
+    return stream._derive(KeyBy(), node.schema, node.row_type, keys=tuple(names), mode=node.mode)
+
+
+def check_keys(schema: Schema, names: Iterable[str], verb: str) -> None:
+    """Columns by which `verb` tells rows apart.
+
+    Raises:
+        PipelineError: one is not there, or of a type that cannot be a key.
+    """
     for name in names:
-        field = stream._node.schema.field(name, "key_by")
+        field = schema.field(name, verb)
         if isinstance(field.type, ListType):
-            raise PipelineError(f"key_by: {name} is {field.type}; a list cannot be a key, join its elements first")
+            raise PipelineError(f"{verb}: {name} is {field.type}; a list cannot be a key, join its elements first")
         if isinstance(field.type, MapType):
-            raise PipelineError(f"key_by: {name} is {field.type}; a map cannot be a key, take a value: .map.get(...)")
+            raise PipelineError(f"{verb}: {name} is {field.type}; a map cannot be a key, take a value: .map.get(...)")
         if isinstance(field.type, StructType):
             raise PipelineError(
-                f"key_by: {name} is {field.type}; a struct cannot be a key, key by its fields: "
+                f"{verb}: {name} is {field.type}; a struct cannot be a key, key by its fields: "
                 f"col({name!r}).struct.field(...)"
             )
         if not can_be_key(field.type):
-            raise PipelineError(f"key_by: {name} is {field.type}, which cannot be a key; key by its text: .cast(str)")
-    node = stream._node
-    return stream._derive(KeyBy(), node.schema, node.row_type, keys=tuple(names), mode=node.mode)
+            raise PipelineError(f"{verb}: {name} is {field.type}, which cannot be a key; key by its text: .cast(str)")
 
 
 def key_names(columns: Iterable[str | Expr]) -> list[str]:
@@ -541,24 +577,25 @@ def returned_class(function: Callable[..., Any], returns: type[Any] | None, verb
     """The row class a function returns: `returns`, or its annotation."""
     row_type: Any = returns
     name = getattr(function, "__qualname__", repr(function))
+    where = f" ({place})" if (place := place_of(function)) else ""
     if row_type is None:
         target = function if hasattr(function, "__annotations__") else type(function).__call__
         try:
             row_type = typing.get_type_hints(target).get("return")
         except NameError as error:
-            raise PipelineError(f"{verb}: the annotation of {name} cannot be resolved: {error}") from error
+            raise PipelineError(f"{verb}: the annotation of {name} cannot be resolved: {error}{where}") from error
         if many and row_type is not None:
             arguments = typing.get_args(row_type)
             row_type = arguments[0] if arguments else None
     if isinstance(row_type, type) and row_type is not type(None) and not is_row_class(row_type):
         raise PipelineError(
             f"{verb}: {name} returns {row_type.__name__}, which is no class of rows; return a dataclass or Struct "
-            "that has a field for it"
+            f"that has a field for it{where}"
         )
     if row_type is None or not is_row_class(row_type):
         shape = "Iterable[Output]" if many else "Output"
         raise PipelineError(
             f"{verb}: {name} does not say what rows it returns; annotate it '-> {shape}' with a dataclass or Struct, "
-            "or pass returns=Output"
+            f"or pass returns=Output{where}"
         )
     return row_type

@@ -9,7 +9,7 @@ import copy
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, overload
 
-from penstock.api.over import others_than, top_schema, window_rows_schema
+from penstock.api.over import aggregates_schema, others_than, top_schema, window_rows_schema
 from penstock.api.row_windows import Applied, RowWindows, aggregate_node, apply_node
 from penstock.api.update_streams import UpsertStream
 from penstock.api.verbs import Verbs
@@ -217,7 +217,7 @@ class WindowedStream(Verbs, Generic[T]):
         keys = node.schema.select(node.keys)
         plan = AggregatePlan.build(tuple(aggregates.items()), node.schema, event_time=True)
         operation = WindowAggregate(self._window, tuple(aggregates.items()), lateness_us, self._late)
-        schema = Schema((*keys, *operation.window_fields, *plan.output_fields))
+        schema = aggregates_schema(keys, operation.window_fields, plan.output_fields)
         return self._derived(operation, schema)
 
     def _derived(self, operation: WindowAggregate, schema: Schema) -> Node:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.arguments import checked
 from penstock.connectors.generate import Content, random_bits, random_floats, random_integers
-from penstock.errors import PipelineError
+from penstock.errors import PipelineError, nearest
 from penstock.times import Duration, duration_us, format_duration, to_micros
 from penstock.types import schema_of
 
@@ -154,6 +154,19 @@ def people(
         100
     """
     return _PersonContent(Person, columns, _Times(interval, start, out_of_orderness), "people")
+
+
+_CALLED_HERE: Final = {"persons": "people", "person": "people", "bid": "bids", "auction": "auctions"}
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> None:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        here = _CALLED_HERE.get(name)
+        known = f"did you mean {here!r}?" if here else nearest(name, ["bids", "auctions", "people"])
+        raise AttributeError(f"nexmark: there is no {name!r}; {known}")
 
 
 def _keys(keys: int | None) -> str:

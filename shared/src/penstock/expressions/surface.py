@@ -129,10 +129,10 @@ class Expr:
 
     # object says that == gives bool; here it gives an expression, as in every dataframe library.
     def __eq__(self, other: Operand) -> Expr:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return _binary("eq", self, other)
+        return _binary("eq", self, _not_none(other, "==", "is_null"))
 
     def __ne__(self, other: Operand) -> Expr:  # pyright: ignore[reportIncompatibleMethodOverride] (as ==)
-        return _binary("ne", self, other)
+        return _binary("ne", self, _not_none(other, "!=", "is_not_null"))
 
     def __lt__(self, other: Operand) -> Expr:
         return _binary("lt", self, other)
@@ -750,6 +750,13 @@ def filtered(node: Node, filter: Expr | None, where: str) -> Node:
 
 Operand = Expr | Value
 """What operators and methods take beside an expression: another one, or a constant."""
+
+
+def _not_none(other: Operand, sign: str, instead: str) -> Operand:
+    """The operand; raises `PipelineError` for None, with which every comparison is null."""
+    if other is None:
+        raise PipelineError(f"{sign} None: nothing equals null, so the answer is always null; write .{instead}()")
+    return other
 
 
 def _binary(function: str, left: Operand, right: Operand) -> Expr:

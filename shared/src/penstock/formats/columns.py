@@ -190,6 +190,11 @@ class FrameBuilder:
         return bytes(value) if isinstance(value, bytearray) else value
 
     def _timestamp(self, value: Any, kind: Scalar, path: str) -> datetime:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            raise WrongValueError(
+                f"{path}: expected {kind}, got the number {value!r}; declare the column as int or float, and say what it "
+                f"counts: event_time={path!r}, time_unit='ms', or with_event_time(..., time_unit='ms')"
+            )
         if not isinstance(value, datetime):
             raise _wrong(value, kind, path)
         if value.tzinfo is None and self._zone is None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sysconfig
 import traceback
+from typing import Any
 
 from penstock.errors import PenstockError, PipelineError, UserCodeError
 from penstock.protocol.unsendable import cut
@@ -24,6 +26,14 @@ def user_frames(error: BaseException) -> str:
     """The frames of the user's files, formatted as in a traceback; empty if there are none."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
     return "".join(traceback.format_list(frames))
+
+
+def place_of(function: Any) -> str:
+    """Where a function is written, such as `orders.py, line 12`; empty if that is unknown or not the user's file."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None or not is_users(code.co_filename):
+        return ""
+    return f"{os.path.relpath(code.co_filename)}, line {code.co_firstlineno}"
 
 
 def shown_frames(error: BaseException) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from penstock.errors import PipelineError, UserCodeError, without_context
 from penstock.expressions import AggregatePlan, Expr, contains_aggregate, output_name, row_field, to_polars
 from penstock.expressions.queries import has_name
 from penstock.types import Field, Schema, of_arrow
@@ -22,7 +23,8 @@ def evaluate(expr: Expr, columns: Mapping[str, Sequence[Any]] | None = None, **m
         more: the same, for columns whose names are Python's.
 
     Raises:
-        PipelineError: the expression does not fit the types of the values.
+        PipelineError: the expression does not fit the types of the values, or columns differ in length.
+        UserCodeError: it fails on a value, as it would fail the job.
 
     Example:
         >>> evaluate(col("price") * 2, price=[1, None, 3])
@@ -30,16 +32,27 @@ def evaluate(expr: Expr, columns: Mapping[str, Sequence[Any]] | None = None, **m
         >>> evaluate(col("price").sum(), price=[1, None, 3])
         4
     """
+    import polars as pl
+
     frame, schema = _frame({**(columns or {}), **more})
-    if contains_aggregate(expr):
-        return _aggregated(expr, frame, schema)
-    row_field(expr, schema, "evaluate")
-    return frame.with_columns(to_polars(expr, schema, "evaluate").alias("__result"))["__result"].to_list()
+    try:
+        if contains_aggregate(expr):
+            return _aggregated(expr, frame, schema)
+        row_field(expr, schema, "evaluate")
+        return frame.with_columns(to_polars(expr, schema, "evaluate").alias("__result"))["__result"].to_list()
+    except pl.exceptions.PolarsError as error:
+        raise UserCodeError(f"evaluate: {expr}: {without_context(error)}") from error
 
 
 def _frame(columns: Mapping[str, Sequence[Any]]) -> tuple[pl.DataFrame, Schema]:
     import polars as pl
 
+    for name, values in columns.items():
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise PipelineError(f"evaluate: {name}= takes a list of values, one for every row, got {values!r:.100}")
+    if len({len(list(values)) for values in columns.values()}) > 1:
+        counts = ", ".join(f"{name}: {len(list(values))}" for name, values in columns.items())
+        raise PipelineError(f"evaluate: columns are of one length, a value for every row; these are not: {counts}")
     frame = pl.DataFrame({name: pl.Series(name, list(values), strict=False) for name, values in columns.items()})
     schema = Schema(
         tuple(

@@ -140,12 +140,16 @@ class Source(base.Source[T], Generic[T]):
         if not found and folders is not None:
             found = self._found(None)  # there must be files, if not one that is wanted
         if not found:
-            raise PipelineError(
-                f"files.Source: no file in {self.path!r}"
-                + ("" if self.format else " has a known extension; name the format with format=")
-            )
+            raise PipelineError(f"files.Source: {self._nothing()}")
         kept = [Split(name, size) for name, size in sorted(found)]
         return [each for each in kept if folders.keeps(self._full_name(each.id))] if folders is not None else kept
+
+    def _nothing(self) -> str:
+        """Why there is no input: no file at all, or none whose format is known."""
+        kind = "matches the pattern" if any(sign in self.path for sign in "*?[") else "is in"
+        if self._files.find(None):
+            return f"no file that {kind} {self.path!r} has a known extension; name the format with format="
+        return f"no file {kind} {self.path!r}; correct the path, or write the files before the pipeline starts"
 
     def _found(self, folders: WantedFolders | None) -> list[tuple[str, int]]:
         files = self._files

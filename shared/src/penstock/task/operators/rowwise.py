@@ -16,6 +16,7 @@ from penstock.batches import EVENT_TIME, hidden_of
 from penstock.errors import PenstockError, PipelineError, UserCodeError
 from penstock.graph.logical import MapBatches, MapRows, Node
 from penstock.map_columns import with_keys_once
+from penstock.observability.user_frames import place_of
 from penstock.task.operator import Operator, Output
 from penstock.task.rows import RowReader, RowWriter
 from penstock.types import Schema, arrow_type, of_arrow
@@ -40,6 +41,32 @@ def chunks_of(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
 def raised(where: str, row: object, error: Exception) -> UserCodeError:
     """The error for a function that raised on a row; the caller chains the cause."""
     return UserCodeError(f"{where} raised {type(error).__name__}: {error}; row: {row!r}")
+
+
+def written(
+    writer: RowWriter, results: list[Any], row_of: Callable[[int], object], function: Callable[..., Any]
+) -> pl.DataFrame:
+    """What a function returned, as a frame.
+
+    Raises:
+        UserCodeError: a result does not fit; the message names the row (`row_of` an index of the results) and where the
+            function is written.
+    """
+    try:
+        return writer.frame(results)
+    except UserCodeError as error:
+        place = f"; the function: {found}" if (found := place_of(function)) else ""
+        index = next((index for index, result in enumerate(results) if not _fits(writer, result)), None)
+        row = "" if index is None else f"; row: {row_of(index)!r}"
+        raise UserCodeError(f"{error}{row}{place}") from error
+
+
+def _fits(writer: RowWriter, result: Any) -> bool:
+    try:
+        writer.frame([result])
+    except UserCodeError:
+        return False
+    return True
 
 
 class MapOperator(Operator):
@@ -69,7 +96,7 @@ class MapOperator(Operator):
         except Exception as error:  # whatever the user's function raises
             # list.extend keeps what it got before the error, so its length is the index of the row at fault.
             raise raised(self._where, rows[len(results)], error) from error
-        return self._writer.frame(results)
+        return written(self._writer, results, rows.__getitem__, self._function)
 
 
 class FlatMapOperator(Operator):
@@ -92,7 +119,8 @@ class FlatMapOperator(Operator):
         results: list[Any] = []
         ends: list[int] = []
         function = self._function
-        for row in self._reader.rows(chunk):
+        rows = self._reader.rows(chunk)
+        for row in rows:
             try:
                 results.extend(function(row))
             except PenstockError:
@@ -101,8 +129,9 @@ class FlatMapOperator(Operator):
                 raise raised(self._where, row, error) from error
             ends.append(len(results))
         counts = np.diff(np.asarray(ends, np.int64), prepend=0)
-        rows = np.repeat(np.arange(chunk.height), counts)
-        return self._writer.frame(results).with_columns(chunk[name].gather(rows) for name in hidden_of(chunk))
+        made_by = np.repeat(np.arange(chunk.height), counts)
+        frame = written(self._writer, results, lambda index: rows[made_by[index]], function)
+        return frame.with_columns(chunk[name].gather(made_by) for name in hidden_of(chunk))
 
 
 class MapBatchesOperator(Operator):
