@@ -40,6 +40,7 @@ from penstock.jobmanager.coordinator import (
 from penstock.jobmanager.job_spec import JobSpec
 from penstock.jobmanager.leadership import ControlPorts
 from penstock.observability.logs import LogFormat, configure_logging
+from penstock.observability.user_frames import user_frames
 from penstock.ports import BlobNotFoundError
 from penstock.protocol.checkpoints import CheckpointSettings
 from penstock.protocol.jobevents import ChangedGraph, JobEnded, Requested
@@ -426,7 +427,14 @@ def run_pipeline(
             folder = Path(directory)
         result = run_blocking(EmbeddedJob(pipeline, folder, settings).run(resume=resume, from_savepoint=from_savepoint))
     if result.state == "FAILED":
-        raise (
-            result.error if isinstance(result.error, PenstockError) else UserCodeError(result.reason)
-        ) from result.error
+        raise _told(result.reason, result.error) from result.error
     return result
+
+
+def _told(reason: str, error: BaseException | None) -> PenstockError:
+    """The error of a job that failed. What no code of the user raised is not blamed on it."""
+    if isinstance(error, PenstockError):
+        return error
+    if error is None or user_frames(error):
+        return UserCodeError(reason)
+    return PenstockError(f"{reason} (raised inside Penstock, not by the pipeline's code; please report it as a bug)")

@@ -238,6 +238,15 @@ class Schema:
 
         return pa.schema([_arrow_field(field) for field in self.fields])
 
+    def stored_arrow(self) -> pa.Schema:
+        """As `arrow`, but members of a struct that may be null may be null as well.
+
+        Polars has null in them where the struct is null, which Arrow does not cast to a member without null.
+        """
+        import pyarrow as pa
+
+        return pa.schema([_stored_field(field) for field in self.arrow()])
+
 
 def schema_of(declared: object, what: str = "schema") -> Schema:
     """The schema that a dataclass, a `msgspec.Struct`, a `pyarrow.Schema` or a `Schema` declares.
@@ -494,6 +503,24 @@ def _arrow_field(field: Field) -> pa.Field[Any]:
     import pyarrow as pa
 
     return pa.field(field.name, arrow_type(field.type), nullable=field.nullable)
+
+
+def _stored_field(field: pa.Field[Any], *, parent_nullable: bool = False) -> pa.Field[Any]:
+    nullable = field.nullable or parent_nullable
+    return field.with_type(_stored_type(field.type, nullable)).with_nullable(nullable)
+
+
+def _stored_type(kind: Any, nullable: bool) -> Any:
+    """The type of values in a column that may be null or not; elements of lists and values of maps always may."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        return pa.struct([_stored_field(member, parent_nullable=nullable) for member in kind])
+    if pa.types.is_large_list(kind):
+        return pa.large_list(_stored_type(kind.value_type, nullable=True))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, _stored_type(kind.item_type, nullable=True))
+    return kind
 
 
 def can_be_key(kind: DataType) -> bool:

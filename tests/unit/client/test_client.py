@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import httpx2
 import pytest
 
+from penstock.blocking import run_blocking
 from penstock.client import ClusterClient, NoAnswerError, RefusedError
-from penstock.client.documents import Requested
+from penstock.client.documents import NO_COORDINATOR, ArtifactDescription, Requested, Submission
 from penstock.errors import CorruptDataError, UsageError
+from penstock.testing.virtual_time import VirtualLoop
 
 LIST = {"jobs": [], "leader": "one"}
 
@@ -66,6 +70,53 @@ async def test_when_nobody_answers_all_are_named() -> None:
     assert "http://a: no dispatcher answers there" in text
     assert "http://b: the dispatcher does not answer in time" in text
     assert "http://c: HTTP 503" in text
+
+
+class Leaderless(Dispatchers):
+    """No coordinator leads until the request of that number."""
+
+    def __init__(self, until: int) -> None:
+        super().__init__(a=httpx2.Response(202, json={"job": "1" * 32, "request": "2" * 32}))
+        self.until = until
+
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        answer = super().__call__(request)
+        leads = len(self.asked) >= self.until
+        return answer if leads else httpx2.Response(503, json={"errors": [f"{NO_COORDINATOR}; start one"]})
+
+
+SUBMISSION = Submission("counts", {}, ArtifactDescription("counts.py"))
+
+
+def test_a_submission_waits_for_a_leader() -> None:
+    """As just after a start; it is told once, and sent as one request."""
+    dispatchers, told = Leaderless(until=4), list[str]()
+
+    async def submitted() -> Requested:
+        async with dispatchers.client() as client:
+            return await client.submit(SUBMISSION, b"", waiting=told.append)
+
+    assert run_blocking(submitted(), VirtualLoop) == Requested("1" * 32, "2" * 32)
+    assert told == ["no coordinator leads the cluster yet; waiting up to 30 s for one"]
+    assert len(dispatchers.asked) == 4
+
+
+def test_a_submission_does_not_wait_for_ever_nor_for_anything_else(capsys: pytest.CaptureFixture[str]) -> None:
+    """Half a minute; other answers of 503 are told at once."""
+    dispatchers = Leaderless(until=1_000)
+
+    async def submitted(to: Dispatchers) -> float:
+        begun = asyncio.get_running_loop().time()
+        async with to.client() as client:
+            with pytest.raises(NoAnswerError):
+                await client.submit(SUBMISSION, b"")
+        return asyncio.get_running_loop().time() - begun
+
+    assert 30 <= run_blocking(submitted(dispatchers), VirtualLoop) < 31
+    assert capsys.readouterr().err.count("waiting up to 30 s") == 1
+    away = Dispatchers(a=httpx2.Response(503, json={"errors": ["Kafka does not answer"]}))
+    assert run_blocking(submitted(away), VirtualLoop) < 0.5
+    assert len(away.asked) == 1
 
 
 async def test_a_refusal_is_not_tried_elsewhere() -> None:

@@ -16,6 +16,7 @@ import httpx2
 import msgspec
 import structlog
 
+from penstock.client.documents import NO_COORDINATOR
 from penstock.coordination.cluster_view import VIEW, ClusterView
 from penstock.coordination.collected_rows import collected_names, collected_prefix
 from penstock.coordination.control_topics import REQUESTS, create_control_topics
@@ -81,7 +82,7 @@ class Cluster:
         """The view, for what only a leader can do; raises `RestError` 503 if there is none."""
         view = await self.view.read()
         if view is None or not view.epoch:
-            raise RestError(503, "no coordinator leads this cluster now; start one, or wait until one has taken over")
+            raise RestError(503, f"{NO_COORDINATOR}; start one, or wait until one has taken over")
         return view
 
     async def active(self) -> list[str]:

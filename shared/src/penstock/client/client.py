@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import sys
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
@@ -15,6 +16,7 @@ import httpx2
 import msgspec
 
 from penstock.client.documents import (
+    NO_COORDINATOR,
     CheckpointList,
     CollectedList,
     Failures,
@@ -34,7 +36,7 @@ from penstock.client.documents import (
     WhoAmI,
     WorkerList,
 )
-from penstock.client.errors import NoAnswerError, RefusedError
+from penstock.client.errors import NoAnswerError, NoLeaderError, RefusedError
 from penstock.client.run_documents import Located, RunBody, RunDetail, RunList, RunLog, RunSubmission
 from penstock.client.schedule_documents import ScheduleDetail, ScheduleList, ScheduleSubmission
 from penstock.coordination.collected_rows import CollectedPart
@@ -47,6 +49,9 @@ ANSWER_S: Final = 20.0
 CONNECT_S: Final = 3.0
 UPLOAD_S: Final = 120.0
 POLL_S: Final = 0.2
+LEADER_S: Final = 30.0
+"""How long a submission waits for a coordinator to lead: longer than one takes to start, or to take over."""
+LEADER_POLL_S: Final = 0.5
 UNAVAILABLE: Final = (502, 503, 504)
 _NO_TOKEN: Final = Secret()
 
@@ -172,14 +177,39 @@ class ClusterClient:
 
     # -- acting ---------------------------------------------------------------------------------------------------------
 
-    async def submit(self, submission: Submission, sources: bytes) -> Requested:
-        """Run a job; it exists once its leader has looked at it (`request_state` of its own id)."""
+    async def submit(
+        self, submission: Submission, sources: bytes, *, waiting: Callable[[str], None] | None = None
+    ) -> Requested:
+        """Run a job; it exists once its leader has looked at it (`request_state` of its own id).
+
+        Where no coordinator leads, as just after a start, one is waited for, `LEADER_S` seconds at most; `waiting` is
+        told once that it is. `NoLeaderError` if none comes.
+        """
         submission = msgspec.structs.replace(submission, job=submission.job or uuid.uuid4().hex)
         files = {
             "job": ("job.json", msgspec.json.encode(submission), "application/json"),
             "sources": ("sources.zip", sources, "application/zip"),
         }
-        return _decoded(await self._ask("POST", "/jobs", files=files, timeout_s=UPLOAD_S), Requested)
+        asked = await self._with_leader(
+            lambda: self._ask("POST", "/jobs", files=files, timeout_s=UPLOAD_S), waiting or _warn
+        )
+        return _decoded(asked, Requested)
+
+    async def _with_leader(
+        self, ask: Callable[[], Awaitable[httpx2.Response]], waiting: Callable[[str], None]
+    ) -> httpx2.Response:
+        clock = asyncio.get_running_loop().time
+        deadline_s, told = clock() + LEADER_S, False
+        while True:
+            try:
+                return await ask()
+            except NoLeaderError:
+                if clock() >= deadline_s:
+                    raise
+            if not told:
+                waiting(f"no coordinator leads the cluster yet; waiting up to {LEADER_S:g} s for one")
+                told = True
+            await asyncio.sleep(LEADER_POLL_S)
 
     async def cancel(self, job: str) -> Requested:
         """Publish what is complete, then end."""
@@ -311,6 +341,7 @@ class ClusterClient:
     ) -> httpx2.Response:
         """Ask one dispatcher after the other; the one that answers comes first from then on."""
         problems: list[str] = []
+        leaderless = False
         for address in list(self._addresses):
             try:
                 response = await self._http.request(
@@ -322,18 +353,23 @@ class ClusterClient:
                 continue
             if response.status_code in UNAVAILABLE:
                 problems.append(f"{address}: {_reason(response)}")
+                leaderless = leaderless or _reason(response).startswith(NO_COORDINATOR)
                 continue
             self._addresses.sort(key=lambda known, answered=address: known != answered)
             if response.status_code >= 400:
                 raise RefusedError(_reason(response), response.status_code)
             return response
-        raise NoAnswerError("; ".join(problems))
+        raise (NoLeaderError if leaderless else NoAnswerError)("; ".join(problems))
 
 
 def client_of(settings: ClusterSettings) -> ClusterClient:
     """A client of the cluster that these settings describe; raises `UsageError` where they do not."""
     tls = settings.rest_trust() if "https://" in settings.rest else None
     return ClusterClient(settings.rest, token=settings.token, tls=tls)
+
+
+def _warn(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
 
 
 def _transport_problem(error: httpx2.TransportError) -> str:

@@ -6,7 +6,7 @@ that they do not know.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -35,6 +35,10 @@ class Problem(msgspec.Struct, frozen=True):
     """What an error answer says."""
 
     errors: tuple[str, ...]
+
+
+NO_COORDINATOR: Final = "no coordinator leads this cluster now"
+"""Begins what a dispatcher says where only a leader can help; clients wait for one by it."""
 
 
 # -- what is asked ------------------------------------------------------------------------------------------------------

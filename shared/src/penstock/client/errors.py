@@ -9,6 +9,10 @@ class NoAnswerError(ExternalError):
     """No dispatcher answers, or the cluster behind it does not; a retry may help."""
 
 
+class NoLeaderError(NoAnswerError):
+    """Dispatchers answer, and no coordinator leads the cluster: it has just started, or another one takes over."""
+
+
 class RefusedError(PenstockError):
     """The cluster understood what was asked and says no."""
 

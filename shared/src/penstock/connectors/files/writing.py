@@ -315,7 +315,7 @@ class _ColumnarFile:
         # A cast imports this at its first use, which would be when a barrier waits: `prepare` is to return at once.
         importlib.import_module("pyarrow.compute")
         self._schema = schema
-        self._arrow = schema.arrow()
+        self._arrow = schema.stored_arrow()
         self._file = open(path, "xb")  # noqa: SIM115 (closed by close)
         self._writer: Any = (
             parquet.ParquetWriter(self._file, self._arrow)

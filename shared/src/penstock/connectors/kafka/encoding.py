@@ -312,7 +312,7 @@ class KafkaEncoder:
     def _stream(self, frame: pl.DataFrame) -> bytes:
         import pyarrow as pa
 
-        arrow = self._schema.arrow()
+        arrow = self._schema.stored_arrow()
         table = frame.select(self._schema.names).to_arrow().cast(arrow).combine_chunks()
         out = pa.BufferOutputStream()
         with pa.ipc.new_stream(out, arrow) as writer:

@@ -177,14 +177,15 @@ class MapBatchesOperator(Operator):
                 f"{self._where} returned the columns {', '.join(returned.column_names)}; declared are "
                 f"{', '.join(expected.names)}"
             )
-        for field, column in zip(expected, returned.columns, strict=True):
-            self._check_column(field, column)
-        frame = cast("pl.DataFrame", pl.from_arrow(returned.cast(_all_nullable(expected))))
+        stored = self._output.stored_arrow()
+        for field, also, column in zip(expected, stored, returned.columns, strict=True):
+            self._check_column(field, also.type, column)
+        frame = cast("pl.DataFrame", pl.from_arrow(returned.cast(_all_nullable(stored))))
         frame = frame.cast(cast("Any", self._output.polars()))
         return frame.with_columns(with_keys_once(frame[field.name], field.type) for field in self._output)
 
-    def _check_column(self, field: Any, column: Any) -> None:
-        if column.type != field.type and not _same_values(column.type, field.type):
+    def _check_column(self, field: Any, stored: Any, column: Any) -> None:
+        if column.type not in (field.type, stored) and not _same_values(column.type, field.type):
             raise UserCodeError(
                 f"{self._where} returned column {field.name!r} as {column.type}, declared is {field.type}; cast it with "
                 "pyarrow.compute.cast"
@@ -199,7 +200,7 @@ def to_batch(frame: pl.DataFrame, schema: Schema) -> pa.RecordBatch:
     """The columns of `schema` as one Arrow record batch."""
     import pyarrow as pa
 
-    table = frame.select(schema.names).rechunk().to_arrow().cast(schema.arrow()).combine_chunks()
+    table = frame.select(schema.names).rechunk().to_arrow().cast(schema.stored_arrow()).combine_chunks()
     columns: Any = [column.chunk(0) for column in table.columns]
     return pa.RecordBatch.from_arrays(columns, schema=table.schema)
 
