@@ -124,7 +124,7 @@ class Context(Protocol[Emitted]):
     """
 
     def emit(self, row: Emitted) -> None:
-        """Send a row on. Its event time is that of the row or timer being processed."""
+        """Send a row on, or a dict with exactly its columns; its event time is that of the row or timer at hand."""
         ...
 
     def emit_to(self, tag: OutputTag[Row], row: Row) -> None:

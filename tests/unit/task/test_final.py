@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import polars as pl
@@ -26,7 +28,7 @@ from penstock import (
 from penstock.batches import EVENT_TIME
 from penstock.connectors import iterables
 from penstock.errors import PipelineError
-from penstock.graph.logical import LastRows, Node
+from penstock.graph.logical import RETRACTED, LastRows, Node
 from penstock.testing.harness import OperatorHarness, input_node
 from penstock.times import MAX_WATERMARK
 from penstock.types import BOOLEAN, Field, Schema, row_class
@@ -81,6 +83,41 @@ def test_a_key_whose_last_row_was_retracted_is_left_out():
         harness.frame(frame_of(rows).insert_column(2, pl.Series("retracted", retracted)))
     harness.watermark(MAX_WATERMARK)
     assert [(row["key"], row["value"]) for row in harness.output()] == [("b", 2), ("c", 4)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(steps=histories(st.integers(0, 100)), seed=st.integers(0, 10**9))
+def test_of_changes_without_a_key_every_row_that_holds_is_sent_as_often_as_it_does(steps, seed):
+    """Whatever was added and taken back, in whatever batches, behind restores and rescales; a checkpoint behind the end
+    holds none of them."""
+    chance = random.Random(seed)
+    changes = Schema((*SCHEMA, Field(RETRACTED, BOOLEAN)))
+    source = input_node(changes, row_class(changes), ("key",), event_time=True)
+    source.mode = "retract"
+    node = Node("n1", LastRows(RETRACTED, all_that_hold=True), (source,), changes, row_class(changes), True)
+    harness, held = OperatorHarness(node, max_parallelism=GROUPS), Counter()
+    for step in steps:
+        match step:
+            case Batch(rows):
+                made = []
+                for key, time, value in rows:
+                    standing = sorted(held.elements(), key=repr)
+                    back = bool(standing) and chance.random() < 0.4
+                    row = chance.choice(standing) if back else (key, value % 3)
+                    held[row] += -1 if back else 1
+                    made.append(((row[0], time, row[1]), back))
+                frame = frame_of([row for row, _ in made])
+                harness.frame(frame.insert_column(2, pl.Series(RETRACTED, [back for _, back in made])))
+            case Restore(parallelism, _):
+                harness = harness.restored(harness.snapshot(), parallelism)
+            case Mark():
+                assert not harness.collected.frames
+    harness.watermark(MAX_WATERMARK)
+    assert Counter((row["key"], row["value"]) for row in harness.output()) == +held
+    seen = len(harness.collected.frames)
+    again = harness.restored(harness.snapshot())
+    again.watermark(MAX_WATERMARK)
+    assert len(again.collected.frames) == seen
 
 
 BIDS = [{"key": f"k{n % 3}", "value": n, "at": START + timedelta(minutes=n * n % 500)} for n in range(60)]

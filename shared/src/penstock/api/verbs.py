@@ -279,7 +279,7 @@ class StreamBase(Verbs):
                 )
 
     def write(self, sink: Sink) -> WrittenStream:
-        """Hand the rows to `sink`.
+        """Hand the rows to `sink`. Behind `key_by` too: the rows of a key then come to it from one subtask, in order.
 
         Raises:
             PipelineError: it cannot take rows of this schema, or another sink of the pipeline writes to its place.

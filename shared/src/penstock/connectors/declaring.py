@@ -57,7 +57,8 @@ class SourceOptions(TypedDict, total=False):
     bad_rows: Policy
     """What becomes of records that are no rows: `"fail"` (if not given), `"skip"` (counted) or `"dead_letter"`."""
     timezone: str | None
-    """Zone of naive timestamps in the data, in a pyarrow.Schema, and of text without an offset."""
+    """Zone of naive timestamps in the data, in a pyarrow.Schema, and of text without an offset. A time that its clocks
+    show twice is the first one (of a `datetime` with `fold=1` the second); one that they skip makes a bad row."""
 
 
 @dataclass(frozen=True)

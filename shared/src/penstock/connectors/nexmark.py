@@ -56,7 +56,8 @@ START: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 @dataclass
 class Bid:
-    """A bid of a person for an auction; price in cents."""
+    """A bid of a person for an auction. Columns: `auction` (its id), `bidder` (a person's id), `price` in cents,
+    `channel` and `url` by which it came, `at` (event time), `extra` (filling)."""
 
     auction: int
     bidder: int
@@ -69,7 +70,8 @@ class Bid:
 
 @dataclass
 class Auction:
-    """Something for sale."""
+    """Something for sale. Columns: `id`, `item_name`, `description`, `initial_bid` and `reserve` in cents, `at` (event
+    time), `expires`, `seller` (a person's id), `category`, `extra` (filling)."""
 
     id: int
     item_name: str
@@ -85,7 +87,8 @@ class Auction:
 
 @dataclass
 class Person:
-    """Somebody who sells and bids."""
+    """Somebody who sells and bids. Columns: `id`, `name`, `email_address`, `credit_card`, `city`, `state`, `at` (event
+    time), `extra` (filling)."""
 
     id: int
     name: str
@@ -106,7 +109,7 @@ def bids(
     interval: Duration = "100us",
     start: datetime = START,
 ) -> Content[Bid]:
-    """Bids.
+    """Bids: the columns of `Bid`.
 
     Args:
         columns: only these; fewer are faster.
@@ -130,7 +133,7 @@ def auctions(
     interval: Duration = "100us",
     start: datetime = START,
 ) -> Content[Auction]:
-    """Auctions; parameters as for `bids`.
+    """Auctions: the columns of `Auction`; parameters as for `bids`.
 
     Example:
         >>> p.read(generate.Source(nexmark.auctions(columns=["id", "seller", "at"]), rows=100)).collect().height
@@ -147,7 +150,7 @@ def people(
     interval: Duration = "100us",
     start: datetime = START,
 ) -> Content[Person]:
-    """Persons; parameters as for `bids`.
+    """Persons: the columns of `Person`; parameters as for `bids`.
 
     Example:
         >>> p.read(generate.Source(nexmark.people(columns=["id", "city", "at"]), rows=100)).collect().height

@@ -158,7 +158,9 @@ def _of_columns(function: str, values: tuple[Operand, ...], **options: Option) -
 
 @checked
 def count(*, filter: Expr | None = None) -> Expr:
-    """Number of rows of the group, or of those in which a condition holds.
+    """Number of rows of the group, or of those in which a condition holds: `filter`, of which null counts as false.
+
+    Of the rows that have a value in a column it is `col("price").count()`. Every aggregate takes `filter=`.
 
     Example:
         >>> evaluate(count(filter=col("x") > 1), x=[1, 2, None, 3])

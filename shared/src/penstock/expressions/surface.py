@@ -436,7 +436,12 @@ class Expr:
         return Expr(Cast(self.node, as_kind(to, f"{self}.cast"), strict))
 
     def alias(self, name: _Text) -> Expr:
-        """The same value under another column name."""
+        """The same value under another column name, as `name=...` in `select` gives it.
+
+        Example:
+            >>> bids.select("auction", (col("price") * 0.5).alias("euros")).schema.names
+            ('auction', 'euros')
+        """
         return Expr(Alias(self.node, name))
 
     # -- namespaces -----------------------------------------------------------------------------------------------------
@@ -664,7 +669,9 @@ class Expr:
         return self._aggregate("quantile", filter, quantile=quantile)
 
     def median(self, *, filter: Expr | None = None) -> Expr:
-        """The quantile 0.5.
+        """The middle of the values of the group, as a float; of an even number the mean of the two: the quantile 0.5.
+
+        The group's state holds all its values; `approx_quantile(0.5)` needs little.
 
         Example:
             >>> evaluate(col("x").median(), x=[1, 2, 4])
