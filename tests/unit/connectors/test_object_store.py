@@ -354,7 +354,7 @@ def test_nothing_there(bucket: Path) -> None:
     """A source says what it looked for."""
     with pytest.raises(PipelineError, match="there is neither an object nor a folder s3://orders/nowhere"):
         files.Source("s3://orders/nowhere", schema=SCHEMA).discover()
-    with pytest.raises(PipelineError, match=r"no file in 's3://orders/\*\.csv'"):
+    with pytest.raises(PipelineError, match=r"no file matches the pattern 's3://orders/\*\.csv'"):
         files.Source("s3://orders/*.csv", schema=SCHEMA).discover()
 
 
