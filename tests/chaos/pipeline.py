@@ -72,7 +72,7 @@ events.map(tag).uid("tag").write(kafka.Sink("tagged", key="key")).uid("tagged")
 
 # What waits for no checkpoint has a source of its own: a transaction has rows and where a partition goes on.
 straight = p.read(kafka.Source("events", schema=Event)).uid("events-again")
-straight.map(tag).uid("tag-again").write(kafka.Sink("straight", key="key")).uid("straight")
+straight.map(tag).uid("tag-again").write(kafka.Sink("straight", key="key", publish="direct")).uid("straight")
 
 (
     events.key_by("key")

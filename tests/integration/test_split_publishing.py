@@ -20,12 +20,14 @@ from penstock import Pipeline, col
 from penstock.connectors import kafka
 from penstock.connectors.kafka.marks import delete_marks, marks_of_job
 from penstock.connectors.kafka.topics import TopicAdmin
+from penstock.errors import PipelineError, UsageError
 from penstock.graph.jobgraph import JobGraph, build_job_graph, graph_from_json
 from penstock.protocol.checkpoints import CheckpointSettings
 from penstock.protocol.joblog import JobSettings
 from penstock.protocol.messages import Restore
 from penstock.protocol.requests import RescaleJob, StopJob, TakeSavepoint
 from penstock.protocol.restarts import FixedDelay, NoRestart, RestartStrategy
+from penstock.savepoint.transfer import export_savepoint
 from penstock.settings import KafkaSettings
 from penstock.task import sources
 from penstock.testing.memory_cluster import MemoryCluster
@@ -67,7 +69,7 @@ class Orders(MemoryCluster):
         self.source = f"orders-{uuid.uuid4().hex[:8]}"
         self.admin = TopicAdmin(settings, "test")
         self.admin.create(self.source, PARTITIONS)
-        self.target = Target(settings, key="shop")
+        self.target = Target(settings, key="shop", publish="direct")
         self.admin.create(self.target.topic, 3)
         self.sent = 0
         self.jobs: list[str] = []
@@ -164,15 +166,15 @@ async def orders(platform) -> AsyncGenerator[Orders]:
 
 
 def test_only_chains_without_state_take_this_way(platform) -> None:
-    """The graph says so; an embedded run, whose graph may be changed before it is resumed, does not."""
+    """Where the sink says so; an embedded run, whose graph may be changed before it is resumed, does not."""
     settings = platform.settings("splits").kafka
-    sink = kafka.Sink("out", key="shop", security=settings)
+    sink = kafka.Sink("out", key="shop", security=settings, publish="direct")
 
     def source():
         return Pipeline("p").read(kafka.Source("in", schema=Order, format="json", security=settings))
 
-    def verbs(stream, **options) -> list[list[str]]:
-        stream.write(sink)
+    def verbs(stream, to=sink, **options) -> list[list[str]]:
+        stream.write(to)
         graph = build_job_graph(stream._pipeline.plan, 2, **options)
         assert graph_from_json(graph.to_json()) == graph
         return [[operator.verb for operator in vertex.operators] for vertex in graph.vertices]
@@ -183,12 +185,13 @@ def test_only_chains_without_state_take_this_way(platform) -> None:
     assert verbs(source().filter(kept)) == [["read", "filter", "encode"], ["publish"]]
     assert verbs(source(), by_splits=True, at_least_once=True) == [["read", "write"]]
     assert verbs(source(), by_splits=True, publish=False) == [["read", "write"]]
-    assert ["publish"] in verbs(source().distinct("shop"), by_splits=True)
-    one = source()
-    assert ["publish"] in verbs(one.union(one.filter(kept)), by_splits=True)
-    two = source()
-    two.filter(kept).write(kafka.Sink("other", key="shop", security=settings))
-    assert verbs(two, by_splits=True).count(["publish"]) == 2
+    waits = kafka.Sink("out", key="shop", security=settings)
+    assert verbs(source(), waits, by_splits=True) == [["read", "encode"], ["publish"]]
+    one, two = source(), source()
+    two.filter(kept).write(waits)
+    for stream in (source().distinct("shop"), one.union(one.filter(kept)), two):
+        with pytest.raises(PipelineError, match="is to publish directly, and has to wait for checkpoints"):
+            verbs(stream, by_splits=True)
 
 
 async def test_rows_are_visible_before_any_checkpoint(platform) -> None:
@@ -245,7 +248,7 @@ async def test_a_stop_leaves_a_savepoint_behind_which_nothing_is_visible(orders)
     await orders.check()
 
 
-async def test_a_failed_job_is_followed_from_where_its_marks_stand(orders) -> None:
+async def test_a_failed_job_is_followed_from_where_its_marks_stand(orders, tmp_path) -> None:
     """It has published behind its last checkpoint: a job that starts from that goes on behind those rows."""
     orders.interval_ms, orders.restarts = NEVER_MS, NoRestart()
     first = await orders.start()
@@ -264,6 +267,8 @@ async def test_a_failed_job_is_followed_from_where_its_marks_stand(orders) -> No
 
     await until(failed, "the job has failed")
     orders.interval_ms = 100
+    with pytest.raises(UsageError, match="published rows behind it"):
+        await export_savepoint(orders.blobs, await orders.restore(first), tmp_path / "kept")
     second = await orders.start(1, restored_from=await orders.restore(first))
     orders.send(400)
     await until(lambda: orders.beyond(second, 1), "the second job has a checkpoint")

@@ -196,7 +196,7 @@ _ALL = (
         "_announced", becomes="self.__dict__.update(_announced=True)",
     ))),
     _mutant(48, "barrier_marks_no_position_without_rows", Patch(SplitPublisherMachine, "handle", statement(
-        "_flush", becomes="self._flush = False",
+        "_flushed", becomes="pass",
     ))),
 )  # fmt: skip
 MUTANTS: dict[str, Mutant] = {mutant.name: mutant for mutant in _ALL}

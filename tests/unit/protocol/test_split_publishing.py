@@ -20,7 +20,7 @@ from penstock.protocol.publishing import (
     PublisherPhase,
     ReadMark,
 )
-from penstock.protocol.split_publishing import Flush, Offered, SplitMark, SplitPublisherMachine
+from penstock.protocol.split_publishing import NOBODY, Flush, Offered, SplitMark, SplitPublisherMachine
 
 
 def machine(number: int = 1, restored: object = 10, **options) -> SplitPublisherMachine:
@@ -157,3 +157,29 @@ def test_a_missing_mark_of_a_split_that_a_checkpoint_knows_fails():
     (failed,) = made.handle(MarkRead(None))
     assert isinstance(failed, FailJob)
     assert "start a new job from a savepoint" in failed.reason
+
+
+def test_many_runs_without_rows_are_one_until_a_barrier():
+    """A filter that lets nothing pass keeps no list of what it read, and all of it counts as covered."""
+    made = announced()
+    for position in range(11, 2_011):
+        assert made.handle(Offered((), position)) == []
+    assert made.handle(Flush()) == [CommitTransaction((), SplitMark(2, 1, 2_010))]
+    assert made.handle(Offered((), 2_011)) == []
+    made.handle(Committed())
+    assert (made.offered, made.covered) == (2_001, 2_000)
+    assert made.handle(ProducerReady(ProducerEpoch(1, 2))) == []
+    assert made.handle(Offered(("a",), 2_012, 5)) == [CommitTransaction(("a",), SplitMark(3, 1, 2_012))]
+    assert made.pending_bytes == 5
+    made.handle(Committed())
+    assert (made.offered, made.covered, made.pending_bytes) == (2_002, 2_002, 0)
+
+
+def test_where_another_job_goes_on_the_former_one_leaves():
+    """Its mark is closed: the number of no attempt is as high."""
+    made = announced()
+    made.handle(Offered(("a",), 11))
+    made.handle(Fenced())
+    made.handle(BackedOff())
+    made.handle(ProducerReady(None))
+    assert isinstance(made.handle(MarkRead(SplitMark(2, NOBODY, 10)))[0], Exit)

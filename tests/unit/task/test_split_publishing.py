@@ -13,6 +13,7 @@ from penstock.connectors.base import PublishedMark
 from penstock.errors import CorruptDataError
 from penstock.protocol.split_publishing import Offered, SplitMark, SplitPublisherMachine
 from penstock.task.split_publishing import SplitLoop, decode_split_mark, encode_split_mark
+from penstock.task.transaction_loop import PATIENCE_MS
 
 
 class Attempt:
@@ -20,7 +21,8 @@ class Attempt:
 
     def __init__(self, cluster: FakeCluster, number: int, seed: int) -> None:
         self.machine = SplitPublisherMachine(number, random.Random(seed).randrange, 0)
-        self.loop = SplitLoop(self.machine, FakePublisher(cluster), NoWait(), lambda _: None, lambda: None)
+        self.clock = NoWait()
+        self.loop = SplitLoop(self.machine, FakePublisher(cluster), self.clock, lambda _: None, lambda: None)
         self.task = asyncio.ensure_future(self.loop.run())
         self._position: int | None = None
 
@@ -72,3 +74,19 @@ def test_marks_survive_and_others_are_told() -> None:
     assert decode_split_mark(encode_split_mark(mark)) == mark
     with pytest.raises(CorruptDataError, match="the mark of this split is unreadable"):
         decode_split_mark(PublishedMark(7, "{}"))
+
+
+async def test_doubts_far_apart_do_not_add_up() -> None:
+    """Between them nothing was in doubt, only nothing was to be published."""
+    cluster = FakeCluster()
+    attempt = Attempt(cluster, 1, 0)
+    await attempt.read(1)
+    await attempt.until(lambda: attempt.machine.covered == 1)
+    for _ in range(3):
+        cluster.trouble = 1.0
+        await attempt.read(1)
+        await attempt.until(lambda: attempt.loop.waits_for)
+        cluster.trouble = 0.0
+        await attempt.until(lambda: attempt.machine.covered == attempt.machine.offered)
+        await attempt.clock.sleep_ms(PATIENCE_MS)
+    await attempt.stop()

@@ -648,6 +648,11 @@ class PublishedSink(Sink):
     Where its guarantee or the job's mode is at-least-once, rows go through `open` and its writer instead.
     """
 
+    @property
+    def publishes_directly(self) -> bool:
+        """Whether it is not to wait for checkpoints where it need not: see `penstock.protocol.split_publishing`."""
+        return False
+
     @abstractmethod
     def encoded_schema(self, schema: Schema) -> Schema:
         """The columns of encoded rows."""

@@ -205,11 +205,12 @@ def build_job_graph(
         publish: whether exactly-once sinks publish from an exchange of their own. If not, they are written like any
             other sink: a batch engine publishes what its tasks staged when all of them have ended.
         combine: whether rows are aggregated in part before a keyed exchange, where that changes nothing.
-        by_splits: whether an exactly-once sink behind a source and no state publishes by the positions of its splits,
+        by_splits: whether an exactly-once sink that asks for it publishes by the positions of its source's splits,
             without exchange and checkpoint. Not for a job whose graph may change while it goes on.
 
     Raises:
-        PipelineError: nothing is written, an operator's parallelism exceeds its key groups, or nothing can come of it.
+        PipelineError: nothing is written, a sink cannot publish directly, an operator's parallelism exceeds its key
+            groups, or nothing can come of it.
     """
     return _Builder(plan, parallelism, at_least_once, chain_state, publish, combine, by_splits).build()
 
@@ -248,6 +249,7 @@ class _Builder:
         vertices = [self._vertex(head, names) for head in heads]
         for node in self._physical:
             if self._is_published(node) and not self._publishes_splits(node):
+                self._check_direct(node)
                 vertices.append(self._publishing(node, vertices, names))
         return JobGraph(self._plan.name, self._parallelism, self._max_parallelism, tuple(vertices))
 
@@ -327,6 +329,7 @@ class _Builder:
         read, *between = way[:-1] or way
         return (
             self._by_splits
+            and _wants_direct(node)
             and self._is_published(node)
             and node is way[-1]
             and isinstance(read.operation, Read)
@@ -339,6 +342,15 @@ class _Builder:
                 producer in way and other not in way for other in self._physical for producer, _ in self._links[other]
             )
         )
+
+    def _check_direct(self, node: Node) -> None:
+        """Raise `PipelineError` if a sink is not to wait for checkpoints, and has to."""
+        if self._by_splits and _wants_direct(node):
+            raise PipelineError(
+                f"sink {node.operator_id!r} is to publish directly, and has to wait for checkpoints: rows must come from "
+                "one kafka.Source that nothing else reads, through filters, columns and functions without state, all "
+                "with the parallelism of the job; leave publish= out, or give it a source of its own"
+            )
 
     def _publisher(self, node: Node, inputs: tuple[Link, ...] = ()) -> JobOperator:
         operation = node.operation
@@ -428,6 +440,14 @@ class _Builder:
         if self._at_least_once:
             return "at-least-once: barriers are not aligned in this mode"
         return "exactly-once"
+
+
+def _wants_direct(node: Node) -> bool:
+    """Whether a sink says that it is not to wait for checkpoints."""
+    operation = node.operation
+    return (
+        isinstance(operation, Write) and isinstance(operation.sink, PublishedSink) and operation.sink.publishes_directly
+    )
 
 
 def _is_structure(node: Node) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 import msgspec
 
@@ -49,6 +49,10 @@ MOVES: dict[PublisherPhase, frozenset[PublisherPhase]] = {
     PublisherPhase.EXITED: frozenset(),
 }
 """What may follow on what. No frames are read: they are in memory, and after a failure the split is read again."""
+
+
+NOBODY: Final = 1 << 62
+"""The attempt number of a mark behind which another job goes on: every attempt of the former one finds it higher."""
 
 
 class SplitMark(msgspec.Struct, frozen=True):
@@ -117,11 +121,18 @@ class SplitPublisherMachine:
         self._chunk_bytes = chunk_bytes
         self._split = split
         self._pending: deque[Offered] = deque()
-        self._flush = False
+        self._counts: deque[int] = deque()
+        """How many runs stand in each of those: without rows they are one."""
+        self.pending_bytes = 0
+        """How much was offered and is not known to be published."""
+        self._pending_rows = 0
+        """How many of the pending have rows."""
+        self._flushed = 0
+        """A mark is to stand behind so many of the offered runs, also where no row came of them."""
         self._mark: SplitMark | None = None
         """The last one that is committed for certain."""
         self._committing: tuple[SplitMark, int] | None = None
-        """The mark of a transaction that was begun, and how many runs it holds; kept in doubt."""
+        """The mark of a transaction that was begun, and how many of the pending it holds; kept in doubt."""
         self._ready = False
         """Whether a fresh producer waits, and the mark is known since it is."""
         self._granted: ProducerEpoch | None = None
@@ -141,11 +152,6 @@ class SplitPublisherMachine:
         assert self._mark is not None
         return self._mark.position
 
-    @property
-    def pending_bytes(self) -> int:
-        """How much was offered and is not known to be published."""
-        return sum(run.size_bytes for run in self._pending)
-
     def start(self) -> list[SplitCommand]:
         """Announce the attempt, so that older ones exit."""
         return self._next()
@@ -156,11 +162,10 @@ class SplitPublisherMachine:
             return []
         match event:
             case Offered():
-                self.offered += 1
-                self._pending.append(event)
+                self._offer(event)
                 return self._next() if self.phase is PublisherPhase.WAITING else []
             case Flush():
-                self._flush = bool(self._pending)
+                self._flushed = self.offered
                 return self._next() if self.phase is PublisherPhase.WAITING else []
             case ProducerReady():
                 return self._on_producer(event.epoch)
@@ -174,6 +179,18 @@ class SplitPublisherMachine:
                 return self._next()
             case _:
                 assert_never(event)
+
+    def _offer(self, run: Offered) -> None:
+        self.offered += 1
+        self.pending_bytes += run.size_bytes
+        self._pending_rows += bool(run.refs)
+        begun = self._committing[1] if self._committing is not None else 0
+        if not run.refs and len(self._pending) > begun and not self._pending[-1].refs:
+            self._pending[-1] = run
+            self._counts[-1] += 1
+            return
+        self._pending.append(run)
+        self._counts.append(1)
 
     def _next(self) -> list[SplitCommand]:
         """Every transaction has a producer of its own, asked for before it is needed."""
@@ -232,6 +249,8 @@ class SplitPublisherMachine:
 
     def _run(self) -> list[Offered]:
         """What the next transaction holds: nothing before there are rows, or a barrier wants a mark."""
+        if not (self._pending_rows or self.covered < self._flushed):
+            return []
         run: list[Offered] = []
         size = 0
         for offered in self._pending:
@@ -239,7 +258,7 @@ class SplitPublisherMachine:
                 break
             run.append(offered)
             size += offered.size_bytes
-        return run if self._flush or any(offered.refs for offered in run) else []
+        return run
 
     def _commit(self, run: Sequence[Offered], position: Any) -> list[SplitCommand]:
         assert self._mark is not None
@@ -262,9 +281,10 @@ class SplitPublisherMachine:
         self._committing = None
         self._announced = True
         for _ in range(count):
-            self._pending.popleft()
-        self.covered += count
-        self._flush = self._flush and bool(self._pending)
+            run = self._pending.popleft()
+            self.pending_bytes -= run.size_bytes
+            self._pending_rows -= bool(run.refs)
+            self.covered += self._counts.popleft()
 
     def _back_off(self) -> list[SplitCommand]:
         """Random and growing: two publishers that fence each other in step would never get anywhere."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.coordination.job_store import JobReader
+from penstock.errors import UsageError
 from penstock.ports import Blobs
 from penstock.protocol.manifests import encode_manifest
 from penstock.protocol.messages import Restore
@@ -22,8 +23,18 @@ IMPORTED: Final = "imported/"
 
 
 async def export_savepoint(blobs: Blobs, restore: Restore, folder: Path) -> None:
-    """Copy a savepoint into a folder."""
-    manifest = await JobReader(blobs).manifest(restore)
+    """Copy a savepoint into a folder.
+
+    Raises:
+        UsageError: rows behind it are visible, which whoever starts from the folder would make again.
+    """
+    store = JobReader(blobs)
+    manifest = await store.manifest(restore)
+    if beyond := await store.published_beyond(restore.manifest, manifest.job):
+        raise UsageError(
+            f"checkpoint {restore.checkpoint} of job {manifest.job[:8]} is no savepoint: its sink {min(beyond)!r} has "
+            "published rows behind it; a job of this cluster can go on from it, a folder cannot tell where"
+        )
     names: dict[str, str] = {}
     for handle in handles_of(manifest):
         if handle.key not in names:

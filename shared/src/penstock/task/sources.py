@@ -39,6 +39,9 @@ SILENT_MS = 10_000
 DISCOVERY_PATIENCE_MS = 120_000
 """How long nobody need answer who is asked for splits; the readers of Kafka wait as long for their partitions."""
 
+OPENED_AT_ONCE = 16
+"""Splits that somebody publishes: each has a producer, and looks for its mark."""
+
 MOMENT = "\0moment"
 """Under which name the moment of a source is remembered; no split has it."""
 SPARING_S = 0.01
@@ -200,12 +203,18 @@ class SourceDriver:
         by_mark = self._begin_by_mark
         if by_mark is None:
             return begins
-        return await asyncio.gather(
-            *(
-                by_mark(split.id, begin, known=entry is not None, splits=splits)
-                for split, entry, begin in zip(new, entries, begins, strict=True)
-            )
-        )
+        some = asyncio.Semaphore(OPENED_AT_ONCE)
+
+        async def marked(split: Split, entry: SplitEntry | None, begin: Position) -> Position:
+            async with some:
+                return await by_mark(split.id, begin, known=entry is not None, splits=splits)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                found = [group.create_task(marked(*each)) for each in zip(new, entries, begins, strict=True)]
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return [task.result() for task in found]
 
     async def _begin(self, split: Split, late: bool) -> Position:
         """Where a new split begins: what the first attempt to ask was told, so that no attempt begins elsewhere."""

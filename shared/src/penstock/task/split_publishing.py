@@ -20,6 +20,7 @@ from penstock.graph.logical import Write
 from penstock.ports import Clock
 from penstock.protocol.publishing import CommitTransaction, InitProducer
 from penstock.protocol.split_publishing import (
+    NOBODY,
     Flush,
     Offered,
     SplitCommand,
@@ -49,8 +50,18 @@ class SplitLoop(TransactionLoop[SplitMark]):
         clock: Clock,
         committed: Callable[[int], None],
         changed: Callable[[], None],
+        pace_ms: Callable[[], int] = lambda: PACE_MS,
     ) -> None:
-        """`committed` hears of so many rows that became visible, `changed` that `waits_for` may be another."""
+        """The loop of a split.
+
+        Args:
+            machine: decides.
+            publisher: of the split.
+            clock: for pauses.
+            committed: hears of so many rows that became visible.
+            changed: told that something is published, or what is waited for.
+            pace_ms: from the beginning of one transaction to that of the next.
+        """
         super().__init__(publisher, clock)
         self.machine = machine
         self.opened = asyncio.Event()
@@ -60,6 +71,7 @@ class SplitLoop(TransactionLoop[SplitMark]):
         self.waits_for = ""
         self._hear = committed
         self._changed = changed
+        self._pace_ms = pace_ms
         self._began_ms = 0
 
     async def run(self) -> None:
@@ -67,11 +79,15 @@ class SplitLoop(TransactionLoop[SplitMark]):
         try:
             await self._open()
             self._commands.extend(self.machine.start())
+            covered = 0
             while True:
                 await self._step()
                 if self.machine.announced:
                     self.opened.set()
-                self.advanced.set()
+                if self.machine.covered != covered:  # perhaps by a mark that was read, after a doubt
+                    covered = self.machine.covered
+                    self.advanced.set()
+                    self._changed()
         finally:
             await self._publisher.close()
 
@@ -82,7 +98,7 @@ class SplitLoop(TransactionLoop[SplitMark]):
     async def _answer(self, command: SplitCommand) -> SplitEvent | None:
         answer = await super()._answer(command)
         if isinstance(command, InitProducer) and self.machine.announced:
-            await self._clock.sleep_ms(max(0, self._began_ms + PACE_MS - self._clock.monotonic_ms()))
+            await self._clock.sleep_ms(max(0, self._began_ms + self._pace_ms() - self._clock.monotonic_ms()))
         return answer
 
     def _handle(self, event: SplitEvent) -> Iterable[SplitCommand]:
@@ -200,15 +216,15 @@ class SplitPublishing:
         """
         manifest, deploy = self._environment.manifest, self._environment.deploy
         own = manifest is not None and manifest.job == deploy.job
-        if known and not own:
-            position = await self._position_elsewhere(split, position)
+        if manifest is not None and not own:
+            position = await self._position_elsewhere(split, position, known=known)
         machine = SplitPublisherMachine(
             deploy.attempt_number, self._jitter, position, must_have_mark=known and own,
             split=f"{self._operator}, split {split}",
         )  # fmt: skip
         clock = self._environment.services.clock
         publisher = self._sink.publisher(self._context(deploy.job, split, splits))
-        loop = self._loops[split] = SplitLoop(machine, publisher, clock, self._committed, self._wake)
+        loop = self._loops[split] = SplitLoop(machine, publisher, clock, self._hear, self._wake, self._pace_ms)
         task = self._tasks[split] = asyncio.create_task(loop.run())
         task.add_done_callback(lambda _: self._failed.set())
         opened = asyncio.create_task(loop.opened.wait())
@@ -220,12 +236,19 @@ class SplitPublishing:
             await task
         return machine.position
 
+    def _pace_ms(self) -> int:
+        """Of many splits each has its turn less often: a transaction costs a subtask a millisecond or two."""
+        return max(PACE_MS, 2 * len(self._loops))
+
     def _context(self, job: str, split: str, splits: int) -> PublishContext:
         clock = self._environment.services.clock
         return PublishContext(job, self._operator, 0, int(split), splits, clock.now_us)
 
-    async def _position_elsewhere(self, split: str, position: Position) -> Position:
-        """Where another job's checkpoint lets a split go on: its mark, if that job published beyond the checkpoint."""
+    async def _position_elsewhere(self, split: str, position: Position, *, known: bool) -> Position:
+        """Where another job's checkpoint lets a split go on: its mark, if that job published beyond the checkpoint.
+
+        The mark is closed: a worker of that job that nobody hears may be alive, and leaves when it finds that.
+        """
         manifest = self._environment.manifest
         assert manifest is not None
         restore = self._environment.deploy.restore
@@ -238,20 +261,22 @@ class SplitPublishing:
         publisher = self._sink.publisher(self._context(manifest.job, split, int(split) + 1))
         try:
             await publisher.open()
-            await publisher.init_producer()  # no transaction of that job becomes visible from now on
+            await publisher.init_producer()
             found = await publisher.read_mark()
+            mark = None if found is None else decode_split_mark(found)
+            if mark is not None and mark.attempt_number != NOBODY:
+                closed = SplitMark(mark.number + 1, NOBODY, mark.position)
+                await publisher.commit((), encode_split_mark(closed))
         finally:
             await publisher.close()
-        if found is None:
+        if mark is None and not known:
+            return position
+        if mark is None:
             raise PublishingError(
                 f"{self._operator}: job {manifest.job[:8]} published beyond its checkpoint {manifest.checkpoint}, and "
                 f"its mark of split {split} is gone; start from a savepoint"
             )
-        return decode_split_mark(found).position
-
-    def _committed(self, rows: int) -> None:
-        self._hear(rows)
-        self._wake()
+        return mark.position
 
     async def run(self) -> None:
         """Raise what ends a loop."""

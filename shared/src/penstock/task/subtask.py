@@ -92,6 +92,9 @@ class SubtaskRunner(CheckpointedLoop):
         self._alignment = alignment_of(environment.plan, environment.execution, deploy.subtask)
         self._splits: SplitPublishing | None = None
         """Publishes what the source reads, where no checkpoint is waited for."""
+        self._before_first = False
+        """Whether nothing may be read: the job began with the state of another one, and has no checkpoint of its own that
+        a third one could begin with instead. What is published would be published again by that."""
         self._source_bytes = 0
         self._paused = False
         self._exhausted = False
@@ -115,6 +118,8 @@ class SubtaskRunner(CheckpointedLoop):
             (edge.link.source, edge.link.tag, writer) for edge, writer in zip(self._edges, self._writers, strict=True)
         ]
         environment = self._environment
+        manifest = environment.manifest
+        self._before_first = self._vertex.publishes_splits and manifest is not None and manifest.job != self.deploy.job
         if self._vertex.publishes_splits:
             self._splits = SplitPublishing(environment, self._rows_published, self.inbox.wake, random.randrange)
         opened = await open_operators(environment, exchanges, self._splits)
@@ -257,7 +262,7 @@ class SubtaskRunner(CheckpointedLoop):
         credit = self._takes_rows(chain)
         if self.machine.finished:
             return
-        if self._source is not None and credit and not (self._paused or self._exhausted):
+        if self._source is not None and credit and not (self._paused or self._exhausted or self._before_first):
             await self._read_source(self._source, chain)
             await asyncio.sleep(PRESSED_PAUSE_S if self._services.pressed() else 0)
         elif self.inbox.ready(frames=credit):
@@ -412,6 +417,7 @@ class SubtaskRunner(CheckpointedLoop):
             case Publish():
                 assert self._committer is not None
                 assert self._checkpoints is not None
+                self._before_first = False
                 self._checkpoints.completed(command.checkpoint)
                 self._committer.completed(command.checkpoint)
                 self._reader.completed(command.checkpoint)

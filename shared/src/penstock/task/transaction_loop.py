@@ -119,7 +119,8 @@ class TransactionLoop(ABC, Generic[M]):
             self._commands.extend(self._handle(event))
 
     async def _wait(self) -> None:
-        """Until something is to be done."""
+        """Until something is to be done: nothing is in doubt then."""
+        self._doubtful_since_ms = None
         self._waits("")
         await self._wake.wait()
         self._wake.clear()
