@@ -76,6 +76,9 @@ class ProtocolError(PenstockError):
 
 _NEAR: Final = 0.7
 """How like each other names must be: a slip of the hand or another ending, but not `price` and `process`."""
+_NEAR_IF_SHORT: Final = 0.65
+"""Of names of four letters at most, of which a slip of the hand changes more."""
+_SHORT: Final = 4
 _MOST_NAMES: Final = 40
 """As many names as a message lists."""
 
@@ -83,7 +86,7 @@ _MOST_NAMES: Final = 40
 def nearest(name: str, known: Iterable[str]) -> str:
     """The clause naming what `name` was probably meant to be, for the end of an error message."""
     names = list(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=_NEAR)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=_NEAR_IF_SHORT if len(name) <= _SHORT else _NEAR)
     if close:
         return f"did you mean {close[0]!r}?"
     if len(names) > _MOST_NAMES:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -15,7 +12,6 @@ import pyarrow as pa
 import pytest
 
 from penstock.connectors import iterables
-from penstock.connectors.base import EndOfSplit
 from penstock.errors import PipelineError, UserCodeError
 
 
@@ -113,68 +109,6 @@ async def test_slow_iterables_are_left_in_time(time: Any) -> None:
     assert fetched.frame["id"].to_list() == [0, 1, 2]
     assert not source.bounded
     await reader.close()
-
-
-async def test_rows_before_a_pause_are_seen_during_it(time: Any) -> None:
-    """A generator that waits holds back neither the rows that it gave nor the loop; closing it runs its `finally`."""
-    go_on, closed = threading.Event(), threading.Event()
-
-    def waits() -> Iterator[Other]:
-        try:
-            for number in range(3):
-                yield Other(number)
-            go_on.wait(60)
-            for number in range(3, 6):
-                yield Other(number)
-        finally:
-            closed.set()
-
-    for source in (iterables.Source(waits, schema=Other), iterables.Source(waits(), schema=Other)):
-        go_on.clear()
-        closed.clear()
-        reader = source.open(source.discover()[0], None, time.context())
-        before = await reader.read(100)
-        assert before is not None
-        assert before.frame["id"].to_list() == [0, 1, 2]
-        assert reader.position() == 3
-        assert await reader.read(100) is None
-        with suppress(TimeoutError):  # a read that is cancelled loses nothing
-            await asyncio.wait_for(reader.read(100), 0.001)
-        go_on.set()
-        assert await _rows_of(reader) == [3, 4, 5]
-        await reader.close()
-        assert await asyncio.to_thread(closed.wait, 60)
-
-
-async def _rows_of(reader: Any) -> list[int]:
-    rows: list[int] = []
-    while True:
-        try:
-            fetched = await reader.read(100)
-        except EndOfSplit:
-            return rows
-        rows += fetched.frame["id"].to_list() if fetched is not None else []
-
-
-async def test_a_generator_that_waits_is_closed_when_it_goes_on(time: Any) -> None:
-    """`close` does not wait for it."""
-    go_on, closed = threading.Event(), threading.Event()
-
-    def waits() -> Iterator[Other]:
-        try:
-            yield Other(1)
-            go_on.wait(60)
-            yield Other(2)
-        finally:
-            closed.set()
-
-    source = iterables.Source(waits, schema=Other)
-    reader = source.open(source.discover()[0], None, time.context())
-    assert await reader.read(100) is not None
-    await reader.close()
-    assert not closed.is_set()
-    go_on.set()
-    assert await asyncio.to_thread(closed.wait, 60)
 
 
 def test_declaration_errors() -> None:

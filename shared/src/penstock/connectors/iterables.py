@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Unpack, cast, overload
 
@@ -19,7 +19,6 @@ from penstock.connectors.base import (
 )
 from penstock.connectors.declaring import SourceOptions, declare, zone
 from penstock.connectors.pacing import Pace, checked_rate
-from penstock.connectors.row_thread import Rows, RowsAtHand, RowThread
 from penstock.errors import PipelineError, UserCodeError
 from penstock.formats.columns import FrameBuilder
 from penstock.types import Schema, is_row_class
@@ -27,6 +26,7 @@ from penstock.types import Schema, is_row_class
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_SLICE_MS: Final = 20
 _SPLIT: Final = Split("rows")
 
 
@@ -43,9 +43,7 @@ class Source(base.Source[T], Generic[T]):
     Args:
         data: a list or tuple; or a function without parameters that returns an iterable (called again after a restart,
             the rows already read are skipped: it must return the same rows); or an iterator, which cannot be read again
-            and so gives no exactly-once. Rows are objects of the schema's class, or dicts. A function and a generator run
-            in a thread of their own and may wait between rows: those that they gave are seen after 20 ms. Any other
-            iterator is read where the pipeline runs, which waits with it.
+            and so gives no exactly-once. Rows are objects of the schema's class, or dicts.
         schema: dataclass, msgspec.Struct or pyarrow.Schema; the class of the first element of a list if not given.
         bounded: False if the iterable never ends.
         rate: rows per second.
@@ -101,10 +99,7 @@ class Source(base.Source[T], Generic[T]):
     def open(self, split: Split, position: Position, context: ReadContext) -> base.SplitReader:
         """See `Source.open`."""
         builder = FrameBuilder(self.schema, zone(self.timezone, "iterables.Source"))
-        pace = Pace(self.rate, context.monotonic_ms)
-        if callable(self.data) or inspect.isgenerator(self.data):
-            return _Reader(RowThread(self._rows, context.monotonic_ms), builder, position, pace)
-        return _Reader(RowsAtHand(iter(self.data), context.monotonic_ms), builder, position, pace)
+        return _Reader(self._rows(), builder, position, Pace(self.rate, context.monotonic_ms), context)
 
     def _rows(self) -> Iterator[Any]:
         if not callable(self.data):
@@ -132,41 +127,46 @@ class Source(base.Source[T], Generic[T]):
 class _Reader:
     """Position: the number of rows taken from the iterable."""
 
-    def __init__(self, rows: Rows, builder: FrameBuilder, position: Position, pace: Pace) -> None:
+    def __init__(
+        self, rows: Iterator[Any], builder: FrameBuilder, position: Position, pace: Pace, context: ReadContext
+    ) -> None:
         self._rows = rows
         self._builder = builder
         self._pace = pace
+        self._now_ms = context.monotonic_ms
         self._skip: int = position or 0
         self._position: int = position or 0
 
     async def read(self, max_rows: int) -> Fetched | None:
-        """See `SplitReader.read`. Takes rows for about 20 ms."""
+        """See `SplitReader.read`. Takes rows for about 20 ms; an iterator that blocks blocks the subtask."""
         allowed = await self._pace.allowed(max_rows)
         if not allowed:
             return None
-        rows = await self._taken(allowed)
+        rows = self._taken(allowed)
         if not rows:
-            return None
+            raise EndOfSplit
         fetched = self._fetched(rows)
         self._position += len(rows)
         self._pace.take(len(rows))
         return fetched
 
-    async def _taken(self, count: int) -> list[Any]:
-        """The next rows; raises `EndOfSplit` behind them, also where fewer are there than before a restart."""
+    def _taken(self, count: int) -> list[Any]:
+        deadline = self._now_ms() + _SLICE_MS
+        rows: list[Any] = []
         try:
             while self._skip:
-                if not (passed := await self._rows.take(self._skip)):
-                    return []
-                self._skip -= len(passed)
-            return await self._rows.take(count)
-        except StopAsyncIteration:
-            raise EndOfSplit from None
-        except UserCodeError:
-            raise
+                next(self._rows)
+                self._skip -= 1
+            for row in itertools.islice(self._rows, count):
+                rows.append(row)
+                if self._now_ms() >= deadline:
+                    break
+        except StopIteration:
+            pass  # fewer rows than had been read before the restart
         except Exception as error:
-            where = f"iterables.Source: row {self._position - self._skip + 1}"
+            where = f"iterables.Source: row {self._position + len(rows) + 1}"
             raise UserCodeError(f"{where}: the iterable raised {type(error).__name__}: {error}") from error
+        return rows
 
     def _fetched(self, rows: list[Any]) -> Fetched:
         fields = self._builder.schema.fields
@@ -199,7 +199,9 @@ class _Reader:
 
     async def close(self) -> None:
         """Close a generator, so that its `finally` runs."""
-        self._rows.close()
+        close = getattr(self._rows, "close", None)
+        if callable(close):
+            close()
 
 
 def _class_of_rows(data: object) -> type[Any]:

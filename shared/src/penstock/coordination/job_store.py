@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from penstock.errors import CorruptDataError, ExternalError
-from penstock.graph.jobgraph import graph_from_json, published_by_splits
+from penstock.graph.jobgraph import published_by_splits
 from penstock.ports import BlobExistsError, BlobNotFoundError, Blobs, Clock
 from penstock.protocol.jobevents import ManifestStored, StoreManifest
 from penstock.protocol.joblog import (
@@ -161,7 +161,7 @@ class JobReader:
         left = history.retained is not None and history.retained.manifest == manifest
         if not left and any(s.published and s.manifest == manifest for s in history.savepoints.values()):
             return frozenset()
-        return published_by_splits(graph_from_json(history.graph))
+        return published_by_splits(history.graph)
 
     async def whole(self, manifest: Manifest) -> Manifest:
         """The manifest with what stands in objects beside it, because it was large.

@@ -174,9 +174,13 @@ class JobGraph(msgspec.Struct, frozen=True):
         return msgspec.to_builtins(self)
 
 
-def published_by_splits(graph: JobGraph) -> frozenset[str]:
-    """The sink operators that publish by the positions of their source's splits."""
-    return frozenset(vertex.operators[-1].id for vertex in graph.vertices if vertex.publishes_splits)
+def published_by_splits(graph: Mapping[str, Any]) -> frozenset[str]:
+    """The sink operators of a graph in JSON that publish by the positions of their source's splits.
+
+    Of the JSON, because what a former version has left is asked for them, too.
+    """
+    chains = [vertex["operators"] for vertex in graph.get("vertices", ())]
+    return frozenset(chain[-1]["id"] for chain in chains if chain[0]["verb"] == "read" and chain[-1]["verb"] == PUBLISH)
 
 
 def graph_from_json(value: Any) -> JobGraph:

@@ -26,7 +26,7 @@ def sink_cleaner(settings: ClusterSettings, clock: Clock) -> CleanSinks:
     async def clean(job: str, history: JobHistory) -> None:
         graph = graph_from_json(history.graph)
         # A job that starts from a retained checkpoint goes on where these marks stand.
-        kept = published_by_splits(graph) if history.retained is not None else frozenset[str]()
+        kept = published_by_splits(history.graph) if history.retained is not None else frozenset[str]()
         generations = history.begin.generation + 1 if history.begin is not None else 0
         for marks in marks_of_job(settings.name, job, graph, range(generations), kept):
             for attempt in range(TRIES):

@@ -30,7 +30,7 @@ async def refusal(request: SubmitJob, blobs: Blobs) -> str:
             check_compatible(graph, manifest, allow_non_restored=request.allow_non_restored)
             if not request.allow_unpublished:
                 await _check_published(request.restored_from, manifest, blobs)
-            await _check_marks(request.restored_from, manifest, graph, blobs)
+            await _check_marks(request, manifest, blobs)
     except msgspec.ValidationError as error:
         return f"the job graph is not readable: {error}"
     except (IncompatibleStateError, CorruptDataError) as error:
@@ -58,10 +58,11 @@ async def _check_published(restore: Restore, manifest: Manifest, blobs: Blobs) -
         )
 
 
-async def _check_marks(restore: Restore, manifest: Manifest, graph: JobGraph, blobs: Blobs) -> None:
+async def _check_marks(request: SubmitJob, manifest: Manifest, blobs: Blobs) -> None:
     """Raise `IncompatibleStateError` if rows behind the checkpoint are visible and the new job would make them again."""
-    beyond = await JobReader(blobs).published_beyond(restore.manifest, manifest.job)
-    if lost := sorted(beyond - published_by_splits(graph)):
+    assert request.restored_from is not None
+    beyond = await JobReader(blobs).published_beyond(request.restored_from.manifest, manifest.job)
+    if lost := sorted(beyond - published_by_splits(request.graph)):
         raise IncompatibleStateError(
             f"job {manifest.job[:8]} has published rows behind its checkpoint {manifest.checkpoint}: its sink "
             f"{lost[0]!r} waits for no checkpoint and keeps where its source stands. A job with that sink behind a Kafka "

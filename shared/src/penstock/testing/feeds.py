@@ -124,7 +124,7 @@ class _GivenRows(iterables.Source[Any]):
         at: int = position or 0
         known = sum(not isinstance(item, Elapse) for item in self.feed.items[:at])
         taken = _Taken([None] * known)  # passed over, so that messages count rows from the first
-        decoding = iterables.Source[Any](taken, schema=self.schema, timezone=self.timezone)
+        decoding = iterables.Source[Any](lambda: taken, schema=self.schema, timezone=self.timezone)
         return _FeedReader(self, at, taken, decoding.open(split, known, context), context)
 
 
