@@ -43,7 +43,8 @@ class Source(base.Source[T], Generic[T]):
     Args:
         data: a list or tuple; or a function without parameters that returns an iterable (called again after a restart,
             the rows already read are skipped: it must return the same rows); or an iterator, which cannot be read again
-            and so gives no exactly-once. Rows are objects of the schema's class, or dicts.
+            and so gives no exactly-once. Rows are objects of the schema's class, or dicts. They are taken where the
+            pipeline runs: what waits between two rows holds everything up meanwhile, the rows before it too.
         schema: dataclass, msgspec.Struct or pyarrow.Schema; the class of the first element of a list if not given.
         bounded: False if the iterable never ends.
         rate: rows per second.
