@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.kernel import Violation, Work
-from tests.simulation.parts import FencedError
+from tests.simulation.transacting import Transacting
 
 from penstock.errors import ExternalError
 from penstock.ports import BlobNotFoundError, OffsetOutOfRangeError
@@ -21,18 +21,16 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 60
 AGE_MS = 900
-EPOCHS = 5
-"""So many of a producer id, then there is another one."""
 
 
-class Publisher:
+class Publisher(Transacting):
     """Runs inside the subtask of `w`."""
+
+    label = "publisher"
 
     def __init__(self, task: Task, intervals: Sequence[Interval] | None, restored: int) -> None:
         """`intervals` of the checkpoint that is restored; None if nothing of this generation can be published."""
-        self._task = task
-        self._world = task.world
-        self._name = f"w.g{task.deploy.generation}/{task.index}"
+        super().__init__(task, f"w.g{task.deploy.generation}/{task.index}")
         self.machine = p.PublisherMachine(
             task.deploy.attempt_number,
             lambda below: self._world.kernel.random.randrange(below),
@@ -42,7 +40,6 @@ class Publisher:
         )
         self._initial = tuple(intervals or ())
         self._intervals = PartitionIntervals(task.deploy.attempt, task.deploy.start_offset, self._initial)
-        self._epoch = 0
         self._credit = SinkCredit(self._world.scenario.credit_bytes)
         self.published = 0
         first = min((interval.start for interval in self._initial), default=task.deploy.start_offset)
@@ -91,53 +88,18 @@ class Publisher:
         if not self._task.gone:
             self._task.worker.later(AGE_MS, self._age)
 
-    def _handle(self, event: p.PublisherEvent) -> None:
-        task = self._task
-        if task.gone:
-            return
-        coverage = self._world.coverage
-        coverage.add(f"publisher event {type(event).__name__}")
-        commands = self.machine.handle(event)
-        coverage.add(f"publisher phase {self.machine.phase.name}")
-        self._obey(commands)
-
-    def _obey(self, commands: Sequence[p.PublisherCommand]) -> None:
-        for command in commands:
-            self._world.coverage.add(f"publisher command {type(command).__name__}")
-            self._carry_out(command)
-
-    def _carry_out(self, command: p.PublisherCommand) -> None:
-        task, cluster = self._task, self._world.cluster
+    def _carry_out_other(self, command: p.PublisherCommand) -> None:
         match command:
-            case p.InitProducer():
-                self._world.step(task.worker, "init producer")
-                cluster.init_producer(self._name)(self._answer(self._ready))
-            case p.ReadMark():
-                cluster.read_mark(self._name, self._epoch)(self._answer(lambda mark: self._handle(p.MarkRead(mark))))
             case p.ReadFrames():
-                task.worker.later(self._world.kernel.short(1, 4), self._read, command)
-            case p.CommitTransaction():
-                self._world.step(task.worker, "commit transaction")
-                operation = cluster.commit(self._name, self._epoch, command.refs, command.mark)
-                operation(self._answer(lambda _: self._committed(command.mark)))
-            case p.BackOff():
-                task.worker.later(command.delay_ms, self._handle, p.BackedOff())
+                self._task.worker.later(self._world.kernel.short(1, 4), self._read, command)
             case p.ReportPublished():
                 self.published = command.checkpoint
-                task.worker.changed(task)
-            case p.Exit():
-                task.world.kernel.note(str(task.deploy.subtask), f"publisher exits: {command.reason}")
-                self._world.publisher_exited(task)
-            case p.FailJob():
-                self._world.publisher_fails(task, command.reason)
-
-    def _answer(self, then: Any) -> Any:
-        return answered(self._task, then, self._handle)
+                self._task.worker.changed(self._task)
+            case _:
+                super()._carry_out_other(command)
 
     def _ready(self, epoch: int) -> None:
-        self._epoch = epoch
-        self._world.step(self._task.worker, "producer ready")
-        self._handle(p.ProducerReady(p.ProducerEpoch(*divmod(epoch, EPOCHS))))
+        super()._ready(epoch)
         if self.machine.phase in (p.PublisherPhase.WAITING, p.PublisherPhase.READING_FRAMES):
             self._world.coverage.add("publisher goes on from its own mark")
 
@@ -179,22 +141,6 @@ class Publisher:
             self._handle(p.FramesRead(frames, end))
         else:
             self._handle(p.FramesGone(f"it ends at {partition.end}"))
-
-
-def answered(task: Task, then: Any, handle: Any) -> Any:
-    """Hands an answer of the sink's cluster to the task, unless it is gone; errors are events."""
-
-    def taken(value: Any = None, error: BaseException | None = None) -> None:
-        if task.gone:
-            return
-        if error is None:
-            then(value)
-        elif isinstance(error, FencedError):
-            handle(p.Fenced())
-        else:
-            handle(p.Doubtful(str(error)))
-
-    return lambda value=None, error=None: task.worker.deliver(taken, value, error)
 
 
 def _say_the_same(known: Sequence[Interval], manifest: Sequence[Interval]) -> bool:

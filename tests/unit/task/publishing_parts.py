@@ -124,7 +124,25 @@ class FakePublisher:
             raise ExternalError(f"no answer: {step}")
 
 
-class Run:
+class Running:
+    """A loop that runs until a test stops it."""
+
+    task: asyncio.Future[None]
+
+    async def until(self, condition: Any, deadline_s: float = 30) -> None:
+        """Wait for a condition; raises what the loop raised."""
+        async with asyncio.timeout(deadline_s):
+            while not condition():
+                if self.task.done():
+                    self.task.result()
+                await asyncio.sleep(0.001)
+
+    async def stop(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+class Run(Running):
     """A publish loop of one attempt, and what it said."""
 
     def __init__(
@@ -146,15 +164,3 @@ class Run:
 
     def _published(self, checkpoint: int) -> None:
         self.published = checkpoint
-
-    async def until(self, condition: Any, deadline_s: float = 30) -> None:
-        """Wait for a condition; raises what the loop raised."""
-        async with asyncio.timeout(deadline_s):
-            while not condition():
-                if self.task.done():
-                    self.task.result()
-                await asyncio.sleep(0.001)
-
-    async def stop(self) -> None:
-        self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)

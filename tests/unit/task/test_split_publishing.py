@@ -7,7 +7,7 @@ import random
 
 import polars as pl
 import pytest
-from tests.unit.task.publishing_parts import FakeCluster, FakePublisher, NoWait
+from tests.unit.task.publishing_parts import FakeCluster, FakePublisher, NoWait, Running
 
 from penstock.connectors.base import PublishedMark
 from penstock.errors import CorruptDataError
@@ -16,7 +16,7 @@ from penstock.task.split_publishing import SplitLoop, decode_split_mark, encode_
 from penstock.task.transaction_loop import PATIENCE_MS
 
 
-class Attempt:
+class Attempt(Running):
     """A loop that is offered the rows of a split from where its mark stands."""
 
     def __init__(self, cluster: FakeCluster, number: int, seed: int) -> None:
@@ -33,18 +33,6 @@ class Attempt:
         self._position = start + count
         values = [str(number).encode() for number in range(start, start + count)]
         self.loop.tell(Offered((pl.DataFrame({"value": values}),), start + count))
-
-    async def until(self, condition) -> None:
-        """Wait; raises what the loop raised."""
-        async with asyncio.timeout(30):
-            while not condition():
-                if self.task.done():
-                    self.task.result()
-                await asyncio.sleep(0.001)
-
-    async def stop(self) -> None:
-        self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
 
 
 @pytest.mark.parametrize("seed", range(40))

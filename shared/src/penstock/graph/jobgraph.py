@@ -244,16 +244,18 @@ class _Builder:
         self._links = {node: tuple(link for _, link in inputs) for node, inputs in self._inputs.items()}
         self._vertex_of: dict[Node, Node] = {}
         """Operator to the head of its chain."""
+        self._direct = frozenset[Node]()
+        """Sinks that publish the splits of the source at the head of their chain."""
 
     def build(self) -> JobGraph:
         for node in self._physical:
             self._vertex_of[node] = self._head(node)
+        self._direct = frozenset(node for node in self._physical if self._is_direct(node))
         heads = [node for node in self._physical if self._vertex_of[node] is node]
         names = {head: f"v{index}" for index, head in enumerate(heads)}
         vertices = [self._vertex(head, names) for head in heads]
         for node in self._physical:
-            if self._is_published(node) and not self._publishes_splits(node):
-                self._check_direct(node)
+            if self._is_published(node) and node not in self._direct:
                 vertices.append(self._publishing(node, vertices, names))
         return JobGraph(self._plan.name, self._parallelism, self._max_parallelism, tuple(vertices))
 
@@ -306,13 +308,13 @@ class _Builder:
             self._edge(number, link, producer, head, names) for number, (producer, link) in self._inputs[head]
         )
         operators = tuple(self._operator(node, chained=node is not head) for node in chain)
-        if self._publishes_splits(chain[-1]):
+        if chain[-1] in self._direct:
             operators += (self._publisher(chain[-1], (Link(chain[-1].id),)),)
         name = " -> ".join(node.uid or self._verb(node) for node in chain)
         return JobVertex(names[head], name, parallelism, max_parallelism, self._slot_group(head), operators, edges)
 
     def _verb(self, node: Node) -> str:
-        if self._publishes_splits(node):
+        if node in self._direct:
             return PUBLISH
         return ENCODE if self._is_published(node) else node.verb
 
@@ -326,16 +328,29 @@ class _Builder:
             and not self._at_least_once
         )
 
-    def _publishes_splits(self, node: Node) -> bool:
-        """Whether a sink needs no exchange: rows come straight from a source that can be read again, split by split, and
-        what becomes of a row depends on no other one and waits for nothing."""
+    def _is_direct(self, node: Node) -> bool:
+        """Whether a sink publishes by the positions of its source's splits.
+
+        Raises:
+            PipelineError: it is to, and cannot.
+        """
+        if not (self._by_splits and self._is_published(node) and _wants_direct(node)):
+            return False
+        if not self._is_straight(node):
+            raise PipelineError(
+                f"sink {node.operator_id!r} is to publish directly, and has to wait for checkpoints: rows must come from "
+                "one kafka.Source that nothing else reads, through filters, columns and functions without state, all "
+                "with the parallelism of the job; leave publish= out, or give it a source of its own"
+            )
+        return True
+
+    def _is_straight(self, node: Node) -> bool:
+        """Whether rows come straight from a source that can be read again, split by split, and what becomes of a row
+        depends on no other one and waits for nothing."""
         way = [other for other in self._physical if self._vertex_of[other] is self._vertex_of[node]]
         read, *between = way[:-1] or way
         return (
-            self._by_splits
-            and _wants_direct(node)
-            and self._is_published(node)
-            and node is way[-1]
+            node is way[-1]
             and isinstance(read.operation, Read)
             and read.operation.source.has_numbered_splits
             and read.operation.source.replayable
@@ -346,15 +361,6 @@ class _Builder:
                 producer in way and other not in way for other in self._physical for producer, _ in self._links[other]
             )
         )
-
-    def _check_direct(self, node: Node) -> None:
-        """Raise `PipelineError` if a sink is not to wait for checkpoints, and has to."""
-        if self._by_splits and _wants_direct(node):
-            raise PipelineError(
-                f"sink {node.operator_id!r} is to publish directly, and has to wait for checkpoints: rows must come from "
-                "one kafka.Source that nothing else reads, through filters, columns and functions without state, all "
-                "with the parallelism of the job; leave publish= out, or give it a source of its own"
-            )
 
     def _publisher(self, node: Node, inputs: tuple[Link, ...] = ()) -> JobOperator:
         operation = node.operation

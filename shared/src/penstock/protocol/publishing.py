@@ -15,8 +15,9 @@ which its end was taken. Where that is not so, rows that are complete are gone: 
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, NamedTuple, TypeVar, assert_never
@@ -243,7 +244,79 @@ PublisherCommand = (
 )
 
 
-class PublisherMachine:
+class TransactionMachine(ABC):
+    """How a machine comes by producers, and what it does in doubt: alike for all that publish in transactions."""
+
+    def __init__(
+        self, what: str, moves: Mapping[PublisherPhase, frozenset[PublisherPhase]], jitter: Callable[[int], int]
+    ) -> None:
+        """A machine that waits.
+
+        Args:
+            what: is published, in messages.
+            moves: which phase may follow on which.
+            jitter: gives a random number below its argument.
+        """
+        self.phase = PublisherPhase.WAITING
+        self._what = what
+        self._moves = moves
+        self._jitter = jitter
+        self._phases = deque([self.phase], maxlen=RECENT)
+        self._ready = False
+        """Whether a fresh producer waits, and the mark is known since it is."""
+        self._granted: ProducerEpoch | None = None
+        """To the producer at hand."""
+        self._committed_as: ProducerEpoch | None = None
+        """Who committed the mark for certain; None once another producer was granted."""
+        self._failures = 0
+
+    @abstractmethod
+    def _go_on(self) -> list[Any]:
+        """With a fresh producer, from the mark."""
+
+    def _next(self) -> list[Any]:
+        """Every transaction has a producer of its own, asked for before it is needed."""
+        if self._ready:
+            return self._go_on()
+        self._move(PublisherPhase.FENCING)
+        return [InitProducer()]
+
+    def _on_producer(self, granted: ProducerEpoch | None) -> list[Any]:
+        """Where nobody else has had the id since the last commit, the mark is the one that was committed."""
+        alone = granted is not None and granted.follows(self._committed_as)
+        self._granted, self._committed_as = granted, None
+        if alone:
+            return self._found()
+        self._move(PublisherPhase.READING_MARK)
+        return [ReadMark()]
+
+    def _found(self) -> list[Any]:
+        """The mark is known, and a fresh producer is at hand."""
+        self._ready = True
+        self._move(PublisherPhase.WAITING)
+        return self._go_on()
+
+    def _back_off(self) -> list[Any]:
+        """Random and growing: two publishers that fence each other in step would never get anywhere."""
+        self._failures += 1
+        self._move(PublisherPhase.BACKING_OFF)
+        return [BackOff(1 + self._jitter(min(10 * 2**self._failures, 10_000)))]
+
+    def _move(self, phase: PublisherPhase) -> None:
+        check_move(f"publisher of {self._what}", self._moves, self._phases, phase)
+        self.phase = phase
+        self._phases.append(phase)
+
+    def _exit(self, reason: str) -> list[Any]:
+        self._move(PublisherPhase.EXITED)
+        return [Exit(reason)]
+
+    def _fail(self, reason: str) -> list[Any]:
+        self._move(PublisherPhase.EXITED)
+        return [FailJob(reason)]
+
+
+class PublisherMachine(TransactionMachine):
     """The loop of one sink partition in one attempt."""
 
     def __init__(
@@ -268,27 +341,17 @@ class PublisherMachine:
                 missing mark fails the job.
             exchange: what the partition is called in messages.
         """
-        self.phase = PublisherPhase.WAITING
-        self._phases = deque([self.phase], maxlen=RECENT)
+        super().__init__(exchange, MOVES, jitter)
         self._attempt_number = attempt_number
-        self._jitter = jitter
         self._chunk_bytes = chunk_bytes
         self._intervals: tuple[Interval, ...] = ()
         self._mark: Mark | None = None
         self._committing: Mark | None = None
-        self._ready = False
-        """Whether a fresh producer waits, and the mark is known since it is."""
-        self._granted: ProducerEpoch | None = None
-        """To the producer at hand."""
-        self._committed_as: ProducerEpoch | None = None
-        """Who committed `_mark` for certain; None once another producer was granted."""
         self._announced = False
         """Whether this attempt's number stands in the mark."""
-        self._failures = 0
         self._reported = 0
         self._restored = restored
         self._first_position = first_position
-        self._exchange = exchange
         self._aged = False
         """Whether the mark is to be committed again although nothing is published."""
         self._covered_end = first_position or 0
@@ -346,24 +409,6 @@ class PublisherMachine:
             return
         self._intervals = intervals
         self._covered_end = max([self._covered_end, *(interval.end for interval in intervals)])
-
-    def _next(self) -> list[PublisherCommand]:
-        """Every transaction has a producer of its own, asked for before it is needed."""
-        if self._ready:
-            return self._go_on()
-        self._move(PublisherPhase.FENCING)
-        return [InitProducer()]
-
-    def _on_producer(self, granted: ProducerEpoch | None) -> list[PublisherCommand]:
-        """Where nobody else has had the id since the last commit, the mark is the one that was committed."""
-        alone = granted is not None and granted.follows(self._committed_as)
-        self._granted, self._committed_as = granted, None
-        if alone:
-            self._ready = True
-            self._move(PublisherPhase.WAITING)
-            return self._go_on()
-        self._move(PublisherPhase.READING_MARK)
-        return [ReadMark()]
 
     def _go_on(self) -> list[PublisherCommand]:
         """With a fresh producer, from the mark."""
@@ -465,7 +510,7 @@ class PublisherMachine:
         run = self._run()
         self._move(PublisherPhase.EXITED)
         reason = (
-            f"{self._exchange}: the log has lost frames that were confirmed: {what}. Checkpoints {run[0].checkpoint} to "
+            f"{self._what}: the log has lost frames that were confirmed: {what}. Checkpoints {run[0].checkpoint} to "
             f"{run[-1].checkpoint} cover offsets {run[0].start} to {run[-1].end}, and what of that is not published "
             "cannot be published as it was; repair the log, or accept the loss and start the job anew from a savepoint"
         )
@@ -494,26 +539,6 @@ class PublisherMachine:
             return []
         self._reported = newest
         return [ReportPublished(newest)]
-
-    def _back_off(self) -> list[PublisherCommand]:
-        """Random and growing: two publishers that fence each other in step would never get anywhere."""
-        self._failures += 1
-        self._committing = None
-        self._move(PublisherPhase.BACKING_OFF)
-        return [BackOff(1 + self._jitter(min(10 * 2**self._failures, 10_000)))]
-
-    def _move(self, phase: PublisherPhase) -> None:
-        check_move(f"publisher of {self._exchange}", MOVES, self._phases, phase)
-        self.phase = phase
-        self._phases.append(phase)
-
-    def _exit(self, reason: str) -> list[PublisherCommand]:
-        self._move(PublisherPhase.EXITED)
-        return [Exit(reason)]
-
-    def _fail(self, reason: str) -> list[PublisherCommand]:
-        self._move(PublisherPhase.EXITED)
-        return [FailJob(reason)]
 
 
 def _ends_in_its_barrier(interval: Interval, counted: Sequence[tuple[int, Frame]]) -> bool:

@@ -19,7 +19,6 @@ from typing import Any, Final, assert_never
 
 import msgspec
 
-from penstock.protocol.phases import RECENT, check_move
 from penstock.protocol.publishing import (
     CHUNK_BYTES,
     BackedOff,
@@ -32,10 +31,10 @@ from penstock.protocol.publishing import (
     Fenced,
     InitProducer,
     MarkRead,
-    ProducerEpoch,
     ProducerReady,
     PublisherPhase,
     ReadMark,
+    TransactionMachine,
 )
 
 MOVES: dict[PublisherPhase, frozenset[PublisherPhase]] = {
@@ -85,7 +84,7 @@ SplitEvent = Offered | Flush | ProducerReady | MarkRead[SplitMark] | Committed |
 SplitCommand = InitProducer | ReadMark | CommitTransaction[SplitMark] | BackOff | Exit | FailJob
 
 
-class SplitPublisherMachine:
+class SplitPublisherMachine(TransactionMachine):
     """The publishing of one split in one attempt."""
 
     def __init__(
@@ -108,18 +107,15 @@ class SplitPublisherMachine:
             chunk_bytes: about how much one transaction publishes.
             split: what it is called in messages.
         """
-        self.phase = PublisherPhase.WAITING
+        super().__init__(split, MOVES, jitter)
         self.offered = 0
         """How many runs were offered."""
         self.covered = 0
         """How many of them a mark stands behind, or the mark of the run behind them."""
-        self._phases = deque([self.phase], maxlen=RECENT)
         self._attempt_number = attempt_number
-        self._jitter = jitter
         self._restored = restored
         self._must_have_mark = must_have_mark
         self._chunk_bytes = chunk_bytes
-        self._split = split
         self._pending: deque[Offered] = deque()
         self._counts: deque[int] = deque()
         """How many runs stand in each of those: without rows they are one."""
@@ -133,13 +129,7 @@ class SplitPublisherMachine:
         """The last one that is committed for certain."""
         self._committing: tuple[SplitMark, int] | None = None
         """The mark of a transaction that was begun, and how many of the pending it holds; kept in doubt."""
-        self._ready = False
-        """Whether a fresh producer waits, and the mark is known since it is."""
-        self._granted: ProducerEpoch | None = None
-        self._committed_as: ProducerEpoch | None = None
-        """Who committed `_mark` for certain; None once another producer was granted."""
         self._announced = False
-        self._failures = 0
 
     @property
     def announced(self) -> bool:
@@ -192,27 +182,6 @@ class SplitPublisherMachine:
         self._pending.append(run)
         self._counts.append(1)
 
-    def _next(self) -> list[SplitCommand]:
-        """Every transaction has a producer of its own, asked for before it is needed."""
-        if self._ready:
-            return self._go_on()
-        self._move(PublisherPhase.FENCING)
-        return [InitProducer()]
-
-    def _on_producer(self, granted: ProducerEpoch | None) -> list[SplitCommand]:
-        """Where nobody else has had the id since the last commit, the mark is the one that was committed."""
-        alone = granted is not None and granted.follows(self._committed_as)
-        self._granted, self._committed_as = granted, None
-        if not alone:
-            self._move(PublisherPhase.READING_MARK)
-            return [ReadMark()]
-        return self._go_on_ready()
-
-    def _go_on_ready(self) -> list[SplitCommand]:
-        self._ready = True
-        self._move(PublisherPhase.WAITING)
-        return self._go_on()
-
     def _on_mark(self, mark: SplitMark | None) -> list[SplitCommand]:
         if mark is not None and mark.attempt_number > self._attempt_number:
             return self._exit(f"attempt number {mark.attempt_number} publishes")
@@ -221,19 +190,19 @@ class SplitPublisherMachine:
         elif not self._announced:  # until then an older attempt may publish
             return self._opened(mark)
         elif mark != self._mark:
-            return self._fail(f"the mark of {self._split} is {mark}, where {self._mark} was committed")
+            return self._fail(f"the mark of {self._what} is {mark}, where {self._mark} was committed")
         self._committing = None
-        return self._go_on_ready()
+        return self._found()
 
     def _opened(self, mark: SplitMark | None) -> list[SplitCommand]:
         """The mark decides where the split is read from, whatever a checkpoint says."""
         if mark is None and self._must_have_mark:
             return self._fail(
-                f"the mark of {self._split} is missing, and a checkpoint of this job knows the split: rows behind "
+                f"the mark of {self._what} is missing, and a checkpoint of this job knows the split: rows behind "
                 "the checkpoint may be visible; start a new job from a savepoint"
             )
         self._mark, self._committing = mark or SplitMark(0, 0, self._restored), None
-        return self._go_on_ready()
+        return self._found()
 
     def _go_on(self) -> list[SplitCommand]:
         """With a fresh producer, from the mark."""
@@ -285,22 +254,3 @@ class SplitPublisherMachine:
             self.pending_bytes -= run.size_bytes
             self._pending_rows -= bool(run.refs)
             self.covered += self._counts.popleft()
-
-    def _back_off(self) -> list[SplitCommand]:
-        """Random and growing: two publishers that fence each other in step would never get anywhere."""
-        self._failures += 1
-        self._move(PublisherPhase.BACKING_OFF)
-        return [BackOff(1 + self._jitter(min(10 * 2**self._failures, 10_000)))]
-
-    def _move(self, phase: PublisherPhase) -> None:
-        check_move(f"publisher of {self._split}", MOVES, self._phases, phase)
-        self.phase = phase
-        self._phases.append(phase)
-
-    def _exit(self, reason: str) -> list[SplitCommand]:
-        self._move(PublisherPhase.EXITED)
-        return [Exit(reason)]
-
-    def _fail(self, reason: str) -> list[SplitCommand]:
-        self._move(PublisherPhase.EXITED)
-        return [FailJob(reason)]

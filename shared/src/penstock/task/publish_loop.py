@@ -26,7 +26,6 @@ from penstock.protocol.publishing import (
     FramesRead,
     Mark,
     MarkAged,
-    PublisherCommand,
     PublisherEvent,
     PublisherMachine,
     ReadFrames,
@@ -61,7 +60,7 @@ class PublishLoop(TransactionLoop[Mark]):
     """The loop of one partition in one attempt. `run` ends by cancellation, or raises."""
 
     def __init__(self, machine: PublisherMachine, publisher: SinkPublisher, clock: Clock, hooks: PublishHooks) -> None:
-        super().__init__(publisher, clock)
+        super().__init__(machine, publisher, clock)
         self.machine = machine
         self._hooks = hooks
         self._started = False
@@ -71,7 +70,7 @@ class PublishLoop(TransactionLoop[Mark]):
         """COMPLETE covers these intervals."""
         event = Covered(tuple(intervals))
         if self._started:
-            self._tell(event)
+            self.tell(event)
         else:
             self._covered_early.append(event)
 
@@ -99,9 +98,6 @@ class PublishLoop(TransactionLoop[Mark]):
                 await super()._wait()
         except TimeoutError:
             self._commands.extend(self.machine.handle(MarkAged()))
-
-    def _handle(self, event: PublisherEvent) -> Iterable[PublisherCommand]:
-        return self.machine.handle(event)
 
     def _mark(self, found: PublishedMark) -> Mark:
         return decode_mark(found)

@@ -8,7 +8,7 @@ failure is what the mark of the split says.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -62,7 +62,7 @@ class SplitLoop(TransactionLoop[SplitMark]):
             changed: told that something is published, or what is waited for.
             pace_ms: from the beginning of one transaction to that of the next.
         """
-        super().__init__(publisher, clock)
+        super().__init__(machine, publisher, clock)
         self.machine = machine
         self.opened = asyncio.Event()
         """Whether the split may be read."""
@@ -91,18 +91,11 @@ class SplitLoop(TransactionLoop[SplitMark]):
         finally:
             await self._publisher.close()
 
-    def tell(self, event: SplitEvent) -> None:
-        """Rows, or a barrier."""
-        self._tell(event)
-
     async def _answer(self, command: SplitCommand) -> SplitEvent | None:
         answer = await super()._answer(command)
         if isinstance(command, InitProducer) and self.machine.announced:
             await self._clock.sleep_ms(max(0, self._began_ms + self._pace_ms() - self._clock.monotonic_ms()))
         return answer
-
-    def _handle(self, event: SplitEvent) -> Iterable[SplitCommand]:
-        return self.machine.handle(event)
 
     def _mark(self, found: PublishedMark) -> SplitMark:
         return decode_split_mark(found)

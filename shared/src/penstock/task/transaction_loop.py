@@ -10,7 +10,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol
 
 import structlog
 
@@ -55,10 +55,19 @@ class DamagedExchangeError(PublishingError):
     terminal = True
 
 
+class Machine(Protocol):
+    """What decides."""
+
+    def handle(self, event: Any) -> Iterable[Any]:
+        """Take an event; the commands are to be carried out in order."""
+        ...
+
+
 class TransactionLoop(ABC, Generic[M]):
     """The loop of one transactional id in one attempt."""
 
-    def __init__(self, publisher: SinkPublisher, clock: Clock) -> None:
+    def __init__(self, machine: Machine, publisher: SinkPublisher, clock: Clock) -> None:
+        self._machine = machine
         self._publisher = publisher
         self._clock = clock
         self._commands: deque[Any] = deque()
@@ -66,10 +75,6 @@ class TransactionLoop(ABC, Generic[M]):
         self._doubtful_since_ms: int | None = None
 
     # -- what a machine and its owner say -------------------------------------------------------------------------------
-
-    @abstractmethod
-    def _handle(self, event: Any) -> Iterable[Any]:
-        """The machine's commands."""
 
     @abstractmethod
     def _mark(self, found: PublishedMark) -> M:
@@ -93,9 +98,9 @@ class TransactionLoop(ABC, Generic[M]):
 
     # -- the loop -------------------------------------------------------------------------------------------------------
 
-    def _tell(self, event: Any) -> None:
+    def tell(self, event: Any) -> None:
         """Something happened outside."""
-        self._commands.extend(self._handle(event))
+        self._commands.extend(self._machine.handle(event))
         self._wake.set()
 
     async def _open(self) -> None:
@@ -116,7 +121,7 @@ class TransactionLoop(ABC, Generic[M]):
             return
         event = await self._carry_out(self._commands.popleft())
         if event is not None:
-            self._commands.extend(self._handle(event))
+            self._commands.extend(self._machine.handle(event))
 
     async def _wait(self) -> None:
         """Until something is to be done: nothing is in doubt then."""

@@ -39,8 +39,8 @@ class Sink(base.PublishedSink):
     """Rows as records of a topic.
 
     Exactly-once is a Kafka transaction per checkpoint and partition: consumers with `isolation.level=read_committed`
-    see every row once. Rows of one key keep their order. The partition follows from
-    the key as with any Kafka client (murmur2); rows without key are spread over the partitions in batches.
+    see every row once. Rows of one key keep their order. The partition follows from the key as with any Kafka client
+    (murmur2); rows without key are spread over the partitions in batches.
 
     Args:
         topic: must exist, unless `create_partitions` says with how many partitions to create it.
