@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -76,7 +77,11 @@ class Splits(iterables.Source):
     opened: tuple[object, ...] = ()
     failure: Exception | None = None
 
+    answered: threading.Event | None = None
+
     def discover(self):
+        if self.answered is not None:
+            assert self.answered.wait(60)
         if self.failure is not None:
             raise self.failure
         return [Split(name) for name in self.names]
@@ -87,6 +92,14 @@ class Splits(iterables.Source):
     def open(self, split, position, context):
         self.opened = (*self.opened, position)
         return super().open(split, None, context)
+
+
+async def looked(reader: SourceDriver) -> SourceBatch:
+    """The step that splits join which have come."""
+    await reader.step()
+    assert reader._looking is not None
+    await asyncio.wait([reader._looking])
+    return await reader.step()
 
 
 async def test_a_split_begins_where_an_earlier_attempt_began_it():
@@ -142,13 +155,31 @@ async def test_new_splits_can_wait_for_an_answer():
     await reader.open(())
     source.failure = ExternalError("nobody answers")
     for time.ms in range(10_000, 120_001, 10_000):
-        await reader.step()
+        await looked(reader)
     source.failure, source.names, time.ms = None, ("0", "1"), 130_000
-    await reader.step()
+    await looked(reader)
     assert source.opened == (1, 1)
     source.failure, time.ms = ExternalError("nobody answers"), 250_001
     with pytest.raises(ExternalError, match="nobody answers"):
-        await reader.step()
+        await looked(reader)
+    await reader.close()
+
+
+async def test_rows_do_not_wait_for_new_splits():
+    """To look for them may take as long as a broker is away; and a look that nobody waits for any more is given up."""
+    source, time, answered = FedSplits(lambda: iter(()), schema=Event, event_time="at"), Time(), threading.Event()
+    reader = driver(source, time=time)
+    await reader.open(())
+    source.answered, source.names, time.ms = answered, ("0", "1"), 10_000
+    assert await fed(reader, source, "0", 5) == [5]
+    assert await fed(reader, source, "0", 6) == [6]
+    assert len(source.opened) == 1
+    answered.set()
+    await looked(reader)
+    assert len(source.opened) == 2
+    source.answered, time.ms = threading.Event(), 20_000
+    await reader.step()
+    source.answered.set()
     await reader.close()
 
 
@@ -305,6 +336,7 @@ class FedSplits(Splits):
     """Splits whose readers are `Fed`."""
 
     def open(self, split, position, context):
+        self.opened = (*self.opened, position)
         self.__dict__.setdefault("readers", {})[split.id] = reader = Fed()
         return reader
 
@@ -325,10 +357,10 @@ async def test_a_subtask_without_splits_is_idle_until_one_is_found():
     await reader.open(())
     assert [(await reader.step()).became_idle for _ in range(3)] == [True, False, False]
     source.names, time.ms = ("0", "1", "2"), 10_000
-    assert not (await reader.step()).became_idle
+    assert not (await looked(reader)).became_idle
     assert await fed(reader, source, "2", 5) == [5]
     source.names, time.ms = ("0", "1", "2", "5"), 20_000
-    await reader.step()
+    await looked(reader)
     assert await fed(reader, source, "2", 9) == []
     assert await fed(reader, source, "5", 7) == [7]
     await reader.close()

@@ -113,6 +113,10 @@ class _SplitState(InputProgress):
         return self.reader.position() if self.reader is not None else self.stored
 
 
+_Found = tuple[Split, SplitEntry | None, Position]
+"""A split, what a snapshot says of it, and where it begins."""
+
+
 def owner_of(split_id: str, parallelism: int) -> int:
     """The subtask that reads a split: by number where the id is one, else by a hash of it."""
     if split_id.isdecimal():
@@ -158,26 +162,42 @@ class SourceDriver:
         self._next_period_ms = 0
         self._next_discovery_ms = 0
         self._discovered_ms = 0
+        self._looking: asyncio.Task[list[_Found]] | None = None
+        """Looks for splits that have come since."""
 
     async def open(self, entries: Sequence[bytes]) -> None:
         """Find the splits; those with an entry of a snapshot continue at its position."""
         restored = {entry.split: entry for entry in (msgspec.json.decode(data, type=SplitEntry) for data in entries)}
         if self._source.has_moment and (moment := await asyncio.to_thread(self._source.moment)) is not None:
             self._source = self._source.at(await self._remember(MOMENT, moment))
-        await self._discover(restored, late=bool(restored))
+        found = await self._discover(restored, late=bool(restored))
+        there = {split.id for split, _, _ in found}
+        gone = [entry for entry in restored.values() if entry.split not in there]
+        mine = [entry for entry in gone if owner_of(entry.split, self._parallelism) == self._subtask]
+        self._join([*found, *((Split(entry.split), entry, entry.position) for entry in mine)])
         self._next_period_ms = self._period_from(self._context.monotonic_ms())
 
     async def _look_for_splits(self, now_ms: int) -> None:
-        """New splits can wait while nobody answers, as long as a reader would wait for its own."""
+        """Splits that have come are looked for beside the steps, and join between two of them.
+
+        They can wait while nobody answers, as long as a reader would wait for its own.
+        """
+        looking = self._looking
+        if looking is None and now_ms >= self._next_discovery_ms:
+            self._looking = asyncio.create_task(self._discover({}, late=True))
+        if looking is None or not looking.done():
+            return
+        self._looking = None
         try:
-            await self._discover({}, late=True)
+            self._join(await looking)
         except ExternalError as error:
             if not error.retryable or now_ms - self._discovered_ms > DISCOVERY_PATIENCE_MS:
                 raise
             _log.warning("cannot look for new splits, trying again", error=str(error))
             self._next_discovery_ms = self._context.monotonic_ms() + DISCOVERY_INTERVAL_MS
 
-    async def _discover(self, restored: dict[str, SplitEntry], *, late: bool) -> None:
+    async def _discover(self, restored: dict[str, SplitEntry], *, late: bool) -> list[_Found]:
+        """The splits of this subtask that it does not have yet, and where they begin."""
         found = await asyncio.to_thread(self._source.discover)
         mine = [split for split in found if owner_of(split.id, self._parallelism) == self._subtask]
         new = [split for split in mine if split.id not in self._splits]
@@ -187,11 +207,12 @@ class SourceDriver:
             for split, entry in zip(new, entries, strict=True)
         ]
         begins = await self._marked(new, entries, begins, len(found))
-        for split, entry, begin in zip(new, entries, begins, strict=True):
+        return list(zip(new, entries, begins, strict=True))
+
+    def _join(self, found: Sequence[_Found]) -> None:
+        """Take these splits into the turn."""
+        for split, entry, begin in found:
             self._splits[split.id] = self._start(split, entry, begin)
-        for split_id, entry in restored.items():
-            if split_id not in self._splits and owner_of(split_id, self._parallelism) == self._subtask:
-                self._splits[split_id] = self._start(Split(split_id), entry, entry.position)
         self._turn = sorted(split_id for split_id, state in self._splits.items() if not state.finished)
         self._discovered_ms = self._context.monotonic_ms()
         self._next_discovery_ms = self._discovered_ms + DISCOVERY_INTERVAL_MS
@@ -291,7 +312,7 @@ class SourceDriver:
     async def step(self) -> SourceBatch:
         """Read once from the next split; waits at most as long as its reader does."""
         now_ms = self._context.monotonic_ms()
-        if not self._source.bounded and now_ms >= self._next_discovery_ms:
+        if not self._source.bounded:
             await self._look_for_splits(now_ms)
         limit = self._limit()
         if not self._turn:
@@ -446,6 +467,9 @@ class SourceDriver:
 
     async def close(self) -> None:
         """Close all readers."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
         for state in self._splits.values():
             if state.reader is not None:
                 await state.reader.close()

@@ -184,8 +184,9 @@ class SplitPublishing:
 
     def barrier(self, checkpoint: int) -> None:
         """What was read until now is before this one."""
-        self._barriers[checkpoint] = {split: loop.machine.offered for split, loop in self._loops.items()}
-        for loop in self._loops.values():
+        read = {split: loop for split, loop in self._loops.items() if loop.opened.is_set()}
+        self._barriers[checkpoint] = {split: loop.machine.offered for split, loop in read.items()}
+        for loop in read.values():
             loop.tell(Flush())
 
     async def covered(self, checkpoint: int) -> None:
