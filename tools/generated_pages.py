@@ -176,7 +176,8 @@ def rest_page() -> str:
 
 def _no_ports() -> Any:
     """A cluster that is only described, never asked."""
-    return SimpleNamespace(**dict.fromkeys(("log", "blobs", "metadata", "clock", "new_id", "http")), settings={})
+    parts = dict.fromkeys(("log", "blobs", "metadata", "clock", "new_id", "http", "logs"))
+    return SimpleNamespace(**parts, settings={}, refused={})
 
 
 def _routes(routes: Iterable[tuple[str, str, dict[str, Any]]]) -> Iterator[str]:

@@ -13,9 +13,10 @@ import uuid
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import structlog
+from msgspec.structs import replace as replace_struct
 
 from penstock.adapters.directory.blobs import DirectoryBlobs
 from penstock.adapters.directory.claim import claimed
@@ -25,27 +26,27 @@ from penstock.adapters.system_clock import SystemClock
 from penstock.arguments import checked
 from penstock.blocking import run_blocking
 from penstock.connectors.base import Sink
+from penstock.coordination.cluster_view import VIEW, ClusterView
 from penstock.coordination.control_topics import create_control_topics
 from penstock.coordination.job_catalog import JobCatalog
 from penstock.coordination.job_progress import JobProgress, JobResult
 from penstock.coordination.job_store import JobStore
+from penstock.coordination.worker_logs import WorkerLogList
 from penstock.errors import PenstockError, ProtocolError, UsageError, UserCodeError
 from penstock.graph.executiongraph import ExecutionGraph
 from penstock.graph.jobgraph import JobGraph, build_job_graph, fingerprint, graph_from_json
 from penstock.graph.logical import LogicalPlan, Read, Write
-from penstock.jobmanager.coordinator import (
-    CoordinatorService,
-    CoordinatorTimeouts,
-)
+from penstock.jobmanager.coordinator import VIEW_MS, CoordinatorService, CoordinatorTimeouts
 from penstock.jobmanager.job_spec import JobSpec
 from penstock.jobmanager.leadership import ControlPorts
+from penstock.jobmanager.view_building import job_view
 from penstock.observability.logs import LogFormat, configure_logging
 from penstock.observability.user_frames import user_frames
 from penstock.ports import BlobNotFoundError
 from penstock.protocol.checkpoints import CheckpointSettings
 from penstock.protocol.jobevents import ChangedGraph, JobEnded, Requested
 from penstock.protocol.joblog import JobHistory, JobSettings, Submit
-from penstock.protocol.messages import Deploy, Restore
+from penstock.protocol.messages import Deploy, Restore, encode
 from penstock.protocol.restarts import NoRestart, RestartStrategy
 from penstock.state.rocks.store import require_rocksdb
 from penstock.submission.admission import check_compatible
@@ -65,6 +66,9 @@ if TYPE_CHECKING:
 
 FOREVER_MS = 10**12
 """Coordinator and worker live and die together in one event loop: a user's function that holds it up kills neither."""
+HOST = "this machine"
+"""Where the workers of an embedded run say that they are."""
+ONE_PROCESS = "this run is one process: what it logs goes to the standard error of penstock run"
 CURRENT = "current-job"
 """Names the job that a directory belongs to."""
 
@@ -91,8 +95,9 @@ class FoundJob:
 
     @property
     def finished(self) -> bool:
-        """Whether there is nothing to continue."""
-        return self.history.terminated is not None and self.history.terminated.state != "FAILED"
+        """Whether there is nothing to continue: a stopped job goes on from its savepoint, of a cancelled one none is
+        left."""
+        return self.history.terminated is not None and self.history.terminated.state in ("FINISHED", "CANCELED")
 
 
 @dataclass(frozen=True)
@@ -142,6 +147,10 @@ class EmbeddedJob:
         self._clock = SystemClock()
         self._blobs = DirectoryBlobs(directory / "blobs")
         self._store = JobStore(self._blobs, self._clock)
+        # The lease needs nothing that outlives the process: nobody else can lead in a directory that is claimed, and a
+        # lease that a killed run left behind would have to be waited out.
+        self.metadata: Final = MemoryMetadata(self._clock)
+        """What the run shows of itself, for a dashboard beside it."""
         if settings.data.state_backend == "rocksdb":
             require_rocksdb()
             settings = replace(settings, data=replace(settings.data, local_state=str(directory / "local")))
@@ -151,6 +160,7 @@ class EmbeddedJob:
         self.job = ""
         self._coordinator: CoordinatorService | None = None
         self._worker: WorkerService | None = None
+        self._supervisor: Supervisor | None = None
 
     @property
     def processes(self) -> int:
@@ -187,7 +197,7 @@ class EmbeddedJob:
         await self._recover_sinks(history)
         async with self._services() as ended:
             outcome = await ended
-        if outcome.state == "FINISHED":
+        if outcome.state in ("FINISHED", "STOPPED"):  # all is published: what is staged belongs to nobody
             await self._recover_sinks(None)
         progress = self._require_coordinator().progress(self.job)
         return JobResult(self.job, outcome.state, outcome.reason, progress, self._error(outcome, progress))
@@ -205,6 +215,24 @@ class EmbeddedJob:
         """Stop at a checkpoint, to be resumed later."""
         if self._coordinator is not None:
             self._coordinator.tell(self.job, Requested(uuid.uuid4().hex, "suspend", reason="interrupted"))
+
+    def worker_logs(self, job: str, lines: int) -> WorkerLogList:
+        """The last lines of every worker process that has worked for a job; without one, of all."""
+        if self._supervisor is None:
+            return WorkerLogList((), (ONE_PROCESS,))
+        return self._supervisor.logs.list(job, lines)
+
+    async def show_end(self) -> None:
+        """Show how the job was at its end, as the coordinator did while it ran; ends by cancellation."""
+        ended = self.progress.ended
+        assert ended is not None
+        view = job_view(await self._store.history(self.job), self.progress, ended.state, {})
+        still = [replace_struct(vertex, tasks=tuple(replace_struct(task, rates=None) for task in vertex.tasks))
+                 for vertex in view.vertices]  # fmt: skip
+        view = replace_struct(view, vertices=tuple(still))
+        while True:
+            await self.metadata.put(VIEW, encode(ClusterView("", "", 0, self.now_us(), 0, 0, (), (view,))))
+            await self._clock.sleep_ms(VIEW_MS)
 
     def now_us(self) -> int:
         """Wall time as the job sees it."""
@@ -265,6 +293,7 @@ class EmbeddedJob:
             name=self.graph.name,
             graph=self.graph.to_json(),
             restored_from=restored_from,
+            settings=self._job_settings,
             submitted_us=self._clock.now_us(),
         )
         await JobCatalog(self._blobs).create(submit)
@@ -305,7 +334,11 @@ class EmbeddedJob:
         changed: ChangedGraph | None = None
         if fingerprint(before) != fingerprint(self.graph):
             changed = ChangedGraph(ExecutionGraph(self.graph).topology(), self.graph.to_json())
-        settings = JobSettings(
+        return JobSpec(ExecutionGraph(before).topology(), self._job_settings, changed, resumable=True)
+
+    @property
+    def _job_settings(self) -> JobSettings:
+        return JobSettings(
             CheckpointSettings(
                 interval_ms=self._settings.checkpoint_interval_ms,
                 flavour="at_least_once" if self._settings.at_least_once else "aligned",
@@ -314,19 +347,17 @@ class EmbeddedJob:
             self._settings.restart,
             self._settings.data.state_backend,
         )
-        return JobSpec(ExecutionGraph(before).topology(), settings, changed, resumable=True)
 
     # -- services -------------------------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
     async def _services(self) -> AsyncGenerator[asyncio.Future[JobEnded]]:
         log = DirectoryLog(self._directory / "log", durable=self._settings.durable)
-        # The lease needs nothing that outlives the process: nobody else can lead in a directory that is claimed, and a
-        # lease that a killed run left behind would have to be waited out.
-        metadata = MemoryMetadata(self._clock)
-        ports = ControlPorts(log, self._blobs, metadata, self._clock, lambda: uuid.uuid4().hex)
+        ports = ControlPorts(log, self._blobs, self.metadata, self._clock, lambda: uuid.uuid4().hex)
         timeouts = CoordinatorTimeouts(FOREVER_MS, 0, FOREVER_MS)
-        self._coordinator = CoordinatorService(uuid.uuid4().hex, ports, timeouts, describe=self._describe)
+        self._coordinator = CoordinatorService(
+            uuid.uuid4().hex, ports, timeouts, describe=self._describe, address="this run"
+        )
         ended = self._coordinator.job_ended(self.job)
         await create_control_topics(log)
         serving = [asyncio.ensure_future(self._coordinator.run()), asyncio.ensure_future(self._workers(log))]
@@ -343,18 +374,19 @@ class EmbeddedJob:
     async def _workers(self, log: DirectoryLog) -> None:
         """Offer the slots that the job needs."""
         if self.processes > 1:
-            await Supervisor("embedded", self.processes, self._spec, log, self._clock).run()
+            self._supervisor = Supervisor("embedded", self.processes, self._spec, log, self._clock)
+            await self._supervisor.run()
             return
         slots = ExecutionGraph(self.graph).topology().slot_count
         services = Services(log, self._blobs, self._clock, self._settings.data)
         loader = _Loader(self.graph, self._plan, self._store)
-        self._worker = WorkerService(uuid.uuid4().hex, slots, services, loader, FOREVER_MS)
+        self._worker = WorkerService(uuid.uuid4().hex, slots, services, loader, FOREVER_MS, host=HOST)
         await self._worker.run()
 
     def _spec(self, worker: str, events_fd: int, folder: str) -> WorkerSpec:
         assert self._code is not None
         return WorkerSpec(
-            name=worker, host="this machine", events_fd=events_fd, folder=folder,
+            name=worker, host=HOST, events_fd=events_fd, folder=folder,
             directory=str(self._directory.absolute()), target=self._code.target, parameters=self._code.parameters,
             durable=self._settings.durable,
             leader_silence_ms=FOREVER_MS, data=self._settings.data, log_level=self._code.log_level,

@@ -62,7 +62,7 @@ def test_the_command_that_goes_on_repeats_what_matters() -> None:
     nothing = Run(
         file="f.py", parallelism=None, param=[], at_least_once=False, checkpoint_interval="10s", dir=None, resume=False,
         fresh=False, from_savepoint=None, metrics=None, state_backend="fs", incremental_checkpoints=False, no_fsync=False,
-        log_format="text", log_level="error",
+        ui=False, ui_port=None, ui_keep=False, log_format="text", log_level="error",
     )  # fmt: skip
     given = replace(nothing, param=["rate=5", "out=a b"], dir="state", parallelism=3)
     assert _repeated(given) == ["--param", "rate=5", "--param", "out=a b", "--dir", "state", "--parallelism", "3"]

@@ -43,7 +43,7 @@ def dispatcher_app(ports: DispatcherPorts, readiness: Readiness, samples: Callab
     _document(app)
     app.router.routes.extend(health_routes(readiness, samples))
     app.router.routes.extend(page_routes())
-    guard_routes(app.router.routes)
+    guard_routes(app.router.routes, ports.refused)
     app.add_middleware(ConditionalAnswers)
     app.add_middleware(BodyLimit)
     answer_errors(app)

@@ -60,6 +60,11 @@ class DispatcherPorts:
     """With the token, for what only task managers know; None: they are not asked."""
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
     """Those of this process by name, as they may be shown."""
+    logs: Callable[[str, int], WorkerLogList] | None = None
+    """Tells what workers of a job, or with an empty name all, have logged, so many lines each; None: task managers are
+    asked."""
+    refused: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What nobody can do here, `submit` or `rescale`, and why."""
 
 
 class Cluster:
@@ -71,6 +76,8 @@ class Cluster:
         self._store = JobReader(ports.blobs, remembered=KEPT)
         self.view: Final = PublishedView(ports.metadata, ports.clock, VIEW, ClusterView, "the cluster")
         """As its leader shows it."""
+        self.refused: Final = dict(ports.refused)
+        """See `DispatcherPorts`."""
         self._finished: dict[str, FinishedJob] = {}
         self._ended: dict[str, JobHistory] = {}
         self._sizes: dict[str, ManifestSizes] = {}
@@ -205,6 +212,8 @@ class Cluster:
     async def worker_logs(self, job: str, lines: int, worker: str = "") -> WorkerLogList:
         """What workers have logged lately: those of a job, from all task managers that the leader knows, or, without
         one, all of the task manager that `worker` belongs to."""
+        if self._ports.logs is not None:
+            return self._ports.logs(job, lines)
         http = self._ports.http
         asked = [one for one in (await self.leading_view()).workers if worker in ("", one.worker)]
         addresses = sorted({one.host.rpartition(" ")[2] for one in asked} - {""})

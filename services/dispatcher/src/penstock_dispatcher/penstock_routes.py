@@ -125,9 +125,9 @@ class PenstockRoutes:
     # -- looking --------------------------------------------------------------------------------------------------------
 
     async def whoami(self, request: Request) -> Response:
-        """Who asks, as their token says, and what they may do."""
+        """Who asks, as their token says, and what they may do; what nobody can do here."""
         who: Identity = request.scope[IDENTITY]
-        return sent(WhoAmI(who.name, str(who.role)))
+        return sent(WhoAmI(who.name, str(who.role), self._cluster.refused))
 
     async def overview(self) -> Response:
         """The cluster: who leads it, its slots, its jobs."""

@@ -5,6 +5,8 @@ Flink's routes stand without `/v1`, below which they are a second time. A test a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from starlette.routing import BaseRoute, Route
@@ -155,8 +157,11 @@ ROLES: Final = {
 """The role that a route needs, by its method and path; None: it is open to all."""
 
 
-def guard_routes(routes: list[BaseRoute]) -> None:
-    """Let each route answer only those who have its role.
+_RESCALE: Final = ("POST /penstock/v1/jobs/{job}/rescale", "PUT /jobs/{job_id}/resource-requirements")
+
+
+def guard_routes(routes: list[BaseRoute], refused: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Let each route answer only those who have its role; those for what is `refused` (see `DispatcherPorts`) say why.
 
     Raises:
         ValueError: the role of one is not stated.
@@ -167,7 +172,8 @@ def guard_routes(routes: list[BaseRoute]) -> None:
         roles = {name: _role_of(name) for name in _names(route)}
         if len(set(roles.values())) != 1:
             raise ValueError(f"{sorted(roles)} is one route and needs one role")
-        route.app = _Guarded(route.app, route.path, next(iter(roles.values())))
+        why = next((refused[_deed_of(name)] for name in roles if _deed_of(name) in refused), "")
+        route.app = _Guarded(route.app, route.path, next(iter(roles.values())), why)
 
 
 def _names(route: Route) -> list[str]:
@@ -175,8 +181,18 @@ def _names(route: Route) -> list[str]:
     return [f"{method} {route.path}" for method in sorted((route.methods or set()) - {"HEAD"})]
 
 
+def _plain(name: str) -> str:
+    return name.replace(" /v1/", " /", 1)
+
+
+def _deed_of(name: str) -> str:
+    """What a route is for, if that is something that not every dispatcher can do."""
+    plain = _plain(name)
+    return "rescale" if plain in _RESCALE else "submit" if ROLES[plain] is Role.SUBMIT else ""
+
+
 def _role_of(name: str) -> Role | None:
-    plain = name.replace(" /v1/", " /", 1)
+    plain = _plain(name)
     if plain not in ROLES:
         raise ValueError(f"{name}: it is not stated which role this route needs; do so in {__name__}")
     return ROLES[plain]
@@ -185,10 +201,12 @@ def _role_of(name: str) -> Role | None:
 class _Guarded:
     """A route for those who have its role; changes, and attempts at them, are written down."""
 
-    def __init__(self, app: ASGIApp, path: str, role: Role | None) -> None:
+    def __init__(self, app: ASGIApp, path: str, role: Role | None, refused: str) -> None:
+        """`refused`: why nobody can do it here; empty: they can."""
         self._app = app
         self._path = path
         self._role = role
+        self._refused = refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         who: Identity = scope.get(IDENTITY, PASSER_BY)
@@ -196,6 +214,9 @@ class _Guarded:
             await self._app(scope, receive, send)
         elif who.role is None or who.role < self._role:
             await self._refuse(who, self._role, scope, receive, send)
+        elif self._refused:
+            record_refusal(scope, who, 409, self._refused, self._path)
+            await refusal(409, self._refused)(scope, receive, send)
         elif self._role is Role.VIEW:
             await self._app(scope, receive, send)
         else:

@@ -15,7 +15,7 @@ from typing import NoReturn
 from penstock import __version__
 from penstock.cli.cluster_parsers import add_cluster_commands
 from penstock.cli.commands import ByEngine, Command
-from penstock.cli.options import add_command, positive
+from penstock.cli.options import add_command, count, positive
 from penstock.cli.platform_parsers import add_platform_commands
 from penstock.cli.schedule_parsers import add_schedule_commands
 from penstock.cli.services import SERVICES, add_service_commands, run_service_command
@@ -149,6 +149,7 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
             "penstock run examples/departures.py",
             "penstock run examples/departures.py --fresh --param rate=5000 --checkpoint-interval 1s",
             "penstock run examples/departures.py --resume --parallelism 2",
+            "penstock run examples/departures.py --fresh --param rate=5000 --ui",
             "penstock run examples/departures.py --engine spark --master local[4]",
             "penstock run trades.py --engine spark --from-savepoint monday --to-savepoint tuesday --run-id tuesday",
             "penstock run trades.py --engine spark --every 30s --master spark://spark:7077",
@@ -174,6 +175,13 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
         help="with rocksdb: checkpoints store what has changed since an earlier one",
     )
     parser.add_argument("--no-fsync", action="store_true", help="survive the death of the process, not a power loss")
+    parser.add_argument(
+        "--ui",
+        action="store_true",
+        help="serve a dashboard of the run, as long as it lasts, on a free port of 127.0.0.1",
+    )
+    parser.add_argument("--ui-port", type=count, metavar="PORT", help="the same on this port")
+    parser.add_argument("--ui-keep", action="store_true", help="the same, and keep it after the end until Ctrl-C")
 
     add_spark_options(parser)
 

@@ -22,6 +22,7 @@ from penstock.coordination.job_progress import JobResult
 from penstock.embedded import EmbeddedJob, EmbeddedSettings, PipelineFile, default_directory
 from penstock.errors import ExternalError, PenstockError, UsageError, UserCodeError
 from penstock.graph.jobgraph import graph_from_json
+from penstock.graph.logical import LogicalPlan
 from penstock.observability.logs import LogFormat
 from penstock.observability.metrics import prometheus_text, samples
 from penstock.submission.options import check_incremental
@@ -49,6 +50,9 @@ class Run:
     state_backend: Literal["fs", "memory", "rocksdb"]
     incremental_checkpoints: bool
     no_fsync: bool
+    ui: bool
+    ui_port: int | None
+    ui_keep: bool
     log_format: LogFormat
     log_level: str
 
@@ -86,6 +90,17 @@ async def _run(pipeline: DeclaredPipeline, directory: Path, settings: EmbeddedSe
     code = PipelineFile(command.file, parse_parameters(command.param), command.log_format, command.log_level)
     job = EmbeddedJob(pipeline, directory, settings, code)
     await _announce(job, directory, command, console)
+    if not (command.ui or command.ui_keep or command.ui_port is not None):
+        return await _follow(job, pipeline.plan, command, console, "")
+    from penstock.cli.run_dashboard import dashboard
+
+    async with dashboard(job, directory, command.ui_port or 0) as url:
+        _say(console, f"dashboard: {url}")
+        return await _follow(job, pipeline.plan, command, console, url)
+
+
+async def _follow(job: EmbeddedJob, plan: LogicalPlan, command: Run, console: Console, url: str) -> int:
+    """Run the job and say how it ended; `url`: of its dashboard, if it has one."""
     started = time.monotonic()
     savepoint = Path(command.from_savepoint) if command.from_savepoint else None
     running = asyncio.ensure_future(job.run(resume=command.resume, from_savepoint=savepoint))
@@ -106,9 +121,27 @@ async def _run(pipeline: DeclaredPipeline, directory: Path, settings: EmbeddedSe
     if running.cancelled():
         _say(console, "stopped before the run had begun")
         return 130
-    exit_code = _report(console, job, running.result(), time.monotonic() - started, command)
-    print_collected(pipeline.plan)
+    result = running.result()
+    try:
+        exit_code = _report(console, job, result, time.monotonic() - started, command)
+        print_collected(plan)
+    finally:
+        if url and result.state != "SUSPENDED":  # whoever pressed Ctrl-C wants to leave
+            await _keep(job, result, command, console, url)
     return exit_code
+
+
+async def _keep(job: EmbeddedJob, result: JobResult, command: Run, console: Console, url: str) -> None:
+    """Keep the dashboard, where that was asked for."""
+    if not command.ui_keep:
+        if console.is_terminal:
+            _say(console, "the dashboard ends with the run; --ui-keep keeps it")
+        return
+    from penstock.cli.run_dashboard import keep_dashboard
+
+    how = f"{result.state.lower()}: {result.reason}" if result.reason else result.state.lower()
+    _say(console, f"{how}; the dashboard stays at {url} until Ctrl-C")
+    await keep_dashboard(job)
 
 
 async def _announce(job: EmbeddedJob, directory: Path, command: Run, console: Console) -> None:
@@ -198,6 +231,9 @@ def _report(console: Console, job: EmbeddedJob, result: JobResult, seconds: floa
         where = f"at checkpoint {reached}" if reached else "before the first checkpoint"
         _say(console, f"stopped {where}; go on with: {go_on}")
         return 130
+    if result.state == "STOPPED":
+        _say(console, f"stopped with a savepoint, checkpoint {result.progress.last_checkpoint}; go on with: {go_on}")
+        return 0
     _say(console, f"{job.graph.name}: {result.state.lower()}")
     return 0
 

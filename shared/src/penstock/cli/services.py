@@ -29,7 +29,16 @@ def run_service_command(name: str, argv: Sequence[str]) -> int:
     Raises:
         UsageError: its package is not installed.
     """
-    for point in entry_points(group=GROUP):
+    return part_of_service(name, GROUP)(argv)
+
+
+def part_of_service(name: str, group: str) -> Any:
+    """What a service's package offers under a group of entry points.
+
+    Raises:
+        UsageError: its package is not installed.
+    """
+    for point in entry_points(group=group):
         if point.name == name:
-            return point.load()(argv)
+            return point.load()
     raise UsageError(f"this installation has no {name}; install it with: pip install penstock-{name}")

@@ -297,6 +297,8 @@ class WhoAmI(msgspec.Struct, frozen=True):
     """Of the token; `shared` for the cluster's own, `anonymous` where none is wanted."""
     role: str
     """`view`, `operate` or `submit`; each may do what those before it may."""
+    refused: dict[str, str] = {}
+    """What nobody can do here, `submit` or `rescale`, and why: an embedded run has no slots but its own."""
 
 
 class Overview(msgspec.Struct, frozen=True):

@@ -20,7 +20,7 @@ from penstock.coordination.cluster_view import (
 )
 from penstock.coordination.job_progress import CheckpointProgress, JobProgress
 from penstock.graph.jobgraph import graph_from_json
-from penstock.protocol.joblog import Begin
+from penstock.protocol.joblog import Begin, JobHistory
 from penstock.protocol.messages import SubtaskId, TaskStatus
 from penstock.protocol.phases import Phase
 
@@ -93,7 +93,18 @@ def unopened_view(job: str, reason: str) -> JobView:
 
 def view_of_job(shell: JobShell, where: Mapping[tuple[str, SubtaskId], str]) -> JobView:
     """A job under its leader; `where` tells the worker of every subtask of every attempt that is reported."""
-    history, progress = shell.history, shell.progress
+    begun = any(isinstance(record, Begin) for record in shell.history.records)
+    return job_view(shell.history, shell.progress, _state(shell, begun), where, shell.ending)
+
+
+def job_view(
+    history: JobHistory,
+    progress: JobProgress,
+    state: JobState,
+    where: Mapping[tuple[str, SubtaskId], str],
+    ending: str = "",
+) -> JobView:
+    """A job as its log and what was heard of it say; `where` and `ending` as above, and in `JobView`."""
     submit = history.submit
     assert submit is not None
     graph = graph_from_json(history.graph)
@@ -121,9 +132,9 @@ def view_of_job(shell: JobShell, where: Mapping[tuple[str, SubtaskId], str]) -> 
         vertices.append(VertexView(vertex.id, vertex.name, vertex.parallelism, tasks))
     begins = [record for record in history.records if isinstance(record, Begin)]
     return JobView(
-        job=shell.job,
+        job=submit.job,
         name=submit.name,
-        state=_state(shell, bool(begins)),
+        state=state,
         parallelism=graph.parallelism,
         submitted_us=submit.submitted_us,
         attempts=len(begins),
@@ -135,7 +146,7 @@ def view_of_job(shell: JobShell, where: Mapping[tuple[str, SubtaskId], str]) -> 
         failures=tuple(progress.failures),
         graph=history.graph,
         artifact=submit.artifact,
-        ending=shell.ending,
+        ending=ending,
         totals=dict(progress.totals),
     )
 

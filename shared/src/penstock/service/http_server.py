@@ -210,7 +210,7 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def http_server(
-    app: Any, address: str, access: Access = NOBODY_ASKS, tls: ssl.SSLContext | None = None
+    app: Any, address: str, access: Access = NOBODY_ASKS, tls: ssl.SSLContext | None = None, *, option: str = "--http"
 ) -> AsyncGenerator[str]:
     """Serve an ASGI application; gives the address that it listens on (a port of 0 is any free one).
 
@@ -219,20 +219,22 @@ async def http_server(
         address: HOST:PORT.
         access: who may ask for more than health and metrics; by default there is nothing more to ask for.
         tls: the certificate to show; None: plain HTTP.
+        option: what an error about the address names.
 
     Raises:
         UsageError: the address is taken, or is none.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
-        raise UsageError(f"--http {address}: write HOST:PORT, for example 127.0.0.1:8081")
+        raise UsageError(f"{option} {address}: write HOST:PORT, for example 127.0.0.1:8081")
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((host.strip("[]"), int(port)))
+        bound.listen()  # from here on nobody who is told the address is turned away
     except OSError as error:
         bound.close()
-        raise UsageError(f"--http {address}: cannot listen there: {error.strerror}") from error
+        raise UsageError(f"{option} {address}: cannot listen there: {error.strerror}") from error
     config = uvicorn.Config(
         Guarded(Gate(app, access)), http=BoundedConnection, ws="none", h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=5, server_header=False,

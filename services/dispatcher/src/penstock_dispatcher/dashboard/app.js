@@ -5,7 +5,7 @@ import { usePolled } from "./core/poll.js";
 import { href, usePlace } from "./core/router.js";
 import { applyTheme, setTheme, theme, THEMES } from "./core/theme.js";
 import { duration } from "./core/format.js";
-import { setWho } from "./parts/allowed.js";
+import { setWho, takesJobs } from "./parts/allowed.js";
 import { Empty, Note } from "./parts/bits.js";
 import { Icon, Mark } from "./parts/icons.js";
 import { ClusterPage } from "./pages/cluster.js";
@@ -19,6 +19,8 @@ import { WorkersPage } from "./pages/workers.js";
 const SECTIONS = [
   ["jobs", "Jobs"], ["runs", "Runs on Spark"], ["schedules", "Schedules"], ["taskmanagers", "Task managers"], ["cluster", "Cluster"],
 ];
+
+const OF_CLUSTERS = new Set(["runs", "schedules"]);
 
 function App() {
   const { path } = usePlace();
@@ -64,10 +66,15 @@ function Page({ path }) {
 function Header({ section, wanted, leave }) {
   const overview = usePolled(wanted ? null : "/penstock/v1/overview", 5_000);
   const { data: who } = usePolled(wanted ? null : "/penstock/v1/whoami", 10_000);
-  useEffect(() => setWho(who ?? null), [who]);
+  const [, again] = useState({});
+  useEffect(() => {
+    setWho(who ?? null);
+    again({});
+  }, [who]);
+  const sections = takesJobs() ? SECTIONS : SECTIONS.filter(([key]) => !OF_CLUSTERS.has(key));
   return html`<header class="top">
     <a class="brand" href=${href("jobs")}><${Mark} />Penstock</a>
-    <nav aria-label="Main"><ul>${SECTIONS.map(([key, title]) => html`
+    <nav aria-label="Main"><ul>${sections.map(([key, title]) => html`
       <li key=${key}><a href=${href(key)} aria-current=${section === key ? "page" : undefined}>${title}</a></li>`)}</ul></nav>
     <div class="top-end">
       ${!wanted && html`<${Health} overview=${overview} />`}
@@ -87,7 +94,7 @@ function Health({ overview }) {
 function healthOf({ data, error }) {
   if (error && error.status !== 401) return ["bad", error.status ? "Not answering" : "Not reachable"];
   if (!data) return ["quiet", "Connecting"];
-  if (!data.leader) return ["bad", "No leader"];
+  if (!data.leader) return takesJobs() ? ["bad", "No leader"] : ["quiet", "Not running"];
   if (data.deaf_us) return ["warn", `No word from Kafka for ${duration(data.deaf_us)}`];
   return ["good", "Live"];
 }

@@ -3,7 +3,7 @@ import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { get, post } from "../core/api.js";
 import { plural } from "../core/format.js";
 import { Note } from "../parts/bits.js";
-import { Allowed } from "../parts/allowed.js";
+import { Allowed, takesJobs } from "../parts/allowed.js";
 import { Confirm } from "../parts/dialog.js";
 import { Icon } from "../parts/icons.js";
 
@@ -26,7 +26,7 @@ export function Actions({ summary, url, ended, done }) {
   return html`
     ${!ended && html`<div class="actions" role="group" aria-label="Ask something of this job"><${Allowed} role="operate">
       <button class="button" onClick=${() => setOpen("savepoint")}><${Icon} name="save" />Savepoint</button>
-      <button class="button" onClick=${() => setOpen("rescale")}><${Icon} name="scale" />Rescale</button>
+      <${Allowed} deed="rescale"><button class="button" onClick=${() => setOpen("rescale")}><${Icon} name="scale" />Rescale</button><//>
       <button class="button" onClick=${() => setOpen("stop")}><${Icon} name="stop" />Stop</button>
       <button class="button" data-tone="bad" onClick=${() => setOpen("cancel")}><${Icon} name="cross" />Cancel</button>
     <//></div>`}
@@ -81,7 +81,7 @@ const SavepointDialog = ({ summary, ask, onClose }) => html`<${Confirm} title=${
 function StopDialog({ summary, ask, onClose }) {
   const [drain, setDrain] = useState(false);
   return html`<${Confirm} title=${`Stop ${summary.name}?`} action="Stop with a savepoint" onClose=${onClose} act=${() => ask("Stop", "stop", { drain })}>
-    <p>It takes a savepoint, publishes all that is complete, and ends. Start it again from the savepoint: <code>penstock submit … --from-savepoint ${summary.name}</code></p>
+    <p>It takes a savepoint, publishes all that is complete, and ends. ${takesJobs() ? html`Start it again from the savepoint: <code>penstock submit … --from-savepoint ${summary.name}</code>` : html`Go on from the savepoint: <code>penstock run … --resume</code>`}</p>
     <label class="check"><input type="checkbox" checked=${drain} onChange=${(/** @type {any} */ event) => setDrain(event.target.checked)} />
       <span>Drain: let all windows and timers fire before. Only for a job that will not go on.</span></label><//>`;
 }
@@ -90,7 +90,7 @@ function StopDialog({ summary, ask, onClose }) {
 function CancelDialog({ summary, ask, onClose }) {
   const [typed, setTyped] = useState("");
   return html`<${Confirm} title=${`Cancel ${summary.name}?`} action="Cancel the job" tone="bad" ready=${typed.trim() === summary.name} onClose=${onClose} act=${() => ask("Cancel", "cancel")}>
-    <p>It publishes what is complete and ends <strong>without a savepoint</strong>: it can go on from its last checkpoint (${summary.last_checkpoint || "there is none"}) only.</p>
+    <p>It publishes what is complete and ends <strong>without a savepoint</strong>: ${takesJobs() ? `it can go on from its last checkpoint (${summary.last_checkpoint || "there is none"}) only.` : "it cannot go on. Ctrl-C in its terminal suspends it instead."}</p>
     <label for="confirm-name">Type <code>${summary.name}</code> to confirm</label>
     <input id="confirm-name" autocomplete="off" spellcheck="false" value=${typed} onInput=${(/** @type {any} */ event) => setTyped(event.target.value)} /><//>`;
 }

@@ -3,6 +3,7 @@ import { html } from "../vendor/preact.js";
 import { count, duration, plural } from "../core/format.js";
 import { usePolled } from "../core/poll.js";
 import { Card, Fact, Facts, Note, Ready } from "../parts/bits.js";
+import { takesJobs } from "../parts/allowed.js";
 import { Pairs } from "./described.js";
 
 export function ClusterPage() {
@@ -10,10 +11,11 @@ export function ClusterPage() {
   const config = usePolled("/v1/jobmanager/config", 60_000);
   return html`<div class="page-head"><h1>Cluster</h1><a class="button" href="/docs">REST interface</a></div>
     <${Ready} polled=${polled} what="the cluster">${(/** @type {any} */ one) => html`
-      ${!one.leader && html`<${Note} tone="bad" title="No coordinator leads this cluster.">Jobs that run go on for a while, but nobody restarts them, takes checkpoints, or answers requests. Start one: <code>penstock coordinator</code><//>`}
+      ${!one.leader && !takesJobs() && html`<${Note} title="The run has ended, or has not begun." />`}
+      ${!one.leader && takesJobs() && html`<${Note} tone="bad" title="No coordinator leads this cluster.">Jobs that run go on for a while, but nobody restarts them, takes checkpoints, or answers requests. Start one: <code>penstock coordinator</code><//>`}
       ${one.deaf_us > 0 && html`<${Note} tone="warn" title="The leader hears nothing from Kafka.">For ${duration(one.deaf_us)} by now. Look whether the brokers are up.<//>`}
       <${Facts} label="The cluster in short">
-        <${Fact} label="Leader" value=${one.leader ? one.address || one.leader.slice(0, 12) : "none"} note=${one.epoch ? `epoch ${one.epoch}` : ""} tone=${one.leader ? "" : "bad"} />
+        <${Fact} label="Leader" value=${one.leader ? one.address || one.leader.slice(0, 12) : "none"} note=${one.epoch ? `epoch ${one.epoch}` : ""} tone=${one.leader || !takesJobs() ? "" : "bad"} />
         <${Fact} label="Slots" value=${count(one.slots)} note=${`${count(one.free_slots)} free`} />
         <${Fact} label="Workers" value=${count(one.workers)} note=${plural(Object.values(one.jobs).reduce((/** @type {number} */ sum, n) => sum + Number(n), 0), "job")} />
         <${Fact} label="Version" value=${one.version} />

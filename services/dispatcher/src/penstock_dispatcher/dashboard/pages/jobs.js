@@ -6,7 +6,7 @@ import { go, href, setQuery, usePlace } from "../core/router.js";
 import { Card, Empty, Fact, Facts, Load, Note, Ready, State, useTrace } from "../parts/bits.js";
 import { Icon } from "../parts/icons.js";
 import { Table } from "../parts/table.js";
-import { Allowed } from "../parts/allowed.js";
+import { Allowed, takesJobs } from "../parts/allowed.js";
 import { SubmitDialog } from "./submit.js";
 
 const ENDED = new Set(["FINISHED", "STOPPED", "CANCELED", "FAILED"]);
@@ -23,7 +23,7 @@ export function JobsPage() {
   const overview = usePolled("/penstock/v1/overview", 5_000);
   const [submitting, setSubmitting] = useState(false);
   return html`<div class="page-head"><h1>Jobs</h1>
-      <div class="actions"><${Allowed} role="submit"><button class="button primary" onClick=${() => setSubmitting(true)}><${Icon} name="upload" />Submit a job</button><//></div></div>
+      <div class="actions"><${Allowed} role="submit" deed="submit"><button class="button primary" onClick=${() => setSubmitting(true)}><${Icon} name="upload" />Submit a job</button><//></div></div>
     ${submitting && html`<${SubmitDialog} onClose=${() => setSubmitting(false)} />`}
     <${Ready} polled=${polled} what="the jobs" lines=${8}>${(/** @type {any} */ list) => html`
       <${Summary} list=${list} overview=${overview.data} at=${polled.at} />
@@ -55,7 +55,8 @@ function Warnings({ list }) {
   const waiting = list.jobs.filter((/** @type {any} */ job) => job.missing_slots > 0);
   const missing = waiting.reduce((/** @type {number} */ sum, /** @type {any} */ job) => sum + job.missing_slots, 0);
   return html`
-    ${!list.leader && html`<${Note} tone="bad" title="No coordinator leads this cluster.">What is shown is what the store says; nothing can be asked of jobs until one leads. Start one: <code>penstock coordinator</code><//>`}
+    ${!list.leader && !takesJobs() && html`<${Note} title="The run has ended, or has not begun.">What is shown is what its directory says.<//>`}
+    ${!list.leader && takesJobs() && html`<${Note} tone="bad" title="No coordinator leads this cluster.">What is shown is what the store says; nothing can be asked of jobs until one leads. Start one: <code>penstock coordinator</code><//>`}
     ${list.deaf_us > 0 && html`<${Note} tone="warn" title="The leader hears nothing from Kafka.">What it says of subtasks is ${duration(list.deaf_us)} old.<//>`}
     ${list.missing && html`<${Note} tone="warn" title="Not all is known.">${list.missing}<//>`}
     ${missing > 0 && html`<${Note} tone="warn" title=${`${plural(waiting.length, "job waits", "jobs wait")} for ${plural(missing, "slot")}.`}>Start another task manager (<code>penstock taskmanager</code>), or stop a job that is not needed.<//>`}`;
@@ -98,6 +99,7 @@ function JobTable({ jobs, submit }) {
     () => jobs.filter((job) => group[2](job) && (!text || job.name.toLowerCase().includes(text) || job.job.startsWith(text))),
     [jobs, group, text],
   );
+  if (!jobs.length && !takesJobs()) return html`<${Card}><${Empty} title="The run has not begun yet" icon="clock" /><//>`;
   if (!jobs.length) return html`<${Card}><${Empty} title="No job has been submitted yet">
       <p>Submit one from the command line, and it is here a moment later:</p><pre><code>penstock submit examples/orders.py</code></pre>
       <button class="button" onClick=${submit}>Other ways to submit</button><//><//>`;

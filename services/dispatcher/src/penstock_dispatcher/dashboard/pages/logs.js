@@ -19,7 +19,7 @@ export function Logs({ found }) {
   const [text, setText] = useState("");
   const [follow, setFollow] = useState(true);
   const shown = found.workers.find((/** @type {any} */ one) => one.worker === worker) ?? found.workers[0];
-  const missing = found.missing.length > 0 && html`<${Note} tone="warn" title="Not all task managers could be asked.">${found.missing.join("; ")}<//>`;
+  const missing = found.missing.length > 0 && html`<${Note} tone="warn" title="Not all logs are here.">${found.missing.join("; ")}<//>`;
   if (!shown) return html`${missing}<${Card}><${Empty} title="No worker of this job has logged anything" icon="info">Task managers keep the last 500 lines of each worker, while they run.<//><//>`;
   return html`${missing}<${Card} flush>
     <div class="filters">

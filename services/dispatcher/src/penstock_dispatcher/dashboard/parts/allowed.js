@@ -1,10 +1,13 @@
-/** What the role of this page's token allows. The interface refuses the rest in any case; here it is said beforehand. */
+/**
+ * What the role of this page's token allows, and what nobody can do here. The interface refuses the rest in any case; here
+ * it is said beforehand.
+ */
 import { html, useEffect, useState } from "../vendor/preact.js";
 
 const ROLES = ["view", "operate", "submit"];
 let drawn = 0;
 
-/** @typedef {{name: string, role: string}} Who */
+/** @typedef {{name: string, role: string, refused?: Record<string, string>}} Who */
 
 /** @type {Who | null} Not known yet: nothing is held back. */
 let who = null;
@@ -17,8 +20,11 @@ export function setWho(found) {
   for (const listener of listeners) listener();
 }
 
-/** Why something that needs a role cannot be done; empty if it can. @param {string} role @returns {string} */
-function useRefusal(role) {
+/** Whether jobs can be submitted: else this is one run, which began by itself. */
+export const takesJobs = () => !who?.refused?.submit;
+
+/** Why something cannot be done, which needs a role or is not possible everywhere; empty if it can. @param {string} [role] @param {string} [deed] @returns {string} */
+function useRefusal(role, deed = "") {
   const [, again] = useState({});
   useEffect(() => {
     const listener = () => again({});
@@ -26,13 +32,15 @@ function useRefusal(role) {
     listener(); // it may have become known since this was drawn
     return () => void listeners.delete(listener);
   }, []);
-  if (!who || ROLES.indexOf(who.role) >= ROLES.indexOf(role)) return "";
+  if (who?.refused?.[deed]) return who.refused[deed];
+  if (!who || !role || ROLES.indexOf(who.role) >= ROLES.indexOf(role)) return "";
   return `The token of ${who.name} has the role ${who.role}; this needs the role ${role}.`;
 }
 
-/** Controls that need a role: disabled for who lacks it, with the reason beside them. @param {{role: string, children: any}} props */
-export function Allowed({ role, children }) {
-  const why = useRefusal(role);
+/** Controls that need a role, or are for a deed that is not possible everywhere: disabled where it is not allowed, with the
+ * reason beside them. @param {{role?: string, deed?: string, children: any}} props */
+export function Allowed({ role, deed, children }) {
+  const why = useRefusal(role, deed);
   const [id] = useState(() => `not-allowed-${(drawn += 1)}`);
   return html`<fieldset class="allowed" disabled=${!!why} aria-describedby=${why ? id : undefined}>${children}</fieldset>
     ${why && html`<p class="not-allowed" id=${id}>${why}</p>`}`;
