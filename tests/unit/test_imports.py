@@ -25,3 +25,12 @@ def test_importing_loads_neither_data_libraries_nor_clients_nor_web_frameworks(s
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = set(json.loads(done.stdout))
     assert loaded & (DATA_LIBRARIES | SERVICES | WEB_FRAMEWORKS) == set()
+
+
+def test_an_embedded_run_needs_nothing_of_the_extras() -> None:
+    """`pip install penstock` is enough: neither clients of services nor web frameworks are loaded."""
+    left_out = SERVICES | WEB_FRAMEWORKS | {"confluent_kafka", "fastavro", "httpx2", "minio", "obstore"}
+    program = (
+        f"import sys\nsys.modules.update(dict.fromkeys({sorted(left_out)}))\nimport penstock.cli.run, penstock.embedded"
+    )
+    subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

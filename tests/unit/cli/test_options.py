@@ -8,7 +8,7 @@ import pytest
 
 from penstock.api.loading import parse_parameters
 from penstock.cli.main import main
-from penstock.cli.options import positive
+from penstock.cli.options import port, positive
 from penstock.errors import UsageError
 
 
@@ -30,6 +30,14 @@ def test_positive_takes_whole_numbers_from_one(text: str) -> None:
     assert positive("12") == 12
     with pytest.raises(argparse.ArgumentTypeError, match="is not a whole number from 1"):
         positive(text)
+
+
+@pytest.mark.parametrize("text", ["-1", "65536", "http", ""])
+def test_a_port_is_one(text: str) -> None:
+    """0 is any free one."""
+    assert (port("0"), port("65535")) == (0, 65_535)
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a port, 0 to 65535"):
+        port(text)
 
 
 def test_no_command_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:

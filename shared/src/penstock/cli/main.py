@@ -15,7 +15,7 @@ from typing import NoReturn
 from penstock import __version__
 from penstock.cli.cluster_parsers import add_cluster_commands
 from penstock.cli.commands import ByEngine, Command
-from penstock.cli.options import add_command, count, positive
+from penstock.cli.options import add_command, port, positive
 from penstock.cli.platform_parsers import add_platform_commands
 from penstock.cli.schedule_parsers import add_schedule_commands
 from penstock.cli.services import SERVICES, add_service_commands, run_service_command
@@ -180,7 +180,7 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
         action="store_true",
         help="serve a dashboard of the run, as long as it lasts, on a free port of 127.0.0.1",
     )
-    parser.add_argument("--ui-port", type=count, metavar="PORT", help="the same on this port")
+    parser.add_argument("--ui-port", type=port, metavar="PORT", help="the same on this port")
     parser.add_argument("--ui-keep", action="store_true", help="the same, and keep it after the end until Ctrl-C")
 
     add_spark_options(parser)

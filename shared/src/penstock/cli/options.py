@@ -23,6 +23,13 @@ def count(text: str) -> int:
     return int(text)
 
 
+def port(text: str) -> int:
+    """An argparse type: the number of a TCP port; 0 is any free one."""
+    if not text.isdecimal() or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port, 0 to 65535")
+    return int(text)
+
+
 def add_command(commands: Commands, name: str, summary: str, examples: Sequence[str]) -> argparse.ArgumentParser:
     """A command, with examples below its options."""
     parser: argparse.ArgumentParser = commands.add_parser(

@@ -18,6 +18,7 @@ from rich.text import Text
 from penstock.api.loading import load_pipeline, parse_parameters
 from penstock.api.pipeline import DeclaredPipeline
 from penstock.cli.display import Rate, changed_lines, live_view, print_collected, start_lines, summary_lines
+from penstock.cli.run_dashboard import dashboard, keep_dashboard
 from penstock.coordination.job_progress import JobResult
 from penstock.embedded import EmbeddedJob, EmbeddedSettings, PipelineFile, default_directory
 from penstock.errors import ExternalError, PenstockError, UsageError, UserCodeError
@@ -92,8 +93,6 @@ async def _run(pipeline: DeclaredPipeline, directory: Path, settings: EmbeddedSe
     await _announce(job, directory, command, console)
     if not (command.ui or command.ui_keep or command.ui_port is not None):
         return await _follow(job, pipeline.plan, command, console, "")
-    from penstock.cli.run_dashboard import dashboard
-
     async with dashboard(job, directory, command.ui_port or 0) as url:
         _say(console, f"dashboard: {url}")
         return await _follow(job, pipeline.plan, command, console, url)
@@ -137,8 +136,6 @@ async def _keep(job: EmbeddedJob, result: JobResult, command: Run, console: Cons
         if console.is_terminal:
             _say(console, "the dashboard ends with the run; --ui-keep keeps it")
         return
-    from penstock.cli.run_dashboard import keep_dashboard
-
     how = f"{result.state.lower()}: {result.reason}" if result.reason else result.state.lower()
     _say(console, f"{how}; the dashboard stays at {url} until Ctrl-C")
     await keep_dashboard(job)

@@ -12,15 +12,16 @@ import sys
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
 from penstock.errors import ExternalError
 from penstock.protocol.messages import AnyEvent, Heartbeat, TaskChanged
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.routing import Route
 
 KEPT_LINES: Final = 500
 KEPT_ENDED: Final = 20
@@ -102,6 +103,8 @@ class WorkerLogs:
 
     def routes(self) -> Sequence[Route]:
         """`/logs?job=ID&lines=N`."""
+        from starlette.responses import Response  # an embedded run has workers and serves nothing
+        from starlette.routing import Route
 
         async def logs(request: Request) -> Response:
             given = request.query_params.get("lines", "100")
