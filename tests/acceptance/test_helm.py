@@ -28,12 +28,17 @@ EXTERNAL: Final = (
 WORKLOADS: Final = ("Deployment", "StatefulSet")
 AUTOSCALING: Final = ("taskmanager.autoscaling.enabled=true", "taskmanager.autoscaling.maxReplicas=7")
 APPLICATION: Final = ("application.enabled=true", "application.file=/app/orders.py", "application.parallelism=4")
+OIDC: Final = (
+    "dispatcher.oidc.issuer=https://login.example.org", "dispatcher.oidc.audience=penstock",
+    r"dispatcher.oidc.operate=on-call\,operators",
+)  # fmt: skip
 EVERYTHING: Final = (
     *AUTOSCALING, "application.enabled=true", "application.file=orders.py", "application.source=the text",
     "pipeline.volume.size=1Gi", "pipeline.executors.nodeSelector.disk=ssd", "monitoring.enabled=true",
     "monitoring.dashboards=true",
     "dispatcher.ingress.enabled=true", "dispatcher.ingress.tlsSecret=tls", "networkPolicy.egress.enabled=true",
     "image.pullSecrets[0].name=registry", "dispatcher.tls.secret=rest-tls", "secrets.tokens=ann view sha256:00",
+    *OIDC, "dispatcher.oidc.caSecret=own-ca",
 )  # fmt: skip
 MATRIX: Final = {
     "bundled": BUNDLED,
@@ -297,6 +302,26 @@ def test_dispatchers_speak_tls_with_a_secret(helm: str) -> None:
     plain = rendered(helm, *EXTERNAL)
     assert "PENSTOCK_REST_SSL" not in str(plain)
     assert "https://demo-rest" not in str(plain)
+
+
+def test_dispatchers_take_tokens_of_a_provider(helm: str) -> None:
+    """Beside TLS of their own; only they know of it, and without an issuer nobody does."""
+    more = ("dispatcher.tls.secret=rest-tls", "dispatcher.oidc.caSecret=own-ca")
+    for name, spec in pods(rendered(helm, *EXTERNAL, *OIDC, *more)):
+        container = spec["containers"][0]
+        env = {one["name"]: one.get("value") for one in container["env"] if "OIDC" in one["name"]}
+        if not name.endswith("-dispatcher"):
+            assert env == {}, name
+            continue
+        assert env == {
+            "PENSTOCK_OIDC_ISSUER": "https://login.example.org", "PENSTOCK_OIDC_AUDIENCE": "penstock",
+            "PENSTOCK_OIDC_OPERATE": "on-call,operators", "PENSTOCK_OIDC_ROLES_CLAIM": "roles",
+            "PENSTOCK_OIDC_NAME_CLAIM": "sub", "PENSTOCK_OIDC_SSL_CAFILE": "/etc/penstock/oidc/ca.crt",
+        }  # fmt: skip
+        mounted = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+        assert (mounted["oidc"], mounted["tls"]) == ("/etc/penstock/oidc", "/etc/penstock/tls")
+        assert {"name": "oidc", "secret": {"secretName": "own-ca"}} in spec["volumes"]
+    assert "OIDC" not in str(rendered(helm, *EXTERNAL, "dispatcher.oidc.audience=penstock"))
 
 
 def test_tokens_with_roles_are_part_of_the_settings(helm: str) -> None:

@@ -127,6 +127,38 @@ class TracingSettings:
 
 
 @dataclass(frozen=True)
+class OidcSettings:
+    """An OpenID Connect provider whose JSON Web Tokens dispatchers take beside their own tokens; see
+    [security](security.md#openid-connect)."""
+
+    issuer: str = ""
+    """Its URL, letter by letter as in the claim `iss`: `https://`, or, on loopback alone, `http://`. Empty: none."""
+    audience: str = ""
+    """What has to be among those whom a token is for (`aud`)."""
+    roles_claim: str = "roles"
+    """Where the values stand that give roles: a claim, or a path to one inside others (`realm_access.roles`)."""
+    view: str = ""
+    """Values of that claim that give the role `view`, separated by commas."""
+    operate: str = ""
+    """The same for `operate`."""
+    submit: str = ""
+    """The same for `submit`. Who has several roles has the highest."""
+    name_claim: str = "sub"
+    """What people are called in the audit log, after `oidc:`; where a token does not have it, `sub`."""
+    ssl_cafile: str = ""
+    """For a provider whose certificate is signed by an authority of one's own: that one's, as PEM. Public authorities
+    count besides."""
+
+    def trust(self) -> ssl.SSLContext:
+        """What dispatchers demand of the provider's certificate.
+
+        Raises:
+            UsageError: the file `ssl_cafile` cannot be read, or holds no certificate.
+        """
+        return _trusting(self.ssl_cafile, "oidc.ssl_cafile")
+
+
+@dataclass(frozen=True)
 class ClusterSettings:
     """A cluster. Several may share Kafka, Redis and the store: all they write begins with `name`."""
 
@@ -159,6 +191,7 @@ class ClusterSettings:
     redis: RedisSettings = field(default_factory=RedisSettings)
     store: StoreSettings = field(default_factory=StoreSettings)
     tracing: TracingSettings = field(default_factory=TracingSettings)
+    oidc: OidcSettings = field(default_factory=OidcSettings)
 
     def rest_trust(self) -> ssl.SSLContext:
         """What clients demand of a dispatcher's certificate.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from starlette.datastructures import Headers
 
@@ -22,7 +24,7 @@ def status(access: Access, method: str, path: str, **headers: str) -> int:
     """How a request with these headers is answered by the gate; 0 if it is let in."""
     given = {"host": "localhost:8081", **{name.replace("_", "-"): value for name, value in headers.items()}}
     try:
-        access.admit(method, path, Headers(given))
+        asyncio.run(access.admit(method, path, Headers(given)))
     except NotAdmittedError as refused:
         return refused.status
     return 0

@@ -11,7 +11,8 @@ import httpx2
 
 from penstock.adapters.cluster_ports import cluster_log, cluster_metadata, cluster_store
 from penstock.adapters.system_clock import SystemClock
-from penstock.service.access import access_of
+from penstock.ports import Clock
+from penstock.service.access import Access, access_of
 from penstock.service.credentials import token_between_services
 from penstock.service.http_server import (
     Readiness,
@@ -26,6 +27,7 @@ from penstock.service.tls import server_tls
 from penstock.settings import ClusterSettings, shown_settings
 from penstock_dispatcher.app import dispatcher_app
 from penstock_dispatcher.cluster import DispatcherPorts
+from penstock_dispatcher.oidc.tokens import ProviderTokens, provider_of
 
 TASK_MANAGER_S: Final = 5.0
 """How long a task manager is waited for that is asked for its logs."""
@@ -55,8 +57,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 async def serve(settings: ClusterSettings, options: DispatcherOptions) -> None:
     """Answer requests until cancelled."""
-    access = access_of(settings, options.http, options.allowed_host, insecure=options.insecure_no_token)
     clock = SystemClock()
+    async with provider_of(settings.oidc, clock) as provider:
+        issuer = ProviderTokens(settings.oidc, provider) if provider is not None else None
+        access = access_of(settings, options.http, options.allowed_host, issuer, insecure=options.insecure_no_token)
+        await _serve(settings, options.http, access, clock)
+
+
+async def _serve(settings: ClusterSettings, address: str, access: Access, clock: Clock) -> None:
     readiness = Readiness()
     async with (
         cluster_log(settings, "dispatcher") as log,
@@ -66,7 +74,7 @@ async def serve(settings: ClusterSettings, options: DispatcherOptions) -> None:
     ):
         ports = DispatcherPorts(log, blobs, metadata, clock, lambda: uuid.uuid4().hex, http, shown_settings(settings))
         app = dispatcher_app(ports, readiness, list)
-        async with server_tls(settings) as tls, http_server(app, options.http, access, tls):
+        async with server_tls(settings) as tls, http_server(app, address, access, tls):
             await watch_readiness(readiness, log, blobs, clock)
 
 

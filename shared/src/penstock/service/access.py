@@ -11,7 +11,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -61,49 +61,78 @@ class NotAdmittedError(Exception):
         self.who = who
 
 
+class Issuer(Protocol):
+    """Somebody else who makes tokens, and signs them."""
+
+    async def identify(self, token: str) -> Identity:
+        """Who has this token; always one with a role.
+
+        Raises:
+            WrongTokenError: nobody, or nobody any longer.
+            NotAdmittedError: somebody without a role (403), or it cannot be found out now (503).
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Access:
     """What is demanded of requests."""
 
     credentials: Credentials = field(default_factory=Credentials)
-    """None: no token is wanted."""
+    """Without any, and without an `issuer`, no token is wanted."""
     hosts: frozenset[str] = frozenset()
     """Names by which this service is called, besides `localhost` and addresses in figures."""
+    issuer: Issuer | None = None
+    """Whose tokens count besides."""
 
-    def admit(self, method: str, path: str, headers: Headers) -> Identity:
+    @property
+    def wants_token(self) -> bool:
+        """Whether one is demanded at all."""
+        return bool(self.credentials) or self.issuer is not None
+
+    async def admit(self, method: str, path: str, headers: Headers) -> Identity:
         """Who asks.
 
         Raises:
             NotAdmittedError: they are not let in.
         """
-        if path in OPEN_PATHS or (self.credentials and _is_of_page(method, path)):
+        if path in OPEN_PATHS or (self.wants_token and _is_of_page(method, path)):
             return PASSER_BY
-        who = self._identity(headers) if self.credentials else ANYBODY
+        who = await self._identity(headers) if self.wants_token else ANYBODY
         if problem := self._problem(method, path, headers):
             raise NotAdmittedError(403, problem, who)
         return who
 
-    def _identity(self, headers: Headers) -> Identity:
+    async def _identity(self, headers: Headers) -> Identity:
         kind, _, given = headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer" or not given.strip():
             raise NotAdmittedError(
                 401, "this cluster wants a token: set PENSTOCK_TOKEN, or token in the cluster's settings"
             )
         try:
-            return self.credentials.identify(given.strip())
+            return await self._identify(given.strip())
         except WrongTokenError as error:
             raise NotAdmittedError(
                 401, f"this cluster wants a token, and {error}; set PENSTOCK_TOKEN, or token in the cluster's settings"
             ) from None
 
+    async def _identify(self, token: str) -> Identity:
+        """The cluster's own tokens come first; what is none of them and has the form of a JWT is the issuer's."""
+        try:
+            return self.credentials.identify(token)
+        except WrongTokenError:
+            if self.issuer is None or token.count(".") != 2:
+                raise
+        return await self.issuer.identify(token)
+
     def _problem(self, method: str, path: str, headers: Headers) -> str:
         """What makes a request look like one that a page of another site had sent; empty if nothing does."""
         host = headers.get("host", "")
-        if not self.credentials and not self._is_called(host):
+        if not self.wants_token and not self._is_called(host):
             return f"this service is not called {host!r}; name it: penstock dispatcher --allowed-host"
         if method not in _READING and _is_of_another_site(headers, host):
             return "this request comes from a page of another site"
-        if method == "GET" and _changes_by_get(path) and not self.credentials and not _is_of_this_site(headers, host):
+        if method == "GET" and _changes_by_get(path) and not self.wants_token and not _is_of_this_site(headers, host):
             return "only pages of this site may cancel by GET; use PATCH /jobs/ID?mode=cancel"
         if method == "POST" and path.startswith(OWN_PATHS) and not self._needs_preflight(headers):
             return "send JSON as application/json, or the header X-Requested-With with any value"
@@ -117,7 +146,7 @@ class Access:
 
     def _needs_preflight(self, headers: Headers) -> bool:
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        return kind == "application/json" or OWN_HEADER in headers or bool(self.credentials)
+        return kind == "application/json" or OWN_HEADER in headers or self.wants_token
 
 
 class Gate:
@@ -131,7 +160,7 @@ class Gate:
         if scope["type"] == "http":
             headers = Headers(scope=scope)
             try:
-                scope[IDENTITY] = self._access.admit(scope["method"], scope["path"], headers)
+                scope[IDENTITY] = await self._access.admit(scope["method"], scope["path"], headers)
             except NotAdmittedError as refused:
                 if _is_told(scope, headers):
                     record_refusal(scope, refused.who, refused.status, refused.reason)
@@ -156,8 +185,9 @@ def refusal(status: int, text: str, headers: Mapping[str, str] | None = None) ->
 
 
 def access_of(
-    settings: ClusterSettings, http: str, hosts: Iterable[str] = (), *, insecure: bool = False, inner: bool = False
-) -> Access:
+    settings: ClusterSettings, http: str, hosts: Iterable[str] = (), issuer: Issuer | None = None, *,
+    insecure: bool = False, inner: bool = False,
+) -> Access:  # fmt: skip
     """What a service demands that listens on `http` (HOST:PORT); an `inner` one is asked by services alone.
 
     Raises:
@@ -165,15 +195,15 @@ def access_of(
     """
     host = http.rpartition(":")[0].strip("[]")
     credentials = inner_credentials_of(settings) if inner else credentials_of(settings)
-    if not credentials and not insecure and not is_loopback(host):
+    if not credentials and issuer is None and not insecure and not is_loopback(host):
         raise UsageError(
             f"--http {http}: whoever can reach this address could run code on the cluster; give it a token "
             "(PENSTOCK_TOKEN, PENSTOCK_TOKEN_FILE, or token in the cluster's settings; or several, with a role each: "
-            "penstock token), listen on 127.0.0.1, or, where "
+            "penstock token; or oidc.issuer), listen on 127.0.0.1, or, where "
             "something else keeps others out, say --insecure-no-token"
         )
     public = (urlsplit(address.strip()).hostname or "" for address in settings.rest.split(","))
-    return Access(credentials, frozenset(map(_name, (*public, *hosts, host))) - {""})
+    return Access(credentials, frozenset(map(_name, (*public, *hosts, host))) - {""}, issuer)
 
 
 def is_loopback(host: str) -> bool:
