@@ -176,7 +176,7 @@ def rest_page() -> str:
 
 def _no_ports() -> Any:
     """A cluster that is only described, never asked."""
-    parts = dict.fromkeys(("log", "blobs", "metadata", "clock", "new_id", "http", "logs"))
+    parts = dict.fromkeys(("log", "blobs", "metadata", "clock", "new_id", "http", "logs", "login"))
     return SimpleNamespace(**parts, settings={}, refused={})
 
 

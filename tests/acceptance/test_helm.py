@@ -316,7 +316,8 @@ def test_dispatchers_take_tokens_of_a_provider(helm: str) -> None:
         assert env == {
             "PENSTOCK_OIDC_ISSUER": "https://login.example.org", "PENSTOCK_OIDC_AUDIENCE": "penstock",
             "PENSTOCK_OIDC_OPERATE": "on-call,operators", "PENSTOCK_OIDC_ROLES_CLAIM": "roles",
-            "PENSTOCK_OIDC_NAME_CLAIM": "sub", "PENSTOCK_OIDC_SSL_CAFILE": "/etc/penstock/oidc/ca.crt",
+            "PENSTOCK_OIDC_NAME_CLAIM": "sub", "PENSTOCK_OIDC_SCOPES": "openid",
+            "PENSTOCK_OIDC_LOGIN_TOKEN": "access_token", "PENSTOCK_OIDC_SSL_CAFILE": "/etc/penstock/oidc/ca.crt",
         }  # fmt: skip
         mounted = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
         assert (mounted["oidc"], mounted["tls"]) == ("/etc/penstock/oidc", "/etc/penstock/tls")

@@ -38,7 +38,7 @@ from penstock.graph.jobgraph import JobGraph, JobVertex, build_job_graph
 from penstock.graph.rescaling import scalable_form
 from penstock.protocol.joblog import Artifact, AttemptFailed, Begin, Complete, Leader, Submit, Terminated
 from penstock.protocol.messages import OperatorMetrics, TaskProgress
-from penstock.service.access import access_of
+from penstock.service.access import Issuer, access_of
 from penstock.service.http_server import http_server
 from penstock.settings import ClusterSettings, Secret
 
@@ -226,11 +226,11 @@ def orders_graph(parallelism: int) -> JobGraph:
 
 @asynccontextmanager
 async def listening(
-    cluster: SmallCluster, address: str = "127.0.0.1:0", token: str = "", tokens: str = ""
+    cluster: SmallCluster, address: str = "127.0.0.1:0", token: str = "", tokens: str = "", issuer: Issuer | None = None
 ) -> AsyncGenerator[str]:
     """A cluster's dispatcher behind a server that takes connections by now; its URL. `tokens`: as in the settings."""
     settings = ClusterSettings(token=Secret(token), tokens=Secret(tokens))
-    async with http_server(cluster.app, address, access_of(settings, address)) as listens:
+    async with http_server(cluster.app, address, access_of(settings, address, issuer=issuer)) as listens:
         host, _, port = listens.rpartition(":")
 
         async def accepts() -> bool:
@@ -247,7 +247,7 @@ async def listening(
 
 @asynccontextmanager
 async def served(
-    cluster: ShownCluster, address: str = "127.0.0.1:0", token: str = "", tokens: str = ""
+    cluster: ShownCluster, address: str = "127.0.0.1:0", token: str = "", tokens: str = "", issuer: Issuer | None = None
 ) -> AsyncGenerator[str]:
     """Its dispatcher behind a server; the address. What the leader shows is kept fresh."""
 
@@ -259,7 +259,7 @@ async def served(
     await cluster.refresh()
     fresh = asyncio.create_task(keep_fresh())
     try:
-        async with listening(cluster, address, token, tokens) as url:
+        async with listening(cluster, address, token, tokens, issuer) as url:
             yield url
     finally:
         fresh.cancel()

@@ -20,14 +20,19 @@ from urllib.parse import urlencode
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
-from small_cluster import until
+from small_cluster import SmallCluster, until
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from penstock.service.http_server import http_server
+from penstock.adapters.system_clock import SystemClock
+from penstock.service.http_server import Readiness, http_server
 from penstock.settings import OidcSettings
+from penstock_dispatcher.app import dispatcher_app
+from penstock_dispatcher.cluster import DispatcherPorts
+from penstock_dispatcher.oidc.login import Login
+from penstock_dispatcher.oidc.tokens import ProviderTokens, provider_of
 
 AUDIENCE: Final = "penstock"
 CLIENT: Final = "penstock-dashboard"
@@ -172,6 +177,20 @@ class LoopbackProvider:
         nonce, name = self.nonce or asked["nonce"], asked["name"]
         identity = self.token(name, aud=CLIENT, nonce=nonce)
         return JSONResponse({"access_token": self.token(name), "id_token": identity, "token_type": "Bearer"})
+
+
+@asynccontextmanager
+async def with_login(cluster: SmallCluster, settings: OidcSettings) -> AsyncGenerator[ProviderTokens]:
+    """Give the cluster a dispatcher at which the provider's people log in; what has to be asked who they are."""
+    async with provider_of(settings, SystemClock()) as found:
+        assert found is not None
+        tokens = ProviderTokens(settings, found)
+        ports = DispatcherPorts(
+            cluster.log, cluster.blobs, cluster.metadata, cluster.clock, lambda: uuid.uuid4().hex,
+            login=Login(settings, found, tokens),
+        )  # fmt: skip
+        cluster.app = dispatcher_app(ports, Readiness(), list)
+        yield tokens
 
 
 def free_port() -> int:

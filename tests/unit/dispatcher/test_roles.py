@@ -93,6 +93,8 @@ def test_a_change_is_for_those_who_operate_or_submit() -> None:
     """So a route that is added with another method than GET cannot be stated as one to look at."""
     for route, role in ROLES.items():
         changes = not route.startswith("GET ") or route.endswith("/yarn-cancel")
+        if route == "POST /penstock/v1/login/token":  # which changes nothing, and keeps nothing
+            changes = False
         assert changes == (role in (Role.OPERATE, Role.SUBMIT)), route
 
 

@@ -27,6 +27,7 @@ from penstock.service.tls import server_tls
 from penstock.settings import ClusterSettings, shown_settings
 from penstock_dispatcher.app import dispatcher_app
 from penstock_dispatcher.cluster import DispatcherPorts
+from penstock_dispatcher.oidc.login import Login
 from penstock_dispatcher.oidc.tokens import ProviderTokens, provider_of
 
 TASK_MANAGER_S: Final = 5.0
@@ -61,10 +62,11 @@ async def serve(settings: ClusterSettings, options: DispatcherOptions) -> None:
     async with provider_of(settings.oidc, clock) as provider:
         issuer = ProviderTokens(settings.oidc, provider) if provider is not None else None
         access = access_of(settings, options.http, options.allowed_host, issuer, insecure=options.insecure_no_token)
-        await _serve(settings, options.http, access, clock)
+        login = Login(settings.oidc, provider, issuer) if issuer is not None and settings.oidc.client_id else None
+        await _serve(settings, options.http, access, clock, login)
 
 
-async def _serve(settings: ClusterSettings, address: str, access: Access, clock: Clock) -> None:
+async def _serve(settings: ClusterSettings, address: str, access: Access, clock: Clock, login: Login | None) -> None:
     readiness = Readiness()
     async with (
         cluster_log(settings, "dispatcher") as log,
@@ -72,7 +74,8 @@ async def _serve(settings: ClusterSettings, address: str, access: Access, clock:
         cluster_store(settings) as blobs,
         httpx2.AsyncClient(trust_env=False, headers=_proof(settings), timeout=TASK_MANAGER_S) as http,
     ):
-        ports = DispatcherPorts(log, blobs, metadata, clock, lambda: uuid.uuid4().hex, http, shown_settings(settings))
+        shown = shown_settings(settings)
+        ports = DispatcherPorts(log, blobs, metadata, clock, lambda: uuid.uuid4().hex, http, shown, login)
         app = dispatcher_app(ports, readiness, list)
         async with server_tls(settings) as tls, http_server(app, address, access, tls):
             await watch_readiness(readiness, log, blobs, clock)

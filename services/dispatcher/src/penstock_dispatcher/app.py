@@ -17,6 +17,7 @@ from penstock_dispatcher.conditional import ConditionalAnswers
 from penstock_dispatcher.describing import docs_page, openapi_of
 from penstock_dispatcher.flink.routes import FlinkRoutes
 from penstock_dispatcher.jobs import Jobs
+from penstock_dispatcher.login_routes import LoginRoutes
 from penstock_dispatcher.page_routes import page_routes
 from penstock_dispatcher.penstock_routes import PenstockRoutes
 from penstock_dispatcher.refusing import answer_errors
@@ -35,7 +36,8 @@ def dispatcher_app(ports: DispatcherPorts, readiness: Readiness, samples: Callab
     flink = FlinkRoutes(cluster, jobs, penstock, ports.settings)
     runs = Runs(cluster, ports)
     routers = (
-        penstock.router(), RunRoutes(cluster, jobs, runs).router(), ScheduleRoutes(cluster, ports, runs).router(),
+        penstock.router(), LoginRoutes(ports.login).router(), RunRoutes(cluster, jobs, runs).router(),
+        ScheduleRoutes(cluster, ports, runs).router(),
         flink.router(""), flink.router("/v1", shown=False),
     )  # fmt: skip
     for router in routers:  # each route by itself, not the router: a guard is put around every one of them

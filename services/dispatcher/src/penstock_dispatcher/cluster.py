@@ -31,6 +31,7 @@ from penstock.protocol.messages import Restore, encode
 from penstock.protocol.requests import Answer, AnyRequest, AnyRunRequest, artifact_key
 from penstock.service.audit import note_change
 from penstock_dispatcher.manifest_sizes import ManifestSizes
+from penstock_dispatcher.oidc.login import Login
 from penstock_dispatcher.reading import KEPT, PublishedView, cache_bounded, for_each_concurrently, within_deadline
 from penstock_dispatcher.refusing import RestError
 
@@ -65,6 +66,8 @@ class DispatcherPorts:
     asked."""
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
     """What nobody can do here, `submit` or `rescale`, and why."""
+    login: Login | None = None
+    """Of the dashboard; None: it has none, but takes tokens."""
 
 
 class Cluster:

@@ -23,6 +23,8 @@ GET /metrics
 GET /
 GET /ui/{path:path}
 GET /documentation/{path:path}
+GET /penstock/v1/login
+POST /penstock/v1/login/token
 """
 """Without a token: what probes, Prometheus and a browser that has none yet ask for. It says nothing of any job."""
 

@@ -290,6 +290,31 @@ class WorkerList(msgspec.Struct, frozen=True):
     workers: tuple[WorkerView, ...]
 
 
+class LoginOffer(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the dashboard's users log in; all empty where they do not."""
+
+    issuer: str = ""
+    authorization_endpoint: str = ""
+    client_id: str = ""
+    scopes: str = ""
+
+
+class LoginCode(msgspec.Struct, frozen=True):
+    """What a login came back with (RFC 6749 4.1.3, RFC 7636 4.5), and what its ID token has to repeat."""
+
+    code: str
+    code_verifier: str
+    redirect_uri: str
+    nonce: str
+
+
+class LoginToken(msgspec.Struct, frozen=True):
+    """What it became."""
+
+    token: str
+    """To be shown as any other; the dispatcher keeps nothing of it."""
+
+
 class WhoAmI(msgspec.Struct, frozen=True):
     """Who asks, as the dispatcher sees it."""
 

@@ -38,6 +38,9 @@ PAGE_FILES: Final = "/ui/"
 DOCUMENTATION: Final = "/documentation/"
 """The dispatcher's dashboard, and the documentation: they are the same on every cluster and hold nothing of one, so they
 are shown without a token, which the dashboard asks for then. By what name they are called matters all the same."""
+LOGIN: Final = "/penstock/v1/login"
+LOGIN_TOKEN: Final = "/penstock/v1/login/token"
+"""Of the dashboard, for who has no token yet."""
 OWN_HEADER: Final = "x-requested-with"
 """With any value it says that a request is of no page of another site."""
 OWN_PATHS: Final = "/penstock/"
@@ -98,7 +101,10 @@ class Access:
         """
         if path in OPEN_PATHS or (self.wants_token and _is_of_page(method, path)):
             return PASSER_BY
-        who = await self._identity(headers) if self.wants_token else ANYBODY
+        if path in (LOGIN, LOGIN_TOKEN):
+            who = PASSER_BY
+        else:
+            who = await self._identity(headers) if self.wants_token else ANYBODY
         if problem := self._problem(method, path, headers):
             raise NotAdmittedError(403, problem, who)
         return who

@@ -1,12 +1,13 @@
 /** The dashboard: what is around all pages, and which page an address means. */
 import { html, render, useEffect, useRef, useState } from "./vendor/preact.js";
 import { hasToken, onTokenWanted, setToken } from "./core/api.js";
+import { finishLogin } from "./core/login.js";
 import { usePolled } from "./core/poll.js";
 import { href, usePlace } from "./core/router.js";
 import { applyTheme, setTheme, theme, THEMES } from "./core/theme.js";
 import { duration } from "./core/format.js";
 import { setWho, takesJobs } from "./parts/allowed.js";
-import { Empty, Note } from "./parts/bits.js";
+import { Empty } from "./parts/bits.js";
 import { Icon, Mark } from "./parts/icons.js";
 import { ClusterPage } from "./pages/cluster.js";
 import { JobPage } from "./pages/job.js";
@@ -14,6 +15,7 @@ import { JobsPage } from "./pages/jobs.js";
 import { RunPage } from "./pages/run.js";
 import { RunsPage } from "./pages/runs.js";
 import { SchedulePage, SchedulesPage } from "./pages/schedules.js";
+import { SignIn } from "./pages/sign_in.js";
 import { WorkersPage } from "./pages/workers.js";
 
 const SECTIONS = [
@@ -22,13 +24,18 @@ const SECTIONS = [
 
 const OF_CLUSTERS = new Set(["runs", "schedules"]);
 
-function App() {
+/** @param {{problem: string}} props why a login came to nothing; empty if it did not, or there was none */
+function App({ problem }) {
   const { path } = usePlace();
-  const [wanted, setWanted] = useState(false);
+  const [wanted, setWanted] = useState(!!problem);
+  const [why, setWhy] = useState("");
   const [visit, setVisit] = useState(0);
   const main = useRef(/** @type {HTMLElement | null} */ (null));
   const first = useRef(true);
-  useEffect(() => onTokenWanted(() => setWanted(true)), []);
+  useEffect(() => onTokenWanted((reason) => {
+    setWhy(reason);
+    setWanted(true);
+  }), []);
   const where = `${path[0] ?? ""}/${path[1] ?? ""}`;
   useEffect(() => {
     if (!first.current) main.current?.focus({ preventScroll: true });
@@ -44,7 +51,7 @@ function App() {
     <a class="skip" href="#main" onClick=${(/** @type {Event} */ event) => { event.preventDefault(); main.current?.focus(); }}>Skip to content</a>
     <${Header} section=${path[0] ?? "jobs"} key=${`header-${visit}`} wanted=${wanted} leave=${() => { setToken(""); setVisit(visit + 1); }} />
     <main id="main" tabindex="-1" ref=${main}>
-      ${wanted ? html`<${TokenForm} enter=${enter} />` : html`<${Page} path=${path} key=${`page-${visit}`} />`}
+      ${wanted ? html`<${SignIn} enter=${enter} problem=${problem} why=${why} />` : html`<${Page} path=${path} key=${`page-${visit}`} />`}
     </main>`;
 }
 
@@ -111,23 +118,8 @@ function ThemeButton() {
     <${Icon} name=${icons[now]} /></button>`;
 }
 
-/** @param {{enter: (token: string) => void}} props */
-function TokenForm({ enter }) {
-  const [token, setText] = useState("");
-  const field = useRef(/** @type {HTMLInputElement | null} */ (null));
-  useEffect(() => field.current?.focus(), []);
-  return html`<form class="card sign-in" onSubmit=${(/** @type {Event} */ event) => { event.preventDefault(); if (token.trim()) enter(token.trim()); }}>
-    <h1>This cluster wants its access token</h1>
-    <p>It is the one in <code>PENSTOCK_TOKEN</code>, or <code>token</code> in the cluster's settings. What it allows depends on its role; with the role submit, that is to run code.</p>
-    ${hasToken() && html`<${Note} tone="bad" title="The token was not accepted.">Another one is wanted.<//>`}
-    <label for="token">Access token</label>
-    <input id="token" type="password" autocomplete="off" spellcheck="false" ref=${field} value=${token} onInput=${(/** @type {any} */ event) => setText(event.target.value)} />
-    <p class="faint">It is kept in this tab until you close it, and sent to this address only.</p>
-    <button class="button primary" type="submit" disabled=${!token.trim()}>Continue</button>
-  </form>`;
-}
-
 applyTheme();
 const root = /** @type {HTMLElement} */ (document.getElementById("app"));
+const problem = await finishLogin();
 root.replaceChildren();
-render(html`<${App} />`, root);
+render(html`<${App} problem=${problem} />`, root);

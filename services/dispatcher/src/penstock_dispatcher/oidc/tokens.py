@@ -145,6 +145,8 @@ def check_settings(settings: OidcSettings) -> None:
         raise UsageError(
             "oidc.audience: say whom tokens are for; without, tokens for any other application would be good"
         )
+    if settings.client_id and "openid" not in settings.scopes.split():
+        raise UsageError("oidc.scopes: a login has to ask for openid")
     if not roles_of(settings):
         raise UsageError("oidc: nobody would have a role; set oidc.view, oidc.operate or oidc.submit")
 

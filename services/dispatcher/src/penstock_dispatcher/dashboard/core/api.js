@@ -9,7 +9,7 @@ const REMEMBERED = 200;
 
 /** @type {Map<string, {etag: string, data: any}>} */
 const remembered = new Map();
-/** @type {Set<() => void>} */
+/** @type {Set<(why: string) => void>} */
 const whenRefused = new Set();
 
 /** An answer other than 2xx, or none at all (`status` 0). */
@@ -22,7 +22,7 @@ export class ApiError extends Error {
   }
 }
 
-/** Call back whenever the interface wants another token. @param {() => void} callback @returns {() => void} */
+/** Call back whenever the interface wants another token. @param {(why: string) => void} callback @returns {() => void} */
 export function onTokenWanted(callback) {
   whenRefused.add(callback);
   return () => whenRefused.delete(callback);
@@ -79,8 +79,9 @@ async function send(path, options, patienceMs = PATIENCE_MS) {
     throw new ApiError(0, [patience.aborted ? "The dispatcher does not answer in time." : "The dispatcher cannot be reached."]);
   }
   if (response.ok || response.status === 304) return response;
-  if (response.status === 401) for (const callback of whenRefused) callback();
-  throw new ApiError(response.status, await messagesOf(response));
+  const error = new ApiError(response.status, await messagesOf(response));
+  if (response.status === 401) for (const callback of whenRefused) callback(error.message);
+  throw error;
 }
 
 /** @param {Response} response @returns {Promise<string[]>} */
