@@ -14,7 +14,6 @@ from playwright.async_api import Page, expect
 from recorded_cluster import JOB
 from shown_cluster import ShownCluster, served
 
-
 __all__ = ["browser", "page"]  # fixtures
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
