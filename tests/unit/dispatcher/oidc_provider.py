@@ -100,7 +100,7 @@ class LoopbackProvider:
 
     def settings(self, **changes: Any) -> OidcSettings:
         """Of dispatchers that take its tokens."""
-        given = {
+        given: dict[str, Any] = {
             "issuer": self.issuer, "audience": AUDIENCE, "roles_claim": "realm.groups", "view": "viewers",
             "operate": "operators, on-call", "submit": "submitters", "name_claim": "preferred_username",
         }  # fmt: skip

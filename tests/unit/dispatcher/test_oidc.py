@@ -62,7 +62,7 @@ class Asked:
 
     async def ask(self, token: str, method: str = "GET", path: str = WHOAMI) -> httpx2.Response:
         """With this token."""
-        headers = {"Authorization": f"Bearer {token}".encode("latin-1")}
+        headers = {b"Authorization": f"Bearer {token}".encode("latin-1")}
         async with httpx2.AsyncClient(transport=self._transport, base_url=ADDRESS, headers=headers) as http:
             return await http.request(method, path)
 
@@ -148,11 +148,12 @@ async def test_without_a_role_nobody_is_let_in(provider: LoopbackProvider, claim
 async def test_who_it_is_in_the_audit_log(provider: LoopbackProvider) -> None:
     """The claim that the settings name, or `sub`; nobody can be called as a token of the cluster is, or break a line."""
     async with asked(provider) as dispatcher:
-        for changes, who in (
+        changed: tuple[tuple[dict[str, Any], str], ...] = (
             ({}, "oidc:oda"), ({"preferred_username": None}, "oidc:id-of-oda"),
             ({"preferred_username": 7}, "oidc:id-of-oda"), ({"preferred_username": "shared"}, "oidc:shared"),
             ({"preferred_username": "a\nb" * 99}, "oidc:" + ("a?b" * 99)[:128]),
-        ):  # fmt: skip
+        )  # fmt: skip
+        for changes, who in changed:
             with structlog.testing.capture_logs() as lines:
                 assert (await dispatcher.ask(provider.token("oda", **changes), "POST", CANCEL)).status_code != 403
             (line,) = (line for line in lines if line.get("logger") == LOGGER)
@@ -190,10 +191,11 @@ async def test_clocks_may_differ_a_little(provider: LoopbackProvider) -> None:
     """By the leeway and no more."""
     now_s = int(time.time())
     async with asked(provider) as dispatcher:
-        for changes, status in (
+        changed: tuple[tuple[dict[str, Any], int], ...] = (
             ({"exp": now_s - LEEWAY_S + 10}, 200), ({"exp": now_s - LEEWAY_S - 1}, 401),
             ({"nbf": now_s + LEEWAY_S - 10}, 200), ({"nbf": now_s + LEEWAY_S + 60}, 401),
-        ):  # fmt: skip
+        )  # fmt: skip
+        for changes, status in changed:
             assert (await dispatcher.ask(provider.token(**changes))).status_code == status, changes
 
 

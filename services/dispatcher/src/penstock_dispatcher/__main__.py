@@ -60,9 +60,11 @@ async def serve(settings: ClusterSettings, options: DispatcherOptions) -> None:
     """Answer requests until cancelled."""
     clock = SystemClock()
     async with provider_of(settings.oidc, clock) as provider:
-        issuer = ProviderTokens(settings.oidc, provider) if provider is not None else None
+        issuer = login = None
+        if provider is not None:
+            issuer = ProviderTokens(settings.oidc, provider)
+            login = Login(settings.oidc, provider, issuer) if settings.oidc.client_id else None
         access = access_of(settings, options.http, options.allowed_host, issuer, insecure=options.insecure_no_token)
-        login = Login(settings.oidc, provider, issuer) if issuer is not None and settings.oidc.client_id else None
         await _serve(settings, options.http, access, clock, login)
 
 
