@@ -12,6 +12,8 @@ import pytest
 import yaml
 from infra.standins.schemas import SCHEMAS
 
+from penstock.settings import load_settings
+
 from .docker import ROOT, run
 
 CHART: Final = ROOT / "helm" / "penstock"
@@ -25,6 +27,12 @@ EXTERNAL: Final = (
     "secrets.storeSecretKey=b",
 )
 
+TLS: Final = (
+    *EXTERNAL, "kafka.securityProtocol=SASL_SSL", "store.endpoint=https://s3", "secrets.redisUrl=rediss://redis",
+    "kafka.tls.secret=kafka-tls", "kafka.tls.ca=root.crt", "kafka.tls.certificate=client.crt", "kafka.tls.key=client.key",
+    "redis.tls.secret=redis-tls", "redis.tls.certificate=tls.crt", "store.tls.secret=store-tls",
+)  # fmt: skip
+IMAGES: Final = ("coordinator", "dispatcher", "taskmanager", "pipeline", "client")
 WORKLOADS: Final = ("Deployment", "StatefulSet")
 AUTOSCALING: Final = ("taskmanager.autoscaling.enabled=true", "taskmanager.autoscaling.maxReplicas=7")
 APPLICATION: Final = ("application.enabled=true", "application.file=/app/orders.py", "application.parallelism=4")
@@ -45,6 +53,7 @@ MATRIX: Final = {
     "external": EXTERNAL,
     "without Spark": (*EXTERNAL, "pipeline.enabled=false"),
     "Spark elsewhere": (*EXTERNAL, "pipeline.master=spark://spark:7077", "store.forPipelines=false"),
+    "certificates": TLS,
     "autoscaling": (*EXTERNAL, *AUTOSCALING),
     "application": (*EXTERNAL, *APPLICATION),
     "everything": (*BUNDLED, *EVERYTHING, "bundled.kafka.storage=1Gi", "bundled.minio.storage=1Gi"),
@@ -325,6 +334,73 @@ def test_dispatchers_take_tokens_of_a_provider(helm: str) -> None:
     assert "OIDC" not in str(rendered(helm, *EXTERNAL, "dispatcher.oidc.audience=penstock"))
 
 
+def test_certificates_are_mounted_wherever_they_are_named(helm: str) -> None:
+    """Into all of Penstock's pods, executors among them; settings name files that are mounted, and nothing else is."""
+    objects = rendered(helm, *TLS)
+    executor = yaml.safe_load(named(objects, "ConfigMap", "demo-executor")["data"]["pod.yaml"])
+    found = [*pods(objects), ("demo-executor", executor["spec"])]
+    assert {name for name, _ in found} == {
+        "demo-coordinator", "demo-dispatcher", "demo-taskmanager", "demo-pipeline", "demo-setup-1", "demo-savepoints",
+        "demo-test", "demo-executor",
+    }  # fmt: skip
+    for name, spec in found:
+        files = mounted_secrets(spec)
+        assert files == {
+            "/etc/penstock/kafka/ca.crt": ("kafka-tls", "root.crt"),
+            "/etc/penstock/kafka/tls.crt": ("kafka-tls", "client.crt"),
+            "/etc/penstock/kafka/tls.key": ("kafka-tls", "client.key"),
+            "/etc/penstock/redis/ca.crt": ("redis-tls", "ca.crt"),
+            "/etc/penstock/redis/tls.crt": ("redis-tls", "tls.crt"),
+            "/etc/penstock/redis/tls.key": ("redis-tls", "tls.key"),
+            "/etc/penstock/store/ca.crt": ("store-tls", "ca.crt"),
+        }, name
+        env = {one["name"]: one.get("value") for one in spec["containers"][0]["env"]}
+        settings = load_settings(environ={key: value for key, value in env.items() if value is not None})
+        kafka, redis, store = settings.kafka, settings.redis, settings.store
+        for kind in (kafka, redis):
+            assert {kind.ssl_cafile, kind.ssl_certfile, kind.ssl_keyfile} <= files.keys(), name
+        assert kafka.ssl_certfile == "/etc/penstock/kafka/tls.crt"
+        assert store.ssl_cafile == env["AWS_CA_BUNDLE"] == "/etc/penstock/store/ca.crt", name
+
+
+def mounted_secrets(spec: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """By path, the Secret and its key of every file that the first container of a pod has from Secrets."""
+    volumes = {one["name"]: one["secret"] for one in spec["volumes"] if "secret" in one}
+    mounts = [one for one in spec["containers"][0]["volumeMounts"] if one["name"] in volumes]
+    assert all(one["readOnly"] for one in mounts)
+    assert {one["name"] for one in mounts} == volumes.keys()
+    return {
+        f"{one['mountPath']}/{item['path']}": (volumes[one["name"]]["secretName"], item["key"])
+        for one in mounts
+        for item in volumes[one["name"]]["items"]
+    }
+
+
+def test_public_authorities_need_no_mount(helm: str) -> None:
+    """With a client's certificate alone only that is mounted; without forPipelines no variable of AWS is set."""
+    values = ("kafka.securityProtocol=SSL", "kafka.tls.secret=mine", "kafka.tls.ca=", "kafka.tls.certificate=tls.crt")
+    store = ("store.endpoint=https://s3", "store.tls.secret=other", "store.forPipelines=false")
+    for name, spec in pods(rendered(helm, *EXTERNAL, *values, *store)):
+        names = {one["name"] for one in spec["containers"][0]["env"]}
+        assert "PENSTOCK_KAFKA_SSL_CERTFILE" in names, name
+        assert not names & {"PENSTOCK_KAFKA_SSL_CAFILE", "AWS_CA_BUNDLE"}, name
+        assert mounted_secrets(spec).keys() == {
+            "/etc/penstock/kafka/tls.crt",
+            "/etc/penstock/kafka/tls.key",
+            "/etc/penstock/store/ca.crt",
+        }, name
+
+
+def test_images_are_named_by_digest(helm: str) -> None:
+    """Each by its own; executors have that of the pipeline service."""
+    digests = {part: f"sha256:{number:064}" for number, part in enumerate(IMAGES)}
+    objects = rendered(helm, *EXTERNAL, *(f"image.digests.{part}={digest}" for part, digest in digests.items()))
+    images = {container["image"] for _, spec in pods(objects) for container in spec["containers"]}
+    assert images == {f"penstock/{part}@{digest}" for part, digest in digests.items()}
+    executors = f"spark.kubernetes.container.image=penstock/pipeline@{digests['pipeline']}"
+    assert executors in arguments(objects, "StatefulSet", "demo-pipeline")
+
+
 def test_tokens_with_roles_are_part_of_the_settings(helm: str) -> None:
     """A change of them restarts the dispatchers, which read them when they start."""
     line = "ann view sha256:ab"
@@ -395,6 +471,12 @@ def test_monitoring(helm: str) -> None:
             (*EXTERNAL, *AUTOSCALING, "taskmanager.autoscaling.minReplicas=8"),
             "minReplicas=8 is more than maxReplicas=7",
         ),
+        ((*EXTERNAL, "kafka.tls.secret=mine"), "kafka.securityProtocol=PLAINTEXT uses no certificates"),
+        ((*EXTERNAL, "redis.tls.secret=mine"), "write rediss://"),
+        ((*TLS, "bundled.redis.enabled=true"), "the bundled Redis does not speak"),
+        ((*EXTERNAL, "store.tls.secret=mine"), "write https://"),
+        ((*TLS, "store.tls.ca="), "store.tls.ca"),
+        ((*EXTERNAL, "image.digests.client=latest"), "/image/digests/client"),
         ((*EXTERNAL, "pipeline.master=here"), "/pipeline/master"),
         ((*EXTERNAL, "pipeline.executors.memory=2Gi"), "/pipeline/executors/memory"),
         ((*EXTERNAL, "application.enabled=true"), "application.file is missing"),

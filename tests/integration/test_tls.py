@@ -32,6 +32,7 @@ from penstock.adapters.redis_metadata import RedisMetadata
 from penstock.adapters.s3_blobs import S3Blobs
 from penstock.connectors import kafka
 from penstock.connectors.base import PublishContext, WriteContext
+from penstock.connectors.files.store_clients import _client, location
 from penstock.connectors.kafka import topics as kafka_topics
 from penstock.connectors.kafka.offsets import topic_id
 from penstock.connectors.kafka.topics import TopicAdmin
@@ -40,6 +41,7 @@ from penstock.errors import ExternalError, PenstockError, UsageError
 from penstock.kafka_clients import aiokafka_options
 from penstock.platform.buckets import ensure_bucket
 from penstock.platform.doctor_kafka import check_kafka
+from penstock.platform.doctor_redis import check_redis
 from penstock.platform.doctor_store import check_store
 from penstock.platform.free_ports import HOST, free_port
 from penstock.platform.parts import cached_parts
@@ -304,6 +306,21 @@ def minio(certificates: Certificates, tmp_path_factory) -> Iterator[SecuredMinio
     asyncio.run(server.kill())
 
 
+async def test_pipelines_find_the_authority_of_a_store(minio: SecuredMinio, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the variables that the chart sets: `s3://` without options."""
+    ensure_bucket(replace(minio.settings, bucket="rows"))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", minio.settings.endpoint)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", minio.settings.access_key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", minio.settings.secret_key.reveal())
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(minio.certificates.authority))
+    _client.cache_clear()
+    place = location("s3://rows/a", None, "here")
+    assert place is not None
+    await place.store.put_async("a", b"1")
+    assert bytes(await (await place.store.get_async("a")).bytes_async()) == b"1"
+    _client.cache_clear()
+
+
 async def test_a_store_by_https(minio: SecuredMinio) -> None:
     """With an authority of one's own: objects, the bucket, and all that the doctor looks at."""
     settings = ClusterSettings(name="tls", store=minio.settings)
@@ -346,13 +363,14 @@ class TlsRedis(RedisServer):
 
     certificates: Certificates
     tls_port: int
+    mutual = False
 
     async def prepare(self) -> None:
         await super().prepare()
         made = self.certificates
         lines = (
             f"tls-port {self.tls_port}", f"tls-cert-file {made.certificate()}", f"tls-key-file {made.key()}",
-            f"tls-ca-cert-file {made.authority}", "tls-auth-clients no",
+            f"tls-ca-cert-file {made.authority}", f"tls-auth-clients {'yes' if self.mutual else 'no'}",
         )  # fmt: skip
         with (self.folder / "redis.conf").open("a") as file:
             file.write("\n".join(lines) + "\n")
@@ -377,6 +395,20 @@ async def test_redis_by_tls(redis: TlsRedis) -> None:
     assert await metadata.get("k") == b"v"
     assert await metadata.acquire("lease", b"me", 10_000)
     await metadata.close()
+
+
+async def test_redis_by_settings(redis: TlsRedis) -> None:
+    """Authority, certificate and key by settings of their own; the doctor uses them, too."""
+    await redis.kill()
+    redis.mutual = True
+    await redis.start()
+    made = redis.certificates
+    trusting = RedisSettings(Secret(f"rediss://:secret@{HOST}:{redis.tls_port}/0"), ssl_cafile=str(made.authority))
+    known = replace(trusting, ssl_certfile=str(made.certificate("client")), ssl_keyfile=str(made.key("client")))
+    findings = await check_redis(ClusterSettings(name="tls", redis=known))
+    assert [(found.check, found.detail) for found in findings if not found.ok] == []
+    (finding,) = await check_redis(ClusterSettings(name="tls", redis=trusting))
+    assert not finding.ok
 
 
 async def test_a_redis_with_a_strange_certificate_is_not_trusted(redis: TlsRedis) -> None:

@@ -20,7 +20,8 @@ helm.sh/chart: "{{ .Chart.Name }}-{{ .Chart.Version }}"
 {{/* The image of a part: list of the root context and the part's name. */}}
 {{- define "penstock.image" -}}
 {{- $root := index . 0 -}}
-{{ $root.Values.image.repository }}/{{ index . 1 }}:{{ $root.Values.image.tag | default $root.Chart.AppVersion }}
+{{- $digest := index $root.Values.image.digests (index . 1) -}}
+{{ $root.Values.image.repository }}/{{ index . 1 }}{{ if $digest }}@{{ $digest }}{{ else }}:{{ $root.Values.image.tag | default $root.Chart.AppVersion }}{{ end }}
 {{- end -}}
 
 {{- define "penstock.secretName" -}}
@@ -66,6 +67,76 @@ redis://{{ include "penstock.name" . }}-redis:6379/0
 http{{ if .Values.dispatcher.tls.secret }}s{{ end }}
 {{- end -}}
 
+{{/* The servers that certificates are mounted for: a list, as YAML. What would be mounted and not used is refused. */}}
+{{- define "penstock.tlsServers" -}}
+{{- range $server := list "kafka" "redis" "store" }}
+{{- with (index $.Values $server).tls }}
+{{- if .secret }}
+{{- if not (or .ca (get . "certificate")) }}
+{{- fail (printf "%s.tls.secret=%s: name what is in it that is wanted, by %s.tls.ca or certificate" $server .secret $server) }}
+{{- end }}
+- {{ $server }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- with .Values }}
+{{- if and .kafka.tls.secret (not (has .kafka.securityProtocol (list "SSL" "SASL_SSL"))) }}
+{{- fail (printf "kafka.tls.secret: kafka.securityProtocol=%s uses no certificates; set SSL or SASL_SSL" .kafka.securityProtocol) }}
+{{- end }}
+{{- if and .redis.tls.secret (or .bundled.redis.enabled (and .secrets.redisUrl (not (hasPrefix "rediss://" .secrets.redisUrl)))) }}
+{{- fail "redis.tls.secret: secrets.redisUrl uses no certificates; write rediss://, which the bundled Redis does not speak" }}
+{{- end }}
+{{- if and .store.tls.secret (not (hasPrefix "https://" (include "penstock.storeEndpoint" $))) }}
+{{- fail "store.tls.secret: store.endpoint uses no certificates; write https://, which the bundled MinIO does not speak" }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* The certificates as settings. */}}
+{{- define "penstock.tlsEnv" -}}
+{{- range $server := include "penstock.tlsServers" . | fromYamlArray }}
+{{- with (index $.Values $server).tls }}
+{{- $setting := printf "PENSTOCK_%s_SSL" (upper $server) }}
+{{- $folder := printf "/etc/penstock/%s" $server }}
+{{- if .ca }}
+- {name: {{ $setting }}_CAFILE, value: {{ $folder }}/ca.crt}
+{{- if and (eq $server "store") $.Values.store.forPipelines }}
+- {name: AWS_CA_BUNDLE, value: {{ $folder }}/ca.crt}
+{{- end }}
+{{- end }}
+{{- if get . "certificate" }}
+- {name: {{ $setting }}_CERTFILE, value: {{ $folder }}/tls.crt}
+- {name: {{ $setting }}_KEYFILE, value: {{ $folder }}/tls.key}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Where they lie: what is mounted into every container that has these settings. */}}
+{{- define "penstock.tlsMounts" -}}
+{{- range include "penstock.tlsServers" . | fromYamlArray }}
+- {name: {{ . }}-tls, mountPath: /etc/penstock/{{ . }}, readOnly: true}
+{{- end }}
+{{- end -}}
+
+{{- define "penstock.tlsVolumes" -}}
+{{- range $server := include "penstock.tlsServers" . | fromYamlArray }}
+{{- with (index $.Values $server).tls }}
+- name: {{ $server }}-tls
+  secret:
+    secretName: {{ .secret | quote }}
+    items:
+      {{- with .ca }}
+      - {key: {{ . | quote }}, path: ca.crt}
+      {{- end }}
+      {{- if get . "certificate" }}
+      - {key: {{ .certificate | quote }}, path: tls.crt}
+      - {key: {{ .key | quote }}, path: tls.key}
+      {{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
 {{/* Settings of every container that speaks to the cluster. */}}
 {{- define "penstock.env" -}}
 - {name: PENSTOCK_NAME, value: {{ .Values.clusterName | quote }}}
@@ -85,6 +156,7 @@ http{{ if .Values.dispatcher.tls.secret }}s{{ end }}
 - name: AWS_SECRET_ACCESS_KEY
   valueFrom: {secretKeyRef: {name: {{ include "penstock.secretName" . | quote }}, key: PENSTOCK_STORE_SECRET_KEY}}
 {{- end }}
+{{- with include "penstock.tlsEnv" . | trim }}{{ . | nindent 0 }}{{ end }}
 {{- with .Values.extraEnv }}
 {{ toYaml . }}
 {{- end }}
@@ -267,11 +339,13 @@ spec:
       resources: {{- toYaml .values.resources | nindent 8 }}
       volumeMounts:
         - {name: tmp, mountPath: /tmp}
+        {{- with include "penstock.tlsMounts" $root | trim }}{{ . | nindent 8 }}{{ end }}
         {{- with .mounts }}{{ toYaml . | nindent 8 }}{{ end }}
     {{- with .containers }}{{ toYaml . | nindent 4 }}{{ end }}
   volumes:
     - name: tmp
       emptyDir: {{- toYaml .tmp | nindent 8 }}
+    {{- with include "penstock.tlsVolumes" $root | trim }}{{ . | nindent 4 }}{{ end }}
     {{- with .volumes }}{{ toYaml . | nindent 4 }}{{ end }}
   {{- include "penstock.placing" .values | nindent 2 }}
   {{- with .values.spreadOver }}

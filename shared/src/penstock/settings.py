@@ -91,6 +91,13 @@ class RedisSettings:
 
     url: Secret = _LOCAL_REDIS
     """`redis://` or `rediss://` (TLS), with user and password where there are any; therefore a secret."""
+    ssl_cafile: str = ""
+    """For a `rediss://` server whose certificate is signed by an authority of one's own: that one's, as PEM; the
+    system's authorities if left out."""
+    ssl_certfile: str = ""
+    """Where Redis wants a certificate of its clients (mutual TLS): that one, as PEM."""
+    ssl_keyfile: str = ""
+    """Its key."""
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,21 @@ async def test_a_silent_server_is_not_waited_for() -> None:
     await server.wait_closed()
 
 
+@pytest.mark.parametrize(
+    ("scheme", "files", "says"),
+    [
+        ("redis", {"ssl_cafile": "/etc/ca.pem"}, r"redis\.url \(at host:1/0\).*rediss://"),
+        ("rediss", {"ssl_cafile": "/nowhere/ca.pem"}, "ssl_cafile.*/nowhere/ca.pem.*No such file"),
+        ("rediss", {"ssl_certfile": __file__, "ssl_keyfile": __file__}, "ssl_certfile.*PEM"),
+    ],
+)
+def test_certificates_that_are_of_no_use(scheme: str, files: dict[str, str], says: str) -> None:
+    """They are refused at once, with the settings' names and without the password."""
+    with pytest.raises(UsageError, match=says) as caught:
+        RedisMetadata(RedisSettings(Secret(f"{scheme}://:pa55word@host:1/0"), **files), "c")
+    assert "pa55word" not in str(caught.value)
+
+
 @pytest.mark.parametrize("url", ["", "http://:pa55word@host/", "redis://:pa55word@host:port/"])
 def test_addresses_that_are_none(url: str) -> None:
     """What is not an address of Redis is refused with the setting's name and without the password."""

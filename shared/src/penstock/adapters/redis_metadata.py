@@ -8,6 +8,7 @@ first, which also makes sure of the connection, and a lost answer is *unknown* a
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -44,7 +45,7 @@ class RedisMetadata:
     def __init__(self, settings: RedisSettings, cluster: str) -> None:
         self._prefix = f"penstock:{cluster}:"
         self._where = _address(settings)
-        self._redis = _client(settings)
+        self._redis = redis_client(settings)
 
     async def acquire(self, key: str, value: bytes, ttl_ms: int) -> bool:
         """See `Metadata.acquire`."""
@@ -90,7 +91,7 @@ class RedisMetadata:
             reason = str(error) or f"no answer within {TIMEOUT_S:g} s"
             raise ExternalError(
                 f"Redis at {self._where}, key {self._prefix}{key}: {reason}; check that it runs and that the setting "
-                "redis.url is right"
+                "redis.url (with ssl_cafile and ssl_certfile, where it is rediss://) is right"
             ) from error
 
 
@@ -114,19 +115,50 @@ async def _again_when_closed(operation: Callable[[], Awaitable[Any]]) -> Any:
         return await operation()
 
 
-def _client(settings: RedisSettings) -> Redis:
+def redis_client(settings: RedisSettings) -> Redis:
+    """A client that asks once and waits for `TIMEOUT_S`; it connects when first used.
+
+    Raises:
+        UsageError: the settings are not those of a Redis, or name certificates for one that is asked without TLS.
+    """
     try:
         return Redis.from_url(
             settings.url.reveal(),
             socket_timeout=TIMEOUT_S,
             socket_connect_timeout=TIMEOUT_S,
             retry=Retry(NoBackoff(), 0),
+            **_certificates(settings),  # what the address says of them counts more
         )
     except ValueError as error:
         raise UsageError(
             f"setting redis.url (at {_address(settings)}) is not a Redis address: {error}; write "
             "redis://[user:password@]host:port/database"
         ) from None  # the cause would show the password
+
+
+def _certificates(settings: RedisSettings) -> dict[str, Any]:
+    """As the client calls them."""
+    files = {
+        "ssl_ca_certs": settings.ssl_cafile, "ssl_certfile": settings.ssl_certfile, "ssl_keyfile": settings.ssl_keyfile,
+    }  # fmt: skip
+    named = {name: file for name, file in files.items() if file}
+    if not named:
+        return {}
+    if not settings.url.reveal().startswith("rediss://"):
+        raise UsageError(
+            f"redis.ssl_cafile, ssl_certfile and ssl_keyfile are of no use to redis.url (at {_address(settings)}), which "
+            "is asked without TLS; write rediss:// there, or leave them out"
+        )
+    try:
+        context = ssl.create_default_context(cafile=settings.ssl_cafile or None)
+        if settings.ssl_certfile:
+            context.load_cert_chain(settings.ssl_certfile, settings.ssl_keyfile or None, password="")
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise UsageError(
+            "the settings redis.ssl_cafile, ssl_certfile and ssl_keyfile cannot be used together "
+            f"({settings.ssl_cafile!r}, {settings.ssl_certfile!r}, {settings.ssl_keyfile!r}): {error}"
+        ) from error
+    return named
 
 
 def _address(settings: RedisSettings) -> str:

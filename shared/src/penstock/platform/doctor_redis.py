@@ -8,11 +8,9 @@ import time
 import uuid
 from typing import Any, Final
 
-from redis.asyncio import Redis
-
-from penstock.adapters.redis_metadata import RedisMetadata
+from penstock.adapters.redis_metadata import RedisMetadata, redis_client
 from penstock.platform.doctor_checks import CheckFailedError, Checks, Finding, skew_finding
-from penstock.settings import ClusterSettings, RedisSettings
+from penstock.settings import ClusterSettings
 
 LEAST_VERSION: Final = (6, 0)
 
@@ -23,7 +21,7 @@ _PAUSE_S: Final = 0.05
 async def check_redis(settings: ClusterSettings) -> list[Finding]:
     """All findings on Redis."""
     checks = Checks("redis")
-    client: Any = Redis.from_url(settings.redis.url.reveal(), socket_timeout=5, socket_connect_timeout=5)
+    client: Any = redis_client(settings.redis)
     try:
         if not await checks.run("reached", _reached(client), "check that Redis runs and the setting redis.url"):
             return checks.findings
@@ -53,7 +51,7 @@ async def _reached(client: Any) -> str:
 
 
 async def _lease(settings: ClusterSettings) -> str:
-    metadata = RedisMetadata(RedisSettings(url=settings.redis.url), settings.name)
+    metadata = RedisMetadata(settings.redis, settings.name)
     key, ours, theirs = f"doctor:{uuid.uuid4().hex}", b"ours", b"theirs"
     try:
         _see(await metadata.acquire(key, ours, 30_000), "a free key could not be acquired")

@@ -30,6 +30,8 @@ _RETRIES: Final[RetryConfig] = {
 _PREFIX: Final = re.compile("aws_|azure_|google_")
 _ENDPOINT: Final = frozenset({"endpoint", "endpoint_url"})
 _ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_AUTHORITIES_VARIABLE: Final = "AWS_CA_BUNDLE"
+"""As AWS's own programs call it; there it replaces the public authorities, here it is beside them."""
 _OF_THE_CLIENT: Final = frozenset({
     "allow_http", "allow_invalid_certificates", "connect_timeout", "http1_only", "http2_only", "pool_idle_timeout",
     "pool_max_idle_per_host", "proxy_ca_certificate", "proxy_excludes", "proxy_url", "randomize_addresses",
@@ -139,6 +141,8 @@ def _settings(root: str, options: Options) -> tuple[Any, ClientConfig]:
         if named is not None:
             _check_endpoint(f"{root}: {named}", os.environ[named])
             config["endpoint"] = os.environ[named]
+    if root.startswith("s3://") and os.environ.get(_AUTHORITIES_VARIABLE):
+        config.setdefault("ssl_cafile", os.environ[_AUTHORITIES_VARIABLE])
     endpoint = next((value for name, value in config.items() if _PREFIX.sub("", name) in _ENDPOINT), "")
     client.setdefault("allow_http", endpoint.lower().startswith("http://"))
     return config, client
