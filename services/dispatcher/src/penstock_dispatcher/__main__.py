@@ -77,7 +77,7 @@ async def _serve(settings: ClusterSettings, address: str, access: Access, clock:
         httpx2.AsyncClient(trust_env=False, headers=_proof(settings), timeout=TASK_MANAGER_S) as http,
     ):
         shown = shown_settings(settings)
-        ports = DispatcherPorts(log, blobs, metadata, clock, lambda: uuid.uuid4().hex, http, shown, login)
+        ports = DispatcherPorts(log, blobs, metadata, clock, lambda: uuid.uuid4().hex, http, shown, login=login)
         app = dispatcher_app(ports, readiness, list)
         async with server_tls(settings) as tls, http_server(app, address, access, tls):
             await watch_readiness(readiness, log, blobs, clock)
