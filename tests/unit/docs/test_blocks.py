@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import re
 import shlex
 import sys
@@ -18,7 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+import jsonschema_rs
 import pytest
+import yaml
 from given import GIVEN
 from tools.generated_pages import commands
 
@@ -89,7 +92,7 @@ def test_every_fence_is_part_of_a_block() -> None:
 
 def test_every_block_is_of_a_kind_that_is_looked_at() -> None:
     """A new kind needs a test here first."""
-    assert {block.kind for block in BLOCKS} <= {"python", "toml", *SHOWN, *TYPED}
+    assert {block.kind for block in BLOCKS} <= {"python", "toml", "yaml", *SHOWN, *TYPED}
 
 
 @pytest.mark.parametrize("page", sorted({block.page for block in PYTHON} - RUN_BY.keys()))
@@ -121,6 +124,13 @@ def test_what_is_run_elsewhere_is_run_there(page: str, test: str) -> None:
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.kind == "toml"], ids=str)
 def test_toml_is_read(block: Block) -> None:
     assert tomllib.loads(block.text)
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.kind == "yaml"], ids=str)
+def test_yaml_is_values_of_the_chart(block: Block) -> None:
+    """By the schema that helm checks them against."""
+    schema = json.loads((ROOT / "helm" / "penstock" / "values.schema.json").read_text(encoding="utf-8"))
+    jsonschema_rs.validate(schema, yaml.safe_load(block.text))
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.kind in TYPED], ids=str)
