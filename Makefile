@@ -19,7 +19,7 @@ LONG := tests/e2e/test_brokers_away.py tests/e2e/test_catch_up.py tests/e2e/test
 IMAGES ?= penstock
 TAG ?= dev
 
-.PHONY: help setup lock demo platform test acceptance lint docs sbom bench bench-kafka properties simulate chaos soak k8s clean
+.PHONY: help setup lock demo platform test acceptance lint docs sbom audit bench bench-kafka properties simulate chaos soak k8s clean
 
 help: ## Print the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -81,6 +81,7 @@ lint: setup ## Check format, style, types and import rules
 	$(BIN)/ruff check
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
+	$(BIN)/oxlint --deny-warnings --ignore-pattern '**/vendor/**' services/dispatcher/src/penstock_dispatcher/dashboard
 	$(BIN)/python -m tools.docstring_names
 
 docs: setup ## Build the documentation site into build/site, without network; a warning is an error
@@ -90,6 +91,12 @@ sbom: setup ## Write what is in the images, from their locks, into build/sbom (C
 	@mkdir -p build/sbom
 	for part in requirements requirements-coordinator requirements-pipeline; do \
 		$(BIN)/cyclonedx-py requirements infra/images/$$part.txt --output-reproducible --of JSON -o build/sbom/$$part.json || exit 1; done
+
+audit: ## Ask PyPI which of the locked packages have known vulnerabilities; what it does not know is an error, too
+	$(PYTHON) -m venv build/audit
+	build/audit/bin/python -m pip install --quiet pip-audit==2.10.1
+	for lock in requirements.lock infra/images/requirements*.txt; do \
+		build/audit/bin/pip-audit --strict --disable-pip --require-hashes -r $$lock || exit 1; done
 
 bench: setup ## Measure the data path beside Polars and DuckDB, from Kafka to Kafka, and on Spark
 	$(BIN)/python -m benchmarks

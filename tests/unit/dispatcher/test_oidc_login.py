@@ -76,7 +76,7 @@ async def test_a_code_becomes_a_token_once(provider: LoopbackProvider, kind: str
         assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-store")
         headers = {"Authorization": f"Bearer {answer.json()['token']}"}
         who = (await http.get("/penstock/v1/whoami", headers=headers)).json()
-        assert who == {"name": "oidc:oda", "role": "operate"}
+        assert who == {"name": "oidc:oda", "role": "operate", "refused": {}}
         again = await http.post(EXCHANGE, json=sent)
         assert (again.status_code, "does not take this login (invalid_grant)" in again.text) == (400, True)
         assert "marked" not in again.text

@@ -1,8 +1,8 @@
-"""Requests drawn from the OpenAPI document: each is answered, never by a failure of the dispatcher.
+"""Requests made from the OpenAPI document: each is answered, never by a failure of the dispatcher.
 
-Schemathesis draws them; they go to a dispatcher on a cluster in memory that nobody leads, so nothing of them is carried
-out. The draws are the same in every run. What the document forbids is asked elsewhere (`tests/e2e/test_bad_clients.py`):
-to draw that takes a second of CPU per operation.
+Schemathesis makes them; they go to a dispatcher on a cluster in memory that nobody leads, so nothing of them is carried
+out. They are the same in every run. What the document forbids is enumerated, rule by rule; to draw it takes a second of
+CPU per operation. Clients that break off or are slow: `tests/e2e/test_bad_clients.py`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ import pytest
 import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from schemathesis import GenerationMode
+from schemathesis.config import GenerationConfig
 from small_cluster import ADDRESS, SmallCluster
 
 from penstock_dispatcher.describing import openapi_of
 
 FEW: Final = settings(max_examples=4, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 """Requests of each operation; one that fails is printed as it is, not made smaller."""
+FORBIDDEN: Final = [GenerationMode.NEGATIVE]
 NOT_NOW: Final = (501, 503)
 """What a cluster cannot do, and what needs a leader."""
 
@@ -57,6 +60,29 @@ def test_whatever_is_asked_is_answered(cluster: SmallCluster, runner: asyncio.Ru
     for found in schemathesis.openapi.from_dict(openapi_of(cluster.app)).get_all_operations():
         seed(17)(FEW(given(case=found.ok().as_strategy())(ask)))()
     assert len(asked) > 90
+
+
+def test_what_the_document_forbids_is_refused(cluster: SmallCluster, runner: asyncio.Runner) -> None:
+    """Other methods, types and headers, values out of range, fields that are missing: each by a status of the client's
+    fault and a body that says so."""
+    refused = 0
+    for found in schemathesis.openapi.from_dict(openapi_of(cluster.app)).get_all_operations():
+        operation = found.ok()
+        only = {"generation_modes": FORBIDDEN, "generation_config": GenerationConfig(modes=FORBIDDEN)}
+        for case in operation.schema.iter_coverage_cases(operation, **only):
+            answer = runner.run(send(cluster.http, case))
+            if case.method == "GET" and answer.request.content == b"" and is_said(case):
+                continue  # the header is of a body that is not there: nothing forbidden has come
+            said = case.as_curl_command(), answer.status_code, answer.text
+            assert 400 <= answer.status_code < 500, said
+            assert case.method == "HEAD" or answer.json().keys() <= {"errors", "error"}, said
+            refused += 1
+    assert refused > 1_000
+
+
+def is_said(case: Any) -> bool:
+    """Whether the type of a body is said."""
+    return "content-type" in {name.lower() for name in case.headers or {}}
 
 
 async def send(http: httpx2.AsyncClient, case: Any) -> httpx2.Response:

@@ -20,7 +20,10 @@ export const go = (to) => {
 /** Change a part of the query without a step in the browser's history. @param {Record<string, string>} changes */
 export function setQuery(changes) {
   const { query } = place();
-  for (const [name, value] of Object.entries(changes)) value ? query.set(name, value) : query.delete(name);
+  for (const [name, value] of Object.entries(changes)) {
+    if (value) query.set(name, value);
+    else query.delete(name);
+  }
   const text = query.toString();
   history.replaceState(null, "", location.hash.split("?")[0] + (text ? `?${text}` : ""));
   dispatchEvent(new HashChangeEvent("hashchange"));
