@@ -49,8 +49,7 @@ async def test_the_run_is_shown_while_it_runs_and_at_its_end(tmp_path: Path) -> 
         assert (await http.post("/penstock/v1/jobs/numbers/cancel", headers=elsewhere)).status_code == 403
         assert (await running).state == "FINISHED"
         showing = asyncio.create_task(job.show_end())
-        ended = await until_shown(http, lambda detail: detail["summary"]["state"] == "FINISHED" and tasks(detail))
-        assert sum(max(m["rows_out"] for m in task["metrics"].values()) for task in tasks(ended)[:1]) == 100
+        ended = await until_shown(http, lambda detail: detail["summary"]["state"] == "FINISHED" and rows(detail) == 100)
         assert all(task["rates"] is None for task in tasks(ended))
         assert (await http.post("/penstock/v1/jobs/numbers/stop", json={})).status_code == 409
         showing.cancel()
@@ -60,6 +59,11 @@ async def test_the_run_is_shown_while_it_runs_and_at_its_end(tmp_path: Path) -> 
 def tasks(detail: dict[str, Any]) -> list[dict[str, Any]]:
     """The subtasks of all vertices."""
     return [task for vertex in detail["vertices"] for task in vertex["tasks"]]
+
+
+def rows(detail: dict[str, Any]) -> int:
+    """That the first subtask has brought."""
+    return max((metrics["rows_out"] for task in tasks(detail)[:1] for metrics in task["metrics"].values()), default=0)
 
 
 async def until_shown(http: httpx2.AsyncClient, condition: Any) -> dict[str, Any]:

@@ -15,7 +15,8 @@ WIDE: Final = {"width": 1280, "height": 900}
 PHONE: Final = {"width": 390, "height": 800}
 TOKEN: Final = "open sesame"
 JOB_TABS: Final = {
-    "overview": "join → write", "overview/v2": "Subtasks (2)", "checkpoints": "no answer from v2[1] within 10 s",
+    "overview": "join → write", "overview/v0": "Splits furthest behind", "overview/v2": "Subtasks (2)",
+    "checkpoints": "no answer from v2[1] within 10 s",
     "exceptions": "File \"orders.py\", line 31, in price_of", "logs": "No worker of this job has logged anything",
     "source": "p = 1", "configuration": "tumbling('1m')", "history": "AttemptFailed",
 }  # fmt: skip

@@ -144,6 +144,7 @@ class ShownCluster(RecordedCluster):
             watermark=now_us - (4 + 9 * place) * SECOND, busy_us=int(9e8), idle_us=int(2e8), blocked_us=int(1e8),
             bytes_in=1 << 30, bytes_out=1 << 29, state_bytes=38 << 20 if slow else 1 << 12, records_behind=lag,
             unpublished_bytes=unpublished,
+            splits_behind={str(index): lag - 900, str(index + 3): 900} if isinstance(lag, int) else msgspec.UNSET,
         )  # fmt: skip
         rates = TaskRates(
             busy, max(0.0, 1 - busy - blocked), min(blocked, 1 - busy), 4e6, 3e6,

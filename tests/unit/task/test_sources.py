@@ -18,7 +18,7 @@ from penstock.connectors import files, iterables
 from penstock.connectors.base import Fetched, ReadContext, Split
 from penstock.errors import BadRecordError, ExternalError
 from penstock.protocol.messages import OperatorMetrics
-from penstock.task.sources import SourceBatch, SourceDriver, SplitEntry, owner_of
+from penstock.task.sources import SPLITS_TOLD, SourceBatch, SourceDriver, SplitEntry, owner_of
 from penstock.times import to_micros
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -328,6 +328,9 @@ class Fed:
     def position(self):
         return 0
 
+    def records_behind(self):
+        return len(self.waiting)
+
     async def close(self):
         pass
 
@@ -347,6 +350,23 @@ async def fed(reader: SourceDriver, source: FedSplits, split: str, second: int) 
     batches = [await reader.step() for _ in range(2 * len(source.readers))]
     origin = to_micros(START)
     return [(batch.watermark + 1 - origin) // 1_000_000 for batch in batches if batch.watermark is not None]
+
+
+async def test_the_splits_that_are_furthest_behind_are_told_of():
+    """Some of them, however many there are; those without anything to read are not."""
+    source = FedSplits(lambda: iter(()), schema=Event)
+    source.names = tuple(str(number) for number in range(2 * SPLITS_TOLD))
+    reader = driver(source)
+    await reader.open(())
+    assert (reader.records_behind, reader.splits_behind) == (0, {})
+    for name in source.names[1:]:
+        source.readers[name].waiting += range(int(name))
+    assert list(reader.splits_behind.items()) == [(str(n), n) for n in range(19, 9, -1)]
+    source.readers["19"].waiting.clear()
+    source.readers["3"].waiting += range(100)
+    assert next(iter(reader.splits_behind.items())) == ("3", 103)
+    assert reader.records_behind == sum(range(19)) + 100
+    await reader.close()
 
 
 async def test_a_subtask_without_splits_is_idle_until_one_is_found():

@@ -178,6 +178,8 @@ class TaskProgress(msgspec.Struct, frozen=True):
     """Of a sink that publishes from the log: what waits there. Not in the JSON of other subtasks."""
     silent_split: str | msgspec.UnsetType = msgspec.UNSET
     """Of a source: the split that event time waits for, and that has brought no row for 10 s. Only where there is one."""
+    splits_behind: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+    """Of a source: records to read of the splits that are furthest behind, a few of them. Only where some are behind."""
 
 
 class TaskStatus(msgspec.Struct, frozen=True):

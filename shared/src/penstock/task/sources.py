@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import heapq
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -39,6 +40,8 @@ SILENT_MS = 10_000
 DISCOVERY_PATIENCE_MS = 120_000
 """How long nobody need answer who is asked for splits; the readers of Kafka wait as long for their partitions."""
 
+SPLITS_TOLD = 10
+"""Of so many splits a heartbeat tells how far they are behind, however many there are."""
 OPENED_AT_ONCE = 16
 """Splits that somebody publishes: each has a producer, and looks for its mark."""
 
@@ -292,12 +295,21 @@ class SourceDriver:
     @property
     def records_behind(self) -> int | None:
         """Records that wait in the source, as far as its readers know; None where they cannot."""
-        known = [
-            behind
-            for state in self._splits.values()
+        known = self._known_behind()
+        return sum(known.values()) if known else None
+
+    @property
+    def splits_behind(self) -> dict[str, int]:
+        """Records that wait in the splits with the most of them, the most first; no more than `SPLITS_TOLD`."""
+        behind = [(count, split_id) for split_id, count in self._known_behind().items() if count]
+        return {split_id: count for count, split_id in heapq.nlargest(SPLITS_TOLD, behind)}
+
+    def _known_behind(self) -> dict[str, int]:
+        return {
+            split_id: behind
+            for split_id, state in self._splits.items()
             if isinstance(state.reader, MeasuresLag) and (behind := state.reader.records_behind()) is not None
-        ]
-        return sum(known) if known else None
+        }
 
     @property
     def silent_split(self) -> str | None:

@@ -181,6 +181,7 @@ class SubtaskRunner(CheckpointedLoop):
             state_bytes=self._checkpoints.state_bytes if self._checkpoints else 0,
             records_behind=UNSET if behind is None else behind,
             silent_split=UNSET if silent is None else silent,
+            splits_behind=(source.splits_behind if behind and source is not None else {}) or UNSET,
             unpublished_bytes=UNSET if self._splits is None else self._splits.pending_bytes,
         )
 

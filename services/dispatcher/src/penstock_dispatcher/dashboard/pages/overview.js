@@ -55,7 +55,23 @@ function Vertex({ load, job, detail }) {
   return html`<${Card} flush title=${load.name.replaceAll(" -> ", " → ")} id="vertex-title" actions=${close}>
       <${Operators} load=${load} /><//>
     <${Card} flush title=${`Subtasks (${count(load.parallelism)})`} id="subtasks-title" actions=${load.skew !== null && html`<span>skew <${Skew} skew=${load.skew} /></span>`}>
-      <${Subtasks} load=${load} newest=${detail.summary.last_checkpoint} complete=${complete} /><//>`;
+      <${Subtasks} load=${load} newest=${detail.summary.last_checkpoint} complete=${complete} /><//>
+    <${Splits} load=${load} />`;
+}
+
+/** Of a source: the splits, such as partitions of a topic, that are furthest behind. @param {any} props */
+function Splits({ load }) {
+  const splits = load.tasks.flatMap((/** @type {any} */ task) => Object.entries(task.progress.splits_behind ?? {})
+    .map(([split, behind]) => ({ split, behind, subtask: task.index })));
+  if (!splits.length) return null;
+  splits.sort((/** @type {any} */ one, /** @type {any} */ other) => other.behind - one.behind);
+  const columns = [
+    { title: "Split", by: (/** @type {any} */ one) => one.split, cell: (/** @type {any} */ one) => html`<span class="strong mono">${one.split}</span>` },
+    { title: "Subtask", end: true, by: (/** @type {any} */ one) => one.subtask, cell: (/** @type {any} */ one) => html`<span class="num">${one.subtask}</span>` },
+    { title: "Behind", end: true, by: (/** @type {any} */ one) => one.behind, cell: (/** @type {any} */ one) => html`<span class="num">${count(one.behind)}</span><span class="share" aria-hidden="true"><span style=${{ width: percent(one.behind / splits[0].behind) }}></span></span>` },
+  ];
+  return html`<${Card} flush title="Splits furthest behind" id="splits-title"><${Table} label="Splits furthest behind" columns=${columns} rows=${splits}
+    keyOf=${(/** @type {any} */ one) => `${one.subtask}/${one.split}`} /><//>`;
 }
 
 /** @param {any} props */
