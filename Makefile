@@ -18,8 +18,9 @@ LONG := tests/e2e/test_brokers_away.py tests/e2e/test_catch_up.py tests/e2e/test
 	tests/unit/dashboard/test_walk.py tests/unit/dispatcher/test_rest_tls.py
 IMAGES ?= penstock
 TAG ?= dev
+HOME_OF_FLINK ?= flink
 
-.PHONY: help setup lock demo platform test acceptance lint docs sbom audit bench bench-kafka properties simulate chaos soak k8s clean
+.PHONY: help setup lock demo platform test acceptance lint docs sbom audit bench bench-kafka properties simulate chaos soak k8s flink clean
 
 help: ## Print the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -125,6 +126,9 @@ soak: platform ## Run two jobs at RATE (50000) orders a second for MINUTES (60);
 
 k8s: setup ## Try the chart on the Kubernetes of the current kubectl context (IMAGES=repository TAG=tag)
 	$(BIN)/python -m tests.k8s --images $(IMAGES) --tag $(TAG)
+
+flink: platform ## Use Flink's own command line and pages, unmodified, at a dispatcher (HOME_OF_FLINK=folder)
+	$(BIN)/python -m tests.flink --home $(HOME_OF_FLINK)
 
 clean: ## Remove what was built and what runs left
 	rm -rf .venv build .cache out .penstock .pytest_cache .ruff_cache .hypothesis
