@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import functools
 import hashlib
 import hmac
@@ -208,6 +209,7 @@ async def test_signatures_are_by_public_keys_of_the_provider(provider: LoopbackP
     signature = hmac.new(public, head.encode(), hashlib.sha256).digest()
     stolen = provider.token("vic").split(".")
     raised = forged({}, claims).split(".")[1]
+    deep = '{"alg":"RS256","kid":"first","a":' + "[" * 1_500 + "]" * 1_500 + "}"
     wrong = {
         "none": forged({"alg": "none", "kid": "first"}, claims),
         "no algorithm": forged({"kid": "first"}, claims),
@@ -222,6 +224,7 @@ async def test_signatures_are_by_public_keys_of_the_provider(provider: LoopbackP
         "critical": jwt.encode(claims, key.private, "RS256", headers={"kid": "first", "crit": ["x"], "x": 1}),
         "no claims": jwt.api_jws.encode(b"[]", key.private, "RS256", headers={"kid": "first"}),
         "nothing": "..", "no base64": "a.b.c", "odd letters": "\xe4.\xe4.\xe4",
+        "deep header": f"{base64.urlsafe_b64encode(deep.encode()).rstrip(b'=').decode()}.e30.AA",
         "deep": forged({}, {}) .replace("e30", "W1tb" * 6_000, 1),
     }  # fmt: skip
     async with asked(provider) as dispatcher:
@@ -384,6 +387,7 @@ async def test_answers_that_are_none(provider: LoopbackProvider, path: str, answ
     [
         ({"issuer": "https://elsewhere.example"}, "calls itself 'https://elsewhere.example'"),
         ({"jwks_uri": "http://elsewhere.example/keys"}, "its jwks_uri is no https:// URL"),
+        ({"jwks_uri": "https://["}, "its jwks_uri is no https:// URL"),
         ({"token_endpoint": "ftp://127.0.0.1/"}, "its token_endpoint is no https:// URL"),
         ({"jwks_uri": 7}, "no description of a provider"),
     ],
@@ -408,6 +412,7 @@ async def test_what_a_provider_says_of_itself_must_fit(
         ({"issuer": "http://127.0.0.1.example.org"}, "https:// URL"),
         ({"issuer": "login.example.org"}, "https:// URL"),
         ({"issuer": "https://"}, "https:// URL"),
+        ({"issuer": "https://["}, "https:// URL"),
         ({"issuer": "https://login.example.org?x=1"}, "no query"),
         ({"audience": ""}, "oidc.audience: say whom"),
         ({"view": "", "operate": " , ", "submit": ""}, "nobody would have a role"),

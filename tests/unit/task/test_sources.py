@@ -159,7 +159,9 @@ async def test_new_splits_can_wait_for_an_answer():
     source.failure, source.names, time.ms = None, ("0", "1"), 130_000
     await looked(reader)
     assert source.opened == (1, 1)
-    source.failure, time.ms = ExternalError("nobody answers"), 250_001
+    source.failure, time.ms = ExternalError("nobody answers"), 260_000
+    await looked(reader)  # for long nothing was read, and nobody was asked
+    time.ms = 380_001
     with pytest.raises(ExternalError, match="nobody answers"):
         await looked(reader)
     await reader.close()

@@ -58,8 +58,8 @@ async def _lease(settings: ClusterSettings) -> str:
         _see(not await metadata.acquire(key, theirs, 30_000), "a held key was acquired by another")
         _see(not await metadata.renew(key, theirs, 30_000), "a held key was renewed by another")
         _see(not await metadata.release(key, theirs), "a held key was released by another")
+        started = time.monotonic()  # not behind the answer, which may take its time: the lease begins before it
         _see(await metadata.renew(key, ours, _LEASE_MS), "the holder could not renew")
-        started = time.monotonic()
         while not await metadata.acquire(key, theirs, 30_000):
             _see(time.monotonic() - started < 5, f"a lease of {_LEASE_MS} ms did not expire within 5 s")
             await asyncio.sleep(_PAUSE_S)

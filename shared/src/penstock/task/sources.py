@@ -164,7 +164,8 @@ class SourceDriver:
         self._idle = False
         self._next_period_ms = 0
         self._next_discovery_ms = 0
-        self._discovered_ms = 0
+        self._unanswered_ms: int | None = None
+        """Since when nobody answers who is asked for splits."""
         self._looking: asyncio.Task[list[_Found]] | None = None
         """Looks for splits that have come since."""
 
@@ -194,7 +195,8 @@ class SourceDriver:
         try:
             self._join(await looking)
         except ExternalError as error:
-            if not error.retryable or now_ms - self._discovered_ms > DISCOVERY_PATIENCE_MS:
+            since_ms = self._unanswered_ms = now_ms if self._unanswered_ms is None else self._unanswered_ms
+            if not error.retryable or now_ms - since_ms > DISCOVERY_PATIENCE_MS:
                 raise
             _log.warning("cannot look for new splits, trying again", error=str(error))
             self._next_discovery_ms = self._context.monotonic_ms() + DISCOVERY_INTERVAL_MS
@@ -217,8 +219,8 @@ class SourceDriver:
         for split, entry, begin in found:
             self._splits[split.id] = self._start(split, entry, begin)
         self._turn = sorted(split_id for split_id, state in self._splits.items() if not state.finished)
-        self._discovered_ms = self._context.monotonic_ms()
-        self._next_discovery_ms = self._discovered_ms + DISCOVERY_INTERVAL_MS
+        self._unanswered_ms = None
+        self._next_discovery_ms = self._context.monotonic_ms() + DISCOVERY_INTERVAL_MS
 
     async def _marked(
         self, new: Sequence[Split], entries: Sequence[SplitEntry | None], begins: list[Position], splits: int

@@ -58,7 +58,8 @@ class Login:
         answer = await self._exchanged(given)
         try:
             claims = await self._tokens.claims(answer.id_token, self._settings.client_id)
-            if not hmac.compare_digest(str(claims.get("nonce")).encode(), given.nonce.encode()):
+            nonce = claims.get("nonce")
+            if not isinstance(nonce, str) or not hmac.compare_digest(nonce.encode(), given.nonce.encode()):
                 raise RestError(400, "the login's ID token is of another login (nonce); log in again")
             token = answer.access_token if self._settings.login_token == "access_token" else answer.id_token
             await self._tokens.identify(token)

@@ -57,7 +57,10 @@ Keys = dict[str, dict[str, PyJWK]]
 
 def is_protected(url: str) -> bool:
     """Whether nobody on the way can read or change what is said there: https, or http that stays on this machine."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
     return bool(parts.hostname) and (
         parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
     )

@@ -69,7 +69,7 @@ class ProviderTokens:
                 issuer=self._provider.issuer, leeway=LEEWAY_S,
                 options={"require": ["exp", "iss", "aud"], "enforce_minimum_key_length": True},
             )  # fmt: skip
-        except (jwt.PyJWTError, ValueError) as error:
+        except (jwt.PyJWTError, ValueError, TypeError, ArithmeticError, RecursionError) as error:  # of odd JSON, too
             raise WrongTokenError(self._told(error, audience)) from error
 
     def _told(self, error: Exception, audience: str) -> str:
