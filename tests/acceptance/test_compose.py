@@ -166,8 +166,12 @@ def test_the_daily_pipeline_runs_on_spark(demo: Demo) -> None:
         demo.compose("run", "--rm", "--no-deps", "demo-daily", "submit", *daily, timeout_s=300)
         found = table("tables/spent").with_columns(pl.col("window_start").dt.strftime("%Y-%m-%dT%H:%M:%S%z"))
         assert windows(found.to_dicts()) == expected(ROWS, closed=False)
-    applications = demo.get("/api/v1/applications", "SPARK_HISTORY_PORT")
-    assert [run["completed"] for each in applications for run in each["attempts"]].count(True) >= 2
+
+    def completed() -> bool:
+        applications = demo.get("/api/v1/applications", "SPARK_HISTORY_PORT")
+        return [run["completed"] for each in applications for run in each["attempts"]].count(True) >= 2
+
+    wait_for(completed, "the history server, which looks now and then, shows both runs", demo)
     [worker] = demo.get("/json/", "SPARK_PORT")["workers"]
     assert worker["state"] == "ALIVE"
 

@@ -79,8 +79,8 @@ pytestmark = pytest.mark.timeout(400)
 class Prometheus(Server):
     """A Prometheus of its own."""
 
-    def __init__(self, folder: Path, config: Path) -> None:
-        super().__init__("prometheus", folder, free_port())
+    def __init__(self, folder: Path, config: Path, taken: set[int]) -> None:
+        super().__init__("prometheus", folder, free_port(taken))
         self._config = config
 
     async def prepare(self) -> None:
@@ -129,7 +129,8 @@ class Cluster(Services):
         task_manager = ("--slots", "2")
         wanted = {"coordinator-1": (), "coordinator-2": (), "dispatcher": (), "taskmanager": task_manager}
         super().__init__(folder, settings, wanted)
-        self.prometheus = Prometheus(folder / "prometheus", self._config())
+        taken = {service.port for service in self.services.values()}  # none of which listens yet
+        self.prometheus = Prometheus(folder / "prometheus", self._config(), taken)
 
     def _config(self) -> Path:
         """The scrape jobs of the compose file's Prometheus, with this test's addresses."""
