@@ -16,11 +16,10 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 import zipfile
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import httpx2
 from playwright.async_api import Page, Response
@@ -30,6 +29,7 @@ from starlette.responses import FileResponse
 from starlette.responses import Response as Answer
 from starlette.routing import Route
 from tests.browser import started_browser
+from tests.services import wait_for
 
 from penstock.service.http_server import http_server
 
@@ -95,16 +95,12 @@ def submitted(folder: Path, out: str) -> str:
     file = folder / f"{out}.py"
     file.write_text(PIPELINE.format(out=str(folder / out)))
     job = penstock(folder, "submit", str(file), "--checkpoint-interval", "1s", "--detach").split()[-1]
-    until(lambda: json.loads(penstock(folder, "status", job, "--json"))["summary"]["last_checkpoint"] > 0)
+
+    def complete() -> bool:
+        return json.loads(penstock(folder, "status", job, "--json"))["summary"]["last_checkpoint"] > 0
+
+    wait_for(complete, f"a checkpoint of {job}", DEADLINE_S)
     return job
-
-
-def until(condition: Callable[[], Any]) -> None:
-    """Wait until it holds."""
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, "not within the deadline"
-        time.sleep(0.2)
 
 
 # -- the command line ---------------------------------------------------------------------------------------------------
@@ -152,7 +148,7 @@ def use_client(flink: Client, first: str, second: str) -> None:
         states = dict(re.findall(r"([0-9a-f]{32}) : bids \((\w+)\)", flink("list", "-a")))
         return states == {first: "CANCELED", second: "FINISHED"}
 
-    until(ended)
+    wait_for(ended, "both jobs have ended", DEADLINE_S)
 
 
 def kept(said: str) -> str:

@@ -8,11 +8,13 @@ from typing import Final
 
 import pytest
 import pytest_asyncio
-from oidc_provider import CLIENT, LoopbackProvider, answering, free_port, with_login
+from oidc_provider import CLIENT, LoopbackProvider, answering, with_login
 from page_fixtures import browser, opened, page, shows
 from playwright.async_api import Page, expect
 from recorded_cluster import JOB
 from shown_cluster import ShownCluster, served
+
+from penstock.platform.free_ports import free_port
 
 __all__ = ["browser", "page"]  # fixtures
 

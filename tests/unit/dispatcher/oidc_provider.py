@@ -7,7 +7,6 @@ import base64
 import functools
 import hashlib
 import json
-import socket
 import time
 import uuid
 from collections import Counter
@@ -20,7 +19,7 @@ from urllib.parse import urlencode
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
-from small_cluster import SmallCluster, until
+from small_cluster import SmallCluster
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
@@ -193,27 +192,10 @@ async def with_login(cluster: SmallCluster, settings: OidcSettings) -> AsyncGene
         yield tokens
 
 
-def free_port() -> int:
-    """One that nobody listens on."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return bound.getsockname()[1]
-
-
 @asynccontextmanager
 async def answering(provider: LoopbackProvider) -> AsyncGenerator[LoopbackProvider]:
     """It listens on its port, for so long."""
     async with http_server(provider.app(), f"127.0.0.1:{provider.port}"):
-
-        async def accepts() -> bool:
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1", provider.port)
-            except OSError:
-                return False
-            writer.close()
-            return True
-
-        await until(accepts, "the provider takes connections")
         yield provider
 
 

@@ -18,12 +18,13 @@ import jwt
 import pytest
 import structlog
 from fastapi import FastAPI
-from oidc_provider import AUDIENCE, Key, LoopbackProvider, answering, forged, free_port
+from oidc_provider import AUDIENCE, Key, LoopbackProvider, answering, forged
 from small_cluster import ADDRESS, SmallCluster, until
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from penstock.adapters.system_clock import SystemClock
 from penstock.errors import UsageError
+from penstock.platform.free_ports import free_port
 from penstock.service.access import Access, Gate, access_of
 from penstock.service.audit import LOGGER
 from penstock.service.credentials import Credentials, shared_token

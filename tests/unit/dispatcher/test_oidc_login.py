@@ -12,11 +12,12 @@ from urllib.parse import parse_qs, urlsplit
 import httpx2
 import pytest
 import structlog
-from oidc_provider import CLIENT, LoopbackProvider, answering, free_port, with_login
+from oidc_provider import CLIENT, LoopbackProvider, answering, with_login
 from small_cluster import ADDRESS, SmallCluster
 from starlette.responses import JSONResponse, Response
 
 from penstock.errors import UsageError
+from penstock.platform.free_ports import free_port
 from penstock.service.access import Access, Gate
 from penstock_dispatcher.oidc.tokens import check_settings
 

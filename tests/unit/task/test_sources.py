@@ -360,14 +360,15 @@ async def test_the_splits_that_are_furthest_behind_are_told_of():
     source.names = tuple(str(number) for number in range(2 * SPLITS_TOLD))
     reader = driver(source)
     await reader.open(())
-    assert (reader.records_behind, reader.splits_behind) == (0, {})
+    assert reader.lag() == (0, {})
     for name in source.names[1:]:
         source.readers[name].waiting += range(int(name))
-    assert list(reader.splits_behind.items()) == [(str(n), n) for n in range(19, 9, -1)]
+    assert list(reader.lag()[1].items()) == [(str(n), n) for n in range(19, 9, -1)]
     source.readers["19"].waiting.clear()
     source.readers["3"].waiting += range(100)
-    assert next(iter(reader.splits_behind.items())) == ("3", 103)
-    assert reader.records_behind == sum(range(19)) + 100
+    behind, splits = reader.lag()
+    assert next(iter(splits.items())) == ("3", 103)
+    assert behind == sum(range(19)) + 100
     await reader.close()
 
 

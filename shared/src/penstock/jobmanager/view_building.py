@@ -93,8 +93,7 @@ def unopened_view(job: str, reason: str) -> JobView:
 
 def view_of_job(shell: JobShell, where: Mapping[tuple[str, SubtaskId], str]) -> JobView:
     """A job under its leader; `where` tells the worker of every subtask of every attempt that is reported."""
-    begun = any(isinstance(record, Begin) for record in shell.history.records)
-    return job_view(shell.history, shell.progress, _state(shell, begun), where, shell.ending)
+    return job_view(shell.history, shell.progress, _state(shell), where, shell.ending)
 
 
 def job_view(
@@ -172,9 +171,9 @@ def _acks(shown: CheckpointProgress) -> dict[str, tuple[AckView, ...]]:
     return {vertex: tuple(found) for vertex, found in acks.items()}
 
 
-def _state(shell: JobShell, begun: bool) -> JobState:
+def _state(shell: JobShell) -> JobState:
     terminated = shell.history.terminated
     if terminated is not None:
         return terminated.state
     state = _STATES[shell.phase]
-    return "RESTARTING" if state == "CREATED" and begun else state
+    return "RESTARTING" if state == "CREATED" and shell.history.begin is not None else state

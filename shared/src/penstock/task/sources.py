@@ -294,24 +294,18 @@ class SourceDriver:
         """The combined watermark last handed out."""
         return self._watermark
 
-    @property
-    def records_behind(self) -> int | None:
-        """Records that wait in the source, as far as its readers know; None where they cannot."""
-        known = self._known_behind()
-        return sum(known.values()) if known else None
-
-    @property
-    def splits_behind(self) -> dict[str, int]:
-        """Records that wait in the splits with the most of them, the most first; no more than `SPLITS_TOLD`."""
-        behind = [(count, split_id) for split_id, count in self._known_behind().items() if count]
-        return {split_id: count for count, split_id in heapq.nlargest(SPLITS_TOLD, behind)}
-
-    def _known_behind(self) -> dict[str, int]:
-        return {
-            split_id: behind
+    def lag(self) -> tuple[int | None, dict[str, int]]:
+        """Records that wait in the source, as far as its readers know, None where they cannot; and those of the splits
+        with the most of them, the most first, of no more than `SPLITS_TOLD`."""
+        known = [
+            (behind, split_id)
             for split_id, state in self._splits.items()
             if isinstance(state.reader, MeasuresLag) and (behind := state.reader.records_behind()) is not None
-        }
+        ]
+        if not known:
+            return None, {}
+        furthest = heapq.nlargest(SPLITS_TOLD, known)
+        return sum(behind for behind, _ in known), {split_id: behind for behind, split_id in furthest if behind}
 
     @property
     def silent_split(self) -> str | None:

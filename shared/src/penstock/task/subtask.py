@@ -170,7 +170,8 @@ class SubtaskRunner(CheckpointedLoop):
 
     def _progress(self) -> TaskProgress:
         source = self._source
-        behind, silent = (source.records_behind, source.silent_split) if source is not None else (None, None)
+        behind, splits = source.lag() if source is not None else (None, {})
+        silent = source.silent_split if source is not None else None
         return TaskProgress(
             watermark=self._watermark,
             busy_us=self.time_use.busy_us,
@@ -181,7 +182,7 @@ class SubtaskRunner(CheckpointedLoop):
             state_bytes=self._checkpoints.state_bytes if self._checkpoints else 0,
             records_behind=UNSET if behind is None else behind,
             silent_split=UNSET if silent is None else silent,
-            splits_behind=(source.splits_behind if behind and source is not None else {}) or UNSET,
+            splits_behind=splits or UNSET,
             unpublished_bytes=UNSET if self._splits is None else self._splits.pending_bytes,
         )
 

@@ -17,7 +17,7 @@ from penstock.errors import ExternalError
 from penstock.service.access import NotAdmittedError
 from penstock.service.credentials import WrongTokenError
 from penstock.settings import OidcSettings
-from penstock_dispatcher.oidc.provider import Provider
+from penstock_dispatcher.oidc.provider import Metadata, Provider
 from penstock_dispatcher.oidc.tokens import ProviderTokens
 from penstock_dispatcher.refusing import RestError
 
@@ -40,9 +40,7 @@ class Login:
 
     async def offer(self) -> LoginOffer:
         """Where to log in; raises `ExternalError` if the provider has never said so."""
-        metadata = await self._provider.metadata()
-        if not metadata.authorization_endpoint or not metadata.token_endpoint:
-            raise ExternalError(f"the OpenID Connect provider {metadata.issuer} has no login by authorization code")
+        metadata = await self._metadata()
         return LoginOffer(
             issuer=metadata.issuer, authorization_endpoint=metadata.authorization_endpoint,
             client_id=self._settings.client_id, scopes=self._settings.scopes,
@@ -69,13 +67,19 @@ class Login:
             raise RestError(error.status, error.reason) from error
         return token
 
+    async def _metadata(self) -> Metadata:
+        """Of a provider that has this login; raises `ExternalError`."""
+        metadata = await self._provider.metadata()
+        if not metadata.authorization_endpoint or not metadata.token_endpoint:
+            raise ExternalError(f"the OpenID Connect provider {metadata.issuer} has no login by authorization code")
+        return metadata
+
     async def _exchanged(self, given: LoginCode) -> _Answer:
         form = {
             "grant_type": "authorization_code", "code": given.code, "redirect_uri": given.redirect_uri,
             "client_id": self._settings.client_id, "code_verifier": given.code_verifier,
         }  # fmt: skip
-        await self.offer()  # which is what there has to be for a code to come from it
-        status, data = await self._provider.post((await self._provider.metadata()).token_endpoint, form)
+        status, data = await self._provider.post((await self._metadata()).token_endpoint, form)
         try:
             answer = msgspec.json.decode(data, type=_Answer)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
