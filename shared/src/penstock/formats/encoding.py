@@ -19,6 +19,7 @@ from penstock.types import (
     TIMESTAMP,
     DataType,
     DecimalType,
+    Field,
     ListType,
     MapType,
     Schema,
@@ -55,6 +56,15 @@ def json_texts(frame: pl.DataFrame, schema: Schema) -> pl.Series:
         if texts.str.count_matches(mark, literal=True).sum() == expected:
             return texts.str.replace_all(f'"{mark}([-0-9.]+)"', "${1}")
     raise AssertionError("a frame has texts without end")
+
+
+def json_values(frame: pl.DataFrame, field: Field) -> pl.Series:
+    """A column as JSON values, as String; null is null."""
+    import polars as pl
+
+    one = frame.select(pl.col(field.name).alias("v"))
+    texts = json_texts(one, Schema((Field("v", field.type, nullable=True),))).str.slice(5).str.head(-1)
+    return pl.select(pl.when(frame[field.name].is_not_null()).then(texts)).to_series()
 
 
 def has_decimals(schema: Schema) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.connectors.base import Encoded
-from penstock.errors import BadRecordError
-from penstock.formats.encoding import as_text, json_texts
+from penstock.connectors.keyed_rows import RETRACTED, KeyedRows, without_bad
+from penstock.formats.encoding import as_text, json_values
 from penstock.types import (
     BINARY,
     BOOLEAN,
@@ -24,7 +24,6 @@ from penstock.types import (
 if TYPE_CHECKING:
     import polars as pl
 
-RETRACTED: Final = "retracted"
 COLUMN: Final = "c:"
 """Stands before the names of columns, so that `GONE` is none of them."""
 GONE: Final = "gone"
@@ -42,50 +41,38 @@ def encoded_schema(columns: Schema, *, deletes: bool) -> Schema:
 class RowEncoder:
     """The encoder of one subtask; see `SinkEncoder`."""
 
-    def __init__(self, what: str, columns: Schema, key: tuple[str, ...], *, deletes: bool, skips: bool) -> None:
-        """`what` leads errors; `deletes`: rows have `RETRACTED`; `skips`: bad rows are counted instead of failing."""
-        self._what = what
-        self._columns = columns
-        self._key = key
-        self._deletes = deletes
+    def __init__(self, where: str, schema: Schema, rows: KeyedRows, *, skips: bool) -> None:
+        """`where` leads errors; `skips`: bad rows are counted instead of failing."""
+        self._where = where
+        self._columns = rows.columns(schema)
+        self._rows = rows
+        self._deletes = rows.deletes(schema)
         self._skips = skips
 
     def encode(self, frame: pl.DataFrame) -> Encoded:
         """See `SinkEncoder.encode`."""
         import polars as pl
 
-        if self._key:  # of a key only the last row of a batch counts
-            frame = frame.filter(pl.struct(self._key).is_last_distinct())
+        frame = self._rows.newest(frame)
         texts = [copy_text(frame, field) for field in self._columns]
         made = pl.DataFrame([text.alias(f"{COLUMN}{text.name}") for text in texts])
         if self._deletes:
             made = made.with_columns(frame[RETRACTED].fill_null(value=False).alias(GONE))
-        bad = self._bad(frame)
-        if not bad.any():
-            return Encoded(made)
-        if not self._skips:
-            row = frame.select(self._columns.names).filter(bad).row(0, named=True)
-            raise BadRecordError(
-                f"{self._what}: {self._reason(row)}: {str(row)[:200]}; say bad_rows='skip' to leave it out"
-            )
-        return Encoded(made.filter(~bad), int(bad.sum()))
+        rows = frame.select(self._columns.names)
+        return without_bad(self._where, rows, made, self._bad(frame), self._reason, skips=self._skips)
 
     def _bad(self, frame: pl.DataFrame) -> pl.Series:
-        import polars as pl
-
-        bad = pl.repeat(value=False, n=frame.height, eager=True)
-        for name in self._key:
-            bad = bad | frame[name].is_null()
+        bad = self._rows.without_key(frame)
         for field in self._columns:
             if field.type == STRING:
                 bad = bad | frame[field.name].str.contains("\x00", literal=True).fill_null(value=False)
             elif _is_json(field.type):
-                bad = bad | _json(frame, field).str.contains(_NUL_IN_JSON).fill_null(value=False)
+                bad = bad | json_values(frame, field).str.contains(_NUL_IN_JSON).fill_null(value=False)
         return bad
 
     def _reason(self, row: dict[str, object]) -> str:
-        if any(row[name] is None for name in self._key):
-            return f"a row has no key (column {', '.join(self._key)} is null)"
+        if missing := self._rows.missing(row):
+            return missing
         return "a text has a zero character, which Postgres cannot hold"
 
 
@@ -99,7 +86,7 @@ def copy_text(frame: pl.DataFrame, field: Field) -> pl.Series:
 
     column = frame[field.name]
     if _is_json(field.type):
-        text = _escaped(_json(frame, field))
+        text = _escaped(json_values(frame, field))
     elif field.type == STRING:
         text = _escaped(column)
     elif field.type == BOOLEAN:
@@ -117,14 +104,6 @@ def copy_text(frame: pl.DataFrame, field: Field) -> pl.Series:
 
 def _escaped(text: pl.Series) -> pl.Series:
     return text.str.replace_many(["\\", "\t", "\n", "\r"], ["\\\\", "\\t", "\\n", "\\r"])
-
-
-def _json(frame: pl.DataFrame, field: Field) -> pl.Series:
-    import polars as pl
-
-    one = frame.select(pl.col(field.name).alias("v"))
-    texts = json_texts(one, Schema((Field("v", field.type, nullable=True),))).str.slice(5).str.head(-1)
-    return pl.select(pl.when(frame[field.name].is_not_null()).then(texts)).to_series()
 
 
 def _intervals(column: pl.Series) -> pl.Series:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 from penstock.arguments import checked
 from penstock.blocking import run_blocking
 from penstock.connectors import base
-from penstock.connectors.base import Guarantee, Prepared, PublishContext, SinkEncoder, SinkPublisher, WriteContext
+from penstock.connectors.base import Guarantee, PublishContext, SinkEncoder, SinkPublisher, WriteContext
+from penstock.connectors.gathering import GatheringWriter
+from penstock.connectors.keyed_rows import KeyedRows, key_of
 from penstock.connectors.postgres.encoding import RowEncoder, encoded_schema
 from penstock.connectors.postgres.tables import TablePlace, postgres_type
 from penstock.connectors.postgres.writing import TableWriting
-from penstock.errors import PipelineError
 from penstock.settings import Secret
-from penstock.types import BOOLEAN, FLOATS, Field, Schema, can_be_key
+from penstock.types import Schema
 
 if TYPE_CHECKING:
     import polars as pl
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 Delivery = Literal["exactly-once", "at-least-once"]
 
 _WHAT: Final = "postgres.Sink"
-_RETRACTED: Final = "retracted"
-_WINDOW: Final = frozenset({"window_start", "window_end"})
 
 
 class Sink(base.PublishedSink):
@@ -70,9 +69,7 @@ class Sink(base.PublishedSink):
         bad_rows: Literal["fail", "skip"] = "fail",
     ) -> None:
         self.target: Final = TablePlace(_WHAT, table, url)
-        self.key: Final = () if key is None else (key,) if isinstance(key, str) else tuple(key)
-        if key is not None and not self.key:
-            raise PipelineError(f"{_WHAT}: key= names no column; leave it out if rows are added")
+        self.key: Final = key_of(key, _WHAT)
         self.create: Final = create
         self.delivery: Final = delivery
         self.bad_rows: Final = bad_rows
@@ -90,19 +87,9 @@ class Sink(base.PublishedSink):
 
     def check(self, schema: Schema, *, updates: bool) -> None:
         """See `Sink.check`."""
-        if updates and not self.key:
-            raise PipelineError(
-                f"{_WHAT}: a row of this stream may replace an earlier one, so every update would count as a row; write "
-                f"postgres.Sink({self.target.table!r}, key=...)"
-            )
+        self._rows.check(schema, updates=updates, instead=f"write postgres.Sink({self.target.table!r}, key=...)")
         for field in schema:
             postgres_type(field.type, f"{_WHAT}: {field.name}")
-        for name in self.key:
-            kind = schema.field(name, f"{_WHAT}: key").type
-            if not can_be_key(kind) or kind in FLOATS:
-                raise PipelineError(
-                    f"{_WHAT}: key: {name} is {kind}, by which rows are not told apart; choose another one"
-                )
 
     @property
     def upsert_key(self) -> tuple[str, ...] | None:
@@ -127,32 +114,20 @@ class Sink(base.PublishedSink):
 
     # -- running --------------------------------------------------------------------------------------------------------
 
-    def _deletes(self, schema: Schema) -> bool:
-        retracts = _RETRACTED in schema and schema.field(_RETRACTED).type == BOOLEAN
-        return retracts and (self._changes or not _WINDOW.isdisjoint(self.key))
-
-    def _columns(self, schema: Schema) -> Schema:
-        """Those of the table; those of the key are never null."""
-        deletes = self._deletes(schema)
-        return Schema(
-            tuple(
-                Field(field.name, field.type, field.nullable and field.name not in self.key)
-                for field in schema
-                if not (deletes and field.name == _RETRACTED)
-            )
-        )
+    @property
+    def _rows(self) -> KeyedRows:
+        return KeyedRows(_WHAT, self.key, self._changes)
 
     def _writing(self) -> TableWriting:
         return TableWriting(self.target, self.key, self.create)
 
     def _encoder(self, schema: Schema) -> RowEncoder:
-        columns, deletes = self._columns(schema), self._deletes(schema)
-        return RowEncoder(self.target.name, columns, self.key, deletes=deletes, skips=self.bad_rows == "skip")
+        return RowEncoder(self.target.name, schema, self._rows, skips=self.bad_rows == "skip")
 
     async def _prepared(self, schema: Schema) -> None:
         with self.target.errors(f"{self.target.name}: "):
             async with self.target.connection() as connection:
-                await self._writing().prepare(connection, self._columns(schema))
+                await self._writing().prepare(connection, self._rows.columns(schema))
 
     def reach(self, schema: Schema) -> None:
         """See `Sink.reach`: the table takes such rows; it is made if that was asked for."""
@@ -160,7 +135,7 @@ class Sink(base.PublishedSink):
 
     def encoded_schema(self, schema: Schema) -> Schema:
         """See `PublishedSink.encoded_schema`."""
-        return encoded_schema(self._columns(schema), deletes=self._deletes(schema))
+        return encoded_schema(self._rows.columns(schema), deletes=self._rows.deletes(schema))
 
     async def encoder(self, schema: Schema, operator: str) -> SinkEncoder:
         """See `PublishedSink.encoder`: looks whether the table takes such rows."""
@@ -181,45 +156,9 @@ class Sink(base.PublishedSink):
 
     def open(self, schema: Schema, context: WriteContext) -> base.SinkWriter:
         """See `Sink.open`: the writer where the guarantee is at-least-once."""
-        return _Writer(self._writing(), self._encoder(schema))
+        return GatheringWriter(self._encoder(schema), self._written)
 
-
-class _Writer:
-    """Writes the rows of one subtask when a checkpoint begins; see `SinkWriter`. It stages nothing."""
-
-    def __init__(self, writing: TableWriting, encoder: RowEncoder) -> None:
-        self._writing = writing
-        self._encoder = encoder
-        self._frames: list[pl.DataFrame] = []
-        self.skipped = 0
-
-    def write(self, frame: pl.DataFrame) -> None:
-        encoded = self._encoder.encode(frame)
-        self.skipped += encoded.skipped
-        self._frames.append(encoded.frame)
-
-    def prepare(self, checkpoint: int) -> Prepared:
-        frames, self._frames = self._frames, []
-
-        def persist() -> None:
-            run_blocking(self._commit(frames))
-            frames.clear()
-
-        return Prepared(persist=persist)
-
-    async def _commit(self, frames: Sequence[pl.DataFrame]) -> None:
-        place = self._writing.place
-        if not any(frame.height for frame in frames):
-            return
-        with place.errors(f"{place.name}: "):
-            async with place.connection() as connection, connection.transaction():
-                await self._writing.write(connection, frames)
-
-    def commit(self, committable: Any) -> None:
-        """Nothing is staged."""
-
-    def discard(self, committable: Any) -> None:
-        """Nothing is staged."""
-
-    def close(self) -> None:
-        self._frames.clear()
+    async def _written(self, frames: Sequence[pl.DataFrame]) -> None:
+        with self.target.errors(f"{self.target.name}: "):
+            async with self.target.connection() as connection, connection.transaction():
+                await self._writing().write(connection, frames)

@@ -1,0 +1,125 @@
+"""What sinks share that write rows by key: which columns there are, which rows delete, and what becomes of bad ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.connectors.base import Encoded
+from penstock.errors import BadRecordError, PipelineError
+from penstock.types import BOOLEAN, FLOATS, Field, Schema, can_be_key
+
+if TYPE_CHECKING:
+    import polars as pl
+
+RETRACTED: Final = "retracted"
+_WINDOW: Final = frozenset({"window_start", "window_end"})
+
+
+@dataclass(frozen=True)
+class KeyedRows:
+    """How a stream is written where a row replaces the one that has the same key."""
+
+    what: str
+    """The sink, which leads errors."""
+    key: tuple[str, ...]
+    """Empty: rows are added."""
+    changes: bool = False
+    """Whether what is taken back of them is deleted, whatever the key is."""
+
+    def check(self, schema: Schema, *, updates: bool, instead: str) -> None:
+        """Raise `PipelineError` if rows cannot be told apart by the key, or there is none and rows replace others.
+
+        Args:
+            schema: of the stream.
+            updates: whether a row may replace an earlier one.
+            instead: what to write then.
+        """
+        if updates and not self.key:
+            raise PipelineError(
+                f"{self.what}: a row of this stream may replace an earlier one, so every update would count as a row; "
+                f"{instead}"
+            )
+        for name in self.key:
+            kind = schema.field(name, f"{self.what}: key").type
+            if not can_be_key(kind) or kind in FLOATS:
+                raise PipelineError(
+                    f"{self.what}: key: {name} is {kind}, by which rows are not told apart; choose another one"
+                )
+
+    def deletes(self, schema: Schema) -> bool:
+        """Whether a row with `retracted` true deletes what its key has."""
+        retracts = RETRACTED in schema and schema.field(RETRACTED).type == BOOLEAN
+        return bool(self.key) and retracts and (self.changes or not _WINDOW.isdisjoint(self.key))
+
+    def columns(self, schema: Schema) -> Schema:
+        """Those that are written; those of the key are never null."""
+        deletes = self.deletes(schema)
+        return Schema(
+            tuple(
+                Field(field.name, field.type, field.nullable and field.name not in self.key)
+                for field in schema
+                if not (deletes and field.name == RETRACTED)
+            )
+        )
+
+    def newest(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Without the rows that a later one of the same frame replaces."""
+        import polars as pl
+
+        return frame.filter(pl.struct(self.key).is_last_distinct()) if self.key else frame
+
+    def without_key(self, frame: pl.DataFrame) -> pl.Series:
+        """Which rows lack a column of the key."""
+        import polars as pl
+
+        lacks = pl.repeat(value=False, n=frame.height, eager=True)
+        for name in self.key:
+            lacks = lacks | frame[name].is_null()
+        return lacks
+
+    def missing(self, row: dict[str, Any]) -> str:
+        """What of the key a row lacks, in words; empty if nothing."""
+        names = [name for name in self.key if row[name] is None]
+        return f"a row has no key (column {', '.join(names)} is null)" if names else ""
+
+
+def without_bad(
+    where: str,
+    rows: pl.DataFrame,
+    encoded: pl.DataFrame,
+    bad: pl.Series,
+    reason: Callable[[dict[str, Any]], str],
+    *,
+    skips: bool,
+) -> Encoded:
+    """What is encoded of rows, without the bad ones.
+
+    Args:
+        where: the destination, which leads errors.
+        rows: as they came.
+        encoded: what was made of each.
+        bad: which of them cannot be written.
+        reason: why a row cannot.
+        skips: whether bad rows are counted instead of failing.
+
+    Raises:
+        BadRecordError: there is one.
+    """
+    if not bad.any():
+        return Encoded(encoded)
+    if not skips:
+        row = rows.filter(bad).row(0, named=True)
+        raise BadRecordError(f"{where}: {reason(row)}: {str(row)[:200]}; say bad_rows='skip' to leave it out")
+    return Encoded(encoded.filter(~bad), int(bad.sum()))
+
+
+def key_of(key: str | Sequence[str] | None, what: str) -> tuple[str, ...]:
+    """The columns of `key=`; raises `PipelineError` if it is given and names none."""
+    if key is None:
+        return ()
+    found = (key,) if isinstance(key, str) else tuple(key)
+    if not found:
+        raise PipelineError(f"{what}: key= names no column; leave it out if rows are added")
+    return found
