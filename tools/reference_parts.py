@@ -28,6 +28,7 @@ from penstock.connectors import (
     kafka,
     lookups,
     postgres,
+    redis,
     sockets,
 )
 from penstock.expressions import constructors
@@ -172,6 +173,14 @@ SHOWN_BY: Final = {
         "integration/test_postgres_killed.py::test_a_job_with_failing_workers_and_a_rescale_writes_every_row_once"
     ),
     'postgres.Sink(delivery="at-least-once")': "integration/test_postgres.py::test_updates_by_key",
+    "redis.Sink": "integration/test_redis_sink.py::test_a_job_with_failing_workers_and_a_rescale_writes_every_row_once",
+    'redis.Sink(delivery="at-least-once")': "integration/test_redis_sink.py::test_updates_by_key",
+    "redis.StreamSink": (
+        "integration/test_redis_sink.py::test_a_job_with_failing_workers_and_a_rescale_writes_every_row_once"
+    ),
+    'redis.StreamSink(delivery="at-least-once")': (
+        "integration/test_redis_sink.py::test_a_stream_has_every_row_in_order"
+    ),
     "console.Sink": "unit/connectors/test_console_and_collecting.py::test_console_prints_rows_at_once",
     "collecting.Sink": "unit/connectors/test_console_and_collecting.py::test_collecting_shows_rows_with_the_commit",
 }
@@ -193,6 +202,14 @@ def _sinks() -> Iterator[str]:
         "postgres.Sink": postgres.Sink("bids", url="postgresql://localhost/shop"),
         'postgres.Sink(delivery="at-least-once")': postgres.Sink(
             "bids", url="postgresql://localhost/shop", delivery="at-least-once"
+        ),
+        "redis.Sink": redis.Sink("totals:{auction}", url="redis://localhost"),
+        'redis.Sink(delivery="at-least-once")': redis.Sink(
+            "totals:{auction}", url="redis://localhost", delivery="at-least-once"
+        ),
+        "redis.StreamSink": redis.StreamSink("bids", url="redis://localhost"),
+        'redis.StreamSink(delivery="at-least-once")': redis.StreamSink(
+            "bids", url="redis://localhost", delivery="at-least-once"
         ),
         "console.Sink": console.Sink(),
         "collecting.Sink": collecting.Sink(),
@@ -388,9 +405,10 @@ every checkpoint, and moves with its key when the parallelism changes.
         tuple(
             [
                 entry
-                for name in ("files", "kafka", "iceberg", "postgres", "console", "collecting")
+                for name in ("files", "kafka", "iceberg", "postgres", "redis", "console", "collecting")
                 for entry in _connector(name, "Sink")
             ]
+            + _connector("redis", "StreamSink")
         ),
         _sinks,
     ),

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 from postgres_tables import FIRST, Table, Target
-from tests.integration.one_job import Cluster, until
+from tests.integration.failing_workers import with_failing_workers
 from tests.postgres_server import PostgresServer, running_postgres
 from tests.unit.task.publishing_parts import Exchange, Run
 
 from penstock.adapters.system_clock import SystemClock
 from penstock.protocol.manifests import Interval
-from penstock.protocol.requests import RescaleJob
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -52,34 +51,7 @@ async def test_a_job_with_failing_workers_and_a_rescale_writes_every_row_once(se
     """Workers die again and again, the job gets wider: the table has every window once."""
     table = Table(server, "")
     table.do("drop table {}")
-    cluster = Cluster(rate=1_200, held=True, sink=table.sink(create=True, key=key))
-    await cluster.submit()
-    try:
-        _, ended, _ = await cluster.candidate()
-        workers = [cluster.tasks[cluster.worker().name] for _ in range(3)]
-
-        async def complete() -> int:
-            record = (await cluster.history()).complete
-            return record.checkpoint if record else 0
-
-        async def beyond(checkpoint: int) -> bool:
-            return await complete() > checkpoint
-
-        for _ in range(2):
-            seen = await complete()
-            await until(lambda seen=seen: beyond(seen), "a checkpoint is complete")
-            workers.pop(0).cancel()
-            workers.append(cluster.tasks[cluster.worker().name])
-        seen = await complete()
-        await until(lambda: beyond(seen), "a checkpoint is complete after a restart")
-        await cluster.request(RescaleJob(request="wider", job=cluster.job, parallelism=3))
-        answer = await cluster.answer("wider")
-        assert answer.outcome == "completed", answer.reason
-        cluster.input.end()
-        outcome = await asyncio.wait_for(ended, 90)
-        assert outcome.state == "FINISHED", outcome.reason
-    finally:
-        await cluster.stop()
+    cluster = await with_failing_workers(table.sink(create=True, key=key))
     rows = table.do("select key, window_start, n, total from {}")
     assert sum(n for _, _, n, _ in rows) == cluster.input.rows
     assert sum(total for *_, total in rows) == sum(range(cluster.input.rows))

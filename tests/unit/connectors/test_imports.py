@@ -27,7 +27,8 @@ for lookup in (http.Lookup("http://h/{at}", schema=Row), redis.Lookup("{at}", sc
     postgres.Lookup("t", schema=Row, url="postgresql://h/d")):
     lookup.describe()
 for sink in (files.Sink("out"), console.Sink(), collecting.Sink(), kafka.Sink("t", key="at"),
-             postgres.Sink("t", url="postgresql://h/d")):
+             postgres.Sink("t", url="postgresql://h/d"), redis.Sink("{at}", url="redis://h"),
+             redis.StreamSink("s", url="redis://h")):
     sink.describe()
 heavy = {"polars", "pyarrow", "numpy", "aiokafka", "confluent_kafka", "psycopg", "redis", "httpx2"}
 print(sorted(heavy & set(sys.modules)))

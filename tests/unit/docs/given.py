@@ -140,5 +140,6 @@ GIVEN: Final[dict[str, Callable[[], dict[str, Any]]]] = {
     "docs/iceberg.md": _iceberg,
     "docs/joins.md": everything,
     "docs/postgres.md": everything,
+    "docs/redis.md": everything,
     "docs/windows.md": everything,
 }

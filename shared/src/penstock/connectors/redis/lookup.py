@@ -1,11 +1,10 @@
-"""Redis: `redis.Lookup` joins a stream with hashes. Needs the client `redis`, as a cluster does."""
+"""`redis.Lookup`: joins a stream with hashes of Redis."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Unpack
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -13,15 +12,14 @@ from penstock.arguments import checked
 from penstock.connectors import lookups
 from penstock.connectors.base import T
 from penstock.connectors.lookups import Key, KeyTemplate, LookupClient, LookupOptions, template_parts
-from penstock.errors import BadRecordError, ExternalError, PipelineError
+from penstock.connectors.redis.places import RedisPlace
+from penstock.errors import BadRecordError
 from penstock.settings import Secret
 from penstock.types import BINARY, BOOLEAN, FLOATS, INTEGERS, Field, ListType, MapType, Schema, StructType
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from redis.asyncio import Redis
-
-__all__ = ["Lookup"]
 
 _WHAT: Final = "redis.Lookup"
 
@@ -66,16 +64,12 @@ class Lookup(lookups.Lookup[T], Generic[T]):
         self._declare(schema, **options)
         template_parts(_WHAT, key)
         self.key: Final = key
-        self.url: Final = url if isinstance(url, Secret) else Secret(url)
-        parts = urlsplit(self.url.reveal())
-        if parts.scheme not in ("redis", "rediss"):
-            raise PipelineError(f"{_WHAT}: url= is an address such as redis://host:6379/0")
-        self._address: Final = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        self.place: Final = RedisPlace(_WHAT, url)
 
     @property
     def name(self) -> str:
         """See `Lookup.name`."""
-        return f"redis hashes {self.key} at {self._address}"
+        return f"redis hashes {self.key} at {self.place.address}"
 
     def client(self, columns: Schema, keys: Schema) -> LookupClient:
         """See `Lookup.client`."""
@@ -83,7 +77,7 @@ class Lookup(lookups.Lookup[T], Generic[T]):
 
     def describe(self) -> Mapping[str, Any]:
         """See `Lookup.describe`."""
-        return {"key": self.key, "url": self._address}
+        return {"key": self.key, "url": self.place.address}
 
 
 class _Hashes:
@@ -96,31 +90,17 @@ class _Hashes:
         self._redis: Redis | None = None
 
     async def open(self) -> None:
-        from redis.asyncio import Redis
-        from redis.asyncio.retry import Retry
-        from redis.backoff import NoBackoff
-
-        self._redis = Redis.from_url(self._lookup.url.reveal(), retry=Retry(NoBackoff(), 0))
+        self._redis = self._lookup.place.client()
 
     async def ask(self, keys: Sequence[Key]) -> Sequence[Sequence[bytes]]:
-        from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
-
         assert self._redis is not None
         names = [self._template.text(key) for key in keys]
         fields = [field.name for field in self._columns]
-        try:
+        with self._lookup.place.errors("", f"check what the keys of {self._lookup.key} hold"):
             async with self._redis.pipeline(transaction=False) as pipeline:
                 for name in names:
                     pipeline.hmget(name, fields)
                 answers = await pipeline.execute()
-        except (AuthenticationError, NoPermissionError) as error:
-            raise PipelineError(
-                f"it refuses the login or the command ({error}); check user and password in url="
-            ) from error
-        except ResponseError as error:
-            raise PipelineError(f"{error}; check what the keys of {self._lookup.key} hold") from error
-        except (RedisError, OSError) as error:
-            raise ExternalError(f"{error or type(error).__name__}; check that it runs, and url=") from error
         return [self._documents(values) for values in answers]
 
     def _documents(self, values: Sequence[bytes | None]) -> Sequence[bytes]:

@@ -1,0 +1,87 @@
+"""A Redis that a connector talks to: its address, its client, and what its errors mean."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Generator
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from penstock.errors import ExternalError, PipelineError
+from penstock.settings import Secret
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+CALL_TIMEOUT_S: Final = 60.0
+_PASSING: Final = (
+    "BUSY ", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM ", "READONLY", "TRYAGAIN",
+)  # fmt: skip
+"""How answers begin that are other ones after a while: no memory, no disk, no master."""
+
+
+class RedisPlace:
+    """A database of a Redis.
+
+    Args:
+        what: the connector, which leads errors.
+        url: `redis://user:password@host:6379/0`, or `rediss://`.
+
+    Raises:
+        PipelineError: it is no such address.
+    """
+
+    def __init__(self, what: str, url: str | Secret) -> None:
+        self.url: Final = url if isinstance(url, Secret) else Secret(url)
+        parts = urlsplit(self.url.reveal())
+        if parts.scheme not in ("redis", "rediss"):
+            raise PipelineError(f"{what}: url= is an address such as redis://host:6379/0")
+        self.address: Final = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+    def client(self) -> Redis:
+        """A client that tries nothing again by itself, and waits as long as it is let: see `within`.
+
+        It has no timeout of its own, because it would wait by `asyncio.wait_for`, which in Python 3.11 may lose the
+        cancellation of a task.
+        """
+        from redis.asyncio import Redis
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
+
+        return Redis.from_url(
+            self.url.reveal(), retry=Retry(NoBackoff(), 0), socket_timeout=None, socket_connect_timeout=None
+        )
+
+    @contextlib.asynccontextmanager
+    async def within(self, where: str, hint: str) -> AsyncGenerator[None]:
+        """Calls that together take at most `CALL_TIMEOUT_S`; errors are those of `errors`."""
+        with self.errors(where, hint):
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                yield
+
+    @contextlib.contextmanager
+    def errors(self, where: str, hint: str) -> Generator[None]:
+        """What the client raises as an error of ours, behind `where`; `hint`: what to look at if Redis refuses."""
+        from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
+
+        try:
+            yield
+        except (AuthenticationError, NoPermissionError) as error:
+            raise PipelineError(
+                f"{where}it refuses the login or the command ({error}); check user and password in url="
+            ) from error
+        except ResponseError as error:
+            said = str(error)
+            if _is_passing(said):
+                raise ExternalError(f"{where}{said}") from error
+            raise PipelineError(f"{where}{said}; {hint}") from error
+        except (RedisError, OSError) as error:
+            raise ExternalError(f"{where}{error or type(error).__name__}; check that it runs, and url=") from error
+
+
+def _is_passing(said: str) -> bool:
+    """The client cuts the code off some answers."""
+    return (
+        said.startswith(_PASSING) or "maxmemory" in said or "read only replica" in said or "loading the dataset" in said
+    )
