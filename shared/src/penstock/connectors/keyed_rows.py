@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 RETRACTED: Final = "retracted"
+"""The column in which corrected sessions, and changes, say that a row is no more."""
 _WINDOW: Final = frozenset({"window_start", "window_end"})
 
 
@@ -49,7 +50,10 @@ class KeyedRows:
                 )
 
     def deletes(self, schema: Schema) -> bool:
-        """Whether a row with `retracted` true deletes what its key has."""
+        """Whether a row with `retracted` true deletes what its key has.
+
+        Of updates only where the key says which window it is: another key's newest row may be that of another window.
+        """
         retracts = RETRACTED in schema and schema.field(RETRACTED).type == BOOLEAN
         return bool(self.key) and retracts and (self.changes or not _WINDOW.isdisjoint(self.key))
 

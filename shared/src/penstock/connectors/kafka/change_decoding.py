@@ -11,7 +11,7 @@ import msgspec
 import polars as pl
 
 from penstock.connectors.kafka.decoding import JsonValues, Records, ValueDecoder, value_decoder
-from penstock.connectors.kafka.encoding import RETRACTED
+from penstock.connectors.keyed_rows import RETRACTED
 from penstock.formats.decoding import BadLine, Decoded
 from penstock.types import BINARY, BOOLEAN, NUMERIC, DecimalType, Schema
 

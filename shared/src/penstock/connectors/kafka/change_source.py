@@ -16,8 +16,8 @@ from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import Policy, T
 from penstock.connectors.declaring import declare
-from penstock.connectors.kafka.encoding import RETRACTED
 from penstock.connectors.kafka.source import Offsets, Source
+from penstock.connectors.keyed_rows import RETRACTED
 from penstock.errors import PipelineError
 from penstock.formats.avro import avro_schema
 from penstock.settings import KafkaSettings

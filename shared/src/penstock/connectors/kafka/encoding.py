@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from penstock.connectors.base import Encoded, Policy
 from penstock.connectors.kafka.partitioning import key_hashes
+from penstock.connectors.keyed_rows import RETRACTED, KeyedRows
 from penstock.errors import BadRecordError
 from penstock.formats.avro import encode_avro
 from penstock.formats.encoding import as_text, encode_csv, json_texts
-from penstock.types import BINARY, BOOLEAN, INT32, INT64, STRING, Field, ListType, MapType, Schema, StructType
+from penstock.types import BINARY, INT32, INT64, STRING, Field, ListType, MapType, Schema, StructType
 
 if TYPE_CHECKING:
     import polars as pl
@@ -28,9 +29,6 @@ HASH: Final = "hash"
 TIMESTAMP_MS: Final = "timestamp"
 HEADER: Final = "header"
 """Followed by the header's number."""
-RETRACTED: Final = "retracted"
-"""The column in which corrected sessions say that a window is no more."""
-_WINDOW: Final = frozenset({"window_start", "window_end"})
 DEAD: Final = "dead"
 """Why a row cannot be a record of the topic: its value goes to the topic of dead letters, and this with it."""
 DEAD_HEADER: Final = "penstock-error"
@@ -64,14 +62,8 @@ class RecordShape:
         return bool(self.key) or self.partition_by is not None
 
     def deletes(self, schema: Schema) -> bool:
-        """Whether a retracted row is a record without a value, which deletes its key.
-
-        Only where the key says which window it is: another key's newest record may be that of another window.
-        """
-        if self.changes:
-            return self.format != "debezium"
-        retracts = RETRACTED in schema and schema.field(RETRACTED).type == BOOLEAN
-        return self.key_needed and retracts and not _WINDOW.isdisjoint(self.key)
+        """Whether a retracted row is a record without a value, which deletes its key."""
+        return self.key_needed and KeyedRows("kafka.Sink", self.key, self.changes).deletes(schema)
 
     def values(self, schema: Schema) -> Schema:
         """The columns that stand in a value."""

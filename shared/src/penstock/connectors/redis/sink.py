@@ -109,12 +109,10 @@ class _RedisSink(base.PublishedSink):
 
     async def _written(self, frames: Sequence[pl.DataFrame]) -> None:
         writing = self._writing()
-        for frame in frames:
-            async with (
-                self._place.within(f"{writing.name}: ", "check the rights and what is there"),
-                self._place.client() as client,
-            ):
-                await writing.write(client, [frame], "penstock:no-mark", None, 0)
+        async with self._place.client() as client:
+            for frame in frames:
+                async with self._place.within(f"{writing.name}: ", "check the rights and what is there"):
+                    await writing.write(client, [frame], "penstock:no-mark", None, 0)
 
 
 class Sink(_RedisSink):
