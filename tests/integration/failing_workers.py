@@ -38,6 +38,8 @@ async def with_failing_workers(sink: Any) -> Cluster:
         cluster.input.end()
         outcome = await asyncio.wait_for(ended, 90)
         assert outcome.state == "FINISHED", outcome.reason
+        records = (await cluster.history()).records
+        assert [type(record).__name__ for record in records].count("Begin") >= 4
     finally:
         await cluster.stop()
     return cluster

@@ -10,17 +10,13 @@ from typing import Any, Final
 import polars as pl
 from psycopg.sql import SQL, Identifier
 from tests.postgres_server import PostgresServer
-from tests.unit.task.publishing_parts import Exchange, Run
 
-from penstock.adapters.system_clock import SystemClock
 from penstock.connectors import postgres
 from penstock.connectors.base import PublishContext, PublishedMark
 from penstock.connectors.postgres.publishing import PostgresPublisher
 from penstock.connectors.postgres.writing import TableWriting
-from penstock.protocol.manifests import Interval
 from penstock.settings import Secret
 
-FIRST: Final = "a" * 32
 QUICK: Final[dict[str, Any]] = {"retries": 2, "retry_delay": "1ms"}
 
 
@@ -63,15 +59,3 @@ class _OfNumbers(PostgresPublisher):
 
     async def commit(self, frames: Any, mark: PublishedMark) -> None:
         await super().commit([frame.select(pl.col("value").cast(pl.String).alias("c:n")) for frame in frames], mark)
-
-
-async def published(target: Target, exchange: Exchange, *, frames: int = 4) -> tuple[Run, Interval]:
-    """A first attempt that has published its first checkpoint."""
-    run = Run(target.publisher(), exchange, 1, clock=SystemClock())
-    await run.until(lambda: run.marks)
-    for n in range(frames):
-        exchange.rows(FIRST, range(10 * n, 10 * n + 10))
-    covered = Interval(FIRST, 0, exchange.barrier(FIRST), 1)
-    run.loop.covered([covered])
-    await run.until(lambda: run.published == 1)
-    return run, covered

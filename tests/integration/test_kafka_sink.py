@@ -14,7 +14,9 @@ from pathlib import Path
 
 import aiokafka
 import pytest
-from tests.integration.one_job import Cluster, until
+from tests.integration.failing_workers import with_failing_workers
+from tests.integration.one_job import until
+from tests.integration.publishing_by_hand import FIRST, checkpoints, published
 from tests.unit.task.publishing_parts import Exchange, Run
 
 from penstock.adapters.system_clock import SystemClock
@@ -28,14 +30,13 @@ from penstock.errors import ExternalError, PipelineError
 from penstock.graph.jobgraph import build_job_graph
 from penstock.protocol.manifests import Interval
 from penstock.protocol.publishing import Mark, PublisherPhase
-from penstock.protocol.requests import RescaleJob
 from penstock.settings import KafkaSettings
 from penstock.task.publish_loop import encode_mark
 from penstock.task.transaction_loop import PublishingError
 from penstock.types import INT64, STRING, Field, Schema
 
 pytestmark = pytest.mark.timeout(180)
-FIRST, SECOND = "a" * 32, "b" * 32
+SECOND = "b" * 32
 
 
 @pytest.fixture
@@ -90,18 +91,6 @@ class Target:
 
     async def numbers(self) -> list[int]:
         return sorted(int(record.value) for record in await self.records())
-
-
-async def published(target: Target, exchange: Exchange, *, frames: int = 4) -> tuple[Run, Interval]:
-    """A first attempt that has published its first checkpoint."""
-    run = Run(target.publisher(), exchange, 1, clock=SystemClock())
-    await run.until(lambda: run.marks)
-    for n in range(frames):
-        exchange.rows(FIRST, range(10 * n, 10 * n + 10))
-    covered = Interval(FIRST, 0, exchange.barrier(FIRST), 1)
-    run.loop.covered([covered])
-    await run.until(lambda: run.published == 1)
-    return run, covered
 
 
 async def test_rows_are_visible_once(settings):
@@ -230,12 +219,7 @@ async def test_a_broker_that_is_killed_delays_and_changes_nothing(three_brokers)
     target, exchange = Target(three_brokers.settings("own").kafka, partitions=1), Exchange()
     run = Run(target.publisher(), exchange, 1, clock=SystemClock())
     await run.until(lambda: run.marks, deadline_s=60)
-    intervals: list[Interval] = []
-    start = 0
-    for checkpoint in range(1, 41):
-        exchange.rows(FIRST, range(10 * checkpoint, 10 * checkpoint + 10))
-        intervals.append(Interval(FIRST, start, start := exchange.barrier(FIRST, checkpoint), checkpoint))
-    run.loop.covered(intervals)
+    run.loop.covered(checkpoints(exchange, 40))
     # Not a broker that is alone: see "A single broker" in docs/kafka.md.
     for checkpoint, node in zip((5, 20), three_brokers.kafka.nodes, strict=False):
         await run.until(lambda checkpoint=checkpoint: run.published >= checkpoint, deadline_s=120)
@@ -495,36 +479,7 @@ async def test_a_job_with_failing_workers_and_a_rescale_writes_every_row_once(se
     """Workers die again and again, the job gets wider: a consumer sees every window once."""
     kafka.use_cluster(settings, "sink-test")
     target = Target(settings, key="key")
-    cluster = Cluster(rate=1_200, held=True, sink=target.sink)
-    await cluster.submit()
-    try:
-        _, ended, _ = await cluster.candidate()
-        workers = [cluster.tasks[cluster.worker().name] for _ in range(3)]
-
-        async def complete() -> int:
-            record = (await cluster.history()).complete
-            return record.checkpoint if record else 0
-
-        async def beyond(checkpoint: int) -> bool:
-            return await complete() > checkpoint
-
-        for _ in range(2):
-            seen = await complete()
-            await until(lambda seen=seen: beyond(seen), "a checkpoint is complete")
-            workers.pop(0).cancel()
-            workers.append(cluster.tasks[cluster.worker().name])
-        seen = await complete()
-        await until(lambda: beyond(seen), "a checkpoint is complete after a restart")
-        await cluster.request(RescaleJob(request="wider", job=cluster.job, parallelism=3))
-        answer = await cluster.answer("wider")
-        assert answer.outcome == "completed", answer.reason
-        cluster.input.end()
-        outcome = await asyncio.wait_for(ended, 90)
-        assert outcome.state == "FINISHED", outcome.reason
-        records = (await cluster.history()).records
-        assert [type(record).__name__ for record in records].count("Begin") >= 4
-    finally:
-        await cluster.stop()
+    cluster = await with_failing_workers(target.sink)
     check(await target.records(), cluster.input.rows)
     for marks in marks_of_job("sink-test", cluster.job, cluster.graph, range(2)):
         await delete_marks(marks.settings(settings), marks.topic)

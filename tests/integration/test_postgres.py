@@ -11,25 +11,30 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Any
 
 import polars as pl
 import psycopg
 import pytest
-from postgres_tables import FIRST, QUICK, Table, Target, published
+from postgres_tables import QUICK, Table, Target
 from psycopg.sql import SQL, Identifier
+from tests.integration.publishing_by_hand import (
+    FIRST,
+    check_a_stopped_publisher_is_refused,
+    check_rows_are_visible_once,
+    published,
+)
+from tests.integration.sink_rows import ALL, EMPTY, Everything, Sale, read_back, sales, sales_by_shop, write
 from tests.postgres_server import PostgresServer, running_postgres
 from tests.unit.task.publishing_parts import Exchange, Run
 
 from penstock import DecimalType, Pipeline, PipelineError, col, count, lit
 from penstock.adapters.system_clock import SystemClock
 from penstock.connectors import iterables, postgres
-from penstock.connectors.base import ProducerFencedError, PublishedMark
+from penstock.connectors.base import PublishedMark
 from penstock.connectors.postgres.writing import takes
 from penstock.errors import BadRecordError, ExternalError, PenstockError
 from penstock.protocol.manifests import Interval
-from penstock.protocol.publishing import Mark
-from penstock.task.publish_loop import encode_mark
 from penstock.task.transaction_loop import PublishingError
 from penstock.types import DURATION, FLOAT32, FLOAT64, INT64, STRING, TIME, TIMESTAMP, UINT64, ListType, schema_of
 
@@ -79,28 +84,6 @@ def test_rows_of_a_table(server: PostgresServer) -> None:
     assert sum(row[2] is not None for row in found) == 1_252
 
 
-@dataclass
-class Everything:
-    id: int
-    text: str
-    small: int
-    amount: Annotated[Decimal, DecimalType(12, 2)]
-    ratio: float
-    truth: bool
-    data: bytes
-    at: datetime
-    day: date
-    moment: time
-    span: timedelta
-    tags: list[str]
-    weights: dict[str, int]
-    absent: int | None
-
-
-ALL = Everything(
-    1, 'say "é"\n\\', -5, Decimal("10.10"), 0.1, True, bytes(range(256)), START, date(2026, 2, 3), time(4, 5, 6, 7),
-    timedelta(days=-400, seconds=1.5), ["a", "b,"], {"k": 1}, None,
-)  # fmt: skip
 COLUMNS = """
 id bigint, text text, small smallint, amount numeric(12, 2), ratio double precision, truth boolean, data bytea,
 at timestamptz, day date, moment time, span interval, tags text[], weights jsonb, absent int
@@ -113,15 +96,7 @@ def test_all_types_of_a_table(server: PostgresServer) -> None:
     values = [getattr(ALL, name) for name in Everything.__annotations__]
     values[-2] = '{"k": 1}'
     table.do("insert into {} values (" + ", ".join(["%s"] * len(values)) + ")", *values)
-    found: list[Everything] = []
-
-    def keep(row: Everything) -> Everything:
-        found.append(row)
-        return row
-
-    stream = Pipeline("p").read(iterables.Source([Key(1)], schema=Key)).drop("name")
-    assert stream.join(table.lookup(Everything), on="id").as_(Everything).map(keep).collect().height == 1
-    assert found == [ALL]
+    assert read_back(table.lookup(Everything), 1) == [ALL]
 
 
 @dataclass
@@ -298,9 +273,7 @@ def test_floats_are_exact(server: PostgresServer) -> None:
 
 def written(table: Table, rows: Any, schema: Any, **options: Any) -> None:
     """A run of its own, exactly once or not."""
-    p = Pipeline("p")
-    p.read(iterables.Source(rows, schema=schema)).write(table.sink(**options))
-    assert p.run().state == "FINISHED"
+    write(table.sink(**options), rows, schema)
 
 
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
@@ -309,23 +282,14 @@ def test_all_types_of_a_sink(server: PostgresServer, delivery: Any, key: str | N
     """Each comes back as it went in, whatever is in the texts; the table is made."""
     table = Table(server, "")
     table.do("drop table {}")
-    empty = replace(ALL, id=2, text="", data=b"", tags=[], weights={}, span=timedelta(microseconds=-1), absent=7)
     least = replace(
         ALL, id=3, text="\\N\t\\.\r\n,\x01", at=datetime(1, 1, 1, tzinfo=UTC), day=date.min, ratio=-5e-324,
         moment=time.min, span=timedelta(days=40_000, microseconds=1), tags=["\\", "\n", "null", '"'], small=-(2**63),
     )  # fmt: skip
     most = replace(ALL, id=4, at=datetime.max.replace(tzinfo=UTC), day=date.max, amount=Decimal("-9999999999.99"))
-    rows = [ALL, empty, least, most]
+    rows = [ALL, EMPTY, least, most]
     written(table, rows, Everything, key=key, create=True, delivery=delivery)
-    found: list[Everything] = []
-
-    def keep(row: Everything) -> Everything:
-        found.append(row)
-        return row
-
-    stream = Pipeline("p").read(iterables.Source([Key(n) for n in range(1, 5)], schema=Key)).drop("name")
-    stream.join(table.lookup(Everything), on="id").as_(Everything).map(keep).collect()
-    assert found == rows
+    assert read_back(table.lookup(Everything), 4) == rows
 
 
 @dataclass
@@ -343,17 +307,6 @@ def test_numbers_that_are_none(server: PostgresServer) -> None:
     assert found[1:] == [math.inf, -math.inf, None]
 
 
-@dataclass
-class Sale:
-    id: int
-    shop: str
-    amount: int
-
-
-def sales(number: int = 500) -> list[Sale]:
-    return [Sale(n, f"s{n * 7 % 13}", n % 11) for n in range(number)]
-
-
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
 def test_updates_by_key(server: PostgresServer, delivery: Any) -> None:
     """The table is the result; its other columns keep what they have."""
@@ -363,8 +316,8 @@ def test_updates_by_key(server: PostgresServer, delivery: Any) -> None:
     totals = p.read(iterables.Source(sales(), schema=Sale)).key_by("shop").agg(total=col("amount").sum())
     totals.write(table.sink(key="shop", delivery=delivery))
     assert p.run().state == "FINISHED"
-    expected = {(f"s{k}", sum(s.amount for s in sales() if s.shop == f"s{k}"), "kept") for k in range(13)}
-    expected = {(s, t, "mine" if s == "s1" else note) for s, t, note in expected} | {("other", 5, "mine")}
+    expected = {(shop, total, "mine" if shop == "s1" else "kept") for shop, total in sales_by_shop().items()}
+    expected |= {("other", 5, "mine")}
     assert set(table.do("select * from {}")) == expected
 
 
@@ -377,7 +330,7 @@ def test_changes_delete(server: PostgresServer) -> None:
     totals = read.key_by("shop").agg(total=col("amount").sum())
     totals.filter((col("total") < 100) | (col("shop") > "s3")).write(table.sink(key="shop"))
     assert p.run().state == "FINISHED"
-    sums = {s.shop: sum(o.amount for o in sales() if o.shop == s.shop) for s in sales()}
+    sums = sales_by_shop()
     assert min(sums.values()) >= 100
     assert dict(table.do("select * from {}")) == {shop: total for shop, total in sums.items() if shop > "s3"}
 
@@ -513,35 +466,12 @@ def test_wrong_sinks(make: Any, said: str) -> None:
 
 async def test_rows_are_visible_once(server: PostgresServer) -> None:
     """And the mark says how far; a second attempt goes on behind it."""
-    target, exchange = Target(server), Exchange()
-    run, covered = await published(target, exchange)
-    await run.stop()
-    exchange.rows(FIRST, range(40, 45))
-    newer = Interval(FIRST, covered.end, exchange.barrier(FIRST, 2), 2)
-    second = Run(target.publisher(), exchange, 2, [covered, newer], restored=2, clock=SystemClock())
-    await second.until(lambda: second.published == 2)
-    await second.stop()
-    assert target.numbers() == list(range(45))
+    await check_rows_are_visible_once(Target(server))
 
 
 async def test_a_publisher_that_was_stopped_is_refused(server: PostgresServer) -> None:
     """Before its transaction another one starts: what it commits never becomes visible."""
-    target, exchange = Target(server), Exchange()
-    run, _ = await published(target, exchange)
-    await run.stop()
-    stopped, newer = target.publisher(), target.publisher()
-    granted = []
-    for publisher in (stopped, newer, newer):
-        await publisher.open()
-        granted.append(await publisher.init_producer())
-    assert [later.follows(earlier) for earlier, later in itertools.pairwise(granted)] == [True, True]
-    assert not granted[2].follows(granted[0])
-    with pytest.raises(ProducerFencedError, match="has started"):
-        await stopped.commit([exchange.frames[0][1]], encode_mark(Mark(99, 9, 1)))
-    assert await newer.read_mark() == await stopped.read_mark()
-    await stopped.close()
-    await newer.close()
-    assert target.numbers() == list(range(40))
+    await check_a_stopped_publisher_is_refused(Target(server))
 
 
 @pytest.mark.parametrize("where", ["in a transaction", "in the middle of COPY"])

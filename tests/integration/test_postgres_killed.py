@@ -7,13 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from postgres_tables import FIRST, Table, Target
+from postgres_tables import Table, Target
 from tests.integration.failing_workers import with_failing_workers
+from tests.integration.publishing_by_hand import check_kills_change_nothing
 from tests.postgres_server import PostgresServer, running_postgres
-from tests.unit.task.publishing_parts import Exchange, Run
-
-from penstock.adapters.system_clock import SystemClock
-from penstock.protocol.manifests import Interval
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -27,23 +24,12 @@ def server() -> Iterator[PostgresServer]:
 async def test_a_server_that_is_killed_changes_nothing() -> None:
     """Between and within transactions, again and again: every row once, in the end."""
     with running_postgres() as server:
-        target, exchange = Target(server), Exchange()
-        run = Run(target.publisher(), exchange, 1, clock=SystemClock())
-        await run.until(lambda: run.marks)
-        intervals: list[Interval] = []
-        start = 0
-        for checkpoint in range(1, 25):
-            exchange.rows(FIRST, range(10 * checkpoint, 10 * checkpoint + 10))
-            intervals.append(Interval(FIRST, start, start := exchange.barrier(FIRST, checkpoint), checkpoint))
-        for number, interval in enumerate(intervals, 1):
-            run.loop.covered(intervals[:number])
-            if number % 8 == 0:
-                server.kill()
-                await asyncio.to_thread(server.start)
-            await run.until(lambda interval=interval: run.published >= interval.checkpoint - 3)
-        await run.until(lambda: run.published == 24)
-        await run.stop()
-        assert target.numbers() == list(range(10, 250))
+
+        async def kill() -> None:
+            server.kill()
+            await asyncio.to_thread(server.start)
+
+        await check_kills_change_nothing(Target(server), 24, 8, kill)
 
 
 @pytest.mark.parametrize("key", [None, ("key", "window_start")])

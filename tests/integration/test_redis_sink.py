@@ -11,32 +11,34 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date
 from decimal import Decimal
 from time import time_ns
-from typing import Annotated, Any
+from typing import Any
 
 import polars as pl
 import pytest
 import redis as redis_client
+from redis._parsers import _AsyncRESP2Parser
 from tests.integration.failing_workers import with_failing_workers
-from tests.unit.task.publishing_parts import Exchange, Run
+from tests.integration.publishing_by_hand import (
+    check_a_stopped_publisher_is_refused,
+    check_kills_change_nothing,
+    check_rows_are_visible_once,
+    published,
+)
+from tests.integration.sink_rows import ALL, EMPTY, Everything, Sale, read_back, sales, sales_by_shop, write
+from tests.unit.task.publishing_parts import Exchange
 
-from penstock import DecimalType, Pipeline, PipelineError, col, count
-from penstock.adapters.system_clock import SystemClock
+from penstock import Pipeline, PipelineError, col, count
 from penstock.connectors import iterables, redis
-from penstock.connectors.base import ProducerFencedError, PublishContext, PublishedMark
+from penstock.connectors.base import PublishContext, PublishedMark
+from penstock.connectors.redis.places import RedisPlace
 from penstock.connectors.redis.publishing import RedisPublisher
 from penstock.errors import BadRecordError, ExternalError, PenstockError
-from penstock.protocol.manifests import Interval
-from penstock.protocol.publishing import Mark
 from penstock.settings import Secret
-from penstock.task.publish_loop import encode_mark
 
 pytestmark = pytest.mark.timeout(120)
-
-FIRST = "a" * 32
-START = datetime(2026, 1, 1, 12, 30, 15, 123456, tzinfo=UTC)
 
 
 class Keys:
@@ -77,60 +79,15 @@ def keys(platform: Any) -> Iterator[Keys]:
     made.client.close()
 
 
-def written(sink: Any, rows: Any, schema: Any) -> None:
-    """A run of its own."""
-    p = Pipeline("p")
-    p.read(iterables.Source(rows, schema=schema)).write(sink)
-    assert p.run().state == "FINISHED"
-
-
 # -- what is written ----------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Everything:
-    id: int
-    text: str
-    small: int
-    amount: Annotated[Decimal, DecimalType(12, 2)]
-    ratio: float
-    truth: bool
-    data: bytes
-    at: datetime
-    day: date
-    moment: time
-    span: timedelta
-    tags: list[str]
-    weights: dict[str, int]
-    absent: int | None
-
-
-ALL = Everything(
-    1, 'say "é"\n\\', -5, Decimal("10.10"), 0.1, True, bytes(range(256)), START, date(2026, 2, 3), time(4, 5, 6, 7),
-    timedelta(days=-400, seconds=1.5), ["a", "b,"], {"k": 1}, None,
-)  # fmt: skip
-
-
-@dataclass
-class Id:
-    id: int
 
 
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
 def test_a_lookup_reads_what_a_sink_writes(keys: Keys, delivery: Any) -> None:
     """Each value of each type."""
-    empty = replace(ALL, id=2, text="", data=b"", tags=[], weights={}, span=timedelta(microseconds=-1), absent=7)
-    rows = [ALL, empty, replace(ALL, id=3, ratio=-5e-324, small=-(2**63), text="\x00", amount=Decimal("-0.01"))]
-    written(keys.sink(delivery=delivery), rows, Everything)
-    found: list[Everything] = []
-
-    def keep(row: Everything) -> Everything:
-        found.append(row)
-        return row
-
-    ids = Pipeline("p").read(iterables.Source([Id(n) for n in (1, 2, 3)], schema=Id))
-    ids.join(keys.lookup("{id}", Everything), on="id").as_(Everything).map(keep).collect()
-    assert found == rows
+    rows = [ALL, EMPTY, replace(ALL, id=3, ratio=-5e-324, small=-(2**63), text="\x00", amount=Decimal("-0.01"))]
+    write(keys.sink(delivery=delivery), rows, Everything)
+    assert read_back(keys.lookup("{id}", Everything), 3) == rows
 
 
 @dataclass
@@ -145,20 +102,9 @@ def test_names_and_nulls(keys: Keys) -> None:
     keys.client.hset(f"{keys.prefix}:2026-01-01/true", mapping={"value": "9", "note": "mine"})
     day = date(2026, 1, 1)
     rows = [Reading(day, True, None), Reading(day, False, math.nan), Reading(day, False, 1.5)]
-    written(keys.sink("{day}/{on}"), rows, Reading)
+    write(keys.sink("{day}/{on}"), rows, Reading)
     assert keys.hash("2026-01-01/true") == {"day": "2026-01-01", "on": "true", "note": "mine"}
     assert keys.hash("2026-01-01/false") == {"day": "2026-01-01", "on": "false", "value": "1.5"}
-
-
-@dataclass
-class Sale:
-    id: int
-    shop: str
-    amount: int
-
-
-def sales(number: int = 500) -> list[Sale]:
-    return [Sale(n, f"s{n * 7 % 13}", n % 11) for n in range(number)]
 
 
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
@@ -168,8 +114,7 @@ def test_updates_by_key(keys: Keys, delivery: Any) -> None:
     totals = p.read(iterables.Source(sales(), schema=Sale)).key_by("shop").agg(total=col("amount").sum())
     totals.write(keys.sink("{shop}", delivery=delivery, ttl="1h"))
     assert p.run().state == "FINISHED"
-    expected = {f"s{k}": sum(s.amount for s in sales() if s.shop == f"s{k}") for k in range(13)}
-    assert {row["shop"]: int(row["total"]) for row in keys.hashes()} == expected
+    assert {row["shop"]: int(row["total"]) for row in keys.hashes()} == sales_by_shop()
     left: Any = keys.client.pttl(f"{keys.prefix}:s1")
     assert 3_500_000 < left <= 3_600_000
 
@@ -182,7 +127,7 @@ def test_changes_delete(keys: Keys) -> None:
     totals = read.key_by("shop").agg(total=col("amount").sum())
     totals.filter((col("total") < 100) | (col("shop") > "s3")).write(keys.sink("{shop}"))
     assert p.run().state == "FINISHED"
-    sums = {s.shop: sum(o.amount for o in sales() if o.shop == s.shop) for s in sales()}
+    sums = sales_by_shop()
     assert min(sums.values()) >= 100
     found = {row["shop"]: int(row["total"]) for row in keys.hashes() if "shop" in row}
     assert found == {shop: total for shop, total in sums.items() if shop > "s3"}
@@ -192,7 +137,7 @@ def test_changes_delete(keys: Keys) -> None:
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
 def test_a_stream_has_every_row_in_order(keys: Keys, delivery: Any) -> None:
     """More of them than one argument of a script holds."""
-    written(keys.stream_sink(delivery=delivery), sales(2_345), Sale)
+    write(keys.stream_sink(delivery=delivery), sales(2_345), Sale)
     assert [(int(e["id"]), e["shop"], int(e["amount"])) for e in keys.entries()] == [
         (s.id, s.shop, s.amount) for s in sales(2_345)
     ]
@@ -200,7 +145,7 @@ def test_a_stream_has_every_row_in_order(keys: Keys, delivery: Any) -> None:
 
 def test_a_stream_of_a_length(keys: Keys) -> None:
     """About so many of the newest entries stay."""
-    written(keys.stream_sink(max_length=100), sales(2_000), Sale)
+    write(keys.stream_sink(max_length=100), sales(2_000), Sale)
     found = [int(entry["id"]) for entry in keys.entries()]
     assert 100 <= len(found) < 400
     assert found == list(range(2_000 - len(found), 2_000))
@@ -217,12 +162,12 @@ def test_another_kind_of_value_is_there(keys: Keys, delivery: Any) -> None:
         rf"redis hashes {keys.prefix}:.id. at redis://.*{keys.prefix}:7 is there, and is a string; nothing was written"
     )
     with pytest.raises(PenstockError, match=said) as caught:
-        written(keys.sink(delivery=delivery), sales(10), Sale)
+        write(keys.sink(delivery=delivery), sales(10), Sale)
     assert keys.client.exists(*(f"{keys.prefix}:{n}" for n in range(7))) == 0
     assert keys.url.reveal().split("@")[0].split(":")[-1] not in str(caught.value)
     keys.client.set(keys.prefix, "text")
     with pytest.raises(PenstockError, match=rf"redis stream {keys.prefix} .*{keys.prefix} is there, and is a string"):
-        written(keys.stream_sink(delivery=delivery), sales(10), Sale)
+        write(keys.stream_sink(delivery=delivery), sales(10), Sale)
 
 
 @dataclass
@@ -233,11 +178,11 @@ class Maybe:
 def test_rows_that_cannot_be_written(keys: Keys) -> None:
     """They fail the job by name, or are counted and left out."""
     with pytest.raises(BadRecordError, match=r"a row has no key .column id is null.: .*bad_rows=.skip."):
-        written(keys.sink(), [Maybe(1), Maybe(None)], Maybe)
+        write(keys.sink(), [Maybe(1), Maybe(None)], Maybe)
     with pytest.raises(BadRecordError, match="all columns of a row are null"):
-        written(keys.stream_sink(), [Maybe(1), Maybe(None)], Maybe)
-    written(keys.sink(bad_rows="skip"), [Maybe(1), Maybe(None)], Maybe)
-    written(keys.stream_sink(bad_rows="skip"), [Maybe(1), Maybe(None)], Maybe)
+        write(keys.stream_sink(), [Maybe(1), Maybe(None)], Maybe)
+    write(keys.sink(bad_rows="skip"), [Maybe(1), Maybe(None)], Maybe)
+    write(keys.stream_sink(bad_rows="skip"), [Maybe(1), Maybe(None)], Maybe)
     assert (keys.hash("1"), keys.entries()) == ({"id": "1"}, [{"id": "1"}])
 
 
@@ -247,11 +192,33 @@ def test_a_redis_that_is_away_or_refuses(keys: Keys) -> None:
     with pytest.raises(
         ExternalError, match=r"redis hashes .id. at redis://127.0.0.1:1/0: .*check that it runs"
     ) as caught:
-        written(away, sales(1), Sale)
+        write(away, sales(1), Sale)
     assert "topsecret" not in f"{caught.value} {away!r}"
     address = keys.url.reveal().rpartition("@")[2]
     with pytest.raises(PipelineError, match=r"it refuses the login or the command.*check user and password"):
-        written(redis.StreamSink("s", url=f"redis://nobody:wrong@{address}"), sales(1), Sale)
+        write(redis.StreamSink("s", url=f"redis://nobody:wrong@{address}"), sales(1), Sale)
+
+
+@pytest.mark.parametrize(
+    ("answer", "passes"),
+    [
+        ("OOM command not allowed when used memory > 'maxmemory'.", True),
+        ("ERR Error running script: @user_script:8: -OOM command not allowed when used memory > 'maxmemory'.", True),
+        ("READONLY You can't write against a read only replica.", True),
+        ("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.", True),
+        ("LOADING Redis is loading the dataset in memory", True),
+        ("MISCONF Redis is configured to save RDB snapshots, but it is not able to.", True),
+        ("BUSY Redis is busy running a script.", True),
+        ("WRONGTYPE Operation against a key holding the wrong kind of value", False),
+        ("ERR unknown command 'XADD'", False),
+    ],
+)
+def test_which_answers_pass(answer: str, passes: bool) -> None:
+    """A server without memory, disk or master is asked again; what it will always refuse fails the job."""
+    place = RedisPlace("redis.Sink", "redis://h")
+    error = _AsyncRESP2Parser.parse_error(answer)
+    with pytest.raises(ExternalError if passes else PipelineError, match=r"^there: "), place.errors("there: ", "look"):
+        raise error
 
 
 @pytest.mark.parametrize(
@@ -285,12 +252,12 @@ def test_one_that_evicts_marks_is_refused(keys: Keys, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("redis.asyncio.Redis.info", info)
     with pytest.raises(PipelineError, match=r"maxmemory-policy allkeys-lru.*at-least-once"):
-        written(keys.stream_sink(), sales(3), Sale)
-    written(keys.stream_sink(delivery="at-least-once"), sales(3), Sale)
+        write(keys.stream_sink(), sales(3), Sale)
+    write(keys.stream_sink(delivery="at-least-once"), sales(3), Sale)
     assert len(keys.entries()) == 3
     told["cluster_enabled"] = 1
     with pytest.raises(PipelineError, match="it is a Redis Cluster"):
-        written(keys.stream_sink(delivery="at-least-once"), sales(3), Sale)
+        write(keys.stream_sink(delivery="at-least-once"), sales(3), Sale)
 
 
 # -- exactly once -------------------------------------------------------------------------------------------------------
@@ -317,50 +284,14 @@ class _OfNumbers(RedisPublisher):
         await super().commit([frame.select(pl.col("value").alias("c:n")) for frame in frames], mark)
 
 
-async def published(
-    target: Target, exchange: Exchange, publisher: Any = None, *, frames: int = 4
-) -> tuple[Run, Interval]:
-    """A first attempt that has published its first checkpoint."""
-    run = Run(publisher or target.publisher(), exchange, 1, clock=SystemClock())
-    await run.until(lambda: run.marks)
-    for n in range(frames):
-        exchange.rows(FIRST, range(10 * n, 10 * n + 10))
-    covered = Interval(FIRST, 0, exchange.barrier(FIRST), 1)
-    run.loop.covered([covered])
-    await run.until(lambda: run.published == 1)
-    return run, covered
-
-
 async def test_rows_are_visible_once(keys: Keys) -> None:
     """And the mark says how far; a second attempt goes on behind it."""
-    target, exchange = Target(keys), Exchange()
-    run, covered = await published(target, exchange)
-    await run.stop()
-    exchange.rows(FIRST, range(40, 45))
-    newer = Interval(FIRST, covered.end, exchange.barrier(FIRST, 2), 2)
-    second = Run(target.publisher(), exchange, 2, [covered, newer], restored=2, clock=SystemClock())
-    await second.until(lambda: second.published == 2)
-    await second.stop()
-    assert target.numbers() == list(range(45))
+    await check_rows_are_visible_once(Target(keys))
 
 
 async def test_a_publisher_that_was_stopped_is_refused(keys: Keys) -> None:
     """Before its transaction another one starts: what it sends never becomes visible."""
-    target, exchange = Target(keys), Exchange()
-    run, _ = await published(target, exchange)
-    await run.stop()
-    stopped, newer = target.publisher(), target.publisher()
-    granted = []
-    for publisher in (stopped, newer, newer):
-        await publisher.open()
-        granted.append(await publisher.init_producer())
-    assert [later.follows(earlier) for earlier, later in itertools.pairwise(granted)] == [True, True]
-    with pytest.raises(ProducerFencedError, match="has started"):
-        await stopped.commit([exchange.frames[0][1]], encode_mark(Mark(99, 9, 1)))
-    assert await newer.read_mark() == await stopped.read_mark()
-    await stopped.close()
-    await newer.close()
-    assert target.numbers() == list(range(40))
+    await check_a_stopped_publisher_is_refused(Target(keys))
 
 
 async def test_a_script_whose_answer_is_lost_is_not_repeated(keys: Keys) -> None:
@@ -378,7 +309,8 @@ async def test_a_script_whose_answer_is_lost_is_not_repeated(keys: Keys) -> None
             raise ExternalError("no answer")
 
     publisher.commit = doubtful
-    run, _ = await published(target, exchange, publisher, frames=12)
+    target.publisher = lambda: publisher  # type: ignore[method-assign]
+    run, _ = await published(target, exchange, frames=12)
     await run.stop()
     assert target.numbers() == list(range(120))
 
@@ -386,22 +318,7 @@ async def test_a_script_whose_answer_is_lost_is_not_repeated(keys: Keys) -> None
 async def test_a_redis_that_is_killed_changes_nothing(own_platform: Any) -> None:
     """It writes what it answers to its disk, and publishing goes on where it was."""
     keys = Keys(own_platform.redis.settings.url.reveal())
-    target, exchange = Target(keys), Exchange()
-    run = Run(target.publisher(), exchange, 1, clock=SystemClock())
-    await run.until(lambda: run.marks)
-    intervals: list[Interval] = []
-    start = 0
-    for checkpoint in range(1, 13):
-        exchange.rows(FIRST, range(10 * checkpoint, 10 * checkpoint + 10))
-        intervals.append(Interval(FIRST, start, start := exchange.barrier(FIRST, checkpoint), checkpoint))
-    for number, interval in enumerate(intervals, 1):
-        run.loop.covered(intervals[:number])
-        if number % 6 == 0:
-            await own_platform.redis.restart(by_force=True)
-        await run.until(lambda interval=interval: run.published >= interval.checkpoint - 3)
-    await run.until(lambda: run.published == 12)
-    await run.stop()
-    assert target.numbers() == list(range(10, 130))
+    await check_kills_change_nothing(Target(keys), 12, 6, lambda: own_platform.redis.restart(by_force=True))
     keys.client.close()
 
 

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 CALL_TIMEOUT_S: Final = 60.0
-_PASSING: Final = (
-    "BUSY ", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM ", "READONLY", "TRYAGAIN",
-)  # fmt: skip
-"""How answers begin that are other ones after a while: no memory, no disk, no master."""
+_PASSING: Final = ("BUSY ", "MISCONF", "NOREPLICAS")
+"""How answers begin that are other ones after a while, and that the client has no class for."""
+_PASSING_IN_SCRIPTS: Final = ("maxmemory", "read only replica")
+"""What older servers say within a script."""
 
 
 class RedisPlace:
@@ -63,7 +63,16 @@ class RedisPlace:
     @contextlib.contextmanager
     def errors(self, where: str, hint: str) -> Generator[None]:
         """What the client raises as an error of ours, behind `where`; `hint`: what to look at if Redis refuses."""
-        from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
+        from redis.exceptions import (
+            AuthenticationError,
+            ClusterDownError,
+            NoPermissionError,
+            OutOfMemoryError,
+            ReadOnlyError,
+            RedisError,
+            ResponseError,
+            TryAgainError,
+        )
 
         try:
             yield
@@ -71,17 +80,12 @@ class RedisPlace:
             raise PipelineError(
                 f"{where}it refuses the login or the command ({error}); check user and password in url="
             ) from error
+        except (ClusterDownError, OutOfMemoryError, ReadOnlyError, TryAgainError) as error:
+            raise ExternalError(f"{where}{error}") from error
         except ResponseError as error:
             said = str(error)
-            if _is_passing(said):
+            if said.startswith(_PASSING) or any(text in said for text in _PASSING_IN_SCRIPTS):
                 raise ExternalError(f"{where}{said}") from error
             raise PipelineError(f"{where}{said}; {hint}") from error
         except (RedisError, OSError) as error:
             raise ExternalError(f"{where}{error or type(error).__name__}; check that it runs, and url=") from error
-
-
-def _is_passing(said: str) -> bool:
-    """The client cuts the code off some answers."""
-    return (
-        said.startswith(_PASSING) or "maxmemory" in said or "read only replica" in said or "loading the dataset" in said
-    )
