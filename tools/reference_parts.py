@@ -27,6 +27,7 @@ from penstock.connectors import (
     iterables,
     kafka,
     lookups,
+    opensearch,
     postgres,
     redis,
     sockets,
@@ -181,6 +182,10 @@ SHOWN_BY: Final = {
     'redis.StreamSink(delivery="at-least-once")': (
         "integration/test_redis_sink.py::test_a_stream_has_every_row_in_order"
     ),
+    "opensearch.Sink": (
+        "integration/test_opensearch_sink.py::test_a_job_with_failing_workers_and_a_rescale_writes_every_row_once"
+    ),
+    'opensearch.Sink(delivery="at-least-once")': "integration/test_opensearch_sink.py::test_updates_by_id",
     "console.Sink": "unit/connectors/test_console_and_collecting.py::test_console_prints_rows_at_once",
     "collecting.Sink": "unit/connectors/test_console_and_collecting.py::test_collecting_shows_rows_with_the_commit",
 }
@@ -210,6 +215,10 @@ def _sinks() -> Iterator[str]:
         "redis.StreamSink": redis.StreamSink("bids", url="redis://localhost"),
         'redis.StreamSink(delivery="at-least-once")': redis.StreamSink(
             "bids", url="redis://localhost", delivery="at-least-once"
+        ),
+        "opensearch.Sink": opensearch.Sink("bids", url="http://localhost:9200"),
+        'opensearch.Sink(delivery="at-least-once")': opensearch.Sink(
+            "bids", url="http://localhost:9200", delivery="at-least-once"
         ),
         "console.Sink": console.Sink(),
         "collecting.Sink": collecting.Sink(),
@@ -405,7 +414,7 @@ every checkpoint, and moves with its key when the parallelism changes.
         tuple(
             [
                 entry
-                for name in ("files", "kafka", "iceberg", "postgres", "redis", "console", "collecting")
+                for name in ("files", "kafka", "iceberg", "postgres", "redis", "opensearch", "console", "collecting")
                 for entry in _connector(name, "Sink")
             ]
             + _connector("redis", "StreamSink")

@@ -12,8 +12,8 @@ from penstock.api import stream, update_streams
 from penstock.expressions import constructors, namespaces
 
 CONNECTORS = (
-    "collecting", "console", "files", "generate", "http", "iceberg", "iterables", "kafka", "nexmark", "postgres", "redis",
-    "sockets", "spark",
+    "collecting", "console", "files", "generate", "http", "iceberg", "iterables", "kafka", "nexmark", "opensearch",
+    "postgres", "redis", "sockets", "spark",
 )  # fmt: skip
 WITH_VERBS = (
     "Pipeline", "Expr", "Stream", "SourceStream", "KeyedStream", "ConnectedStreams", "OverStream", "WindowedStream",

@@ -35,6 +35,7 @@ from penstock.connectors import (
     iterables,
     kafka,
     nexmark,
+    opensearch,
     postgres,
     redis,
     sockets,
@@ -107,8 +108,8 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     bids = p.read(files.Source("bids.jsonl", schema=Bid, event_time="at"))
     found: dict[str, Any] = {name: getattr(penstock, name) for name in penstock.__all__}
     connectors = (
-        collecting, console, files, generate, http, iceberg, iterables, kafka, nexmark, postgres, redis,
-        sockets, spark,
+        collecting, console, files, generate, http, iceberg, iterables, kafka, nexmark, opensearch, postgres,
+        redis, sockets, spark,
     )  # fmt: skip
     found |= dict(zip(CONNECTORS, connectors, strict=True))
     return found | {

@@ -15,7 +15,7 @@ import redis as redis_client
 
 import penstock
 from penstock import Pipeline, count, tumbling
-from penstock.connectors import files, http, iceberg, iterables, kafka, postgres
+from penstock.connectors import files, http, iceberg, iterables, kafka, opensearch, postgres
 from penstock.connectors import redis as redis_connector
 from penstock.settings import Secret
 
@@ -107,7 +107,10 @@ def everything() -> dict[str, Any]:
         kind.__name__: kind
         for kind in (Account, Alert, Bid, Customer, Enriched, Limit, Order, Payment, Rate, Rated, Total)
     }
-    modules = {"files": files, "http": http, "iceberg": iceberg, "kafka": kafka, "postgres": postgres, "time": time}
+    modules = {
+        "files": files, "http": http, "iceberg": iceberg, "kafka": kafka, "opensearch": opensearch, "postgres": postgres,
+        "time": time,
+    }  # fmt: skip
     return names | classes | modules | {
         "Iterator": Iterator,
         "Secret": Secret,
@@ -140,6 +143,7 @@ GIVEN: Final[dict[str, Callable[[], dict[str, Any]]]] = {
     "docs/iceberg.md": _iceberg,
     "docs/joins.md": everything,
     "docs/postgres.md": everything,
+    "docs/opensearch.md": everything,
     "docs/redis.md": everything,
     "docs/windows.md": everything,
 }

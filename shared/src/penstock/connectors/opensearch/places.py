@@ -1,0 +1,109 @@
+"""An OpenSearch (or Elasticsearch) that a connector talks to: its nodes, its client, and what its answers mean."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from penstock.errors import ExternalError, PipelineError
+from penstock.settings import Secret
+
+if TYPE_CHECKING:
+    import httpx2
+
+CALL_TIMEOUT_S: Final = 60.0
+_NO_LOGIN: Final = (401, 403)
+_AGAIN: Final = (408, 425, 429)
+_SERVERS_FAULT: Final = 500
+NOT_THERE: Final = 404
+CONFLICT: Final = 409
+
+
+def is_passing(status: int) -> bool:
+    """Whether the same request may be answered otherwise after a while."""
+    return status in _AGAIN or status >= _SERVERS_FAULT
+
+
+class OpenSearchPlace:
+    """A cluster of OpenSearch or Elasticsearch.
+
+    Args:
+        what: the connector, which leads errors.
+        url: `https://user:password@host:9200`, of one node or of several.
+        headers: sent with every request.
+
+    Raises:
+        PipelineError: it is no such address.
+    """
+
+    def __init__(
+        self, what: str, url: str | Secret | Sequence[str | Secret], headers: Mapping[str, str | Secret] | None
+    ) -> None:
+        given = [url] if isinstance(url, str | Secret) else list(url)
+        self._nodes: Final = [node if isinstance(node, Secret) else Secret(node) for node in given]
+        self.headers: Final = dict(headers or {})
+        parts = [urlsplit(node.reveal()) for node in self._nodes]
+        if not parts or any(part.scheme not in ("http", "https") or not part.hostname for part in parts):
+            raise PipelineError(f"{what}: url= is an address such as https://host:9200, or several of one cluster")
+        self.address: Final = ",".join(
+            f"{part.scheme}://{part.netloc.rpartition('@')[2]}{part.path.rstrip('/')}" for part in parts
+        )
+
+    def client(self) -> httpx2.AsyncClient:
+        """A client of one node, any of them; whoever gets no answer makes another one."""
+        import httpx2
+
+        headers = {name: value.reveal() if isinstance(value, Secret) else value for name, value in self.headers.items()}
+        return httpx2.AsyncClient(
+            base_url=random.choice(self._nodes).reveal(),
+            headers=headers,
+            timeout=CALL_TIMEOUT_S,
+        )
+
+    async def ask(
+        self, client: httpx2.AsyncClient, where: str, method: str, path: str, body: bytes | None = None
+    ) -> tuple[int, dict[str, Any]]:
+        """The status of an answer (2xx, 400, 404 or 409) and its JSON.
+
+        Args:
+            client: of this place.
+            where: leads errors.
+            method: of HTTP.
+            path: with its query.
+            body: JSON, or lines of it.
+
+        Raises:
+            ExternalError: no answer, or none that would be the same after a while.
+            PipelineError: it refuses the login.
+        """
+        import httpx2
+
+        kind = "application/x-ndjson" if "_bulk" in path else "application/json"
+        try:
+            answer = await client.request(method, path, content=body, headers={"Content-Type": kind})
+        except httpx2.HTTPError as error:
+            raise ExternalError(f"{where}{error or type(error).__name__}; check that it runs, and url=") from error
+        try:
+            found = msgspec.json.decode(answer.content, type=dict[str, Any])
+        except (msgspec.MsgspecError, ValueError):
+            found = {"error": f"{answer.reason_phrase}, and no JSON object; check url="}
+        said = f"{where}{answer.status_code}: {reason(found)}"
+        if answer.status_code in _NO_LOGIN:
+            raise PipelineError(f"{said}; check user and password in url=, or headers=, and their rights")
+        if is_passing(answer.status_code):
+            raise ExternalError(said)
+        return answer.status_code, found
+
+
+def reason(answer: dict[str, Any]) -> str:
+    """What an answer, or an item of one, says of an error."""
+    error: Any = answer.get("error", answer)
+    if isinstance(error, str):
+        return error[:300]
+    cause: Any = error.get("caused_by") or {}
+    texts = (error.get("reason") or error.get("type"), cause.get("reason"))
+    return ": ".join(str(text) for text in texts if text)[:300]
