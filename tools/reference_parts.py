@@ -23,6 +23,7 @@ from penstock.connectors import (
     declaring,
     files,
     generate,
+    http,
     iceberg,
     iterables,
     kafka,
@@ -186,6 +187,7 @@ SHOWN_BY: Final = {
         "integration/test_opensearch_sink.py::test_a_job_with_failing_workers_and_a_rescale_writes_every_row_once"
     ),
     'opensearch.Sink(delivery="at-least-once")': "integration/test_opensearch_sink.py::test_updates_by_id",
+    "http.Sink": "integration/test_http_sink.py::test_a_job_with_failing_workers_and_a_rescale_calls_for_every_row",
     "console.Sink": "unit/connectors/test_console_and_collecting.py::test_console_prints_rows_at_once",
     "collecting.Sink": "unit/connectors/test_console_and_collecting.py::test_collecting_shows_rows_with_the_commit",
 }
@@ -220,6 +222,7 @@ def _sinks() -> Iterator[str]:
         'opensearch.Sink(delivery="at-least-once")': opensearch.Sink(
             "bids", url="http://localhost:9200", delivery="at-least-once"
         ),
+        "http.Sink": http.Sink("https://localhost/bids"),
         "console.Sink": console.Sink(),
         "collecting.Sink": collecting.Sink(),
     }
@@ -414,7 +417,17 @@ every checkpoint, and moves with its key when the parallelism changes.
         tuple(
             [
                 entry
-                for name in ("files", "kafka", "iceberg", "postgres", "redis", "opensearch", "console", "collecting")
+                for name in [
+                    "files",
+                    "kafka",
+                    "iceberg",
+                    "postgres",
+                    "redis",
+                    "opensearch",
+                    "http",
+                    "console",
+                    "collecting",
+                ]
                 for entry in _connector(name, "Sink")
             ]
             + _connector("redis", "StreamSink")

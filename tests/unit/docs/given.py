@@ -140,6 +140,7 @@ GIVEN: Final[dict[str, Callable[[], dict[str, Any]]]] = {
     "docs/async.md": _async,
     "docs/changes.md": everything,
     "docs/files.md": everything,
+    "docs/http.md": everything,
     "docs/iceberg.md": _iceberg,
     "docs/joins.md": everything,
     "docs/postgres.md": everything,

@@ -16,9 +16,12 @@ class GatheringWriter:
     """Writes the rows of one subtask; see `SinkWriter`. It stages nothing: the checkpoint waits until all is sent."""
 
     def __init__(
-        self, encoder: SinkEncoder, send: Callable[[Sequence[pl.DataFrame]], Coroutine[Any, Any, None]]
+        self, encoder: SinkEncoder, send: Callable[[Sequence[pl.DataFrame]], Coroutine[Any, Any, int | None]]
     ) -> None:
-        """`send` is given what the encoder made, in order, and returns when the destination has it for certain."""
+        """`send` is given what the encoder made, in order, and returns when the destination has it for certain.
+
+        Where the destination may refuse rows it returns how many were left out.
+        """
         self._encoder = encoder
         self._send = send
         self._frames: list[pl.DataFrame] = []
@@ -37,7 +40,7 @@ class GatheringWriter:
 
         def persist() -> None:
             if frames:
-                run_blocking(self._send(frames))
+                self.skipped += run_blocking(self._send(frames)) or 0
                 frames.clear()
 
         return Prepared(persist=persist)

@@ -193,6 +193,7 @@ class KeyTemplate:
                 "column has to be in it"
             )
         check_lookup_keys(what, keys, besides=BINARY)
+        self.columns: Final = keys.names
         self._parts = [(literal, None if name is None else keys.names.index(name)) for literal, name in parts]
         self._encode = encode
 

@@ -46,6 +46,8 @@ class TaskSinks:
         self._staging = staging
         self._report = report
         self._writers: dict[str, SinkWriter] = {}
+        self.refused: dict[str, int] = {}
+        """Rows that destinations refused when they were sent, and that were left out."""
 
     def open(self, operator: str, write: Write) -> SinkWriter:
         """The writer of a sink, for one chain."""
@@ -67,9 +69,11 @@ class TaskSinks:
     def prepare(self, checkpoint: int) -> None:
         """Stage everything, durably, and report it."""
         for operator, writer in self._writers.items():
+            skipped = getattr(writer, "skipped", 0)
             prepared = writer.prepare(checkpoint)
             if prepared.persist is not None:
                 prepared.persist()
+            self.refused[operator] = getattr(writer, "skipped", 0) - skipped
             if prepared.committables:
                 staged = {"kind": "staged", "operator": operator, "subtask": self._subtask}
                 self._report(staged | {"parts": list(prepared.committables)})

@@ -178,6 +178,9 @@ class TaskWork:
             if late.rows:
                 known = total.setdefault(late.operator, {})
                 known[LATE_ROWS_KEPT] = known.get(LATE_ROWS_KEPT, 0) + late.rows
+        for operator, rows in self._sinks.refused.items():
+            known = total.setdefault(operator, {})
+            known["bad_rows"] = known.get("bad_rows", 0) + rows
         return total
 
     @property

@@ -111,7 +111,10 @@ class SinkLink:
         self.metrics.rows_in += frame.height
         self.metrics.rows_out += frame.height
         self.writer.write(visible(frame))
-        self.metrics.bad_rows = getattr(self.writer, "skipped", 0)  # of writers whose sink has a policy for bad rows
+
+    def count_bad_rows(self) -> None:
+        """Of writers whose sink has a policy for them; some only learn of them when they send what was written."""
+        self.metrics.bad_rows = getattr(self.writer, "skipped", 0)
 
     def watermark(self, watermark: int) -> None:
         """Nothing waits behind a sink."""
@@ -144,7 +147,14 @@ class Chain:
         self.source_output = source_output
         self.operators: dict[str, OperatorLink] = {}
         self.sinks: dict[str, SinkLink] = {}
-        self.metrics: dict[str, OperatorMetrics] = {}
+        self._metrics: dict[str, OperatorMetrics] = {}
+
+    @property
+    def metrics(self) -> dict[str, OperatorMetrics]:
+        """What each operator has counted so far."""
+        for sink in self.sinks.values():
+            sink.count_bad_rows()
+        return self._metrics
 
     def rows(self, number: int, frame: pl.DataFrame) -> None:
         """Hand rows of an input to the head."""

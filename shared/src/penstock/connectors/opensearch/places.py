@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from penstock.connectors.http_requests import is_passing, revealed
 from penstock.errors import ExternalError, PipelineError
 from penstock.settings import Secret
 
@@ -17,15 +18,8 @@ if TYPE_CHECKING:
 
 CALL_TIMEOUT_S: Final = 60.0
 _NO_LOGIN: Final = (401, 403)
-_AGAIN: Final = (408, 425, 429)
-_SERVERS_FAULT: Final = 500
 NOT_THERE: Final = 404
 CONFLICT: Final = 409
-
-
-def is_passing(status: int) -> bool:
-    """Whether the same request may be answered otherwise after a while."""
-    return status in _AGAIN or status >= _SERVERS_FAULT
 
 
 class OpenSearchPlace:
@@ -57,10 +51,9 @@ class OpenSearchPlace:
         """A client of one node, any of them; whoever gets no answer makes another one."""
         import httpx2
 
-        headers = {name: value.reveal() if isinstance(value, Secret) else value for name, value in self.headers.items()}
         return httpx2.AsyncClient(
             base_url=random.choice(self._nodes).reveal(),
-            headers=headers,
+            headers=revealed(self.headers),
             timeout=CALL_TIMEOUT_S,
         )
 

@@ -18,8 +18,9 @@ from urllib.parse import quote
 import msgspec
 
 from penstock.connectors.base import ProducerFencedError, PublishContext, PublishedMark
+from penstock.connectors.http_requests import is_passing
 from penstock.connectors.opensearch.encoding import DOCUMENT, ID, INDEX
-from penstock.connectors.opensearch.places import CONFLICT, NOT_THERE, OpenSearchPlace, is_passing, reason
+from penstock.connectors.opensearch.places import CONFLICT, NOT_THERE, OpenSearchPlace, reason
 from penstock.errors import ExternalError, PipelineError
 from penstock.protocol.publishing import ProducerEpoch
 

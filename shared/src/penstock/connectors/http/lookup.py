@@ -1,4 +1,4 @@
-"""HTTP: `http.Lookup` joins a stream with what a service answers in JSON. Needs the client `httpx2`, as Kafka does."""
+"""`http.Lookup`: joins a stream with what a service answers in JSON."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import msgspec
 from penstock.arguments import checked
 from penstock.connectors import lookups
 from penstock.connectors.base import T
+from penstock.connectors.http_requests import check_address, is_passing, revealed
 from penstock.connectors.lookups import ATTEMPT_S, Key, KeyTemplate, LookupClient, LookupOptions, template_parts
 from penstock.errors import BadRecordError, ExternalError, PipelineError
 from penstock.settings import Secret
@@ -21,12 +22,8 @@ if TYPE_CHECKING:
     import httpx2
     import pyarrow as pa
 
-__all__ = ["Lookup"]
-
 _WHAT: Final = "http.Lookup"
 _NO_ROW: Final = (204, 404, 410)
-_AGAIN: Final = (408, 425, 429)
-_SERVERS_FAULT: Final = 500
 _CONNECTIONS: Final = 100
 
 
@@ -68,13 +65,7 @@ class Lookup(lookups.Lookup[T], Generic[T]):
     ) -> None:
         given: LookupOptions = {"rows_per_call": 1, "capacity": 100, **options}
         self._declare(schema, **given)
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.netloc or "{" in parts.netloc:
-            raise PipelineError(f"{_WHAT}: url= is an address such as http://host/customers/{{id}}")
-        if "@" in parts.netloc:
-            raise PipelineError(
-                f"{_WHAT}: url= has a login in it, which errors would show; give headers= with a Secret"
-            )
+        check_address(_WHAT, url)
         template_parts(_WHAT, url)
         self.url: Final = url
         self.headers: Final = dict(headers or {})
@@ -104,11 +95,8 @@ class _Service:
     async def open(self) -> None:
         import httpx2
 
-        headers = {
-            name: value.reveal() if isinstance(value, Secret) else value for name, value in self._lookup.headers.items()
-        }
         self._http = httpx2.AsyncClient(
-            headers={"Accept": "application/json", **headers},
+            headers={"Accept": "application/json", **revealed(self._lookup.headers)},
             timeout=ATTEMPT_S,
             limits=httpx2.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS),
             follow_redirects=True,
@@ -135,7 +123,7 @@ class _Service:
         if answer.status_code in _NO_ROW:
             return ()
         reason = f"{address}: {answer.status_code} {answer.reason_phrase}"
-        if answer.status_code >= _SERVERS_FAULT or answer.status_code in _AGAIN:
+        if is_passing(answer.status_code):
             raise ExternalError(f"{reason}; check that it runs")
         if not answer.is_success:
             raise PipelineError(f"{reason}; check url=, and headers= if it wants a login")

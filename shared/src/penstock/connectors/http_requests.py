@@ -1,0 +1,32 @@
+"""What connectors that speak HTTP share: addresses, headers, and which answers may be other ones after a while."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+from penstock.errors import PipelineError
+from penstock.settings import Secret
+
+_AGAIN: Final = (408, 425, 429)
+_SERVERS_FAULT: Final = 500
+
+
+def check_address(what: str, url: str) -> None:
+    """Raise `PipelineError` if it is no address, or has a login in it; `what` leads errors."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc or "{" in parts.netloc:
+        raise PipelineError(f"{what}: url= is an address such as http://host/customers/{{id}}")
+    if "@" in parts.netloc:
+        raise PipelineError(f"{what}: url= has a login in it, which errors would show; give headers= with a Secret")
+
+
+def revealed(headers: Mapping[str, str | Secret]) -> dict[str, str]:
+    """Headers as they are sent."""
+    return {name: value.reveal() if isinstance(value, Secret) else value for name, value in headers.items()}
+
+
+def is_passing(status: int) -> bool:
+    """Whether the same request may be answered otherwise after a while."""
+    return status in _AGAIN or status >= _SERVERS_FAULT

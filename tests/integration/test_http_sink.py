@@ -1,0 +1,208 @@
+"""Requests to a real service: what the sink sends, again and with which key, and what it makes of answers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+import pytest
+from tests.http_service import Service, running_service
+from tests.integration.failing_workers import with_failing_workers
+from tests.integration.sink_rows import Sale, sales, sales_by_shop, write
+
+from penstock import Pipeline, PipelineError, col, count
+from penstock.connectors import http, iterables
+from penstock.connectors.http import sending
+from penstock.connectors.http.sending import Requests
+from penstock.errors import ExternalError, PenstockError
+from penstock.settings import Secret
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with running_service() as found:
+        yield found
+
+
+# -- what is sent -------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_for_every_row(service: Service) -> None:
+    """With a key of its own, and the headers."""
+    write(service.sink(headers={"Authorization": Secret("Bearer t")}), sales(200), Sale)
+    assert sorted(request.body["id"] for request in service.requests) == list(range(200))
+    assert len({request.key for request in service.requests}) == 200
+    assert {(request.method, request.path, request.token) for request in service.requests} == {
+        ("POST", "/hook", "Bearer t")
+    }
+    assert 1 < service.most_at_once <= 10
+
+
+def test_one_at_a_time_keeps_the_order(service: Service) -> None:
+    """Of a subtask."""
+    write(service.sink(capacity=1), sales(100), Sale)
+    assert [request.body["id"] for request in service.requests] == list(range(100))
+    assert service.most_at_once == 1
+
+
+def test_keys_of_columns_and_of_content(service: Service) -> None:
+    """What users say tells rows apart, or everything that is sent."""
+    rows = [Sale(1, "a b", 2), Sale(1, "a b", 2), Sale(2, "a b", 2)]
+    write(service.sink("/{shop}", idempotency_key="sale-{id}"), rows, Sale)
+    assert sorted((request.path, request.key) for request in service.requests) == [
+        ("/a b", "sale-1"), ("/a b", "sale-1"), ("/a b", "sale-2")
+    ]  # fmt: skip
+    service.requests.clear()
+    write(service.sink(), rows, Sale)
+    write(service.sink("/other"), rows[:1], Sale)
+    assert sorted(Counter(request.key for request in service.requests).values()) == [1, 1, 2]
+    text = f'POST http://127.0.0.1:{service.server_port}/hook\n{{"id":2,"shop":"a b","amount":2}}'
+    assert hashlib.blake2b(text.encode(), digest_size=16).hexdigest() in {request.key for request in service.requests}
+
+
+def test_updates_by_address(service: Service) -> None:
+    """The newest row of every key, sent once for each checkpoint."""
+    p = Pipeline("p")
+    totals = p.read(iterables.Source(sales(), schema=Sale)).key_by("shop").agg(total=col("amount").sum())
+    totals.write(service.sink("/shops/{shop}", method="PUT"))
+    assert p.run().state == "FINISHED"
+    assert {path.removeprefix("/shops/"): row["total"] for path, row in service.resources.items()} == sales_by_shop()
+    assert {request.method for request in service.requests} == {"PUT"}
+
+
+def test_changes_delete(service: Service) -> None:
+    """What is taken back and does not come again; one that is not there is gone already."""
+    p = Pipeline("p")
+    read = p.read(iterables.Source(sales(), schema=Sale, rate=2_000))
+    totals = read.key_by("shop").agg(total=col("amount").sum())
+    totals.filter((col("total") < 100) | (col("shop") > "s3")).write(service.sink("/{shop}", method="PUT"))
+    assert p.run().state == "FINISHED"
+    found = {path.removeprefix("/"): row["total"] for path, row in service.resources.items()}
+    assert found == {shop: total for shop, total in sales_by_shop().items() if shop > "s3"}
+
+
+async def test_a_job_with_failing_workers_and_a_rescale_calls_for_every_row(service: Service) -> None:
+    """Again after a failure, under the same key: by it every window is there once."""
+    cluster = await with_failing_workers(service.sink(idempotency_key="{key}:{window_start}"))
+    rows = {request.key: request.body for request in service.requests}
+    bodies: dict[str, set[str]] = {}
+    for request in service.requests:
+        bodies.setdefault(request.key, set()).add(json.dumps(request.body))
+    assert {len(different) for different in bodies.values()} == {1}
+    assert len(rows) == 7 * cluster.input.rows // 100
+    assert sum(row["n"] for row in rows.values()) == cluster.input.rows
+
+
+# -- answers ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 503])
+def test_what_passes_is_sent_again(service: Service, status: int) -> None:
+    """The same request, after a pause."""
+    service.answer = lambda request: (200 if len(service.requests) > 3 else status, {"Retry-After": "0"})
+    write(service.sink(capacity=1), sales(2), Sale)
+    assert len(service.requests) == 5
+    assert len({request.key for request in service.requests}) == 2
+
+
+def test_a_service_that_is_away(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is waited for, as long as it takes: a checkpoint that could not be sent is sent with the next one."""
+    monkeypatch.setattr(sending, "_PATIENCE_S", 0.2)
+    service.answer = lambda request: (200 if len(service.requests) > 12 else 503, {"Retry-After": "0.05"})
+    write(service.sink(capacity=1), sales(3), Sale)
+    assert sorted(row["id"] for row in service.resources.values()) == [2]
+    assert len({request.key for request in service.requests}) == 3
+
+
+async def test_what_is_said_of_one_that_is_away(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where, and what it answered; one that wants to be left alone for longer is."""
+    monkeypatch.setattr(sending, "_PATIENCE_S", 0.2)
+    service.answer = lambda request: (503, {"Retry-After": "3600"})
+    address = f"http://127.0.0.1:{service.server_port}/hook"
+    for url, said in (
+        (address, rf"POST {address}: 503 Service Unavailable; check that it runs, and url="),
+        ("http://127.0.0.1:1/", r"http://127.0.0.1:1/: .*; check that it runs, and url="),
+    ):
+        frame = pl.DataFrame({"address": [url], "key": ["k"], "body": ["{}"]})
+        with pytest.raises(ExternalError, match=said):
+            await Requests("POST", {}, 1).send([frame], keyed=False, skips=False, each_its_own=False)
+    assert len(service.requests) == 1
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_rows_that_are_refused(service: Service, status: int) -> None:
+    """They fail the job by what was sent, or are counted."""
+    service.answer = lambda request: (status if request.body["id"] % 5 == 3 else 200, {})
+    with pytest.raises(PenstockError, match=rf"POST .*/hook: {status} .*\"id\":.*say bad_rows='skip'"):
+        write(service.sink(), sales(10), Sale)
+    service.requests.clear()
+    p = Pipeline("p")
+    p.read(iterables.Source(sales(10), schema=Sale)).write(service.sink(bad_rows="skip")).uid("hook")
+    result = p.run()
+    assert sorted(request.body["id"] for request in service.requests) == list(range(10))
+    shown = [status.metrics for status in result.progress.statuses.values() if "hook" in status.metrics]
+    assert sum(metrics["hook"].bad_rows for metrics in shown) == 2
+
+
+@pytest.mark.parametrize("status", [301, 401, 403, 405, 418])
+def test_what_is_always_refused(service: Service, status: int) -> None:
+    """Fails the job, whatever the policy for rows."""
+    service.answer = lambda request: (status, {"Location": "/elsewhere"})
+    with pytest.raises(PenstockError, match=rf"POST .*/hook: {status} .*check url=, and headers= if it wants a login"):
+        write(service.sink(bad_rows="skip"), sales(3), Sale)
+
+
+def test_an_address_that_is_not_there(service: Service) -> None:
+    """That of a row is a bad row; one for all is wrong."""
+    service.answer = lambda request: (404, {})
+    with pytest.raises(PenstockError, match=r"/hook: 404 .*check url="):
+        write(service.sink(bad_rows="skip"), sales(3), Sale)
+    write(service.sink("/{id}", bad_rows="skip"), sales(3), Sale)
+
+
+@dataclass
+class Maybe:
+    id: int | None
+    value: float | None
+
+
+def test_rows_that_make_no_request(service: Service) -> None:
+    """For want of what is in the address or the key."""
+    rows = [Maybe(1, 1.5), Maybe(None, 2.5)]
+    for options in ({"path": "/{id}"}, {"idempotency_key": "{id}"}):
+        with pytest.raises(PenstockError, match=r"a row makes no address or idempotency key .column id is null."):
+            write(service.sink(**options), rows, Maybe)
+        write(service.sink(**options, bad_rows="skip"), rows, Maybe)
+    assert [request.body["value"] for request in service.requests[-2:]] == [1.5, 1.5]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: http.Sink("h/x"), "url= is an address"),
+        (lambda: http.Sink("http://u:p@h/"), "url= has a login in it"),
+        (lambda: http.Sink("http://h/", method="PUT"), "every row would replace the one before"),
+        (lambda: http.Sink("http://h/", capacity=0), "capacity=0: it is at least 1"),
+        (lambda: http.Sink("http://h/", idempotency_key="id"), "has to name the columns of the key in braces"),
+        (lambda: http.Sink("http://h/{nope}"), "there is no column .nope."),
+        (lambda: http.Sink("http://h/{value}", method="PUT"), "value is float64"),
+    ],
+)  # fmt: skip
+def test_wrong_sinks(make: Any, said: str) -> None:
+    """When the pipeline is built."""
+    with pytest.raises(PipelineError, match=said):
+        Pipeline("p").read(iterables.Source([], schema=Maybe)).write(make())
+
+
+def test_updates_want_an_address(service: Service) -> None:
+    """A row that may replace another."""
+    totals = Pipeline("p").read(iterables.Source([], schema=Sale)).key_by("shop").agg(n=count())
+    with pytest.raises(PipelineError, match=r"every update would count as a row; write http.Sink\(.*method=.PUT"):
+        totals.write(service.sink())
