@@ -39,6 +39,7 @@ PAGES = [
 RUN_BY = {
     "README.md": "tests/e2e/test_readme.py",
     "docs/tutorial.md": "tests/e2e/test_readme.py",
+    "docs/connectors.md": "tests/integration/test_connector_page.py",
     "docs/testing.md": "tests/unit/testing/test_docs.py",
     "docs/reference.md": "tests/unit/api/test_reference.py",  # and the examples, in docstrings, by test_examples.py
 }
