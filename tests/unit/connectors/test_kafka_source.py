@@ -53,7 +53,7 @@ BROKER = KafkaSettings(brokers="127.0.0.1:1")
         ({"start": {0: -1}}, "start= is partition to offset, both from 0"),
         ({"end": 7}, "end= takes text, a datetime, a dict or None, got 7"),
         ({"brokers": "a:1", "security": KafkaSettings(brokers="b:1")}, "name the brokers once"),
-        ({"registry": "http://r"}, 'are for format="avro"'),
+        ({"registry": "http://r"}, 'is for format="avro" or "protobuf"'),
         ({"metadata": {"offst": "n"}}, "a record has no 'offst'; did you mean 'offset'"),
         ({"metadata": {"key": "n"}}, "column 'n' for the key is .*; declare it as bytes or str"),
         ({"metadata": {"offset": "m"}}, "metadata: .*'m'"),

@@ -7,51 +7,28 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from penstock.connectors.kafka.row_values import RowValues
 from penstock.connectors.kafka.schema_registry import MAGIC, PREFIX, SchemaRegistry
-from penstock.errors import ExternalError, PipelineError
 from penstock.formats.avro import avro_schema
-from penstock.formats.columns import FrameBuilder
-from penstock.formats.decoding import BadLine, Decoded
 from penstock.types import Schema
 
 
-class AvroValues:
-    """Decodes one datum per record: by the schema its id names, else by the writer's, else by that of the rows."""
+class AvroValues(RowValues):
+    """Decodes one datum per record: by the schema its id names, else by the writer's, else by that of the rows.
 
-    rows_per_value = True
+    A field that the writer's schema lacks is null where that is allowed.
+    """
 
     def __init__(self, schema: Schema, registry: str | None, writer_schema: str | None) -> None:
         import fastavro
 
-        self._schema = schema
-        self._builder = FrameBuilder(schema)
+        super().__init__(schema, "datum of its schema")
         self._registry = SchemaRegistry(registry) if registry is not None else None
         own = fastavro.parse_schema(avro_schema(schema))
         self._writer: Any = fastavro.parse_schema(json.loads(writer_schema)) if writer_schema is not None else own
         self._by_id: dict[int, Any] = {}
 
-    def decode(self, values: Sequence[bytes]) -> tuple[Decoded, None]:
-        """Rows by field name: a field that the writer's schema lacks is null where that is allowed."""
-        rows: list[dict[str, Any]] = []
-        indexes: list[int] = []
-        bad: list[BadLine] = []
-        for index, value in enumerate(values):
-            try:
-                row = self._row(value)
-            except (ExternalError, PipelineError):  # the registry's, not the record's
-                raise
-            except Exception as error:  # whatever fastavro meets in bytes that are no datum
-                bad.append(BadLine(index, f"no datum of its schema: {type(error).__name__}: {error}", value))
-                continue
-            rows.append(row)
-            indexes.append(index)
-        frame, wrong = self._builder.frame(
-            [[row.get(field.name, field.default) for row in rows] for field in self._schema]
-        )
-        bad += [BadLine(indexes[index], error, values[indexes[index]]) for index, error in wrong]
-        return Decoded(frame, sorted(bad, key=lambda line: line.index)), None
-
-    def _row(self, value: bytes) -> dict[str, Any]:
+    def _row(self, value: bytes) -> Sequence[Any]:
         import fastavro
 
         writer = self._writer
@@ -68,7 +45,7 @@ class AvroValues:
             raise ValueError(f"{len(data) - read.tell()} bytes are left over")
         if not isinstance(row, dict):
             raise ValueError(f"a {type(row).__name__}, not a record")
-        return row
+        return [row.get(field.name, field.default) for field in self._schema]
 
     def _fetch(self, registry: SchemaRegistry, number: int) -> Any:
         """An id that nobody has registered is the record's fault."""

@@ -8,6 +8,7 @@ from datetime import tzinfo
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.connectors.kafka.avro_values import AvroValues
+from penstock.connectors.kafka.protobuf_values import ProtobufValues
 from penstock.errors import PipelineError
 from penstock.formats.columns import FrameBuilder
 from penstock.formats.csv_decoding import CsvDecoder
@@ -162,6 +163,9 @@ def value_decoder(source: Source[Any], schema: Schema, zone: tzinfo | None) -> V
             return _Arrow(schema, source.timezone)
         case "avro":
             return AvroValues(schema, source.registry, source.writer_schema)
+        case "protobuf":
+            assert source.message is not None
+            return ProtobufValues(schema, source.message, prefixed=source.registry is not None)
 
 
 class Records:

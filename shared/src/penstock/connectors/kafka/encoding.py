@@ -16,12 +16,13 @@ from penstock.connectors.keyed_rows import RETRACTED, KeyedRows
 from penstock.errors import BadRecordError
 from penstock.formats.avro import encode_avro
 from penstock.formats.encoding import as_text, encode_csv, json_texts
+from penstock.formats.protobuf import ProtobufMessage, encode_protobuf
 from penstock.types import BINARY, INT32, INT64, STRING, Field, ListType, MapType, Schema, StructType
 
 if TYPE_CHECKING:
     import polars as pl
 
-RecordFormat = Literal["json", "arrow", "csv", "avro", "raw", "debezium"]
+RecordFormat = Literal["json", "arrow", "csv", "avro", "protobuf", "raw", "debezium"]
 
 VALUE: Final = "value"
 KEY: Final = "key"
@@ -53,6 +54,8 @@ class RecordShape:
     """Whether a row without key is a bad row."""
     dead_letters: bool = False
     """Whether bad rows become records of another topic."""
+    message: ProtobufMessage | None = None
+    """What a value is, if the format is Protobuf."""
     changes: bool = False
     """Whether rows are changes of what the key stands for: one that is taken back deletes it, or is Debezium's event."""
 
@@ -124,13 +127,17 @@ class KafkaEncoder:
 
         if self._shape.format == "arrow":
             return self._encode_whole(frame)
+        wrong: Mapping[int, str] = {}
         if self._shape.format == "debezium":
             frame, values = self._events(frame)
-            columns = {VALUE: values}
         else:
             if self._shape.changes:
                 frame = frame.filter(pl.struct(self._shape.key).is_last_distinct())
-            columns = {VALUE: self._values(frame)}
+            if self._shape.format == "protobuf":
+                values, wrong = self._messages(frame)
+            else:
+                values = self._values(frame)
+        columns = {VALUE: values}
         if self._deletes:
             columns[VALUE] = _without_retracted(columns[VALUE], frame[RETRACTED])
         if self._shape.key:
@@ -141,7 +148,7 @@ class KafkaEncoder:
             columns[TIMESTAMP_MS] = frame[self._shape.timestamp].dt.epoch("ms")
         for index, column in enumerate(self._shape.headers.values()):
             columns[f"{HEADER}{index}"] = self._bytes(frame, column)
-        return self._checked(frame, pl.DataFrame(columns))
+        return self._checked(frame, pl.DataFrame(columns), wrong)
 
     # -- parts of a record ----------------------------------------------------------------------------------------------
 
@@ -159,6 +166,13 @@ class KafkaEncoder:
                 column = raw_column(self._schema, self._shape)
                 assert column is not None
                 return frame[column].cast(pl.Binary)
+
+    def _messages(self, frame: pl.DataFrame) -> tuple[pl.Series, Mapping[int, str]]:
+        """A message per row, and why that of a row cannot be made, unless the row only deletes."""
+        assert self._shape.message is not None
+        values, wrong = encode_protobuf(frame, self._schema, self._shape.message)
+        gone: list[bool | None] = frame[RETRACTED].to_list() if self._deletes and wrong else []
+        return values, {index: reason for index, reason in wrong.items() if not (gone and gone[index])}
 
     def _events(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
         """A row per event of Debezium, and the events: what is taken back and replaced at once is an update."""
@@ -211,7 +225,8 @@ class KafkaEncoder:
 
     # -- bad rows -------------------------------------------------------------------------------------------------------
 
-    def _checked(self, frame: pl.DataFrame, records: pl.DataFrame) -> Encoded:
+    def _checked(self, frame: pl.DataFrame, records: pl.DataFrame, wrong: Mapping[int, str]) -> Encoded:
+        """Without bad rows; `wrong`: what was found out about some already."""
         import polars as pl
 
         size = pl.lit(_RECORD_OVERHEAD)
@@ -225,25 +240,21 @@ class KafkaEncoder:
             bad = bad | pl.col(KEY).is_null()
         elif self._shape.format == "raw" and not self._shape.key:
             bad = bad | pl.col(VALUE).is_null()
+        if wrong:
+            bad = bad | pl.int_range(pl.len()).is_in(list(wrong))
         judged = records.select(bad=bad, size=size)
         skipped = int(judged["bad"].sum())
         if not skipped:
             return Encoded(self._with_dead(records, []))
         bad_ones = records.with_columns(judged).filter("bad")
+        keys = bad_ones[KEY].is_null().to_list() if self._shape.key else [False] * skipped
+        found = zip(judged["bad"].arg_true(), bad_ones["size"], keys, strict=True)
+        reasons = [wrong.get(index) or self._reason(size, no_key) for index, size, no_key in found]
         if self._bad_rows == "fail":
-            self._refuse(bad_ones)
-        dead: list[pl.DataFrame] = []
-        if self._shape.dead_letters:
-            keys = bad_ones[KEY].is_null().to_list() if self._shape.key else [False] * skipped
-            reasons = [self._reason(size, no_key) for size, no_key in zip(bad_ones["size"], keys, strict=True)]
-            dead.append(self._dead(frame.filter(judged["bad"]), reasons))
+            start = (bad_ones[VALUE][0] or b"")[:200]
+            raise BadRecordError(f"{self._what}: {reasons[0]}{_OR}; it begins {start!r}")
+        dead = [self._dead(frame.filter(judged["bad"]), reasons)] if self._shape.dead_letters else []
         return Encoded(self._with_dead(records.filter(~judged["bad"]), dead), skipped)
-
-    def _refuse(self, bad_ones: pl.DataFrame) -> None:
-        row = bad_ones.row(0, named=True)
-        reason = self._reason(row["size"], bool(self._shape.key) and row[KEY] is None)
-        start = (row[VALUE] or b"")[:200]
-        raise BadRecordError(f"{self._what}: {reason}{_OR}; it begins {start!r}")
 
     def _reason(self, size: int, no_key: bool) -> str:
         if size > self._max_bytes:

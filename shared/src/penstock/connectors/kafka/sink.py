@@ -23,6 +23,7 @@ from penstock.connectors.kafka.source import Source
 from penstock.errors import PipelineError
 from penstock.formats.avro import avro_schema
 from penstock.formats.csv_decoding import check_csv_rows
+from penstock.formats.protobuf import protobuf_message
 from penstock.settings import KafkaSettings
 from penstock.types import BINARY, STRING, TIMESTAMP, Schema
 
@@ -50,13 +51,16 @@ class Sink(base.PublishedSink):
         headers: header name to column.
         timestamp: a timestamp column for the record's timestamp; the time of publishing if not given.
         format: `json` (an object per row, as `files.Sink` writes it), `csv` (without header), `avro` (a datum per row,
-            see `registry`), `raw` (the bytes or text of the column `value`, or of the only column that
-            nothing else uses), `arrow` (a record holds an Arrow stream of many rows: fast, without key), or `debezium`
-            (an envelope of `before`, `after` and `op` per change, as Debezium's JSON without schema; the record's key is
+            see `registry`), `protobuf` (see `message`), `raw` (the bytes or text of the column `value`, or of the only
+            column that nothing else uses), `arrow` (a record holds an Arrow stream of many rows: fast, without key), or
+            `debezium` (an envelope of `before`, `after` and `op` per change, as Debezium's JSON without schema; the
+            record's key is
             an object; of a stream of updates, changes are made).
         registry: address of a Confluent schema registry, for `avro`, with a login `https://user:password@host`: records
             are written in its wire format, and the schema of the stream is registered as the subject `<topic>-value`
             where an attempt begins. Without it a record is a bare datum.
+        message: for `protobuf`, the class that protoc has made, such as `Order` of a module orders_pb2; every column is
+            its field of the same name. A column that may be null needs a field that may be absent (`optional`).
         register_schema: whether the schema is registered; otherwise it must be there.
         delivery: `exactly-once`; `at-least-once` (lower latency: rows are visible before the checkpoint, and again
             after a failure); `upsert` (exactly once, for streams of updates: every record has a key, the newest of a
@@ -99,6 +103,7 @@ class Sink(base.PublishedSink):
         format: RecordFormat = "json",
         registry: str | None = None,
         register_schema: bool = True,
+        message: Any = None,
         delivery: Delivery = "exactly-once",
         publish: Publish = "checkpoint",
         bad_rows: Policy = "fail",
@@ -112,7 +117,7 @@ class Sink(base.PublishedSink):
         _check_bad_rows(bad_rows, topic, dead_letters)
         shape = RecordShape(
             format, keys, partition_by, timestamp, dict(headers or {}), key_needed=delivery == "upsert",
-            dead_letters=bad_rows == "dead_letter",
+            dead_letters=bad_rows == "dead_letter", message=protobuf_message(_WHAT, format, message),
         )  # fmt: skip
         _check_shape(topic, shape, create_partitions)
         _check_registry(registry, register_schema, format)
@@ -187,6 +192,9 @@ class Sink(base.PublishedSink):
                 check_csv_rows(schema, "", _WHAT)
             case "avro":
                 avro_schema(schema)
+            case "protobuf":
+                assert self.shape.message is not None
+                self.shape.message.setters(self.shape.values(schema), _WHAT)
             case "raw":
                 column = raw_column(schema, self.shape)
                 if column is None or schema.field(column).type not in (BINARY, STRING):
@@ -204,6 +212,7 @@ class Sink(base.PublishedSink):
         described: dict[str, Any] = {
             "topic": self.topic,
             "format": shape.format,
+            "message": None if shape.message is None else shape.message.name,
             "registry": None if self.registry is None else shown(self.registry),
             "register_schema": None if self.register_schema else False,
             "delivery": self.delivery,

@@ -18,13 +18,14 @@ from penstock.connectors.kafka.schema_registry import check_address, shown
 from penstock.errors import PipelineError, nearest
 from penstock.formats.avro import avro_schema
 from penstock.formats.csv_decoding import check_csv
+from penstock.formats.protobuf import protobuf_message
 from penstock.settings import KafkaSettings
 from penstock.types import BINARY, INT64, STRING, TIMESTAMP, ListType, Schema, StructType
 
 if TYPE_CHECKING:
     from penstock.connectors.kafka.decoding import RecordDecoder
 
-SourceFormat = Literal["json", "arrow", "csv", "avro", "raw"]
+SourceFormat = Literal["json", "arrow", "csv", "avro", "protobuf", "raw"]
 Offsets = str | datetime | Mapping[int, int]
 
 _WHAT: Final = "kafka.Source"
@@ -41,8 +42,8 @@ class Source(base.Source[T]):
         topic: must exist.
         schema: the columns of a row: dataclass, msgspec.Struct, pyarrow.Schema or Schema.
         format: `json` (an object per record), `arrow` (a record is an Arrow IPC stream of rows), `csv` (a line per
-            record, without header, columns in the order of the schema), `avro`, `raw` (the value as it is, in the only
-            column that is no metadata, bytes or str).
+            record, without header, columns in the order of the schema), `avro`, `protobuf` (see `message`), `raw`
+            (the value as it is, in the only column that is no metadata, bytes or str).
         start: where a job that starts anew begins: `"earliest"`, `"latest"`, a datetime (the first record with that
             timestamp or a later one), or partition to offset. Resolved once and remembered before the first row.
         end: None, or where the input ends, to make it bounded: `"latest"` (what is there when the job starts), a
@@ -51,7 +52,10 @@ class Source(base.Source[T]):
             structs `name: str, value: bytes`), `offset`, `partition` (int), `timestamp` (datetime).
         registry: address of a Confluent schema registry: records carry the id of the Avro schema they were written with.
             With a login it is `https://user:password@host`.
+            For `protobuf` it is not asked: the id before each message is skipped.
         writer_schema: the Avro schema (JSON) that records were written with, where there is no registry.
+        message: for `protobuf`, the class that protoc has made, such as `Order` of a module orders_pb2; columns are its
+            fields of the same name. It goes to the tasks with its descriptors, they need no module.
         brokers: `host:port`, several separated by commas; the platform's Kafka if not given.
         security: how to reach another Kafka with TLS or a login.
         **options: as at every source, see `SourceOptions`; `event_time=kafka.RECORD_TIMESTAMP` is the time that Kafka
@@ -82,6 +86,7 @@ class Source(base.Source[T]):
         metadata: Mapping[str, str] | None = None,
         registry: str | None = None,
         writer_schema: str | None = None,
+        message: Any = None,
         brokers: str | None = None,
         security: KafkaSettings | None = None,
         **options: Unpack[SourceOptions],
@@ -94,8 +99,10 @@ class Source(base.Source[T]):
         _check_offsets(start, ("earliest", "latest"), "start")
         _check_offsets(end, ("latest",), "end")
         check_brokers(_WHAT, brokers, security)
-        if (registry is not None or writer_schema is not None) and format != "avro":
-            raise PipelineError(f'{_WHAT}: registry= and writer_schema= are for format="avro"')
+        if registry is not None and format not in ("avro", "protobuf"):
+            raise PipelineError(f'{_WHAT}: registry= is for format="avro" or "protobuf"')
+        if writer_schema is not None and format != "avro":
+            raise PipelineError(f'{_WHAT}: writer_schema= is for format="avro"')
         if registry is not None:
             check_address(_WHAT, registry)
         _check_metadata(metadata or {}, self.schema)
@@ -107,6 +114,7 @@ class Source(base.Source[T]):
         self.metadata: Final[Mapping[str, str]] = dict(metadata or {})
         self.registry: Final = registry
         self.writer_schema: Final = writer_schema
+        self.message: Final = protobuf_message(_WHAT, format, message)
         self.brokers: Final = brokers
         self.security: Final = security
         self._check_format()
@@ -124,6 +132,8 @@ class Source(base.Source[T]):
             check_csv(values, _WHAT)
         if self.format == "avro":
             avro_schema(values)
+        if self.message is not None:
+            self.message.getters(values, _WHAT)
 
     @property
     def value_schema(self) -> Schema:
@@ -206,6 +216,7 @@ class Source(base.Source[T]):
             "end": _shown(self.end),
             "metadata": dict(self.metadata),
             "timezone": self.timezone,
+            "message": None if self.message is None else self.message.name,
             "registry": None if self.registry is None else shown(self.registry),
             "brokers": brokers,
         }

@@ -1,0 +1,48 @@
+"""Values of Kafka records that are decoded one by one: a row each, or a bad record."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.errors import ExternalError, PipelineError
+from penstock.formats.columns import FrameBuilder
+from penstock.formats.decoding import BadLine, Decoded
+from penstock.types import Schema
+
+
+class RowValues(ABC):
+    """See `ValueDecoder`."""
+
+    rows_per_value = True
+
+    def __init__(self, schema: Schema, kind: str) -> None:
+        """`kind`: what a value is, in words."""
+        self._schema = schema
+        self._builder = FrameBuilder(schema)
+        self._kind = kind
+
+    def decode(self, values: Sequence[bytes]) -> tuple[Decoded, None]:
+        """See `ValueDecoder.decode`."""
+        rows: list[Sequence[Any]] = []
+        indexes: list[int] = []
+        bad: list[BadLine] = []
+        for index, value in enumerate(values):
+            try:
+                row = self._row(value)
+            except (ExternalError, PipelineError):  # the registry's, not the record's
+                raise
+            except Exception as error:  # whatever a decoder meets in bytes that are something else
+                bad.append(BadLine(index, f"no {self._kind}: {type(error).__name__}: {error}", value))
+                continue
+            rows.append(row)
+            indexes.append(index)
+        columns = [[row[number] for row in rows] for number in range(len(self._schema.fields))]
+        frame, wrong = self._builder.frame(columns)
+        bad += [BadLine(indexes[index], error, values[indexes[index]]) for index, error in wrong]
+        return Decoded(frame, sorted(bad, key=lambda line: line.index)), None
+
+    @abstractmethod
+    def _row(self, value: bytes) -> Sequence[Any]:
+        """The values of the columns; what is not there is the column's default. Raises anything for what is no row."""
