@@ -25,10 +25,11 @@ build() {
 folder() { mkdir -p "$scratch/$1" && echo "$scratch/$1"; }
 
 python=$(folder python)
-cp /etc/ssl/certs/ca-certificates.crt "$python"
+cp /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/java/cacerts "$python"
 build python:3.11-slim-bookworm "$python" <<'END'
 FROM penstock-standin/debian:bookworm
 COPY ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
+COPY cacerts /etc/ssl/certs/java/cacerts
 ENV PIP_CERT=/etc/ssl/certs/ca-certificates.crt PATH=/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin
 CMD ["python3"]
 END

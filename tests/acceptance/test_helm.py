@@ -479,6 +479,7 @@ def test_monitoring(helm: str) -> None:
         ((*EXTERNAL, "image.digests.client=latest"), "/image/digests/client"),
         ((*EXTERNAL, "pipeline.master=here"), "/pipeline/master"),
         ((*EXTERNAL, "pipeline.executors.memory=2Gi"), "/pipeline/executors/memory"),
+        ((*EXTERNAL, "pipeline.history.maxAge=a week"), "/pipeline/history/maxAge"),
         ((*EXTERNAL, "application.enabled=true"), "application.file is missing"),
     ],
 )
@@ -541,7 +542,10 @@ def test_the_pipeline_service(helm: str, values: tuple[str, ...], volume: dict[s
     assert told == [
         "--dir", "/data", "--concurrent", "1", "--master", "spark://spark:7077",
         "--staging", "s3://penstock/penstock/spark-staging", "--conf", "spark.eventLog.dir=/elsewhere",
-        "--conf", "spark.eventLog.enabled=true", "--conf", "spark.executor.memory=2g",
+        "--conf", "spark.eventLog.enabled=true", "--conf", "spark.eventLog.rolling.maxFileSize=10m",
+        "--conf", "spark.executor.memory=2g", "--conf", "spark.hadoop.fs.s3a.endpoint=http://s3",
+        "--conf", "spark.hadoop.fs.s3a.endpoint.region=us-east-1",
+        "--conf", "spark.hadoop.fs.s3a.path.style.access=true",
     ]  # fmt: skip
     assert "demo-executor" not in {item["metadata"]["name"] for item in objects}
     off = rendered(
@@ -556,6 +560,72 @@ def test_the_pipeline_service(helm: str, values: tuple[str, ...], volume: dict[s
         "local[2]",
     ]
     assert "initContainers" not in named(off, "StatefulSet", "demo-pipeline")["spec"]["template"]["spec"]
+
+
+def settings_of(told: list[str]) -> dict[str, str]:
+    """Spark's among the arguments of the pipeline service."""
+    return dict(value.split("=", 1) for option, value in pairwise(told) if option == "--conf")
+
+
+def test_event_logs_lie_in_the_store(helm: str) -> None:
+    """Drivers write where the history server reads, and cleans by age; it knows the store's keys and no other secret, and
+    has no volume but for what may be lost; the folder is made before both start."""
+    objects = rendered(
+        helm, *EXTERNAL, "clusterName=c", "store.bucket=b.x", "store.region=eu-1", "pipeline.history.maxAge=12h"
+    )
+    spec = named(objects, "StatefulSet", "demo-pipeline")["spec"]["template"]["spec"]
+    (before,) = spec["initContainers"]
+    _, history = spec["containers"]
+    (options,) = (one["value"] for one in history["env"] if one["name"] == "SPARK_HISTORY_OPTS")
+    shown = dict(option.removeprefix("-D").split("=", 1) for option in options.split())
+    written = settings_of(arguments(objects, "StatefulSet", "demo-pipeline"))
+    store = {
+        "spark.hadoop.fs.s3a.endpoint": "http://s3",
+        "spark.hadoop.fs.s3a.endpoint.region": "eu-1",
+        "spark.hadoop.fs.s3a.path.style.access": "true",
+    }
+    assert shown == {
+        "spark.history.fs.logDirectory": "s3a://b.x/c/spark-events", "spark.history.fs.cleaner.enabled": "true",
+        "spark.history.fs.cleaner.maxAge": "12h", **store,
+    }  # fmt: skip
+    assert written["spark.eventLog.dir"] == shown["spark.history.fs.logDirectory"]
+    assert store.items() <= written.items()
+    assert before["command"] == ["python", "/opt/penstock/event_logs.py", "c/spark-events"]
+    assert "envFrom" not in history
+    secrets = {one["name"]: one["valueFrom"]["secretKeyRef"]["key"] for one in history["env"] if "valueFrom" in one}
+    assert secrets == {
+        "AWS_ACCESS_KEY_ID": "PENSTOCK_STORE_ACCESS_KEY", "AWS_SECRET_ACCESS_KEY": "PENSTOCK_STORE_SECRET_KEY",
+    }  # fmt: skip
+    assert {one["name"] for one in history["volumeMounts"]} == {"tmp", "scratch"}
+
+
+def test_event_logs_lie_in_the_store_where_pipelines_do_not(helm: str) -> None:
+    """The settings are of that bucket alone then, and so are its keys, which no argument holds."""
+    objects = rendered(helm, *EXTERNAL, "store.forPipelines=false")
+    told = arguments(objects, "StatefulSet", "demo-pipeline")
+    assert {name: value for name, value in settings_of(told).items() if name.startswith("spark.hadoop.")} == {
+        "spark.hadoop.fs.s3a.bucket.penstock.endpoint": "http://s3",
+        "spark.hadoop.fs.s3a.bucket.penstock.endpoint.region": "us-east-1",
+        "spark.hadoop.fs.s3a.bucket.penstock.path.style.access": "true",
+        "spark.hadoop.fs.s3a.bucket.penstock.access.key": "${env.PENSTOCK_STORE_ACCESS_KEY:-}",
+        "spark.hadoop.fs.s3a.bucket.penstock.secret.key": "${env.PENSTOCK_STORE_SECRET_KEY:-}",
+    }
+
+
+def test_java_trusts_the_authority_of_the_store(helm: str) -> None:
+    """A trust store is made of it first, where drivers and the history server see it; none where none is needed."""
+    spec = named(rendered(helm, *TLS), "StatefulSet", "demo-pipeline")["spec"]["template"]["spec"]
+    (before,) = spec["initContainers"]
+    assert before["command"] == [
+        "python", "/opt/penstock/event_logs.py", "penstock/spark-events", "/scratch/authorities.jks"
+    ]  # fmt: skip
+    for container in spec["containers"]:
+        variables = {one["name"]: one.get("value") for one in container["env"]}
+        assert variables["JDK_JAVA_OPTIONS"] == "-Djavax.net.ssl.trustStore=/scratch/authorities.jks"
+    for container in (before, *spec["containers"]):
+        assert {"name": "scratch", "mountPath": "/scratch"} in container["volumeMounts"]
+    assert {"name": "store-tls", "mountPath": "/etc/penstock/store", "readOnly": True} in before["volumeMounts"]
+    assert "JDK_JAVA_OPTIONS" not in str(rendered(helm, *EXTERNAL))
 
 
 def test_executors_are_pods(helm: str, kubeconform: list[str]) -> None:
@@ -578,7 +648,7 @@ def test_executors_are_pods(helm: str, kubeconform: list[str]) -> None:
     assert [spec["automountServiceAccountToken"], executor["spec"]["automountServiceAccountToken"]] == [True, False]
     assert {"name": "spark-local-dir-1", "mountPath": "/scratch"} in container["volumeMounts"]
     told = arguments(objects, "StatefulSet", "demo-pipeline")
-    settings = dict(value.split("=", 1) for option, value in pairwise(told) if option == "--conf")
+    settings = settings_of(told)
     assert settings["spark.kubernetes.container.image"] == service["image"] == history["image"]
     assert settings["spark.driver.host"] == "$(POD_IP)"
     assert settings["spark.default.parallelism"] == "2"

@@ -20,7 +20,9 @@ HOSTS = {"one": "127.0.0.1", "two": "127.0.0.2"}
 DEADLINE_S = 150
 
 
-def start(folder: Path, name: str, host: str, *arguments: str, memory: str = "256m") -> subprocess.Popen[bytes]:
+def start(
+    folder: Path, name: str, host: str, *arguments: str, memory: str = "256m", **variables: str
+) -> subprocess.Popen[bytes]:
     """A part of Spark, whose log is `<name>.log`."""
     import pyspark
 
@@ -32,6 +34,7 @@ def start(folder: Path, name: str, host: str, *arguments: str, memory: str = "25
         "SPARK_DAEMON_JAVA_OPTS": QUICK["spark.driver.extraJavaOptions"],
         "SPARK_WORKER_DIR": str(folder / name),
         "PYSPARK_PYTHON": sys.executable,
+        **variables,
     }
     with open(folder / f"{name}.log", "wb") as log:
         return subprocess.Popen([str(program), *arguments], env=environment, stdout=log, stderr=subprocess.STDOUT)

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import shutil
 import subprocess
@@ -25,6 +24,7 @@ from typing import Final
 
 from penstock.adapters.directory.file_lock import file_lock
 from penstock.platform.errors import PlatformError
+from penstock.platform.jars import PinnedJars
 from penstock.platform.prerequisites import Need, check_prerequisites
 from penstock.platform.processes import run_to_end
 
@@ -32,11 +32,10 @@ KAFKA_VERSION: Final = "4.3.1"
 MINIO_VERSION: Final = "v0.0.0-20260212201848-7aac2a2c5b7c"
 MINIO_MODULE: Final = "github.com/minio/minio"
 MINIO_HASH: Final = "h1:/qdoYujxF5MBLDMVLeiYJ/7fBa1HikX39Dvzb9Ji8pA="
-MAVEN_PLUGIN: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 CACHE_VARIABLE: Final = "PENSTOCK_CACHE"
 FETCH_COMMAND: Final = "penstock up --fetch-only"
 
-_FETCH_DEADLINE_S: Final = 1_800
+_BUILD_DEADLINE_S: Final = 1_800
 
 Progress = Callable[[str], AbstractContextManager[None]]
 """Told what is being done, for as long as it is done."""
@@ -80,8 +79,8 @@ async def fetch_parts(cache: Path | None = None, progress: Progress = silent) ->
     needs |= set() if minio.is_dir() else {Need.GO}
     found = check_prerequisites(needs)
     root.mkdir(parents=True, exist_ok=True)
-    jobs = [_install(jars, progress, "fetching Kafka (about 20 s)", partial(_fetch_kafka, found))]
-    jobs += [_install(minio, progress, "building MinIO (3 to 6 minutes, once)", partial(_build_minio, found))]
+    jobs = [install(jars, progress, "fetching Kafka (about 20 s)", partial(_fetch_kafka, found))]
+    jobs += [install(minio, progress, "building MinIO (3 to 6 minutes, once)", partial(_build_minio, found))]
     for outcome in await asyncio.gather(*jobs, return_exceptions=True):  # the slow one goes on when the other fails
         if isinstance(outcome, BaseException):
             raise outcome
@@ -105,12 +104,12 @@ def cached_parts(cache: Path | None = None) -> Parts:
 
 
 def _parts(jars: Path, minio: Path, found: Mapping[Need, Path]) -> Parts:
-    if problem := _jars_problem(jars):
+    if problem := _kafka_jars().problem(jars):
         raise PlatformError(f"{jars}: {problem}; remove this folder and fetch it anew with: {FETCH_COMMAND}")
     return Parts(java=found[Need.JAVA], kafka=jars, minio=minio / "minio", redis=found[Need.REDIS])
 
 
-async def _install(target: Path, progress: Progress, doing: str, fetch: Callable[[Path], Awaitable[None]]) -> None:
+async def install(target: Path, progress: Progress, doing: str, fetch: Callable[[Path], Awaitable[None]]) -> None:
     """Have `fetch` fill a temporary folder that then becomes `target`, unless somebody else does or did."""
     if target.is_dir():
         return
@@ -128,14 +127,7 @@ async def _install(target: Path, progress: Progress, doing: str, fetch: Callable
 
 
 async def _fetch_kafka(found: Mapping[Need, Path], target: Path) -> None:
-    with tempfile.TemporaryDirectory() as work:
-        pom = Path(work) / "pom.xml"
-        pom.write_bytes(packaged("kafka-pom.xml").encode())
-        command = [str(found[Need.MAVEN]), "--batch-mode", "--file", str(pom), MAVEN_PLUGIN]
-        command += ["-DincludeScope=runtime", f"-DoutputDirectory={target}"]
-        await _run(command, Path(work), "Maven could not fetch Kafka", {**os.environ, "JAVA_HOME": _home(found)})
-    if problem := await asyncio.to_thread(_jars_problem, target):
-        raise PlatformError(f"the jars that Maven fetched are not the pinned ones: {problem}; nothing was installed")
+    await _kafka_jars().fetch(found[Need.MAVEN], found[Need.JAVA], target)
 
 
 async def _build_minio(found: Mapping[Need, Path], target: Path) -> None:
@@ -143,7 +135,8 @@ async def _build_minio(found: Mapping[Need, Path], target: Path) -> None:
     environment = {**os.environ, "GOBIN": str(target), "CGO_ENABLED": "0"}
     with tempfile.TemporaryDirectory() as work:
         command = [go, "install", f"{MINIO_MODULE}@{MINIO_VERSION}"]
-        await _run(command, Path(work), "Go could not build MinIO", environment)
+        log = Path(work) / "output.log"
+        await run_to_end(command, Path(work), log, "Go could not build MinIO", _BUILD_DEADLINE_S, environment)
     built = await asyncio.to_thread(
         subprocess.run, [go, "version", "-m", str(target / "minio")], capture_output=True, text=True, check=False
     )
@@ -153,36 +146,13 @@ async def _build_minio(found: Mapping[Need, Path], target: Path) -> None:
         )
 
 
-async def _run(command: list[str], folder: Path, failed: str, environment: Mapping[str, str]) -> None:
-    await run_to_end(command, folder, folder / "output.log", failed, _FETCH_DEADLINE_S, environment)
+def _kafka_jars() -> PinnedJars:
+    return PinnedJars("Kafka", packaged("kafka-pom.xml"), packaged("kafka-jars.sha256"))
 
 
 def packaged(name: str) -> str:
     """A file of this package."""
     return files("penstock.platform").joinpath(name).read_text()
-
-
-def _jars_problem(folder: Path) -> str:
-    """What distinguishes a folder from the pinned jars; empty if nothing does."""
-    pinned = {name: digest for digest, name in (line.split() for line in packaged("kafka-jars.sha256").splitlines())}
-    present = {path.name for path in folder.glob("*.jar")}
-    if present != set(pinned):
-        missing, strange = sorted(set(pinned) - present), sorted(present - set(pinned))
-        return "; ".join(
-            f"{what}: {', '.join(names)}" for what, names in (("missing", missing), ("not pinned", strange)) if names
-        )
-    wrong = [name for name in sorted(pinned) if _sha256(folder / name) != pinned[name]]
-    return f"the SHA-256 is not the pinned one: {', '.join(wrong)}" if wrong else ""
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _home(found: Mapping[Need, Path]) -> str:
-    """JAVA_HOME of the Java that was found, so that Maven uses the same."""
-    return str(found[Need.JAVA].resolve().parent.parent)
 
 
 @asynccontextmanager
