@@ -66,7 +66,7 @@ def _here(text: str, cluster: ClusterSettings) -> str:
 
 
 def environment(cluster: ClusterSettings) -> dict[str, str]:
-    """The keys of the store, as the compose file hands them over."""
+    """The store and its keys, as the compose file hands them over."""
     store = cluster.store
     keys = {"ACCESS_KEY": store.access_key, "SECRET_KEY": store.secret_key.reveal()}
     aws = {"AWS_ACCESS_KEY_ID": store.access_key, "AWS_SECRET_ACCESS_KEY": store.secret_key.reveal()}

@@ -89,7 +89,7 @@ def settings_of(cluster: ClusterSettings) -> dict[str, str]:
 def test_runs_are_shown_from_the_store_until_they_are_old(platform, tmp_path):
     """One at work with what is complete of it, then as over; a run of the command; then the cleaner takes them away."""
     cluster = platform.settings("logs")
-    log, variables = tmp_path / "history.log", {**os.environ, **environment(cluster)}
+    log, variables = tmp_path / "history.log", {**os.environ, **environment(cluster), "SPARK_LOCAL_DIRS": str(tmp_path)}
     make_folder(cluster)
     make_folder(cluster)
     with history_server(tmp_path, cluster) as shown:
@@ -126,6 +126,7 @@ def test_a_store_by_https_with_the_settings_of_one_bucket(tmp_path):
         cluster = ClusterSettings(name="tls", store=minio.settings)
         keys = {name: value for name, value in environment(cluster).items() if not name.startswith("AWS_")}
         variables = {**os.environ, **keys, "PENSTOCK_STORE_SSL_CAFILE": str(minio.certificates.authority)}
+        variables["SPARK_LOCAL_DIRS"] = str(tmp_path)
         trusted = tmp_path / "authorities.jks"
         for _ in range(2):
             make_folder(cluster, str(trusted), **variables)
@@ -143,6 +144,7 @@ def test_a_store_by_https_with_the_settings_of_one_bucket(tmp_path):
         assert done.returncode == 0, done.stderr
         rows, application = done.stdout.split()
         assert rows == "1000"
+        assert list((tmp_path / "s3a").iterdir()) == []
         logs = minio.data / "penstock" / "tls" / "spark-events" / f"eventlog_v2_{application}"
         assert (logs / f"appstatus_{application}").exists()
     finally:
