@@ -44,10 +44,13 @@ QUERY: Final = "query"
 PIPELINES: Final = Path(__file__).with_name("spark_pipelines.py")
 
 _AGGREGATES: Final = "count(*) AS bids, sum(price)::BIGINT AS total, max(price) AS highest"
-CASES: Final = {
-    "window": f"""
+_WINDOW: Final = f"""
         SELECT auction, time_bucket(INTERVAL '10 seconds', "at") AS window_start,
-               window_start + INTERVAL '10 seconds' AS window_end, {_AGGREGATES} FROM bids GROUP BY ALL""",
+               window_start + INTERVAL '10 seconds' AS window_end, {_AGGREGATES} FROM bids GROUP BY ALL"""
+CASES: Final = {
+    "window": _WINDOW,
+    "patient": _WINDOW,
+    "chain": """SELECT auction, price * 2 AS doubled, "at" FROM bids WHERE price % 10 < 9""",
     "session": f"""
         SELECT auction, min("at") AS window_start, max("at") + INTERVAL '3 seconds' AS window_end, {_AGGREGATES} FROM (
             SELECT *, sum(is_new) OVER (PARTITION BY auction ORDER BY "at") AS number FROM (
@@ -56,7 +59,7 @@ CASES: Final = {
         GROUP BY auction, number""",
     "process": "SELECT auction, sum(price)::BIGINT AS total FROM bids GROUP BY auction",
 }
-"""What comes out, as DuckDB says it."""
+"""What comes out, as DuckDB says it. `patient` is the window with a minute of allowed lateness; `chain` has no key."""
 
 
 def main() -> int:
@@ -217,9 +220,11 @@ def spark_query(spark: SparkSession, case: str, given: Path, out: Path) -> None:
     ]
     if case == "process":
         result: DataFrame = bids.groupBy("auction").agg(totals[1])
+    elif case == "chain":
+        result = bids.where(price % 10 < 9).select("auction", (price * 2).alias("doubled"), "at")
     else:
         window = (
-            functions.window("at", "10 seconds") if case == "window" else functions.session_window("at", "3 seconds")
+            functions.session_window("at", "3 seconds") if case == "session" else functions.window("at", "10 seconds")
         )
         grouped = bids.groupBy("auction", window.alias("w")).agg(*totals)
         bounds = [functions.col("w.start").alias("window_start"), functions.col("w.end").alias("window_end")]

@@ -50,13 +50,19 @@ class Totals(KeyedProcess[Bid, Total]):
 def _pipeline(case: str) -> Pipeline:
     made = Pipeline(f"benchmark-{case}")
     bids = made.read(files.Source(param("input", "in"), schema=Bid, format="parquet", event_time="at"))
-    keyed = bids.key_by("auction")
     sink = files.Sink(param("out", "out"), format="parquet")
+    if case == "chain":
+        bids.filter(col("price") % 10 < 9).with_columns(doubled=col("price") * 2).select(
+            "auction", "doubled", "at"
+        ).write(sink)
+        return made
+    keyed = bids.key_by("auction")
     if case == "process":
         keyed.process(Totals()).write(sink)
         return made
-    window = tumbling("10s") if case == "window" else session("3s")
-    keyed.window(window).agg(bids=count(), total=col("price").sum(), highest=col("price").max()).write(sink)
+    window = session("3s") if case == "session" else tumbling("10s")
+    windows = keyed.window(window).allowed_lateness("1m" if case == "patient" else "0s")
+    windows.agg(bids=count(), total=col("price").sum(), highest=col("price").max()).write(sink)
     return made
 
 

@@ -194,6 +194,12 @@ def late() -> Pipeline:
     keyed.window(tumbling("1s")).agg(n=col("value").quantile(0.5)).uid("replayed").write(files.Sink(OUT / "replayed"))
     patient = keyed.window(tumbling("1s")).allowed_lateness("1s").agg(n=count()).uid("patient")
     patient.write(files.Sink(OUT / "patient"))
+    unread = keyed.window(sliding("2s", every="1s")).late_to(OutputTag("unread")).allowed_lateness("500ms")
+    unread.agg(n=count(), least=col("number").min()).uid("unread").write(files.Sink(OUT / "unread"))
+    listed_too = keyed.window(sliding("2s", every="1s")).allowed_lateness("500ms")
+    listed_too.agg(n=count(), least=col("number").min(), all=col("number").collect_distinct()).uid(
+        "unread-replayed"
+    ).write(files.Sink(OUT / "unread-replayed"))
     keyed.over().with_columns(n=count()).uid("over").write(files.Sink(OUT / "over"))
     keyed.window(session("200ms")).agg(n=count()).uid("sessions").write(files.Sink(OUT / "sessions"))
     keyed.window(tumbling("1s")).apply(listed).uid("applied").write(files.Sink(OUT / "applied"))

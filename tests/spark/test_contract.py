@@ -250,6 +250,10 @@ def test_late_rows_that_nobody_reads(runs):
         "patient": late_of(read, size_ms=1_000, lateness_ms=1_000),
         "over": late_of(read, size_ms=0),
     }
+    unread = [result.total(name, "late_rows_kept") for name in ("unread", "unread-replayed")]
+    assert unread[0] == unread[1] > 0
+    replayed = [{name: row[name] for name in row if name != "all"} for row in rows(out / "unread-replayed")]
+    assert sorted(map(str, rows(out / "unread"))) == sorted(map(str, replayed))
     assert {name: result.total(name, "late_rows_kept") for name in expected} == expected
     assert all(expected.values()), expected
     assert 0 < result.total("sessions", "late_rows_kept") <= expected["over"]

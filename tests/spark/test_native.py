@@ -86,7 +86,7 @@ def kinds() -> list[DataType]:
     return list(dict.fromkeys(kind for row in AGGREGATES for kind in row.spark))
 
 
-def declared(key: str, window: TumblingWindow | SlidingWindow) -> Pipeline:
+def declared(key: str, window: TumblingWindow | SlidingWindow, lateness: str = "0s") -> Pipeline:
     """Every aggregate on the list, of a column of every type: `v_<type>`, and of one that is never null."""
     schema = pa.schema(
         [
@@ -104,7 +104,8 @@ def declared(key: str, window: TumblingWindow | SlidingWindow) -> Pipeline:
             found |= {f"sum_{name}": value.sum(), f"mean_{name}": value.mean()}
     made = Pipeline("native")
     read = made.read(iterables.Source([], schema=schema, event_time="at"))
-    read.key_by("key").window(window).agg(**found).write(collecting.Sink())
+    windows = read.key_by("key").window(window).allowed_lateness(lateness).late_to(OutputTag("unread"))
+    windows.agg(**found).write(collecting.Sink())
     return made
 
 
@@ -209,12 +210,12 @@ def test_the_tests_cover_the_list():
 
 @pytest.mark.parametrize("key", sorted(str(kind) for kind in KEYS))
 def test_spark_computes_what_streams(key, spark):
-    """Nulls, NaN, both zeros, large integers, times before 1970, null keys, any window, any batches."""
+    """Nulls, NaN, both zeros, large integers, times before 1970, null keys, any window, any batches, any lateness."""
 
     @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(st.data(), st.sampled_from(WINDOWS))
-    def check(data: st.DataObject, window: TumblingWindow | SlidingWindow) -> None:
-        pipeline = declared(key, window)
+    @given(st.data(), st.sampled_from(WINDOWS), st.sampled_from(["0s", "9us", "1d"]))
+    def check(data: st.DataObject, window: TumblingWindow | SlidingWindow, lateness: str) -> None:
+        pipeline = declared(key, window, lateness)
         way, node = way_of(pipeline)
         assert isinstance(way, NativeWindow)
         moments = st.sampled_from([-1, 0, 1]) | st.integers(-30, 30) | st.sampled_from([-62 * 10**15, 253 * 10**15])
@@ -282,7 +283,10 @@ def windows_over(value: Any, key: str = "key", window: Any = None, **more: Any) 
         stream = stream.late_to(more["late"])
     if "lateness" in more:
         stream = stream.allowed_lateness(more["lateness"])
-    stream.agg(value=value).write(collecting.Sink())
+    results = stream.agg(value=value)
+    results.write(collecting.Sink())
+    if more.get("read"):
+        results.side(more["late"]).write(collecting.Sink())
     return made
 
 
@@ -297,8 +301,8 @@ def windows_over(value: Any, key: str = "key", window: Any = None, **more: Any) 
         (windows_over(col("n").last()), {}, "not proven equal on Spark: last"),
         (windows_over(count(), key="real"), {}, "not proven equal on Spark: the key real of float64"),
         (windows_over(count(), window=session("1m")), {}, "a session window is slower"),
-        (windows_over(count(), lateness="1s"), {}, "late rows"),
-        (windows_over(count(), late=OutputTag("late")), {}, "late rows"),
+        (windows_over(count(), late=OutputTag("late"), read=True), {}, "the pipeline reads its late rows"),
+        (windows_over(count(), late=OutputTag("late"), lateness="1s", read=True), {}, "reads its late rows"),
         (windows_over(count()), {"stateful": True}, "savepoint"),
         (windows_over(count()), {"native": False}, "--native off"),
     ],
@@ -308,6 +312,19 @@ def test_what_is_not_proven_replays_and_says_why(pipeline, options, why):
     way, _ = way_of(pipeline, **options)
     assert isinstance(way, Replayed)
     assert why in way.reason
+
+
+def test_a_chain_without_an_exchange_is_one_stage():
+    """Its rows never come to Spark: the tasks that read them write them."""
+    made = Pipeline("flat")
+    read = made.read(iterables.Source([], schema=pa.schema({"n": pa.int64()})))
+    read.filter(col("n") > 1).with_columns(m=col("n") * 2).select("m").write(collecting.Sink())
+    graph = batch_graph(made.plan, 2)
+    [vertex] = graph.vertices
+    assert [operator.verb for operator in vertex.operators] == ["read", "filter", "with_columns", "select", "write"]
+    way = ways(graph, made.plan, native=True)[vertex.id]
+    assert isinstance(way, Replayed)
+    assert "no row leaves its task" in way.reason
 
 
 @pytest.mark.parametrize(("value", "native"), [("real", False), ("n", True)])

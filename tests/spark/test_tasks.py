@@ -23,10 +23,10 @@ from penstock.graph.jobgraph import JobEdge, JobGraph, Link, build_job_graph
 from penstock.graph.logical import WindowAggregate
 from penstock.protocol.keygroups import subtask_of
 from penstock.spark import portions, taskwork
-from penstock.spark.arrival import LateRowsKept
 from penstock.spark.code import pack_code
 from penstock.spark.committing import RunManifest, RunManifests, commit, staged_parts
 from penstock.spark.failures import TaskFailedError, unwrapped, wrapped
+from penstock.spark.late_rows import LateRowsKept
 from penstock.spark.outputs import StageOutputs
 from penstock.spark.session import parse_conf
 from penstock.spark.splits import RunSplit

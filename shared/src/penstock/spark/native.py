@@ -4,7 +4,7 @@ A window aggregate falls into three parts. Its producers make partials of their 
 partials of a key and window (`groupBy`); and the results of merged partials are made by the streaming expressions again.
 So what must be proven equal is the merging alone, and the catalogue of aggregates says for which types it is; expressions
 within and around aggregates, filters and projections may be any. All of it needs what every window of bounded, sorted
-input has: no late rows, and nothing to restore or keep.
+input has: no late rows, unless the pipeline reads them, so that no result is sent again; and nothing to restore or keep.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Final
 from penstock.expressions.aggregate_rules import BY_NAME
 from penstock.graph.jobgraph import JobGraph, JobVertex
 from penstock.graph.logical import CumulativeWindow, LogicalPlan, Node, SessionWindow, WindowAggregate
+from penstock.spark.late_rows import late_rows_read
 from penstock.task.operators.partials import Partials
 from penstock.types import (
     BOOLEAN,
@@ -89,6 +90,10 @@ def native_windows(found: dict[str, Way]) -> dict[str, NativeWindow]:
 
 
 def _way(graph: JobGraph, vertex: JobVertex, plan: LogicalPlan, native: bool, stateful: bool) -> Way:
+    if vertex.is_source and not any(graph.consumers(vertex.id)):
+        return Replayed(
+            "its source is read by Penstock's reader, and no row leaves its task: there is nothing to merge"
+        )
     if vertex.is_source:
         return Replayed("its source is read by Penstock's reader, row for row as in streaming")
     head = plan.node(vertex.operators[0].node)
@@ -103,8 +108,8 @@ def _way(graph: JobGraph, vertex: JobVertex, plan: LogicalPlan, native: bool, st
         return Replayed("Spark's own plan of a session window is slower")
     if isinstance(operation.window, CumulativeWindow) or operation.window.timezone is not None:
         return Replayed("Spark's own plan knows tumbling and sliding windows in UTC")
-    if operation.late is not None or operation.allowed_lateness_us:
-        return Replayed("it says what becomes of late rows, which Spark's own plan does not know")
+    if head.id in late_rows_read(graph, plan):
+        return Replayed("the pipeline reads its late rows, which Spark's own plan does not know")
     partials = Partials(head)
     reasons = dict.fromkeys([*_unproven_keys(partials), *_unproven_partials(partials)])
     if reasons:

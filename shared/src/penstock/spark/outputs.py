@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.graph.logical import LogicalPlan
-from penstock.spark.arrival import LateRowsKept
 from penstock.spark.framing import cut, frame_schema
+from penstock.spark.late_rows import LateRowsKept
 from penstock.spark.partials import PartialOutput
 from penstock.spark.wire import (
     FROM,

@@ -13,7 +13,7 @@ import polars as pl
 
 from penstock.batches import EVENT_TIME
 from penstock.graph.logical import LogicalPlan
-from penstock.spark.arrival import LateRowsKept
+from penstock.spark.late_rows import LateRowsKept
 from penstock.spark.native import NativeWindow
 from penstock.spark.wire import OUTPUT, StageEdge, column_name, encode_columns
 from penstock.task.operator import Operator, OperatorContext, Output, RestoredState
