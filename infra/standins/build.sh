@@ -25,7 +25,8 @@ build() {
 folder() { mkdir -p "$scratch/$1" && echo "$scratch/$1"; }
 
 python=$(folder python)
-cp /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/java/cacerts "$python"
+java=$(dirname "$(dirname "$(readlink -f "$(command -v java)")")")
+cp --dereference /etc/ssl/certs/ca-certificates.crt "$java/lib/security/cacerts" "$python"
 build python:3.11-slim-bookworm "$python" <<'END'
 FROM penstock-standin/debian:bookworm
 COPY ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
