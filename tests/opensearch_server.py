@@ -18,17 +18,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from tests.pinned_jars import fetched
 from tests.services import wait_for
 
 from penstock.platform.free_ports import HOST, free_port
-from penstock.platform.parts import MAVEN_PLUGIN, cache_folder
 
-VERSION: Final = "2.19.6"
-_PARTS: Final = (
-    f"org.opensearch:opensearch:{VERSION}",
-    f"org.opensearch.plugin:transport-netty4-client:{VERSION}",
-    "org.apache.logging.log4j:log4j-core:2.25.4",
-)
+_JARS: Final = Path(__file__).parent / "opensearch_jars"
 _PROGRAM: Final = """
 import java.util.List;
 import java.util.Map;
@@ -55,38 +50,6 @@ public class Server extends Node {
 """
 
 
-def _jars() -> Path:
-    """The folder of the jars, which Maven fills where it is not there yet."""
-    target = cache_folder() / f"opensearch-{VERSION}"
-    if target.is_dir():
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix="opensearch-", dir=target.parent))
-    dependencies = "".join(
-        "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>".format(
-            *part.split(":")
-        )
-        for part in _PARTS
-    )
-    pom = work / "pom.xml"
-    pom.write_text(
-        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion><groupId>tests</groupId>'
-        "<artifactId>opensearch</artifactId><version>1</version><packaging>pom</packaging>"
-        f"<dependencies>{dependencies}</dependencies></project>"
-    )
-    try:
-        command = ["mvn", "--batch-mode", "--file", str(pom), MAVEN_PLUGIN, "-DincludeScope=runtime"]
-        done = subprocess.run([*command, f"-DoutputDirectory={work / 'lib'}"], capture_output=True, text=True, cwd=work)
-        assert done.returncode == 0, f"Maven could not fetch OpenSearch: {done.stdout[-3_000:]}"
-        if not target.is_dir():  # somebody else may have been quicker; theirs are the same
-            (work / "lib").rename(target)
-    except FileExistsError:
-        pass
-    finally:
-        shutil.rmtree(work)
-    return target
-
-
 class OpenSearchServer:
     """A server of one test run, which may be killed and started again."""
 
@@ -109,8 +72,9 @@ class OpenSearchServer:
             "http.port": self.port, "transport.port": self._transport, "transport.type": "netty4", "http.type": "netty4",
             "cluster.routing.allocation.disk.threshold_enabled": "false",
         }  # fmt: skip
+        jars = fetched("opensearch", _JARS / "pom.xml", _JARS / "jars.sha256", "opensearch")
         command = [
-            "setpriv", "--pdeathsig", "KILL", "java", "-Xmx512m", "-XX:+UseSerialGC", "-cp", f"{_jars()}/*",
+            "setpriv", "--pdeathsig", "KILL", "java", "-Xmx512m", "-XX:+UseSerialGC", "-cp", f"{jars}/*",
             str(self._home / "Server.java"), *(f"{name}={value}" for name, value in settings.items()),
         ]  # fmt: skip
         with self._log.open("ab") as log:

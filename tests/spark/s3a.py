@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import yaml
+from tests.pinned_jars import fetched
 
-from penstock.platform.jars import PinnedJars
-from penstock.platform.parts import cache_folder, install, silent
-from penstock.platform.prerequisites import Need, check_prerequisites
 from penstock.settings import ClusterSettings
 
 ROOT = Path(__file__).parents[2]
@@ -22,23 +19,7 @@ FOLDER = "s3a://penstock/spark-events"
 
 def jars() -> Path:
     """The folder of the pinned jars: fetched once, as a build of the image does."""
-    pinned = PinnedJars("s3a", (IMAGES / "s3a-pom.xml").read_text(), (IMAGES / "s3a-jars.sha256").read_text())
-
-    async def fetch(target: Path) -> None:
-        found = check_prerequisites({Need.JAVA, Need.MAVEN})
-        await pinned.fetch(found[Need.MAVEN], found[Need.JAVA], target)
-
-    target = cache_folder() / f"s3a-{version()}"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    asyncio.run(install(target, silent, "fetching jars", fetch))
-    assert pinned.problem(target) == ""
-    return target
-
-
-def version() -> str:
-    """Of Hadoop's client."""
-    (found,) = re.findall(r"hadoop-aws-(.*)\.jar", (IMAGES / "s3a-jars.sha256").read_text())
-    return found
+    return fetched("s3a", IMAGES / "s3a-pom.xml", IMAGES / "s3a-jars.sha256", "hadoop-aws")
 
 
 def service(name: str) -> Any:
