@@ -105,7 +105,9 @@ def _small(place: Path, rows: int, runs: int) -> None:
 
 def _ways(spark: SparkSession, given: Path, out: Path) -> None:
     out.mkdir()
-    alone = mock.patch("penstock.spark.lowering.packs", lambda splits, _: [range(n, n + 1) for n in range(len(splits))])
+    alone = mock.patch(
+        "penstock.spark.lowering.packs", lambda splits, *_: [range(n, n + 1) for n in range(len(splits))]
+    )
     _measured("packed", lambda: penstock_run(spark, "window", given, out / "packed", native=True))
     with alone:
         _measured("a task per file", lambda: penstock_run(spark, "window", given, out / "alone", native=True))

@@ -53,7 +53,7 @@ class LocalLowering:
     def __init__(self, _session, graph, plan, code, beginning, state, execution, staging, entered, natives) -> None:
         assert not natives, "there is no Spark here to compute anything"
         self._graph: JobGraph = graph
-        self._arrival = Arrival(graph, plan)
+        self._plan, self._arrival = plan, Arrival(graph, plan)
         self._json = msgspec.json.encode(graph.to_json())
         self._code, self._beginning, self._state = code, beginning, state
         self._execution, self._staging = execution, staging
@@ -66,7 +66,8 @@ class LocalLowering:
             produced = self._produced[vertex.id] = pa.Table.from_batches(list(self._run(vertex)))
             found = [json.loads(value.as_py()) for value in produced.column(REPORT) if value.is_valid]
             if vertex.is_source and self._state.keeps:
-                self._state.read(vertex, found, self._beginning.carried[vertex.operators[0].id])
+                source = self._plan.node(vertex.operators[0].node).operation.source
+                self._state.read(vertex, source, found, self._beginning.carried[vertex.operators[0].id])
             reports += found
         return reports
 

@@ -41,6 +41,7 @@ TESTS = {
     "late rows that nobody reads": "test_late_rows_that_nobody_reads",
     "late rows that the pipeline reads": "test_late_rows_that_the_pipeline_reads",
     "late rows of several splits": "test_late_rows_of_several_splits",
+    "late rows of a file that is read in parts": "test_large_files.py::test_late_rows_of_parts",
     "`with_event_time` where the source is read": "test_event_time_where_the_source_is_read",
     "`with_event_time` behind an exchange": "test_event_time_behind_an_exchange",
     "rows of a DataFrame": "test_dataframes.py::test_late_rows_have_a_way_of_their_own",

@@ -1,11 +1,22 @@
-"""Small files share a task, in order; large ones and those of unknown size do not."""
+"""Small files share a task, in order; large ones are read in parts; those of unknown size have a task of their own."""
 
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from penstock.spark.packing import packs
+import msgspec
+import pytest
+
+from penstock.connectors import files
+from penstock.errors import UsageError
+from penstock.spark.packing import Packing, divided, packs
+from penstock.spark.progress import SplitReport, split_reports
 from penstock.spark.splits import RunSplit
+from penstock.task.sources import SplitEntry
 
 MIB = 1 << 20
 
@@ -37,3 +48,78 @@ def test_any_splits_are_read_once_and_in_order() -> None:
         given = splits(*[chance.choice([None, 0, 1, MIB, 100 * MIB, 300 * MIB]) for _ in range(chance.randrange(40))])
         found = packs(given, chance.randrange(1, 9))
         assert [number for pack in found for number in pack] == list(range(len(given)))
+
+
+@dataclass
+class Row:
+    id: int
+
+
+def test_large_files_are_read_in_parts(tmp_path: Path) -> None:
+    """As with Spark: one for each task, none larger than the setting, none much smaller than the open cost."""
+    source = files.Source(tmp_path, schema=Row)
+    large = RunSplit("a.parquet", size_bytes=1_000 * MIB)
+    found = list(divided(source, [large, *splits(10)], Packing().limit([large], 2)))
+    assert [split.size_bytes for split in found] == [*[128 * MIB] * 7, 104 * MIB, 10]
+    assert [(split.split, split.part) for split in found[:8]] == [("a.parquet", number) for number in range(8)]
+    assert [split.position["range"] for split in found[6:8]] == [
+        [768 * MIB, 896 * MIB, 1_000 * MIB],
+        [896 * MIB, 1_000 * MIB, 1_000 * MIB],
+    ]
+    assert packs(found, 2) == [*(range(number, number + 1) for number in range(7)), range(7, 9)]
+    assert Packing().limit([RunSplit("a", size_bytes=20 * MIB)], 2) == 12 * MIB
+    assert Packing().limit([RunSplit("a", size_bytes=5 * MIB)], 2) == 4 * MIB + MIB // 2
+
+
+def test_what_was_begun_or_has_no_parts_is_read_as_a_whole(tmp_path: Path) -> None:
+    source = files.Source(tmp_path, schema=Row)
+    begun = SplitEntry("a.jsonl", {"offset": 1}, finished=False, watermark=0, idle=False, generator=None)
+    given = [
+        RunSplit("a.jsonl", size_bytes=10, former=begun),
+        RunSplit("a.jsonl", position={"offset": 1}, size_bytes=10),
+        RunSplit("a.jsonl.gz", size_bytes=10),
+        RunSplit("a.jsonl", size_bytes=None),
+        RunSplit("a.jsonl", size_bytes=4),
+    ]
+    assert list(divided(source, given, 4)) == given
+    archived = RunSplit("a.jsonl", archive=str(tmp_path / "archive"), size_bytes=10)
+    assert [split.part for split in divided(source, [archived], 4)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("1", 1), ("134217728b", 128 * MIB), ("128MB", 128 * MIB), ("64m", 64 * MIB), ("2g", 2048 * MIB), (" 1K ", 1024)],
+)
+def test_the_settings_of_the_session_count(text: str, expected: int) -> None:
+    conf = {"spark.sql.files.maxPartitionBytes": text, "spark.sql.files.openCostInBytes": "7"}
+    session: Any = SimpleNamespace(conf=conf)
+    assert Packing.of(session) == Packing(expected, 7)
+
+
+def test_a_setting_that_is_no_size_is_refused() -> None:
+    session: Any = SimpleNamespace(conf={"spark.sql.files.maxPartitionBytes": "much"})
+    with pytest.raises(UsageError, match="maxPartitionBytes is 'much', which is no number of bytes"):
+        Packing.of(session)
+
+
+def test_parts_are_reported_as_one_split(tmp_path: Path) -> None:
+    """In whatever order tasks end: the file as a stream would have it behind its last row."""
+    source = files.Source(tmp_path, schema=Row)
+
+    def report(part: int, **entry: Any) -> dict[str, Any]:
+        default = {"watermark": 0, "idle": False, "generator": None}
+        found = SplitEntry(split="a.jsonl", finished=True, **default | entry)
+        return {"kind": "split", "split": msgspec.to_builtins(SplitReport(found, 5, archive=False, part=part))}
+
+    def position(part: int, offset: int) -> dict[str, Any]:
+        return {"offset": offset, "line": 5, "identity": offset, "end": 90, "range": [part * 30, part * 30 + 30, 90]}
+
+    reports = [
+        report(2, position=position(2, 90), idle=True),
+        report(0, position=position(0, 30), watermark=70),
+        report(1, position=position(1, 60), watermark=50),
+    ]
+    (joined,) = split_reports([*reports, {"kind": "counts"}], source)
+    assert joined.rows == 15
+    assert joined.entry.position == {"offset": 90, "line": 15, "identity": 90, "end": 90}
+    assert (joined.entry.watermark, joined.entry.idle, joined.entry.finished) == (70, False, True)

@@ -314,6 +314,22 @@ class Source(ABC, Generic[T]):
         """
         return None
 
+    def ranges(self, split: Split, most_bytes: int) -> Sequence[Position]:
+        """Positions from which parts of a split that nobody has read of are read side by side, each up to the next one.
+
+        Every row is in just one part, and all parts in order have the rows of the split in order. Does not look at the
+        input: what `split` says of its size counts. Empty: it is read as a whole.
+
+        Args:
+            split: as `discover` found it.
+            most_bytes: how much a part is to have, at most.
+        """
+        return ()
+
+    def behind(self, positions: Sequence[Position]) -> Position:
+        """The position behind a split whose `ranges`, in order, were read up to these."""
+        return positions[-1]
+
     def narrowed(self, wanted: Wanted) -> Source[T]:
         """The same source, reading no more than is wanted as far as it can; itself if it cannot.
 

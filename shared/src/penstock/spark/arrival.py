@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from penstock.connectors.watermarks import BoundedOutOfOrderness
 from penstock.graph.jobgraph import JobEdge, JobGraph, JobOperator, JobVertex
 from penstock.graph.logical import (
     MAKING_ROWS,
@@ -54,6 +55,27 @@ class Arrival:
         if head.id in self._reads_late:
             return True
         return not vertex.is_source and head.id in self._to_late and not isinstance(head.operation, _ENDING)
+
+    def read_as_a_whole(self, vertex: JobVertex, *, keeps: bool) -> str:
+        """Why no split of a source may be read in parts, side by side, as the end of a sentence; empty if it may.
+
+        Parts keep the place of their rows in the split, but event time comes on in each of them by itself.
+
+        Args:
+            vertex: that of the source.
+            keeps: whether the run leaves a savepoint.
+        """
+        nodes = [self.plan.node(operator.node) for operator in vertex.operators]
+        if any(node.id in self._to_late for node in nodes):
+            return "rows are late by the order of their split, and the pipeline reads late rows"
+        if any(isinstance(node.operation, ProcessRows) for node in nodes):
+            return "a function gets the rows of a split one after the other"
+        read = nodes[0].operation
+        event_time = read.source.event_time if isinstance(read, Read) else None
+        known = event_time is None or isinstance(event_time.watermarks, BoundedOutOfOrderness)
+        if keeps and (not known or any(isinstance(node.operation, AssignEventTime) for node in nodes)):
+            return "how far event time has come is kept, which a function of the user's says"
+        return ""
 
     def carries_watermarks(self, consumer: JobVertex) -> bool:
         """Whether rows carry the watermark across the exchange to this vertex: it goes by it, or passes it on."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from penstock.connectors import files
 from penstock.connectors.kafka import marks as kafka_marks
 from penstock.graph.jobgraph import JobEdge, JobGraph, JobOperator, JobVertex
 from penstock.graph.logical import LogicalPlan
@@ -46,8 +47,17 @@ def _stage(graph: JobGraph, plan: LogicalPlan, arrival: Arrival, vertex: JobVert
         if operator.verb == "read":
             narrowing = said_of_reading(plan, plan.node(operator.node), time_per_split=True)
             yield from (f"      {name}: {value}" for name, value in narrowing.items())
+            if operator.settings.get("source") == files.Source.kind:
+                yield f"      {_said_of_parts(arrival, vertex)}"
         said = arrival.said_of_order(vertex, operator), arrival.said_of_late_rows(vertex, operator)
         yield from (f"      {text}" for text in said if text)
+
+
+def _said_of_parts(arrival: Arrival, vertex: JobVertex) -> str:
+    whole = arrival.read_as_a_whole(vertex, keeps=False)
+    return (
+        f"files are read as a whole: {whole}" if whole else "large files are read in parts, where their format has any"
+    )
 
 
 def _visible(operator: JobOperator) -> str:
@@ -61,7 +71,7 @@ def _visible(operator: JobOperator) -> str:
 
 def _tasks(vertex: JobVertex, way: Way) -> str:
     if vertex.is_source:
-        return "a task per split of the source, or several small files"
+        return "a task per split of the source, or per part of a large file, or several small files"
     if is_keyed(vertex) and not isinstance(way, NativeWindow):
         return f"{vertex.parallelism} tasks, one key group at a time of {vertex.max_parallelism}"
     return f"{vertex.parallelism} tasks"

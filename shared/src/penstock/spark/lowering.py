@@ -32,7 +32,7 @@ from penstock.spark.arrival import Arrival
 from penstock.spark.code import TaskCode
 from penstock.spark.merging import merged_partials
 from penstock.spark.native import NativeWindow
-from penstock.spark.packing import packs
+from penstock.spark.packing import Packing, divided, packs
 from penstock.spark.replay import is_keyed
 from penstock.spark.savepoints import RunState
 from penstock.spark.splits import RunBeginning, RunSplit
@@ -113,7 +113,8 @@ class Lowering:
                     found = list(self._reports(frame))
                     reports += found
                     if vertex.is_source and self._state.keeps:
-                        self._state.read(vertex, found, self._beginning.carried[vertex.operators[0].id])
+                        carried = self._beginning.carried[vertex.operators[0].id]
+                        self._state.read(vertex, self._read(vertex).source, found, carried)
         finally:
             for frame in self._kept.values():
                 frame.unpersist()
@@ -144,7 +145,7 @@ class Lowering:
 
     def _stage(self, vertex: JobVertex) -> DataFrame:
         edges = tuple(self._edge(vertex, consumer, edge) for consumer, _, edge in self._consumers[vertex.id])
-        splits = self._beginning.splits.get(vertex.operators[0].id, ())
+        splits = self._splits(vertex) if vertex.is_source else ()
         native = self._natives.get(vertex.id)
         state = self._state.stage(vertex)
         task = StageTask(
@@ -162,12 +163,25 @@ class Lowering:
         native, framed = self._natives.get(consumer.id), consumer.id not in self._returning
         return self._arrival.edge(vertex, consumer, edge, native, self._state.reached, framed=framed)
 
+    def _read(self, vertex: JobVertex) -> Read:
+        operation = self._plan.node(vertex.operators[0].node).operation
+        assert isinstance(operation, Read)
+        return operation
+
+    def _splits(self, vertex: JobVertex) -> tuple[RunSplit, ...]:
+        """What the tasks of a source read, in order: its splits, large ones in parts."""
+        splits = self._beginning.splits.get(vertex.operators[0].id, ())
+        if not splits or self._arrival.read_as_a_whole(vertex, keeps=self._state.keeps):
+            return splits
+        most_bytes = Packing.of(self._session).limit(splits, vertex.parallelism)
+        return tuple(divided(self._read(vertex).source, splits, most_bytes))
+
     def _source(self, vertex: JobVertex, splits: Sequence[RunSplit]) -> DataFrame:
         """A partition per task, with the numbers of its splits in it; or the rows of a DataFrame."""
-        operation = self._plan.node(vertex.operators[0].node).operation
-        if isinstance(operation, Read) and isinstance(operation.source, spark.Source):
-            return operation.source.frame(self._session)
-        packed = packs(splits, vertex.parallelism)
+        source = self._read(vertex).source
+        if isinstance(source, spark.Source):
+            return source.frame(self._session)
+        packed = packs(splits, vertex.parallelism, Packing.of(self._session))
         tasks = self._session.range(0, len(packed), 1, max(1, len(packed)))
         first, last = ([end(pack) for pack in packed] for end in (min, max))
         bounds = [

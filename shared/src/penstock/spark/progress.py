@@ -8,6 +8,7 @@ the least of those that were read now came to.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -15,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.connectors.base import Source
 from penstock.task.sources import SplitEntry
 from penstock.times import MIN_WATERMARK
 
@@ -43,6 +45,8 @@ class SplitReport(msgspec.Struct, frozen=True):
     rows: int
     archive: bool
     """Whether it is a file of a backfill: nothing that a stream goes on with."""
+    part: int = 0
+    """Which part of it, where it was read in parts."""
 
 
 def source_progress(reports: Sequence[SplitReport], carried: Iterable[SplitEntry], former: int) -> Progress:
@@ -71,7 +75,19 @@ def combined(inputs: Sequence[Progress]) -> Progress:
     return Progress(max(marks) if activity is Activity.IDLE else min(marks), activity)
 
 
-def split_reports(reports: Iterable[dict[str, Any]]) -> list[SplitReport]:
-    """Those among the reports of tasks that speak of splits, by split."""
+def split_reports(reports: Iterable[dict[str, Any]], source: Source[Any]) -> list[SplitReport]:
+    """Those among the reports of a source's tasks that speak of splits, by split; parts of a split as one."""
     found = [msgspec.convert(report["split"], SplitReport) for report in reports if report["kind"] == "split"]
-    return sorted(found, key=lambda report: report.entry.split)
+    found.sort(key=lambda report: (report.entry.split, report.archive, report.part))
+    grouped = itertools.groupby(found, key=lambda report: (report.entry.split, report.archive))
+    return [_joined(list(parts), source) for _, parts in grouped]
+
+
+def _joined(parts: Sequence[SplitReport], source: Source[Any]) -> SplitReport:
+    """A split whose parts were read side by side: as far as the furthest of them, as watermarks never fall."""
+    if len(parts) == 1:
+        return parts[0]
+    furthest = max(parts, key=lambda part: part.entry.watermark)
+    position = source.behind([part.entry.position for part in parts])
+    entry = msgspec.structs.replace(furthest.entry, position=position, idle=all(part.entry.idle for part in parts))
+    return SplitReport(entry, sum(part.rows for part in parts), furthest.archive)

@@ -42,7 +42,7 @@ _SILENT_S: Final = 0.01
 
 
 def read_split(work: TaskWork, split: RunSplit) -> Iterator[pa.RecordBatch]:
-    """Read a split to its end; yields what the chain sent, but for the end of the input."""
+    """Read a split, or the part of it that is meant, to its end; yields what the chain sent before the input's end."""
     feed = _Feed(work, split)
     reader = _open(feed.source, split)
     with asyncio.Runner() as runner:
@@ -50,7 +50,8 @@ def read_split(work: TaskWork, split: RunSplit) -> Iterator[pa.RecordBatch]:
             while (fetched := runner.run(_fetch(reader))) is not None:
                 yield from feed.take(fetched)
             entry = feed.marks.entry(feed.source, reader, feed.rows)
-            work.outputs.report({"kind": "split", "split": SplitReport(entry, feed.rows, bool(split.archive))})
+            report = SplitReport(entry, feed.rows, bool(split.archive), split.part)
+            work.outputs.report({"kind": "split", "split": report})
         finally:
             runner.run(reader.close())
 

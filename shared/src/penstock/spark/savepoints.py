@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.connectors.base import Source
 from penstock.errors import CorruptDataError, ExternalError
 from penstock.graph.jobgraph import JobGraph, JobVertex
 from penstock.protocol.keygroups import key_group_range
@@ -64,10 +65,16 @@ class RunState:
     def _checkpoint(self) -> int:
         return (self._start.savepoint.checkpoint if self._start is not None else 0) + 1
 
-    def read(self, vertex: JobVertex, reports: Iterable[dict[str, Any]], carried: Sequence[SplitEntry]) -> None:
+    def read(
+        self,
+        vertex: JobVertex,
+        source: Source[Any],
+        reports: Iterable[dict[str, Any]],
+        carried: Sequence[SplitEntry],
+    ) -> None:
         """The tasks of a source have read their splits; `carried` are splits that were over before."""
         operator = vertex.operators[0]
-        found = split_reports(reports)
+        found = split_reports(reports, source)
         self._progress[vertex.id] = source_progress(found, carried, self._reached(operator.id))
         self._splits[operator.id] = [*(report.entry for report in found if not report.archive), *carried]
         if operator.event_time:

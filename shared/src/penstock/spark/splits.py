@@ -38,6 +38,8 @@ class RunSplit(msgspec.Struct, frozen=True):
     """What an earlier run or a job left of it."""
     size_bytes: int | None = None
     """How much there is of it, if that is known."""
+    part: int = 0
+    """Which part of it is read here, if it is read in parts (see `packing`)."""
     awake: bool = False
     """Whether it holds event time back even if it brings no row: it has not been silent for `idle_after` yet."""
 

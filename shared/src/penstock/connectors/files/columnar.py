@@ -7,11 +7,13 @@ far as its statistics prove that nobody can tell: no row of it is bad for what i
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.connectors.base import BadRow, EndOfSplit, Fetched, Position, Wanted
+from penstock.connectors.files.ranges import FileRange
 from penstock.connectors.files.reading import InputFile, changed
 from penstock.connectors.files.statistics import GroupFacts
 from penstock.connectors.pacing import Pace
@@ -52,7 +54,7 @@ class _Group:
 
 class ColumnarReader:
     """Follows a Parquet or Arrow file. Position: `{"group", "row", "identity"}`, a row group or batch and a row in it;
-    with `"until"` of a part of a file, the row group behind it."""
+    with `"until"` of a part of a file, the row group behind it. A range (see `ranges`) begins at its first row group."""
 
     def __init__(self, file: InputFile, name: str, rows: Rows, position: Position, pace: Pace) -> None:
         self._file = file
@@ -60,12 +62,16 @@ class ColumnarReader:
         self._pace = pace
         self._schema = rows.schema
         self._identity = file.identity()
+        if (part := FileRange.of(position)) is not None:
+            part.check(file, may_grow=False)
+        self._groups = _Groups(file, rows)
+        if part is not None:
+            position = self._groups.within(part) | {"identity": self._identity}
         if position and position["identity"] != self._identity:
             raise changed(file, f"row {position['row']} of row group {position['group']}")
         self._number: int = position["group"] if position else 0
         self._row: int = position["row"] if position else 0
         self._until: int | None = position.get("until") if position else None
-        self._groups = _Groups(file, rows)
         self._reading = self._groups.read(self._number, self._until)
         self._group: _Group | None = None
         self._fetching: asyncio.Future[_Group | None] | None = None
@@ -147,10 +153,31 @@ class _Groups:
                 if magic.startswith(_PARQUET):
                     yield from self._parquet_groups(opened, first, until)
                 else:
-                    for batch in _ipc_batches(opened, first, of_file=magic == _IPC_FILE):
+                    for batch in _ipc_batches(opened, first, until, of_file=magic == _IPC_FILE):
                         yield _Group(batch, self._matcher)
         except (OSError, pa.ArrowException) as error:
             raise ExternalError(f"cannot read {self._file}: {error}") from error
+
+    def within(self, part: FileRange) -> dict[str, int]:
+        """The position of a range, but for the file's identity; blocks. A stream of Arrow batches, which does not say
+        where they are, lies in its first range."""
+        import pyarrow as pa
+        from pyarrow import ipc, parquet
+
+        try:
+            magic = _magic(self._file)
+            if not magic.startswith((_PARQUET, _IPC_FILE)):
+                return {"group": 0, "row": 0} | ({"until": 0} if part.begin else {})
+            with self._file.arrow() as opened:
+                if magic == _IPC_FILE:
+                    weights = [1] * ipc.open_file(opened).num_record_batches
+                else:
+                    footer = parquet.read_metadata(opened)
+                    weights = [footer.row_group(number).total_byte_size for number in range(footer.num_row_groups)]
+        except (OSError, pa.ArrowException) as error:
+            raise ExternalError(f"cannot read {self._file}: {error}") from error
+        first, until = part.groups(weights)
+        return {"group": first, "row": 0, "until": until}
 
     def whole(self, number: int) -> _Group:
         """One of a Parquet file, with all columns; blocks."""
@@ -225,17 +252,15 @@ def arrow_schema(file: InputFile) -> pa.Schema:
         raise PipelineError(f"{file} is neither a Parquet nor an Arrow file: {error}") from error
 
 
-def _ipc_batches(opened: pa.NativeFile, first: int, *, of_file: bool) -> Iterator[pa.RecordBatch]:
+def _ipc_batches(opened: pa.NativeFile, first: int, until: int | None, *, of_file: bool) -> Iterator[pa.RecordBatch]:
     from pyarrow import ipc
 
     if of_file:
         reader = ipc.open_file(opened)
-        for number in range(first, reader.num_record_batches):
+        for number in range(first, reader.num_record_batches if until is None else until):
             yield reader.get_batch(number)
     else:
-        for number, batch in enumerate(ipc.open_stream(opened)):
-            if number >= first:
-                yield batch
+        yield from itertools.islice(ipc.open_stream(opened), first, until)
 
 
 def _magic(file: InputFile) -> bytes:

@@ -26,6 +26,7 @@ from penstock.connectors.files.partitions import (
     constants_of,
     inferred,
 )
+from penstock.connectors.files.ranges import FileRange, behind, ranges
 from penstock.connectors.files.store_clients import Location
 from penstock.connectors.files.writing import FileWriter, leftovers, staged_file, visible_files
 from penstock.connectors.pacing import Pace, checked_rate
@@ -165,6 +166,18 @@ class Source(base.Source[T], Generic[T]):
         predicate = self._wanted.predicate
         return None if predicate is None else WantedFolders(predicate, self.schema)
 
+    def ranges(self, split: Split, most_bytes: int) -> Sequence[Position]:
+        """See `Source.ranges`. Not of compressed text, of CSV (quoted values may have line ends), and at a `rate=`."""
+        path, size = PurePosixPath(split.id), split.size_bytes
+        kind = self.format or format_of(path)
+        if size is None or size <= most_bytes or self.rate is not None or kind in (None, "csv") or is_compressed(path):
+            return ()
+        return [each.position() for each in ranges(size, most_bytes)]
+
+    def behind(self, positions: Sequence[Position]) -> Position:
+        """See `Source.behind`."""
+        return behind(positions)
+
     def narrowed(self, wanted: Wanted) -> Source[T]:
         """See `Source.narrowed`. Columns and row groups of Parquet files, and folders that name columns, are left out."""
         (made := copy.copy(self))._wanted = wanted
@@ -232,10 +245,14 @@ class Source(base.Source[T], Generic[T]):
         if kind in ("parquet", "arrow"):
             form = self.event_time.form if self.event_time is not None else None
             return ColumnarReader(file, split.id, Rows(schema, self.timezone, self._wanted, form), position, pace)
+        if (part := FileRange.of(position)) is not None:
+            part.check(file, may_grow=True)
+        end = part.size if part is not None else position["end"] if position else None
         compressed = is_compressed(PurePosixPath(str(file)))
-        content = GzipContent(file) if compressed else file.content(position["end"] if position else None)
+        content = GzipContent(file) if compressed else file.content(end)
         try:
-            return TextReader(self._text_file(file, split.id, kind, schema, content), position, pace)
+            text = self._text_file(file, split.id, kind, schema, content)
+            return TextReader(text if part is None else part.lines(text), position, pace)
         except BaseException:
             content.close()
             raise

@@ -39,6 +39,17 @@ class LocalFile:
     def __str__(self) -> str:
         return str(self.path)
 
+    @property
+    def may_grow(self) -> bool:
+        """See `InputFile.may_grow`."""
+        return True
+
+    @property
+    def size(self) -> int:
+        """See `InputFile.size`."""
+        with self.open() as file:
+            return os.fstat(file.fileno()).st_size
+
     def open(self) -> IO[bytes]:
         """See `InputFile.open`."""
         try:

@@ -58,8 +58,13 @@ class StoredFile:
             raise PipelineError(f"cannot open {self._place}: there is no such object (any more)") from error
 
     @property
+    def may_grow(self) -> bool:
+        """See `InputFile.may_grow`: an object is replaced as a whole."""
+        return False
+
+    @property
     def size(self) -> int:
-        """In bytes."""
+        """See `InputFile.size`."""
         return self._meta["size"]
 
     def read(self, offset: int, size: int) -> bytes:

@@ -23,6 +23,8 @@ from penstock.formats.decoding import LineDecoder
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from penstock.connectors.files.ranges import FileRange
+
 CHUNK_BYTES: Final = 4 << 20
 _MAX_RECORD_BYTES: Final = 256 << 20
 
@@ -51,6 +53,16 @@ class Content(Protocol):
 
 class InputFile(Protocol):
     """One file, wherever it lies. As text it is its path or URL, for messages."""
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether bytes may come behind those that are there, as in logs."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """In bytes, now. Raises `PipelineError` if it is not there."""
+        ...
 
     def open(self) -> IO[bytes]:
         """Its bytes, to be sought and read. Raises `PipelineError` if it cannot be opened."""
@@ -176,23 +188,27 @@ class TextFile:
     """Offset of the first record, behind a header."""
     first_line: int
     """Number of lines before the first record."""
+    part: FileRange | None = None
+    """The range that is read, if not everything; lines are counted from its first one on."""
 
 
 class TextReader:
-    """Follows a text file. Position: `{"offset", "line", "identity", "end"}`, offset and line behind what was read."""
+    """Follows a text file. Position: `{"offset", "line", "identity", "end"}`, offset and line behind what was read; with
+    `"range"` of a range of a file (see `ranges`)."""
 
     def __init__(self, file: TextFile, position: Position, pace: Pace) -> None:
         self._file = file
         self._pace = pace
-        self._offset: int = position["offset"] if position else file.begin
-        self._line: int = position["line"] if position else file.first_line
+        begun = position if position and "offset" in position else None
+        self._offset: int = begun["offset"] if begun else file.begin
+        self._line: int = begun["line"] if begun else file.first_line
         self._buffer = b""
         self._ends: list[int] = []
         self._next = 0
         self._start = 0
         self._at_end = False
         self._fetching: asyncio.Future[bytes] | None = None
-        if position and file.content.identity(self._offset) != position["identity"]:
+        if begun and file.content.identity(self._offset) != begun["identity"]:
             raise changed(file.file, f"byte {self._offset}")
 
     async def read(self, max_rows: int) -> Fetched | None:
@@ -217,8 +233,11 @@ class TextReader:
 
     def _where(self, record: int, ends: list[int]) -> str:
         begin = ends[record - 1] if record else self._start
+        place = f"byte {self._offset + begin - self._start}"
+        if self._file.part is not None and self._file.part.begin:  # nobody has counted the lines before it
+            return f"{self._file.name}, {place}"
         line = self._line + self._buffer.count(b"\n", self._start, begin) + 1
-        return f"{self._file.name}, line {line} (byte {self._offset + begin - self._start})"
+        return f"{self._file.name}, line {line} ({place})"
 
     async def _fill(self) -> None:
         """Add a chunk to the buffer, which has no whole record left."""
@@ -248,7 +267,8 @@ class TextReader:
         """See `SplitReader.position`."""
         content = self._file.content
         identity = content.identity(self._offset)
-        return {"offset": self._offset, "line": self._line, "identity": identity, "end": content.end}
+        part = self._file.part.position() if self._file.part is not None else {}
+        return {"offset": self._offset, "line": self._line, "identity": identity, "end": content.end, **part}
 
     async def close(self) -> None:
         """See `SplitReader.close`."""

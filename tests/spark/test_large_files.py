@@ -1,0 +1,145 @@
+"""Large files are read in parts by several tasks, and nobody can tell by the rows."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pytest
+from embedded_runs import counted, finish, newest, rows
+from spark_runs import HERE, run
+from state_runs import run_part
+
+from penstock import savepoint
+from penstock.api.loading import load_pipeline
+from penstock.cli.main import main
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FILE = HERE / "large_file_pipelines.py"
+SEED = os.environ.get("PENSTOCK_TEST_SEED", "2026")
+ROWS = 3_000
+MOST, OPEN = "spark.sql.files.maxPartitionBytes", "spark.sql.files.openCostInBytes"
+
+
+@contextmanager
+def parts_of(spark: SparkSession, most_bytes: int) -> Generator[None]:
+    """While this is open files are read in parts of so many bytes."""
+    spark.conf.set(MOST, str(most_bytes))
+    spark.conf.set(OPEN, "1b")
+    try:
+        yield
+    finally:
+        spark.conf.unset(MOST)
+        spark.conf.unset(OPEN)
+
+
+def events(folder: Path, kind: str) -> Path:
+    """A file of rows out of order, of which several have one event time, some are late and two bad; and a small one."""
+    print(f"PENSTOCK_TEST_SEED={SEED}")
+    rng, start = random.Random(SEED), datetime(2026, 3, 1, tzinfo=UTC)
+    folder.mkdir()
+    for name, first, end in (("a", 0, ROWS), ("b", ROWS, ROWS + 20)):
+        given = [
+            {
+                "number": number,
+                "key": f"k{rng.randrange(5)}",
+                "at": start + timedelta(milliseconds=100 * (number // 4 * 4) - 1_000 * rng.randrange(40) // 20 * 20),
+                "text": "é" * rng.randrange(9) if number not in (1_000, 2_000) else None,
+            }
+            for number in range(first, end)
+        ]
+        frame = pl.DataFrame(given, schema_overrides={"at": pl.Datetime("us", "UTC")})
+        match kind:
+            case "parquet":
+                frame.write_parquet(folder / f"{name}.parquet", row_group_size=200)
+            case "arrow":
+                frame.write_ipc(folder / f"{name}.arrow", record_batch_size=200)
+            case _:
+                lines = [json.dumps({**row, "at": row["at"].isoformat()}, ensure_ascii=False) for row in given]
+                (folder / f"{name}.jsonl").write_text("\n".join(lines))
+    return folder / f"a.{kind}"
+
+
+def outcome(out: Path) -> dict[str, Any]:
+    found = {name: counted(rows(out / name)) for name in ("filtered", "windows", "sessions")}
+    dead = [(row["raw"], row["where"].partition(",")[0]) for row in rows(out / "dead")]
+    in_order = [row["number"] for row in sorted(rows(out / "process"), key=lambda row: row["key"])]
+    return found | {"dead": sorted(dead), "process": in_order, "untimed": newest(rows(out / "untimed"), "key")}
+
+
+def watermarks(sp: savepoint.Savepoint) -> dict[str, set[int]]:
+    """How far each vertex had come."""
+    return {vertex: {each.watermark for each in found.values()} for vertex, found in sp.manifest.subtasks.items()}
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "arrow"])
+def test_rows_and_their_order_are_those_of_the_whole_file(kind: str, spark: SparkSession, tmp_path: Path) -> None:
+    """Also that of rows with one event time, which functions see, and that of rows without any."""
+    size = events(tmp_path / "in", kind).stat().st_size
+    results = {}
+    for name, most_bytes in (("whole", size), ("parts", size // 9)):
+        parameters = {"in": str(tmp_path / "in"), "out": str(tmp_path / name)}
+        with parts_of(spark, most_bytes):
+            results[name] = run(spark, FILE, tmp_path / f"state-{name}", parameters)
+    assert len(list((tmp_path / "whole" / "filtered").glob("part-*"))) == 2
+    assert len(list((tmp_path / "parts" / "filtered").glob("part-*"))) >= 8
+    expected, found = (outcome(tmp_path / name) for name in ("whole", "parts"))
+    assert len(expected["process"]) == ROWS + 18
+    assert len(expected["dead"]) == 2
+    for name, value in expected.items():
+        assert found[name] == value, name
+    late, at_least = (results[name].total("windows", "late_rows_kept") for name in ("whole", "parts"))
+    assert 0 < at_least < late  # see the next test for those that the pipeline reads
+
+
+def test_late_rows_of_parts(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those that the pipeline reads go by the order of the file, which is thus read by one task; the plan says so."""
+    size = events(tmp_path / "in", "jsonl").stat().st_size
+    parameters = {"in": str(tmp_path / "in"), "out": str(tmp_path / "spark"), "case": "late"}
+    (tmp_path / "in" / "b.jsonl").unlink()
+    with parts_of(spark, size // 9):
+        run(spark, FILE, tmp_path / "state", parameters)
+    finish(load_pipeline(str(FILE), parameters | {"out": str(tmp_path / "embedded")}), tmp_path / "job")
+    for name in ("windows", "late"):
+        expected = counted(rows(tmp_path / "embedded" / name))
+        assert expected
+        assert counted(rows(tmp_path / "spark" / name)) == expected
+    given = [text for name, value in parameters.items() for text in ("--param", f"{name}={value}")]
+    capsys.readouterr()
+    assert main(["plan", str(FILE), "--engine", "spark", *given]) == 0
+    assert "files are read as a whole: rows are late by the order of their split" in capsys.readouterr().out
+    assert main(["plan", str(FILE), "--engine", "spark", *given[:-2]]) == 0
+    assert "large files are read in parts" in capsys.readouterr().out
+
+
+def test_a_savepoint_names_whole_files(spark: SparkSession, tmp_path: Path) -> None:
+    """A run that reads in parts leaves the savepoint that one leaves which does not, and the next run goes on from it."""
+    size = events(tmp_path / "in", "jsonl").stat().st_size
+    (tmp_path / "in" / "b.jsonl").rename(tmp_path / "b.jsonl")
+    kept = {}
+    for name, most_bytes in (("whole", size), ("parts", size // 9)):
+        given = {"in": str(tmp_path / "in"), "out": str(tmp_path / name)}
+        with parts_of(spark, most_bytes):
+            run_part(spark, tmp_path / f"state-{name}", given, target=tmp_path / f"sp-{name}", file=FILE)
+        kept[name] = savepoint.read(tmp_path / f"sp-{name}")
+    assert kept["parts"].splits().rows() == kept["whole"].splits().rows()
+    assert '"range"' not in str(kept["parts"].splits().rows())
+    assert watermarks(kept["parts"]) == watermarks(kept["whole"])
+    (tmp_path / "b.jsonl").rename(tmp_path / "in" / "b.jsonl")
+    late = 0
+    for name in kept:
+        given = {"in": str(tmp_path / "in"), "out": str(tmp_path / name)}
+        with parts_of(spark, size // 9):
+            done = run_part(spark, tmp_path / f"state-{name}", given, start=tmp_path / f"sp-{name}", file=FILE)
+        late = done.total("windows", "late_rows")
+    assert outcome(tmp_path / "parts") == outcome(tmp_path / "whole")
+    assert sum(row["n"] for row in rows(tmp_path / "parts" / "windows")) == ROWS + 18 - late > ROWS

@@ -1,0 +1,234 @@
+"""Large files in ranges that are read side by side: together they are the file, whatever the size of a range."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from penstock import col
+from penstock.connectors import files
+from penstock.connectors.base import Wanted
+from penstock.errors import PipelineError
+
+
+@dataclass
+class Line:
+    id: int
+    text: str | None = None
+
+
+def read_ranges(read_split: Callable[..., Any], source: files.Source[Any], most_bytes: int, **how: Any) -> list[Any]:
+    """What each range of the only file brings, in order."""
+    (split,) = source.discover()
+    found = source.ranges(split, most_bytes)
+    assert split.size_bytes is not None
+    assert len(found) == -(-split.size_bytes // most_bytes) > 1
+    return [asyncio.run(read_split(source, position=position, **how)) for position in found]
+
+
+def assert_whole(read_split: Callable[..., Any], source: files.Source[Any], most_bytes: int, **how: Any) -> list[Any]:
+    """The ranges bring what the whole file brings, in order, and lead to the same place."""
+    whole, parts = asyncio.run(read_split(source)), read_ranges(read_split, source, most_bytes, **how)
+    assert [row for part in parts for row in part.rows] == whole.rows
+    bad = [(row.error, row.raw) for row in whole.bad]
+    assert [(row.error, row.raw) for part in parts for row in part.bad] == bad
+    return parts
+
+
+def position_of(source: files.Source[Any], position: Any) -> Any:
+    """Where a reader from there is at the end."""
+
+    async def end() -> Any:
+        from penstock.connectors.base import EndOfSplit, ReadContext
+
+        reader = source.open(source.discover()[0], position, ReadContext(lambda: 0, lambda: 0))
+        try:
+            while True:
+                await reader.read(7)
+        except EndOfSplit:
+            return json.loads(json.dumps(reader.position()))
+        finally:
+            await reader.close()
+
+    return asyncio.run(end())
+
+
+def line(number: int, text: str = "") -> str:
+    return json.dumps({"id": number, "text": text}, ensure_ascii=False)
+
+
+TEXTS = {
+    "lines": "\n".join(line(number, "x" * (number % 5)) for number in range(20)) + "\n",
+    "no newline at the end": "\n".join(line(number) for number in range(9)),
+    "CRLF": "\r\n".join(line(number) for number in range(9)) + "\r\n",
+    "a long line first": "\n".join([line(0, "a" * 300), line(1), line(2)]),
+    "a long line in the middle": "\n".join([line(0), line(1, "a" * 300), line(2), ""]),
+    "a long line last": "\n".join([line(0), line(1), line(2, "a" * 300)]),
+    "one line": line(0, "a" * 100),
+    "blank lines": "\n\n\n" + line(1) + "\n\n\n\n\n" + line(2) + "\n\n\n",
+    "many bytes a sign": "\n".join(line(number, "é€😀" * number) for number in range(9)),
+    "a byte order mark": "\ufeff" + "\n".join(line(number) for number in range(9)),
+    "bad rows": "\n".join(line(number) if number % 3 else "no row é" for number in range(12)),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_lines_at_any_size_of_a_range(name: str, tmp_path: Path, read_split: Callable[..., Any]) -> None:
+    """A boundary on every byte: on a line end, behind it, within a sign of several bytes; ranges without a line."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(TEXTS[name].encode())
+    source = files.Source(path, schema=Line, bad_rows="skip")
+    size = path.stat().st_size
+    for most_bytes in sorted({*range(1, min(size, 20)), size // 2, size - 1} - {0}):
+        assert_whole(read_split, source, most_bytes)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    lines=st.lists(st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"]), max_size=40), min_size=2),
+    end=st.sampled_from(["\n", "\r\n"]),
+    last=st.booleans(),
+    share=st.floats(0, 1),
+)
+def test_any_text(
+    lines: list[str], end: str, last: bool, share: float, tmp_path_factory: Any, read_split: Callable[..., Any]
+) -> None:
+    """Random lines, some of which are rows."""
+    path = tmp_path_factory.mktemp("any") / "a.jsonl"
+    rows = [line(number, text) if number % 3 else text for number, text in enumerate(lines)]
+    path.write_bytes((end.join(rows) + end * last).encode())
+    source = files.Source(path, schema=Line, bad_rows="skip")
+    size = path.stat().st_size
+    most_bytes = max(1, size // 20, int(share * (size - 1)))
+    assert_whole(read_split, source, most_bytes)
+    (split,) = source.discover()
+    ends = [position_of(source, position) for position in source.ranges(split, most_bytes)]
+    assert source.behind(ends) == position_of(source, None)
+
+
+def test_a_range_is_read_on_from_its_middle(tmp_path: Path, read_split: Callable[..., Any]) -> None:
+    """A position of a range goes on there, and ends where the range does."""
+    path = tmp_path / "a.jsonl"
+    path.write_text(TEXTS["lines"])
+    source = files.Source(path, schema=Line)
+    assert_whole(read_split, source, 100, reopen=True, pieces=[1] * 30)
+
+
+def test_bad_rows_of_a_range_say_their_byte(tmp_path: Path, read_split: Callable[..., Any]) -> None:
+    """Lines are numbered as far as somebody has counted them: in the first range."""
+    path = tmp_path / "a.jsonl"
+    path.write_text(f"{line(1)}\nbad\n{line(2)}\nworse\n")
+    source = files.Source(path, schema=Line, bad_rows="skip")
+    begin = path.read_bytes().index(b"worse")
+    parts = read_ranges(read_split, source, begin - 1)
+    assert [row.where for part in parts for row in part.bad] == [
+        f"a.jsonl, line 2 (byte {len(line(1)) + 1})",
+        f"a.jsonl, byte {begin}",
+    ]
+
+
+def columnar(path: Path, groups: list[int]) -> files.Source[Any]:
+    """A file with row groups (batches) of so many rows; those of text of very different size."""
+    frame = pl.DataFrame({"id": range(sum(groups)), "text": [str(n) * (n % 50) for n in range(sum(groups))]})
+    table = frame.to_arrow().cast(pa.schema([("id", pa.int64()), ("text", pa.string())]))
+    tables = [table.slice(end - rows, rows) for end, rows in zip(accumulate(groups), groups, strict=True)]
+    if path.suffix == ".parquet":
+        with parquet.ParquetWriter(path, table.schema) as writer:
+            for each in tables:
+                writer.write_table(each)
+    else:
+        new = pa.ipc.new_file if path.suffix == ".arrow" else pa.ipc.new_stream
+        with new(str(path), table.schema) as writer:
+            for each in tables:
+                for batch in each.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]:
+                    writer.write_batch(batch)
+    return files.Source(path, schema=Line)
+
+
+@pytest.mark.parametrize("groups", [[50], [1, 200, 1], [0, 10, 0, 10, 0], [10] * 12], ids=str)
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "arrows"])
+def test_row_groups_at_any_size_of_a_range(
+    kind: str, groups: list[int], tmp_path: Path, read_split: Callable[..., Any]
+) -> None:
+    """Each row group, or batch of an Arrow file, is in one range; a stream of batches is in the first."""
+    source = columnar(tmp_path / f"a.{kind}", groups)
+    (split,) = source.discover()
+    assert split.size_bytes is not None
+    for most_bytes in (split.size_bytes // 40, split.size_bytes // 7, split.size_bytes // 2, split.size_bytes - 1):
+        parts = assert_whole(read_split, source, most_bytes)
+        ends = [position_of(source, position) for position in source.ranges(split, most_bytes)]
+        assert source.behind(ends) == position_of(source, None)
+        if kind == "arrows":
+            assert not any(part.rows for part in parts[1:])
+    if len(groups) == 12 and kind != "arrows":
+        counts = [len(part.rows) for part in read_ranges(read_split, source, split.size_bytes // 3)]
+        assert min(counts[:3]) >= 20, "work is shared"
+    assert_whole(read_split, source, split.size_bytes // 3, reopen=True, pieces=[7] * 100)
+
+
+def test_what_nobody_looks_at_is_not_read_in_ranges_either(tmp_path: Path, read_split: Callable[..., Any]) -> None:
+    """Row groups are left out by their statistics, columns are null."""
+    columnar(tmp_path / "a.parquet", [10] * 12)
+    source = files.Source(tmp_path / "a.parquet").narrowed(Wanted(frozenset({"id"}), col("id") >= 95))
+    (split,) = source.discover()
+    assert split.size_bytes is not None
+    parts = assert_whole(read_split, source, split.size_bytes // 5)
+    assert [row for part in parts for row in part.rows] == [{"id": id, "text": None} for id in range(90, 120)]
+
+
+def test_columns_of_folders_are_in_every_range(tmp_path: Path, read_split: Callable[..., Any]) -> None:
+    (tmp_path / "id=7").mkdir()
+    (tmp_path / "id=7" / "a.jsonl").write_text("".join(f'{{"text": "{n}"}}\n' for n in range(30)))
+    parts = assert_whole(read_split, files.Source(tmp_path, schema=Line), 100)
+    assert {row["id"] for part in parts for row in part.rows} == {7}
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_a_file_that_is_another_one_is_refused(kind: str, tmp_path: Path, read_split: Callable[..., Any]) -> None:
+    """Else a part of each would be read; but what comes behind text, as into a log, is not read and does no harm."""
+    path = tmp_path / f"a.{kind}"
+    if kind == "jsonl":
+        path.write_text(TEXTS["lines"])
+        source: files.Source[Any] = files.Source(path, schema=Line)
+    else:
+        source = columnar(path, [10] * 12)
+    (split,) = source.discover()
+    found, whole = source.ranges(split, 100), asyncio.run(read_split(source)).rows
+    content = path.read_bytes()
+    path.write_bytes(content[:-1])
+    with pytest.raises(PipelineError, match=f"{path} has {len(content) - 1} bytes, and had {len(content)} when"):
+        asyncio.run(read_split(source, position=found[1]))
+    path.write_bytes(content + content)
+    if kind == "jsonl":
+        rows = [row for each in found for row in asyncio.run(read_split(source, position=each)).rows]
+        assert rows == whole
+    else:
+        with pytest.raises(PipelineError, match=f"{path} has {2 * len(content)} bytes, and had"):
+            asyncio.run(read_split(source, position=found[1]))
+
+
+def test_what_is_read_as_a_whole(tmp_path: Path) -> None:
+    """Small files, compressed text, CSV, and files that are replayed at a rate."""
+    for name in ("a.jsonl", "a.jsonl.gz", "a.csv"):
+        (tmp_path / name).write_bytes(b"x" * 100)
+    source = files.Source(tmp_path, schema=Line)
+    assert {split.id: len(source.ranges(split, 30)) for split in source.discover()} == {
+        "a.csv": 0,
+        "a.jsonl": 4,
+        "a.jsonl.gz": 0,
+    }
+    assert not any(source.ranges(split, 100) for split in source.discover())
+    slow = files.Source(tmp_path, schema=Line, rate=1_000)
+    assert not any(slow.ranges(split, 30) for split in slow.discover())
