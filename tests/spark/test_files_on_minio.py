@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
+import obstore
 import polars as pl
+import pytest
+from large_files import ROWS, events, parts_of
 from pipelines import source
 from spark_runs import run
 
 from penstock import Pipeline
 from penstock.api.loading import load_pipeline
 from penstock.connectors import files
+from penstock.connectors.files.store_clients import location
 
 FILE = Path(__file__).parent / "stored_pipeline.py"
 
@@ -44,3 +51,37 @@ def test_from_store_to_store(spark, platform, tmp_path):
         assert sorted(found.rows()) == expected
         names = [split.id for split in written.discover()]
         assert all(name.startswith(("day=2025-12-31/part-", "day=2026-01-01/part-")) for name in names)
+
+
+@dataclass
+class Event:
+    number: int
+    key: str
+    at: datetime
+    text: str | None
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "arrow"])
+def test_large_objects_are_read_in_parts(kind, spark, platform, tmp_path):
+    """Every row once, by several tasks."""
+    settings = platform.settings(f"large-{kind}")
+    store = settings.store
+    options = {
+        "endpoint_url": store.endpoint,
+        "access_key_id": store.access_key,
+        "secret_access_key": store.secret_key.reveal(),
+    }
+    place = location(f"s3://{store.bucket}/{settings.name}", options, "test")
+    assert place is not None
+    path = events(tmp_path / "in", kind)
+    for each in sorted((tmp_path / "in").iterdir()):
+        obstore.put(place.store, place.below(each.name).key, each.read_bytes())
+    made = Pipeline("large")
+    read = made.read(files.Source(str(place), schema=Event, event_time="at", storage_options=options))
+    read.select("number").write(files.Sink(tmp_path / "out"))
+    with parts_of(spark, path.stat().st_size // 6), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made.run(engine="spark", spark=spark, directory=tmp_path / "runs")
+    parts = [pl.read_ndjson(part)["number"].to_list() for part in (tmp_path / "out").glob("part-*")]
+    assert len(parts) >= 6
+    assert sorted(number for part in parts for number in part) == list(range(ROWS + 20))
