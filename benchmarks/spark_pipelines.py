@@ -49,7 +49,7 @@ class Totals(KeyedProcess[Bid, Total]):
 
 def _pipeline(case: str) -> Pipeline:
     made = Pipeline(f"benchmark-{case}")
-    bids = made.read(files.Source(param("input", "in"), schema=Bid, format="parquet", event_time="at"))
+    bids = made.read(files.Source(param("input", "in"), schema=Bid, event_time="at"))
     sink = files.Sink(param("out", "out"), format="parquet")
     if case == "chain":
         bids.filter(col("price") % 10 < 9).with_columns(doubled=col("price") * 2).select(

@@ -1,8 +1,9 @@
-"""`python -m benchmarks.spark_shape [--rows N] [--runs N]`: what it is worth to read in packs, and less than everything.
+"""`python -m benchmarks.spark_shape [CASE ...] [--rows N] [--runs N]`: what it is worth to read less, in packs, in parts.
 
 `small`: a window over 1,000 small Parquet files on Spark, as it is, with a task per file (as it was), and as the query
-that one would write for Spark alone. `columns` and `groups`: a wide Parquet file read by the source alone, whole and
-narrowed to two columns, or to a tenth of its row groups. CPU-seconds are those of all processes.
+that one would write for Spark alone. `large`: the same over one large file, Parquet and JSON lines, in parts, as a whole
+(as it was), and of Parquet as the query. `reading`: a wide Parquet file read by the source alone, whole and narrowed to
+two columns, or to a tenth of its row groups. All by default. CPU-seconds are those of all processes.
 """
 
 from __future__ import annotations
@@ -32,13 +33,17 @@ _TICKS: Final = 100
 def main() -> None:
     """Print every run."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark_shape", description=__doc__)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"which: {', '.join(_CASES)}; all by default")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--runs", type=int, default=3)
     arguments = parser.parse_args()
+    unknown = [name for name in arguments.cases if name not in _CASES]
+    if unknown:
+        parser.error(f"there is no case {unknown[0]!r}; there are {', '.join(_CASES)}")
     print(f"load {machine()['load']:.1f}")
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        _reading(Path(folder) / "wide.parquet", arguments.rows, arguments.runs)
-        _small(Path(folder), arguments.rows, arguments.runs)
+    for name in arguments.cases or _CASES:
+        with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+            _CASES[name](Path(folder), arguments.rows, arguments.runs)
 
 
 def _measured(name: str, work: Callable[[], Any]) -> None:
@@ -48,7 +53,7 @@ def _measured(name: str, work: Callable[[], Any]) -> None:
     print(f"  {name:<24} {took:7.2f} s {cpu_ticks(before, processes()) / _TICKS:7.2f} CPU-s", flush=True)
 
 
-def _reading(path: Path, rows: int, runs: int) -> None:
+def _reading(place: Path, rows: int, runs: int) -> None:
     import polars as pl
 
     from penstock.connectors import nexmark
@@ -61,6 +66,7 @@ def _reading(path: Path, rows: int, runs: int) -> None:
         pl.format(f"{name} {{}} of {{}}", "auction", "price").alias(name)
         for name in ("url", "channel", "extra", "note")
     ]
+    path = place / "wide.parquet"
     frame.with_columns(texts).write_parquet(path, row_group_size=max(1, rows // 20))
     source, least = files.Source(path, event_time="at"), frame["at"][rows * 9 // 10]
     ways = {
@@ -84,19 +90,24 @@ async def _read(source: files.Source[Any]) -> None:
             await reader.close()
 
 
+def _session() -> SparkSession:
+    from penstock.spark.session import SparkSettings, open_session
+
+    conf = {"spark.ui.enabled": "false", "spark.driver.memory": "2g", "spark.sql.shuffle.partitions": str(CORES)}
+    return open_session("benchmark", SparkSettings(master=f"local[{CORES}]", conf=conf))
+
+
 def _small(place: Path, rows: int, runs: int) -> None:
     import numpy as np
 
     from penstock.connectors import nexmark
-    from penstock.spark.session import SparkSettings, open_session
 
     content = nexmark.bids(columns=("auction", "price", "at"), keys=KEYS, interval=INTERVAL)
     given = place / "bids"
     given.mkdir()
     for number, part in enumerate(np.array_split(np.arange(rows, dtype=np.int64), FILES)):
         content.frame(part, 42).write_parquet(given / f"bids-{number:04}.parquet")
-    conf = {"spark.ui.enabled": "false", "spark.driver.memory": "2g", "spark.sql.shuffle.partitions": str(CORES)}
-    spark = open_session("benchmark", SparkSettings(master=f"local[{CORES}]", conf=conf))
+    spark = _session()
     print(f"{rows:,} rows in {FILES:,} files, on Spark")
     for run in range(runs):
         _ways(spark, given, place / f"out-{run}")
@@ -112,6 +123,41 @@ def _ways(spark: SparkSession, given: Path, out: Path) -> None:
     with alone:
         _measured("a task per file", lambda: penstock_run(spark, "window", given, out / "alone", native=True))
     _measured("query", lambda: spark_query(spark, "window", given, out / "query"))
+
+
+def _large(place: Path, rows: int, runs: int) -> None:
+    import numpy as np
+
+    from penstock.connectors import nexmark
+
+    frame = nexmark.bids(columns=("auction", "price", "at"), keys=KEYS, interval=INTERVAL).frame(
+        np.arange(rows, dtype=np.int64), 42
+    )
+    (place / "parquet").mkdir()
+    frame.write_parquet(place / "parquet" / "bids.parquet", row_group_size=max(1, rows // 20))
+    (place / "jsonl").mkdir()
+    frame.with_columns(frame["at"].dt.to_string("iso")).write_ndjson(place / "jsonl" / "bids.jsonl")
+    spark = _session()
+    for run in range(runs):
+        for kind in ("parquet", "jsonl"):
+            (out := place / f"out-{kind}-{run}").mkdir()
+            _in_parts(spark, place / kind, out, turned=run % 2 == 1)
+    spark.stop()
+
+
+def _in_parts(spark: SparkSession, given: Path, out: Path, *, turned: bool) -> None:
+    (file,) = given.iterdir()
+    print(f"one file, {file.name}, {file.stat().st_size >> 20} MiB, on Spark, load {machine()['load']:.1f}")
+    sizes = {"in parts": "128m", "as a whole": "1t"}
+    for name, size in reversed(sizes.items()) if turned else sizes.items():
+        spark.conf.set("spark.sql.files.maxPartitionBytes", size)
+        spark.conf.set("spark.sql.files.openCostInBytes", "1t" if size == "1t" else "4m")
+        _measured(name, lambda name=name: penstock_run(spark, "window", given, out / name, native=True))
+    if file.suffix == ".parquet":
+        _measured("query", lambda: spark_query(spark, "window", given, out / "query"))
+
+
+_CASES: Final[dict[str, Callable[[Path, int, int], None]]] = {"reading": _reading, "small": _small, "large": _large}
 
 
 if __name__ == "__main__":

@@ -54,6 +54,12 @@ def events(folder: Path, kind: str) -> Path:
                 frame.write_parquet(folder / f"{name}.parquet", row_group_size=200)
             case "arrow":
                 frame.write_ipc(folder / f"{name}.arrow", record_batch_size=200)
+            case "csv":
+                number = pl.col("number").cast(pl.String)
+                number = pl.when(pl.col("text").is_null()).then(pl.lit("bad")).otherwise(number).alias("number")
+                text = pl.col("text") + "\n"
+                timed = frame.with_columns(number, pl.col("at").dt.to_string("iso"), text, more=pl.lit("\n"))
+                timed.write_csv(folder / f"{name}.csv")
             case _:
                 lines = [json.dumps({**row, "at": row["at"].isoformat()}, ensure_ascii=False) for row in given]
                 (folder / f"{name}.jsonl").write_text("\n".join(lines))

@@ -33,7 +33,7 @@ def watermarks(sp: savepoint.Savepoint) -> dict[str, set[int]]:
     return {vertex: {each.watermark for each in found.values()} for vertex, found in sp.manifest.subtasks.items()}
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "parquet", "arrow"])
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet", "arrow"])
 def test_rows_and_their_order_are_those_of_the_whole_file(kind: str, spark: SparkSession, tmp_path: Path) -> None:
     """Also that of rows with one event time, which functions see, and that of rows without any."""
     size = events(tmp_path / "in", kind).stat().st_size

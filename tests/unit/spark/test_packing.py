@@ -123,3 +123,28 @@ def test_parts_are_reported_as_one_split(tmp_path: Path) -> None:
     assert joined.rows == 15
     assert joined.entry.position == {"offset": 90, "line": 15, "identity": 90, "end": 90}
     assert (joined.entry.watermark, joined.entry.idle, joined.entry.finished) == (70, False, True)
+
+
+def test_parts_of_csv_wait_for_a_survey(tmp_path: Path) -> None:
+    """Without one the file is read as a whole; what all parts have is told to each of them."""
+    source = files.Source(tmp_path, schema=Row)
+    given = [RunSplit("a.csv", size_bytes=10), RunSplit("b.jsonl", size_bytes=10), RunSplit("c.csv", size_bytes=10)]
+    assert [(split.split, split.part) for split in divided(source, given, 6)] == [
+        ("a.csv", 0), ("b.jsonl", 0), ("b.jsonl", 1), ("c.csv", 0),
+    ]  # fmt: skip
+    asked: list[Any] = []
+
+    def survey(parts: Any) -> list[Any]:
+        asked.extend((split.split, position["range"]) for split, position in parts)
+        return [[3, 1], [4, 2], [5, 0], [6, 0]]
+
+    found = list(divided(source, given, 6, survey))
+    assert asked == [(name, part) for name in ("a.csv", "c.csv") for part in ([0, 6, 10], [6, 10, 10])]
+    assert [split.position.get("survey") for split in found] == [
+        [0, 3, 0],
+        [3, 7, 1],
+        None,
+        None,
+        [0, 5, 0],
+        [5, 11, 0],
+    ]

@@ -326,6 +326,18 @@ class Source(ABC, Generic[T]):
         """
         return ()
 
+    def needs_survey(self, split: Split) -> bool:
+        """Whether all `ranges` of a split must be looked at (`survey`) before one of them can be read."""
+        return False
+
+    def survey(self, split: Split, position: Position) -> Any:
+        """Look at one of the `ranges` of a split; a JSON value for `surveyed`. Blocks; in a task, beside others."""
+        raise NotImplementedError(f"{self.kind} has nothing to survey")
+
+    def surveyed(self, positions: Sequence[Position], found: Sequence[Any]) -> Sequence[Position]:
+        """The `ranges` of a split as they can be read, now that `survey` has `found` this of each of them."""
+        return positions
+
     def behind(self, positions: Sequence[Position]) -> Position:
         """The position behind a split whose `ranges`, in order, were read up to these."""
         return positions[-1]

@@ -11,7 +11,7 @@ import csv
 import io
 from collections.abc import Sequence
 from datetime import date, datetime, time, timedelta, tzinfo
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import msgspec
 
@@ -60,6 +60,8 @@ class CsvDecoder:
     Raises:
         PipelineError: header and schema do not go together.
     """
+
+    quotes: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 import msgspec
 
@@ -74,6 +74,9 @@ class Decoded:
 class LineDecoder(Protocol):
     """Decodes text that consists of records one after the other."""
 
+    quotes: ClassVar[bool]
+    """Whether a record may have line ends in quotes."""
+
     def ends(self, buffer: bytes) -> npt.NDArray[np.int64]:
         """Positions behind each whole record of a buffer that begins at a record."""
         ...
@@ -110,6 +113,8 @@ class JsonDecoder:
         schema: the columns.
         zone: the zone of timestamps without offset; None: they make a record bad.
     """
+
+    quotes: ClassVar[bool] = False
 
     def __init__(self, schema: Schema, zone: tzinfo | None = None) -> None:
         self._schema = schema

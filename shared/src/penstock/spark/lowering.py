@@ -37,6 +37,7 @@ from penstock.spark.replay import is_keyed
 from penstock.spark.savepoints import RunState
 from penstock.spark.splits import RunBeginning, RunSplit
 from penstock.spark.stage import Attempt, StageTask, run_stage
+from penstock.spark.surveying import survey
 from penstock.spark.wire import (
     FRAME,
     FRAMED_NAMES,
@@ -174,7 +175,10 @@ class Lowering:
         if not splits or self._arrival.read_as_a_whole(vertex, keeps=self._state.keeps):
             return splits
         most_bytes = Packing.of(self._session).limit(splits, vertex.parallelism)
-        return tuple(divided(self._read(vertex).source, splits, most_bytes))
+        node = vertex.operators[0].node
+        look = functools.partial(survey, self._session, self._code, vertex.id, node)
+        lazy = bool(self._returning)  # nothing is to be computed yet
+        return tuple(divided(self._read(vertex).source, splits, most_bytes, None if lazy else look))
 
     def _source(self, vertex: JobVertex, splits: Sequence[RunSplit]) -> DataFrame:
         """A partition per task, with the numbers of its splits in it; or the rows of a DataFrame."""

@@ -15,8 +15,8 @@ import msgspec
 
 from penstock.connectors.base import Split
 from penstock.errors import UsageError
-from penstock.spark.archives import archive_of
 from penstock.spark.splits import RunSplit
+from penstock.spark.surveying import Survey, reading_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,19 +60,48 @@ def _bytes(name: str, text: str | None) -> int:
     return int(found[1]) << 10 * _UNITS[found[2].lower()]
 
 
-def divided(source: Source[Any], splits: Sequence[RunSplit], most_bytes: int) -> Iterator[RunSplit]:
+def divided(
+    source: Source[Any], splits: Sequence[RunSplit], most_bytes: int, survey: Survey | None = None
+) -> Iterator[RunSplit]:
     """The splits, those with more than `most_bytes` in parts, as far as their source can tell where these begin.
 
     What was read before is read on from its position, as a whole.
+
+    Args:
+        source: the one that is read.
+        splits: of it, in order.
+        most_bytes: how much a task reads.
+        survey: looks at parts of which all must be known before one can be read; None: such splits are read as a whole.
     """
-    for split in splits:
-        large = split.size_bytes is not None and split.size_bytes > most_bytes
-        if not large or split.position is not None or split.former is not None:
-            yield split
-        else:
-            reading = archive_of(source, split.archive) if split.archive else source
-            positions = reading.ranges(Split(split.split, split.size_bytes), most_bytes)
-            yield from _parts(split, positions, most_bytes) if positions else (split,)
+    planned = [_Planned(split, reading_of(source, split)) for split in splits]
+    positions = [each.positions(most_bytes, surveys=survey is not None) for each in planned]
+    asked = [(each.split, at) for each, found in zip(planned, positions, strict=True) if each.surveys for at in found]
+    seen = iter(survey(asked) if survey is not None and asked else ())
+    for each, found in zip(planned, positions, strict=True):
+        known = each.source.surveyed(found, [next(seen) for _ in found]) if each.surveys and found else found
+        yield from _parts(each.split, known, most_bytes) if known else (each.split,)
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A split and what reads it."""
+
+    split: RunSplit
+    source: Source[Any]
+
+    @property
+    def _found(self) -> Split:
+        return Split(self.split.split, self.split.size_bytes)
+
+    @property
+    def surveys(self) -> bool:
+        return self.source.needs_survey(self._found)
+
+    def positions(self, most_bytes: int, *, surveys: bool) -> Sequence[Position]:
+        size, begun = self.split.size_bytes, self.split.position is not None or self.split.former is not None
+        if size is None or size <= most_bytes or begun or (self.surveys and not surveys):
+            return ()
+        return self.source.ranges(self._found, most_bytes)
 
 
 def _parts(split: RunSplit, positions: Sequence[Position], most_bytes: int) -> Iterator[RunSplit]:

@@ -26,7 +26,7 @@ from penstock.connectors.files.partitions import (
     constants_of,
     inferred,
 )
-from penstock.connectors.files.ranges import FileRange, behind, ranges
+from penstock.connectors.files.ranges import FileRange, behind, ranges, surveyed
 from penstock.connectors.files.store_clients import Location
 from penstock.connectors.files.writing import FileWriter, leftovers, staged_file, visible_files
 from penstock.connectors.pacing import Pace, checked_rate
@@ -167,12 +167,31 @@ class Source(base.Source[T], Generic[T]):
         return None if predicate is None else WantedFolders(predicate, self.schema)
 
     def ranges(self, split: Split, most_bytes: int) -> Sequence[Position]:
-        """See `Source.ranges`. Not of compressed text, of CSV (quoted values may have line ends), and at a `rate=`."""
-        path, size = PurePosixPath(split.id), split.size_bytes
-        kind = self.format or format_of(path)
-        if size is None or size <= most_bytes or self.rate is not None or kind in (None, "csv") or is_compressed(path):
+        """See `Source.ranges`. Not of compressed text, and not at a `rate=`."""
+        size = split.size_bytes
+        if size is None or size <= most_bytes or self.rate is not None or is_compressed(PurePosixPath(split.id)):
             return ()
         return [each.position() for each in ranges(size, most_bytes)]
+
+    def needs_survey(self, split: Split) -> bool:
+        """See `Source.needs_survey`: of CSV, whose quoted values may have line ends."""
+        return (self.format or format_of(PurePosixPath(split.id))) == "csv"
+
+    def survey(self, split: Split, position: Position) -> list[int]:
+        """See `Source.survey`."""
+        file, part = self._files.file(split.id), FileRange.of(position)
+        assert part is not None
+        part.check(file, may_grow=True)
+        content = file.content(part.size)
+        try:
+            return part.look(self._text_file(file, split.id, "csv", self._own_columns(split), content))
+        finally:
+            content.close()
+
+    def surveyed(self, positions: Sequence[Position], found: Sequence[Any]) -> Sequence[Position]:
+        """See `Source.surveyed`."""
+        planned = [part for position in positions if (part := FileRange.of(position)) is not None]
+        return [each.position() for each in surveyed(planned, found)]
 
     def behind(self, positions: Sequence[Position]) -> Position:
         """See `Source.behind`."""
@@ -233,8 +252,12 @@ class Source(base.Source[T], Generic[T]):
         constants = constants_of(self._full_name(split.id), self.schema)
         if not constants:
             return self._reader(split, self.schema, position, pace)
-        own = self.schema.select(name for name in self.schema.names if name not in constants)
-        return PartitionedReader(self._reader(split, own, position, pace), self.schema, constants)
+        return PartitionedReader(self._reader(split, self._own_columns(split), position, pace), self.schema, constants)
+
+    def _own_columns(self, split: Split) -> Schema:
+        """Those that stand in a file, not in the names of its folders."""
+        constants = constants_of(self._full_name(split.id), self.schema)
+        return self.schema.select(name for name in self.schema.names if name not in constants)
 
     def _reader(self, split: Split, schema: Schema, position: Position, pace: Pace) -> base.SplitReader:
         from penstock.connectors.files.columnar import ColumnarReader, Rows

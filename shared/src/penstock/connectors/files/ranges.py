@@ -5,6 +5,9 @@ where the range is read. A line belongs to the range in which it begins, so the 
 that begins there and reads its last one to its end. A row group (or batch) belongs to the range in which its middle
 lies, where row groups have the place in the file that their share of its data is. A range may have nothing in it.
 
+Values of CSV may have line ends in quotes. Whether a range begins in quotes is told by the number of quotes before it,
+which are counted in all ranges side by side before one is read: a survey. It also tells the numbers of their lines.
+
 The position of a range that nobody has read of is `{"range": [begin, end, size]}`: bytes, and the size that the file had.
 """
 
@@ -12,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,21 +31,39 @@ _CHUNK_BYTES: Final = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
+class Survey:
+    """What lies before a range of a text file, its header aside."""
+
+    before: int
+    """Quotes before the range."""
+    behind: int
+    """Quotes before what comes behind it."""
+    lines: int
+    """Line ends before the range."""
+
+
+@dataclass(frozen=True, slots=True)
 class FileRange:
     """A range of a file that had `size` bytes when the ranges were planned."""
 
     begin: int
     end: int
     size: int
+    survey: Survey | None = None
+    """Of a format whose records may have line ends in them."""
 
     @classmethod
     def of(cls, position: Position) -> FileRange | None:
         """The one that a position speaks of; None if it is of the file as a whole."""
-        return cls(*position["range"]) if position and "range" in position else None
+        if not position or "range" not in position:
+            return None
+        begin, end, size = position["range"]
+        return cls(begin, end, size, Survey(*position["survey"]) if "survey" in position else None)
 
-    def position(self) -> dict[str, list[int]]:
+    def position(self) -> dict[str, Any]:
         """That of its beginning."""
-        return {"range": [self.begin, self.end, self.size]}
+        survey = {"survey": list(astuple(self.survey))} if self.survey is not None else {}
+        return {"range": [self.begin, self.end, self.size], **survey}
 
     def check(self, file: InputFile, *, may_grow: bool) -> None:
         """Raise `PipelineError` if the file is not the one that was to be read in ranges."""
@@ -53,12 +74,28 @@ class FileRange:
                 "cut or rewritten; run again, and let nobody write to files that are read"
             )
 
+    def look(self, file: TextFile) -> list[int]:
+        """How many quotes and line ends there are in the range, but for the header; blocks."""
+        return _counted(file.content, max(self.begin, file.begin), self.end)
+
     def lines(self, file: TextFile) -> TextFile:
-        """What of a text file lies in the range."""
-        begin = _line_start(file, self.begin, self.end)
-        end = begin if begin >= self.end else _line_start(file, self.end, self.size)
-        first_line = file.first_line if not self.begin else 0
+        """What of a text file lies in the range; blocks."""
+        survey = self.survey or Survey(0, 0, 0)
+        begin = _record_start(file, self.begin, self.end, quoted=survey.before % 2 == 1)
+        end = begin
+        if begin < self.end:
+            end = _record_start(file, self.end, self.size, quoted=survey.behind % 2 == 1)
+        first_line = file.first_line
+        if self.begin and self.survey is not None:
+            first_line += survey.lines + _counted(file.content, max(self.begin, file.begin), begin)[1]
+        elif self.begin:
+            first_line = 0
         return replace(file, content=_Until(file.content, end), begin=begin, first_line=first_line, part=self)
+
+    @property
+    def knows_lines(self) -> bool:
+        """Whether somebody has counted the lines before it."""
+        return not self.begin or self.survey is not None
 
     def groups(self, weights: Sequence[int]) -> tuple[int, int]:
         """The first of the row groups that lie in the range, and the one behind the last.
@@ -79,19 +116,43 @@ def ranges(size: int, most_bytes: int) -> list[FileRange]:
     return [FileRange(begin, min(size, begin + most_bytes), size) for begin in range(0, size, most_bytes)]
 
 
-def _line_start(file: TextFile, at: int, stop: int) -> int:
-    """Where the first record begins that begins at `at` or behind it, but no further than `stop`; blocks."""
+def surveyed(planned: Sequence[FileRange], found: Sequence[Sequence[int]]) -> list[FileRange]:
+    """The ranges of a file with what `FileRange.look` has found in each of them."""
+    behind = list(accumulate(quotes for quotes, _ in found))
+    lines = [0, *accumulate(ends for _, ends in found)]
+    marks = zip([0, *behind], behind, lines, strict=False)
+    return [replace(each, survey=Survey(*mark)) for each, mark in zip(planned, marks, strict=True)]
+
+
+def _counted(content: Content, begin: int, end: int) -> list[int]:
+    """The quotes and the line ends between two offsets."""
+    import numpy as np
+
+    quotes = lines = 0
+    while begin < end and (chunk := content.read(begin, min(_CHUNK_BYTES, end - begin))):
+        text = np.frombuffer(chunk, np.uint8)
+        quotes += int(np.count_nonzero(text == ord('"')))
+        lines += int(np.count_nonzero(text == ord("\n")))
+        begin += len(chunk)
+    return [quotes, lines]
+
+
+def _record_start(file: TextFile, at: int, stop: int, *, quoted: bool) -> int:
+    """Where the first record begins that begins at `at` or behind it, but no further than `stop`; blocks.
+
+    `quoted`: whether `at` is within quotes, where line ends belong to a value.
+    """
     if at <= file.begin:
         return file.begin
-    offset, wanted = at - 1, _LOOK_BYTES
-    while offset < stop - 1:
-        chunk = file.content.read(offset, min(wanted, stop - 1 - offset))
-        found = chunk.find(b"\n")
-        if found >= 0:
-            return offset + found + 1
-        if not chunk:
-            break
-        offset, wanted = offset + len(chunk), _CHUNK_BYTES
+    if at >= stop or (not quoted and file.content.read(at - 1, 1) == b"\n"):
+        return min(at, stop)
+    wanted = _LOOK_BYTES
+    while at < stop - 1 and (chunk := file.content.read(at, min(wanted, stop - 1 - at))):
+        ends = file.decoder.ends(b'"' + chunk) - 1 if quoted else file.decoder.ends(chunk)
+        if ends.size:
+            return at + int(ends[0])
+        quoted ^= file.decoder.quotes and chunk.count(b'"') % 2 == 1
+        at, wanted = at + len(chunk), _CHUNK_BYTES
     return stop
 
 
@@ -119,5 +180,6 @@ class _Until:
 def behind(positions: Sequence[Position]) -> Position:
     """The position behind a file whose ranges were read up to these positions, in order."""
     furthest = max(positions, key=lambda each: each["offset"] if "offset" in each else each["group"])
-    last = {name: value for name, value in furthest.items() if name not in ("range", "until")}
-    return last | ({"line": sum(each["line"] for each in positions)} if "line" in last else {})
+    last = {name: value for name, value in furthest.items() if name not in ("range", "survey", "until")}
+    counted_apart = "line" in last and "survey" not in furthest
+    return last | ({"line": sum(each["line"] for each in positions)} if counted_apart else {})

@@ -189,7 +189,7 @@ class TextFile:
     first_line: int
     """Number of lines before the first record."""
     part: FileRange | None = None
-    """The range that is read, if not everything; lines are counted from its first one on."""
+    """The range that is read, if not everything."""
 
 
 class TextReader:
@@ -234,7 +234,7 @@ class TextReader:
     def _where(self, record: int, ends: list[int]) -> str:
         begin = ends[record - 1] if record else self._start
         place = f"byte {self._offset + begin - self._start}"
-        if self._file.part is not None and self._file.part.begin:  # nobody has counted the lines before it
+        if self._file.part is not None and not self._file.part.knows_lines:
             return f"{self._file.name}, {place}"
         line = self._line + self._buffer.count(b"\n", self._start, begin) + 1
         return f"{self._file.name}, line {line} ({place})"
