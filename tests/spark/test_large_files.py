@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +14,21 @@ from large_files import ROWS, events, parts_of
 from spark_runs import HERE, run
 from state_runs import run_part
 
-from penstock import savepoint
+from penstock import Pipeline, savepoint
 from penstock.api.loading import load_pipeline
 from penstock.cli.main import main
+from penstock.connectors import files
+from penstock.errors import PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FILE = HERE / "large_file_pipelines.py"
+
+
+@dataclass
+class Number:
+    number: int
 
 
 def outcome(out: Path) -> dict[str, Any]:
@@ -95,3 +105,25 @@ def test_a_savepoint_names_whole_files(spark: SparkSession, tmp_path: Path) -> N
         late = done.total("windows", "late_rows")
     assert outcome(tmp_path / "parts") == outcome(tmp_path / "whole")
     assert sum(row["n"] for row in rows(tmp_path / "parts" / "windows")) == ROWS + 18 - late > ROWS
+
+
+def test_a_file_that_is_replaced_while_it_is_read_fails_the_run(spark: SparkSession, tmp_path: Path) -> None:
+    """Rows of both would be mixed: nothing becomes visible."""
+    path = events(tmp_path / "in", "jsonl")
+    other = tmp_path / "other.jsonl"
+    other.write_bytes(path.read_bytes().replace(b'"k', b'"q'))
+    made = Pipeline("replaced")
+    read = made.read(files.Source(tmp_path / "in", bad_rows="skip", schema=Number))
+
+    def replacing(row: Number) -> Number:
+        if row.number == 0 and other.exists():
+            os.replace(other, path)
+        return row
+
+    read.map(replacing, returns=Number).write(files.Sink(tmp_path / "out"))
+    with parts_of(spark, path.stat().st_size // 9), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(PipelineError, match=r"a.jsonl was replaced or rewritten while the run read it in parts"):
+            made.run(engine="spark", spark=spark, directory=tmp_path / "runs")
+    assert not other.exists()
+    assert not list((tmp_path / "out").glob("part-*"))

@@ -123,7 +123,7 @@ def test_any_text(
     assert_whole(read_split, source, most_bytes)
     (split,) = source.discover()
     ends = [position_of(source, position) for position in source.ranges(split, most_bytes)]
-    assert source.behind(ends) == position_of(source, None)
+    assert source.behind(source.discover()[0], ends) == position_of(source, None)
 
 
 CSVS = {
@@ -151,7 +151,7 @@ def test_records_of_csv_at_any_size_of_a_range(name: str, tmp_path: Path, read_s
         parts = assert_whole(read_split, source, most_bytes)
         assert [row.where for part in parts for row in part.bad] == [row.where for row in whole.bad]
     ends = [position_of(source, position) for position in ranges_of(source, size // 5)]
-    assert source.behind(ends) == position_of(source, None)
+    assert source.behind(source.discover()[0], ends) == position_of(source, None)
 
 
 @settings(deadline=None, max_examples=30)
@@ -223,7 +223,7 @@ def test_row_groups_at_any_size_of_a_range(
     for most_bytes in (split.size_bytes // 40, split.size_bytes // 7, split.size_bytes // 2, split.size_bytes - 1):
         parts = assert_whole(read_split, source, most_bytes)
         ends = [position_of(source, position) for position in source.ranges(split, most_bytes)]
-        assert source.behind(ends) == position_of(source, None)
+        assert source.behind(source.discover()[0], ends) == position_of(source, None)
         if kind == "arrows":
             assert not any(part.rows for part in parts[1:])
     if len(groups) == 12 and kind != "arrows":
@@ -271,6 +271,29 @@ def test_a_file_that_is_another_one_is_refused(kind: str, tmp_path: Path, read_s
     else:
         with pytest.raises(PipelineError, match=f"{path} has {2 * len(content)} bytes, and had"):
             asyncio.run(read_split(source, position=found[1]))
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+def test_a_file_that_is_replaced_between_two_ranges_is_noticed(kind: str, tmp_path: Path) -> None:
+    """Also by one of the same size: what two ranges have in common is compared behind them."""
+    path = tmp_path / f"a.{kind}"
+    contents: list[bytes] = []
+    for text in ("a", "b"):
+        lines = [f"{number},{text}" if kind == "csv" else line(number, text) for number in range(100)]
+        path.write_text("\n".join(["id,text"] * (kind == "csv") + lines))
+        contents.append(path.read_bytes())
+    assert len(contents[0]) == len(contents[1])
+    source = files.Source(path, schema=Line)
+    most_bytes = len(contents[0]) // 4
+    parts = ranges_of(source, most_bytes)
+    ends: list[Any] = []
+    for number, position in enumerate(parts):
+        path.write_bytes(contents[number >= 2])
+        ends.append(position_of(source, position))
+    with pytest.raises(PipelineError, match=r"a\..* was replaced or rewritten while the run read it in parts"):
+        source.behind(source.discover()[0], ends)
+    ends[2:] = []
+    source.behind(source.discover()[0], ends)
 
 
 def test_what_is_read_as_a_whole(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_parts_are_reported_as_one_split(tmp_path: Path) -> None:
         return {"kind": "split", "split": msgspec.to_builtins(SplitReport(found, 5, archive=False, part=part))}
 
     def position(part: int, offset: int) -> dict[str, Any]:
-        return {"offset": offset, "line": 5, "identity": offset, "end": 90, "range": [part * 30, part * 30 + 30, 90]}
+        return {"offset": offset, "line": 5, "identity": offset, "end": 90, "edges": [part, part + 1]}
 
     reports = [
         report(2, position=position(2, 90), idle=True),

@@ -338,8 +338,12 @@ class Source(ABC, Generic[T]):
         """The `ranges` of a split as they can be read, now that `survey` has `found` this of each of them."""
         return positions
 
-    def behind(self, positions: Sequence[Position]) -> Position:
-        """The position behind a split whose `ranges`, in order, were read up to these."""
+    def behind(self, split: Split, positions: Sequence[Position]) -> Position:
+        """The position behind a split whose `ranges`, in order, were read up to these.
+
+        Raises:
+            PipelineError: they are not of one input: it was replaced meanwhile.
+        """
         return positions[-1]
 
     def narrowed(self, wanted: Wanted) -> Source[T]:

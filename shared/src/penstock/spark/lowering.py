@@ -33,6 +33,7 @@ from penstock.spark.code import TaskCode
 from penstock.spark.merging import merged_partials
 from penstock.spark.native import NativeWindow
 from penstock.spark.packing import Packing, divided, packs
+from penstock.spark.progress import split_reports
 from penstock.spark.replay import is_keyed
 from penstock.spark.savepoints import RunState
 from penstock.spark.splits import RunBeginning, RunSplit
@@ -119,7 +120,16 @@ class Lowering:
         finally:
             for frame in self._kept.values():
                 frame.unpersist()
+        self._check_parts(reports)
         return reports
+
+    def _check_parts(self, reports: Sequence[dict[str, Any]]) -> None:
+        """Raise `PipelineError` if parts of a file were read while it was replaced."""
+        found = [report for report in reports if report["kind"] == "split"]
+        for vertex in self._graph.vertices:
+            if vertex.is_source:
+                own = (report for report in found if report["source"] == vertex.operators[0].id)
+                split_reports(own, self._read(vertex).source)
 
     def frame(self) -> DataFrame:
         """The rows that come to the last vertex, by number of the column; computed whenever Spark wants them."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.connectors.base import Source
+from penstock.connectors.base import Source, Split
 from penstock.task.sources import SplitEntry
 from penstock.times import MIN_WATERMARK
 
@@ -76,7 +76,11 @@ def combined(inputs: Sequence[Progress]) -> Progress:
 
 
 def split_reports(reports: Iterable[dict[str, Any]], source: Source[Any]) -> list[SplitReport]:
-    """Those among the reports of a source's tasks that speak of splits, by split; parts of a split as one."""
+    """Those among the reports of a source's tasks that speak of splits, by split; parts of a split as one.
+
+    Raises:
+        PipelineError: parts of a split were read while it was replaced.
+    """
     found = [msgspec.convert(report["split"], SplitReport) for report in reports if report["kind"] == "split"]
     found.sort(key=lambda report: (report.entry.split, report.archive, report.part))
     grouped = itertools.groupby(found, key=lambda report: (report.entry.split, report.archive))
@@ -88,6 +92,6 @@ def _joined(parts: Sequence[SplitReport], source: Source[Any]) -> SplitReport:
     if len(parts) == 1:
         return parts[0]
     furthest = max(parts, key=lambda part: part.entry.watermark)
-    position = source.behind([part.entry.position for part in parts])
+    position = source.behind(Split(furthest.entry.split), [part.entry.position for part in parts])
     entry = msgspec.structs.replace(furthest.entry, position=position, idle=all(part.entry.idle for part in parts))
     return SplitReport(entry, sum(part.rows for part in parts), furthest.archive)

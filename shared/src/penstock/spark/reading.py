@@ -51,7 +51,7 @@ def read_split(work: TaskWork, split: RunSplit) -> Iterator[pa.RecordBatch]:
                 yield from feed.take(fetched)
             entry = feed.marks.entry(feed.source, reader, feed.rows)
             report = SplitReport(entry, feed.rows, bool(split.archive), split.part)
-            work.outputs.report({"kind": "split", "split": report})
+            work.outputs.report({"kind": "split", "source": work.vertex.operators[0].id, "split": report})
         finally:
             runner.run(reader.close())
 

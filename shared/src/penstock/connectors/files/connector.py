@@ -193,9 +193,9 @@ class Source(base.Source[T], Generic[T]):
         planned = [part for position in positions if (part := FileRange.of(position)) is not None]
         return [each.position() for each in surveyed(planned, found)]
 
-    def behind(self, positions: Sequence[Position]) -> Position:
+    def behind(self, split: Split, positions: Sequence[Position]) -> Position:
         """See `Source.behind`."""
-        return behind(positions)
+        return behind(self._full_name(split.id), positions)
 
     def narrowed(self, wanted: Wanted) -> Source[T]:
         """See `Source.narrowed`. Columns and row groups of Parquet files, and folders that name columns, are left out."""

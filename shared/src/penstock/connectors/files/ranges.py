@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import PipelineError
@@ -177,9 +177,24 @@ class _Until:
         self._content.close()
 
 
-def behind(positions: Sequence[Position]) -> Position:
-    """The position behind a file whose ranges were read up to these positions, in order."""
+def edges(part: FileRange, content: Content) -> dict[str, Any]:
+    """What of the file's identity two ranges have in common that follow each other, for the position behind the first."""
+    return {"edges": [content.identity(part.begin), content.identity(part.end)]}
+
+
+def behind(name: str, positions: Sequence[Position]) -> Position:
+    """The position behind a file whose ranges were read up to these positions, in order.
+
+    Raises:
+        PipelineError: the file was another one for one of them.
+    """
+    known = [each["edges"] if "edges" in each else [each["identity"]] * 2 for each in positions]
+    if any(before[1] != after[0] for before, after in pairwise(known)):
+        raise PipelineError(
+            f"{name} was replaced or rewritten while the run read it in parts: rows of both would be mixed, and nothing "
+            "of the run is visible; run again, and let nobody write to files that are read"
+        )
     furthest = max(positions, key=lambda each: each["offset"] if "offset" in each else each["group"])
-    last = {name: value for name, value in furthest.items() if name not in ("range", "survey", "until")}
+    last = {name: value for name, value in furthest.items() if name not in ("range", "survey", "edges", "until")}
     counted_apart = "line" in last and "survey" not in furthest
     return last | ({"line": sum(each["line"] for each in positions)} if counted_apart else {})

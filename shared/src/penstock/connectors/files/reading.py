@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.connectors.base import BadRow, EndOfSplit, Fetched, Position, SplitReader
+from penstock.connectors.files.ranges import FileRange, edges
 from penstock.connectors.pacing import Pace
 from penstock.errors import ExternalError, PipelineError
 from penstock.formats.decoding import LineDecoder
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from penstock.connectors.files.ranges import FileRange
 
 CHUNK_BYTES: Final = 4 << 20
 _MAX_RECORD_BYTES: Final = 256 << 20
@@ -267,8 +266,9 @@ class TextReader:
         """See `SplitReader.position`."""
         content = self._file.content
         identity = content.identity(self._offset)
-        part = self._file.part.position() if self._file.part is not None else {}
-        return {"offset": self._offset, "line": self._line, "identity": identity, "end": content.end, **part}
+        part = self._file.part
+        of_range = part.position() | edges(part, content) if part is not None else {}
+        return {"offset": self._offset, "line": self._line, "identity": identity, "end": content.end, **of_range}
 
     async def close(self) -> None:
         """See `SplitReader.close`."""
