@@ -1,4 +1,4 @@
-"""`python -m benchmarks.spark [CASE ...] [--rows N]`: pipelines on Spark, as queries for Spark, embedded, in DuckDB.
+"""`python -m benchmarks.spark [CASE ...] [--rows N] [--files N]`: pipelines on Spark, as queries, embedded, in DuckDB.
 
 `replay` is every stage by the streaming operators, `native` what `penstock run` does where Spark's own plan computes a
 window, `query` what one would write for Spark without Penstock.
@@ -6,7 +6,8 @@ window, `query` what one would write for Spark without Penstock.
 All read the same Parquet files and write Parquet; what they write is compared row by row in DuckDB. Spark runs with two
 tasks at a time, the embedded engine with two worker processes, DuckDB with two threads. The clock covers a run from
 reading to the last file, not the start of the session. The time of the embedded engine has the start of its processes in
-it. A process function has no counterpart in a query: the queries come to the same rows without it.
+it. A process function has no counterpart in a query: the queries come to the same rows without it. Beside it stands what
+PySpark has for a function of a key and its rows: `applyInPandas`, which holds all rows of a key.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from benchmarks.report import keep, machine
 
 if TYPE_CHECKING:
     import duckdb
+    import pandas as pd
     from pyspark.sql import DataFrame, SparkSession
 
 CORES: Final = 2
@@ -72,7 +74,7 @@ def main() -> int:
     print(f"{before['time']}  {before['processor']}, {CORES} of {before['cores']} cores, load {before['load']:.1f}")
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=arguments.folder) as folder:
         place = Path(folder)
-        _write_bids(place / "bids", arguments.rows)
+        _write_bids(place / "bids", arguments.rows, arguments.files)
         results = _measure(place, arguments.cases or list(CASES), arguments.rows)
     print(f"\nkept in {keep(results, None, {'cores': CORES, 'before': before})}")
     return 0 if all(result["equal"] for result in results) else 1
@@ -82,6 +84,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description=__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"which: {', '.join(CASES)}; all by default")
     parser.add_argument("--rows", type=int, default=20_000_000)
+    parser.add_argument("--files", type=int, default=FILES, help="how many files the rows are in")
     parser.add_argument("--folder", help="where temporary files go")
     parser.add_argument("--if-there", action="store_true", help="do nothing where there is no Java")
     arguments = parser.parse_args()
@@ -91,15 +94,15 @@ def _arguments() -> argparse.Namespace:
     return arguments
 
 
-def _write_bids(folder: Path, rows: int) -> None:
-    """Bids in order of event time, as many files as there are splits to read at a time, twice."""
+def _write_bids(folder: Path, rows: int, files: int) -> None:
+    """Bids in order of event time; by default in as many files as there are splits to read at a time, twice."""
     import numpy as np
 
     from penstock.connectors import nexmark
 
     content = nexmark.bids(columns=("auction", "price", "at"), keys=KEYS, interval=INTERVAL)
     folder.mkdir()
-    for number, part in enumerate(np.array_split(np.arange(rows, dtype=np.int64), FILES)):
+    for number, part in enumerate(np.array_split(np.arange(rows, dtype=np.int64), files)):
         content.frame(part, 42).write_parquet(folder / f"bids-{number}.parquet")
 
 
@@ -120,7 +123,10 @@ def _measure(place: Path, cases: list[str], rows: int) -> list[dict[str, Any]]:
             "embedded": _embedded,
             "duckdb": lambda case, given, out: _duckdb(connection, case, given, out),
         }
-        results = [_case(connection, place, case, rows, systems) for case in cases]
+        functions = {"applyInPandas": lambda _, given, out: grouped_query(spark, given, out)}
+        results = [
+            _case(connection, place, case, rows, systems | (functions if case == "process" else {})) for case in cases
+        ]
     spark.stop()
     return results
 
@@ -145,11 +151,11 @@ def _case(
             cpu_seconds[name] = cpu_ticks(before, processes()) / _TICKS
     equal = _equal(connection, place / "out" / case, list(systems))
     print(f"\n{case}, {rows:,} rows; outputs {'equal' if equal else 'NOT EQUAL'}")
-    print(f"  {'':<10} {'seconds':>8} {'rows/s':>12} {'CPU-s':>8} {'CPU-s, query = 1':>18}")
+    print(f"  {'':<13} {'seconds':>8} {'rows/s':>12} {'CPU-s':>8} {'CPU-s, query = 1':>18}")
     for name, took in seconds.items():
         worked = cpu_seconds[name]
         share = worked / cpu_seconds[QUERY]
-        print(f"  {name:<10} {took:8.2f} {rows / took:12,.0f} {worked:8.2f} {share:18.2f}")
+        print(f"  {name:<13} {took:8.2f} {rows / took:12,.0f} {worked:8.2f} {share:18.2f}")
     shutil.rmtree(place / "out" / case)
     return {"name": case, "rows": rows, "seconds": seconds, "cpu_seconds": cpu_seconds, "equal": equal}
 
@@ -230,6 +236,21 @@ def spark_query(spark: SparkSession, case: str, given: Path, out: Path) -> None:
         bounds = [functions.col("w.start").alias("window_start"), functions.col("w.end").alias("window_end")]
         result = grouped.select("auction", *bounds, "bids", "total", "highest")
     result.write.parquet(str(out))
+
+
+def grouped_query(spark: SparkSession, given: Path, out: Path) -> None:
+    """The process function, row by row, by what PySpark has for functions of a key."""
+
+    def totals(rows: pd.DataFrame) -> pd.DataFrame:
+        import pandas as pd
+
+        so_far = 0
+        for price in rows.sort_values("at")["price"]:
+            so_far += price
+        return pd.DataFrame({"auction": [rows["auction"].iloc[0]], "total": [so_far]})
+
+    bids = spark.read.parquet(str(given)).groupBy("auction")
+    bids.applyInPandas(totals, "auction long, total long").write.parquet(str(out))
 
 
 def _embedded(case: str, given: Path, out: Path) -> None:
