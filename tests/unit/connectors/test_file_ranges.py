@@ -21,6 +21,7 @@ from pyarrow import parquet
 from penstock import col
 from penstock.connectors import files
 from penstock.connectors.base import Wanted
+from penstock.connectors.files.ranges import ranges
 from penstock.errors import PipelineError
 
 
@@ -230,6 +231,14 @@ def test_row_groups_at_any_size_of_a_range(
         counts = [len(part.rows) for part in read_ranges(read_split, source, split.size_bytes // 3)]
         assert min(counts[:3]) >= 20, "work is shared"
     assert_whole(read_split, source, split.size_bytes // 3, reopen=True, pieces=[7] * 100)
+
+
+@pytest.mark.parametrize("weights", [[], [0], [0, 0, 0], [5, 0], [0, 5, 0], [1, 1_000, 0, 0, 3]], ids=str)
+def test_each_row_group_lies_in_one_range(weights: list[int]) -> None:
+    """Also one of which the footer says that it has nothing, before or behind all others."""
+    for most_bytes in (1, 3, 10, 99):
+        found = [number for part in ranges(100, most_bytes) for number in range(*part.groups(weights))]
+        assert found == list(range(len(weights)))
 
 
 def test_what_nobody_looks_at_is_not_read_in_ranges_either(tmp_path: Path, read_split: Callable[..., Any]) -> None:
