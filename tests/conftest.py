@@ -145,3 +145,14 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
     """Run it to its end in a thread, so that no event loop of pytest is touched."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, work).result()
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that is, in this process, the object store `s3://bucket`."""
+    from obstore.store import LocalStore
+
+    folder = tmp_path / "bucket"
+    store = LocalStore(folder, mkdir=True)
+    monkeypatch.setattr("penstock.connectors.files.store_clients._client", lambda root, _: {"s3://bucket": store}[root])
+    return folder

@@ -13,8 +13,10 @@ from penstock.adapters.directory.blobs import DirectoryBlobs
 from penstock.adapters.local_copies import LocalCopies
 from penstock.adapters.memory import MemoryBlobs
 from penstock.adapters.s3_blobs import S3Blobs
+from penstock.connectors.files.store_clients import location
 from penstock.errors import ExternalError, UsageError
 from penstock.ports import BlobExistsError, BlobNotFoundError, Blobs
+from penstock.savepoint.places import blobs_at
 from penstock.settings import ClusterSettings
 
 
@@ -40,7 +42,23 @@ async def s3(_: Path, cluster: Callable[[], ClusterSettings]) -> AsyncIterator[B
     await blobs.close()
 
 
-FACTORIES = {"local_copies": local_copies, "memory": memory, "directory": directory, "s3": s3}
+async def of_a_url(_: Path, cluster: Callable[[], ClusterSettings]) -> AsyncIterator[Blobs]:
+    settings = cluster()
+    store = settings.store
+    options = {
+        "endpoint_url": store.endpoint,
+        "access_key_id": store.access_key,
+        "secret_access_key": store.secret_key.reveal(),
+    }
+    place = location(f"s3://{store.bucket}/{settings.name}/below", options, "test")
+    assert place is not None
+    blobs = blobs_at(place)
+    yield blobs
+    for key in await blobs.list(""):
+        await blobs.delete(key)
+
+
+FACTORIES = {"of_a_url": of_a_url, "local_copies": local_copies, "memory": memory, "directory": directory, "s3": s3}
 
 
 @pytest.fixture(params=sorted(FACTORIES))

@@ -22,6 +22,7 @@ from penstock.coordination.job_catalog import JobCatalog
 from penstock.embedded import CURRENT, EmbeddedJob
 from penstock.graph.jobgraph import build_job_graph
 from penstock.protocol.joblog import Submit
+from penstock.savepoint.places import place_of
 from penstock.savepoint.transfer import export_savepoint, import_savepoint
 from penstock.spark.code import pack_code
 from penstock.spark.engine import RunOptions, SparkRun
@@ -51,8 +52,8 @@ def run_part(
     root: Path,
     given: dict[str, str],
     *,
-    start: Path | None = None,
-    target: Path | None = None,
+    start: Path | str | None = None,
+    target: Path | str | None = None,
     parallelism: int = 2,
     run: str | None = None,
     warned: list[str] | None = None,
@@ -64,7 +65,7 @@ def run_part(
     pipeline = load_pipeline(str(file), given)
     options = RunOptions(
         starting_point(str(start)) if start is not None else None,
-        target,
+        place_of(target) if target is not None else None,
         archives or {},
         (warned if warned is not None else []).append,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from embedded_runs import rows
 from pipelines import ROWS, events
 from spark_runs import CASES_FILE
-from state_runs import STATE_FILE, run_part, write_part
+from state_runs import STATE_FILE, merged, run_part, write_part
 
 from penstock import savepoint
 from penstock.adapters.memory import MemoryBlobs
@@ -19,8 +20,10 @@ from penstock.api.loading import load_pipeline
 from penstock.cli.main import main
 from penstock.errors import ExternalError, IncompatibleStateError, UsageError
 from penstock.graph.jobgraph import build_job_graph
+from penstock.savepoint.folder import SEAL, SavepointPlace
+from penstock.savepoint.places import LocalPlace, StoredPlace, place_of
 from penstock.savepoint.transfer import import_savepoint
-from penstock.spark import engine, lowering
+from penstock.spark import engine, lowering, savepoints
 from penstock.spark.starting import starting_point
 from penstock.submission.admission import check_compatible
 
@@ -40,25 +43,42 @@ def kill_at(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     def killed(*_: object, **__: object) -> None:
         raise Killed
 
-    monkeypatch.setattr(engine, step, killed)
+    def killed_at_the_last(place: SavepointPlace, name: str, data: bytes) -> None:
+        if name == SEAL:
+            raise Killed
+        write[type(place)](place, name, data)
+
+    write = {kind: kind.write for kind in (LocalPlace, StoredPlace)}
+    if step == "write":
+        for kind in write:
+            monkeypatch.setattr(kind, step, killed_at_the_last)
+    else:
+        monkeypatch.setattr(savepoints if step == "seal_folder" else engine, step, killed)
 
 
-@pytest.mark.parametrize("step", ["staged_parts", "commit", "seal"])
-def test_a_run_that_died_is_carried_to_its_end(step, given, local, tmp_path, monkeypatch):
+@pytest.fixture(params=["a folder", "a store"])
+def kept(request: pytest.FixtureRequest, bucket: Path) -> Path | str:
+    """A place for a savepoint, whose parts stand in the folder `bucket / "kept"` either way."""
+    return bucket / "kept" if request.param == "a folder" else "s3://bucket/kept"
+
+
+@pytest.mark.parametrize("step", ["staged_parts", "commit", "seal", "seal_folder", "write"])
+def test_a_run_that_died_is_carried_to_its_end(step, given, local, kept, bucket, tmp_path, monkeypatch):
     """Given again it leaves the one savepoint, with nothing of the dead attempt beside it, and reads what it would have
     read then. A third time nothing happens."""
-    kept = tmp_path / "kept"
     with monkeypatch.context() as patch:
         kill_at(patch, step)
         with pytest.raises(Killed):
             run_part(local, tmp_path, given, target=kept, run="nightly")
+        with pytest.raises(UsageError, match="no savepoint is there"):
+            savepoint.read(kept)
     write_part(tmp_path / "in", "b-", ROWS // 2, ROWS)
     again = run_part(local, tmp_path, given, target=kept, run="nightly")
     assert again.computed == (step == "staged_parts")
     sp = savepoint.read(kept)
     assert sorted(sp.splits()["split"]) == ["a-0.jsonl", "a-1.jsonl", "a-2.jsonl"]
     named = {handle.key for part in sp.manifest.subtasks["v1"].values() if (handle := part.operators["w"].keyed)}
-    assert named == {f"objects/{path.name}" for path in (kept / "objects").iterdir()}
+    assert named | {"manifest.json", "savepoint.json"} == place_of(kept).sizes().keys()
     found = rows(tmp_path / "out")
     assert sum(row["n"] for row in found) + sp.table("w")["__p0"].sum() == ROWS // 2
     assert not run_part(local, tmp_path, given, target=kept, run="nightly").computed
@@ -76,14 +96,15 @@ def test_a_run_id_has_one_beginning_and_one_end(given, local, tmp_path):
         run_part(local, tmp_path, given, start=tmp_path / "monday", target=tmp_path / "monday", run="monday")
 
 
-def test_runs_follow_each_other(given, local, tmp_path):
+@pytest.mark.parametrize("root", ["", "s3://bucket/runs/"])
+def test_runs_follow_each_other(root, given, local, bucket, tmp_path):
     """Every run starts from the savepoint of the one before; windows come once, and no row is late."""
     cuts = [ROWS // 2, 1_700, 1_701, 2_400, ROWS]
     previous = None
     for number, name in enumerate(("mon", "tue", "wed", "thu", "fri")):
         if number:
             write_part(tmp_path / "in", f"{name}-", cuts[number - 1], cuts[number])
-        target = tmp_path / name if name != "fri" else None
+        target = f"{root or f'{tmp_path}/'}{name}" if name != "fri" else None
         result = run_part(local, tmp_path, given, start=previous, target=target, run=name)
         assert result.total("w", "late_rows") == 0
         previous = target
@@ -92,13 +113,58 @@ def test_runs_follow_each_other(given, local, tmp_path):
     assert len({(row["key"], row["window_start"]) for row in found}) == len(found)
 
 
-def test_a_folder_in_which_something_is_is_not_written_to(given, local, tmp_path):
-    """Nothing is computed before that is found."""
-    (tmp_path / "kept" / "objects").mkdir(parents=True)
-    (tmp_path / "kept" / "objects" / "mine").touch()
+def test_a_folder_in_which_something_is_is_not_written_to(given, local, kept, bucket, tmp_path):
+    """Nothing is computed before that is found, and what is there stays."""
+    mine = bucket / "kept" / "objects" / "mine"
+    mine.parent.mkdir(parents=True)
+    mine.touch()
     with pytest.raises(UsageError, match="there is something already"):
-        run_part(local, tmp_path, given, target=tmp_path / "kept")
+        run_part(local, tmp_path, given, target=kept)
     assert not (tmp_path / "out").exists()
+    mine.unlink()
+    run_part(local, tmp_path, given, target=kept, run="monday")
+    with pytest.raises(UsageError, match="there is something already"):
+        run_part(local, tmp_path, given, target=kept, run="tuesday")
+
+
+@pytest.mark.parametrize("run", ["nightly", "another"])
+def test_of_two_runs_that_leave_a_savepoint_in_one_place_one_is_told(run, given, local, kept, tmp_path, monkeypatch):
+    """Neither sees the other before it computes; whoever is first has the place, and what it left stays readable."""
+    seal = engine.seal
+
+    def overtaken(*arguments: Any) -> None:
+        monkeypatch.setattr(engine, "seal", seal)
+        write_part(tmp_path / "in", "b-", ROWS // 2, ROWS)
+        with monkeypatch.context() as patch:
+            patch.setattr(engine, "check_free", lambda *_: None)  # it was free when that one looked
+            run_part(
+                local, tmp_path, {**given, "out": str(tmp_path / "2")}, target=kept, run=run, folder=tmp_path / "2r"
+            )
+        seal(*arguments)
+
+    monkeypatch.setattr(engine, "seal", overtaken)
+    whose = "the same run, begun in another folder" if run == "nightly" else "another run"
+    with pytest.raises(UsageError, match=f"{whose}.* has left its savepoint there meanwhile"):
+        run_part(local, tmp_path, given, target=kept, run="nightly")
+    sp = savepoint.read(kept)
+    assert sp.splits().height == 6
+    assert sum(row["n"] for row in rows(tmp_path / "2")) + sp.table("w")["__p0"].sum() == ROWS
+
+
+def test_a_savepoint_of_a_store_goes_to_the_embedded_engine_and_into_state(given, local, bucket, tmp_path, capsys):
+    """Spark's half, then a stream's, from one URL; `penstock state` reads it there, and edits go there."""
+    kept = "s3://bucket/kept"
+    run_part(local, tmp_path, given, target=kept)
+    assert main(["state", kept, "--uid", "w"]) == 0
+    assert "w: window" in capsys.readouterr().out
+    savepoint.read(kept).edit().write("s3://bucket/edited")
+    shutil.rmtree(tmp_path / "in")
+    write_part(tmp_path / "in", "b-", ROWS // 2, ROWS)
+    pipeline = load_pipeline(str(STATE_FILE), {**given, "out": str(tmp_path / "streamed")})
+    assert pipeline.run(directory=tmp_path / "job", from_savepoint="s3://bucket/edited").state == "FINISHED"
+    found = rows(merged([tmp_path / "out", tmp_path / "streamed"], tmp_path / "whole"))
+    assert sum(row["n"] for row in found) == ROWS
+    assert len({(row["key"], row["window_start"]) for row in found}) == len(found)
 
 
 def test_a_folder_that_is_not_shared_decides_nothing(given, local, tmp_path, monkeypatch):

@@ -63,6 +63,7 @@ from penstock.times import Duration
 
 if TYPE_CHECKING:
     from penstock.api.pipeline import DeclaredPipeline
+    from penstock.savepoint.folder import SavepointPlace
 
 FOREVER_MS = 10**12
 """Coordinator and worker live and die together in one event loop: a user's function that holds it up kills neither."""
@@ -178,12 +179,12 @@ class EmbeddedJob:
         history = await self._store.history(job)
         return FoundJob(job, history) if history.submit is not None else None
 
-    async def run(self, *, resume: bool, from_savepoint: Path | None = None) -> JobResult:
+    async def run(self, *, resume: bool, from_savepoint: Path | SavepointPlace | None = None) -> JobResult:
         """Run to the end of the input, to a suspension or a failure.
 
         Args:
             resume: continue what the directory holds.
-            from_savepoint: the folder of a savepoint that a run which begins anew starts with.
+            from_savepoint: the place of a savepoint that a run which begins anew starts with.
 
         Raises:
             UsageError: there is nothing to resume, no savepoint, or another run is at work in the directory.
@@ -192,7 +193,7 @@ class EmbeddedJob:
         with claimed(self._directory):
             return await self._run(resume=resume, from_savepoint=from_savepoint)
 
-    async def _run(self, *, resume: bool, from_savepoint: Path | None) -> JobResult:
+    async def _run(self, *, resume: bool, from_savepoint: Path | SavepointPlace | None) -> JobResult:
         history = await self._continue() if resume else await self._start_anew(from_savepoint)
         await self._recover_sinks(history)
         async with self._services() as ended:
@@ -252,7 +253,7 @@ class EmbeddedJob:
         assert self._coordinator is not None
         return self._coordinator
 
-    async def _start_anew(self, from_savepoint: Path | None) -> JobHistory:
+    async def _start_anew(self, from_savepoint: Path | SavepointPlace | None) -> JobHistory:
         """Forget what an earlier run left, then submit, from the savepoint in that folder if there is one.
 
         Killed at any moment of it, the directory holds a job that is whole or none: the job's name goes first and comes
@@ -264,10 +265,11 @@ class EmbeddedJob:
             elif isinstance(node.operation, Write):
                 await asyncio.to_thread(node.operation.sink.reach, node.schema)
         from penstock.savepoint.folder import read_folder  # they load what reads states
+        from penstock.savepoint.places import place_of
         from penstock.savepoint.transfer import import_savepoint
 
         if from_savepoint is not None:
-            check_compatible(self.graph, (await asyncio.to_thread(read_folder, from_savepoint))[0])
+            check_compatible(self.graph, (await asyncio.to_thread(read_folder, place_of(from_savepoint)))[0])
         await self._blobs.delete(CURRENT)
         await asyncio.to_thread(self._clear)
         for _, sink in self._sinks():
@@ -433,8 +435,14 @@ def run(
     )
     if from_savepoint is not None and resume:
         raise UsageError("run: resume= continues a run, from_savepoint= begins one with a savepoint's state: give one")
-    savepoint = None if from_savepoint is None else Path(from_savepoint)
+    savepoint = None if from_savepoint is None else _place_of(from_savepoint)
     return run_pipeline(pipeline, settings, directory=directory, resume=resume, from_savepoint=savepoint)
+
+
+def _place_of(savepoint: str | Path) -> SavepointPlace:
+    from penstock.savepoint.places import place_of  # loads what reads states
+
+    return place_of(savepoint, "from_savepoint")
 
 
 def run_pipeline(
@@ -443,7 +451,7 @@ def run_pipeline(
     *,
     directory: str | Path | None,
     resume: bool,
-    from_savepoint: Path | None = None,
+    from_savepoint: Path | SavepointPlace | None = None,
 ) -> JobResult:
     """Run a pipeline in this process.
 

@@ -42,4 +42,3 @@ def test_a_task_writes_objects_of_bounded_size(limit, monkeypatch, tmp_path):
     found = restoring.operator("op", KeyGroupRange(0, GROUPS))
     assert found is not None
     assert list(found.keyed) == segments
-    keeping.close()

@@ -21,6 +21,7 @@ from penstock.protocol.keygroups import KeyGroupRange, key_group_range
 from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import Restore, SubtaskSnapshot
 from penstock.savepoint.folder import read_folder
+from penstock.savepoint.places import LocalPlace
 from penstock.savepoint.transfer import export_savepoint
 from penstock.task import snapshots
 from penstock.task.operator import OperatorSnapshot, RestoredState
@@ -135,7 +136,7 @@ async def test_large_state_beside_keys_stands_in_objects(monkeypatch, tmp_path):
         assert (await restored(blobs, small, 2))[former].lists == state.lists
         assert sorted(state.unions["union"]) == [b"u0", b"u1"]
     await export_savepoint(blobs, restore, tmp_path / "out")
-    exported, _ = read_folder(tmp_path / "out")
+    exported, _ = read_folder(LocalPlace(tmp_path / "out"))
     operators = [snapshot.operators["op"] for snapshot in exported.subtasks["v0"].values()]
     assert [operator.beside for operator in operators] == [None, None]
     assert [operator.unions for operator in operators] == [{"union": (b"u0",)}, {"union": (b"u1",)}]

@@ -1,4 +1,4 @@
-"""The Blobs port on any S3 store (MinIO, AWS), through obstore.
+"""The Blobs port on any S3 store (MinIO, AWS), or another one that a client is given of, through obstore.
 
 A conditional create is one PUT with `If-None-Match: *`. Two things can pose as "it exists" (obstore reports both so): a
 409 of a store that was deciding between two writers, and the client's own retry that met its own first try. So an
@@ -11,6 +11,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +25,7 @@ from penstock.ports import BlobExistsError, BlobNotFoundError
 from penstock.settings import StoreSettings
 
 if TYPE_CHECKING:
-    from obstore.store import ClientConfig
+    from obstore.store import ClientConfig, ObjectStore
 
 RETRY_TIMEOUT_S: Final = 10
 """How long the client repeats a failing request by itself."""
@@ -38,14 +39,33 @@ _UNTRUSTED: Final = re.compile(r"InvalidCertificate\(\s*(\w+)")
 _REASON: Final = re.compile(r"<Code>(.*?)</Code><Message>(.*?)</Message>", re.DOTALL)
 
 
-class S3Blobs:
-    """A `Blobs` of the objects `<cluster>/...` in one bucket, which must exist. Connects when first used."""
+@dataclass(frozen=True)
+class StoreAdvice:
+    """What a user may look at when a store refuses or is not reached: where its settings stand."""
 
-    def __init__(self, settings: StoreSettings, cluster: str) -> None:
-        self._settings = settings
-        self._where = f"{settings.endpoint}, bucket {settings.bucket}"
-        self._prefix = f"{cluster}/"
-        self._store = s3_store(settings)
+    credentials: str
+    bucket: str
+    authorities: str
+    endpoint: str
+
+
+SETTINGS: Final = StoreAdvice(
+    "the settings store.access_key and store.secret_key",
+    "the setting store.bucket",
+    "the settings store.ssl_cafile (who signed the store's certificate) and store.endpoint",
+    "the setting store.endpoint",
+)
+
+
+class ObjectBlobs:
+    """A `Blobs` of the objects below a prefix in one bucket, which must exist, by any client of obstore's."""
+
+    def __init__(self, store: ObjectStore, prefix: str, where: str, advice: StoreAdvice = SETTINGS) -> None:
+        """`prefix` ends in a slash, or is empty: the whole bucket; `where` and `advice` are for messages."""
+        self._store = store
+        self._prefix = prefix
+        self._where = where
+        self._advice = advice
 
     async def put(self, key: str, data: bytes) -> None:
         """See `Blobs.put`. Large objects are sent in parts."""
@@ -86,14 +106,21 @@ class S3Blobs:
             return bytes(await obstore.get_range_async(self._store, path, start=start, end=end))
 
     async def list(self, prefix: str) -> list[str]:
-        """See `Blobs.list`. Asks for the whole folder: the client lists by folders, not by beginnings of names."""
+        """See `Blobs.list`."""
+        return sorted(await self.sizes(prefix))
+
+    async def sizes(self, prefix: str) -> dict[str, int]:
+        """All keys that begin with `prefix`, with the bytes of their objects.
+
+        Asks for the whole folder: the client lists by folders, not by beginnings of names.
+        """
         folder = prefix.rpartition("/")[0]
         path = self._path(folder) if folder else self._prefix
-        found: list[str] = []
+        found: dict[str, int] = {}
         async with self._asking(path, LARGEST_GET_S):
-            async for chunk in obstore.list(self._store, path, chunk_size=1_000):
-                found += [item["path"].removeprefix(self._prefix) for item in chunk]
-        return sorted(key for key in found if key.startswith(prefix))
+            async for chunk in obstore.list(self._store, path or None, chunk_size=1_000):
+                found.update((item["path"].removeprefix(self._prefix), item["size"]) for item in chunk)
+        return {key: size for key, size in found.items() if key.startswith(prefix)}
 
     async def delete(self, key: str) -> None:
         """See `Blobs.delete`."""
@@ -140,15 +167,23 @@ class S3Blobs:
             raise self._failure(path, error) from error
 
     def _failure(self, path: str, error: Exception | str) -> ExternalError:
+        known = self._advice
         if isinstance(error, UnauthenticatedError | PermissionDeniedError):
-            advice = "check the settings store.access_key and store.secret_key and what that user may do"
+            advice = f"check {known.credentials} and what that user may do"
         elif "NoSuchBucket" in str(error):
-            advice = "create the bucket or correct the setting store.bucket"
+            advice = f"create the bucket or correct {known.bucket}"
         elif _UNTRUSTED.search(str(error)):
-            advice = "check the settings store.ssl_cafile (who signed the store's certificate) and store.endpoint"
+            advice = f"check {known.authorities}"
         else:
-            advice = "it may or may not have been done; check that the store runs and the setting store.endpoint"
+            advice = f"it may or may not have been done; check that the store runs and {known.endpoint}"
         return ExternalError(f"object {path} ({self._where}): {_reason(error)}; {advice}")
+
+
+class S3Blobs(ObjectBlobs):
+    """A `Blobs` of the objects `<cluster>/...` in the bucket of a cluster. Connects when first used."""
+
+    def __init__(self, settings: StoreSettings, cluster: str) -> None:
+        super().__init__(s3_store(settings), f"{cluster}/", f"{settings.endpoint}, bucket {settings.bucket}")
 
 
 def s3_store(settings: StoreSettings) -> S3Store:

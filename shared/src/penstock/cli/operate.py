@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock.cli.cluster import ClusterOptions, OneJob, print_json, timeout_s, with_cluster
 from penstock.cli.runs import cancel_run
@@ -13,6 +13,9 @@ from penstock.client.cluster import answered
 from penstock.client.documents import ENDED, RequestState
 from penstock.errors import ExternalError, PenstockError, UsageError
 from penstock.settings import load_settings
+
+if TYPE_CHECKING:
+    from penstock.savepoint.folder import SavepointPlace
 
 
 @dataclass(frozen=True)
@@ -49,10 +52,12 @@ class Rescale(Operation):
 
 def savepoint_command(command: TakeSavepoint) -> int:
     """Take a savepoint; with `--to`, copy it into a folder too."""
-    to = Path(command.to) if command.to else None
-    if to is not None:
-        from penstock.savepoint.folder import check_target
+    to: SavepointPlace | None = None
+    if command.to:
+        from penstock.savepoint.folder import check_target  # they load what reads states
+        from penstock.savepoint.places import place_of
 
+        to = place_of(command.to, "--to")
         check_target(to)
 
     async def take(cluster: ClusterClient) -> RequestState:

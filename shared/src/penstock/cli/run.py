@@ -9,7 +9,7 @@ import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
 from rich.live import Live
@@ -29,6 +29,9 @@ from penstock.observability.metrics import prometheus_text, samples
 from penstock.submission.options import check_incremental
 from penstock.task.environment import SubtaskSettings
 from penstock.times import duration_us
+
+if TYPE_CHECKING:
+    from penstock.savepoint.folder import SavepointPlace
 
 REFRESH_S = 0.25
 METRICS_S = 1.0
@@ -66,11 +69,7 @@ def run_command(command: Run) -> int:
         raise UsageError(
             "--resume continues a run, --from-savepoint begins one with a savepoint's state: give one of them"
         )
-    if command.from_savepoint and not Path(command.from_savepoint).is_dir():
-        raise UsageError(
-            f"--from-savepoint {command.from_savepoint}: there is no such folder; of a cluster's savepoint make one with "
-            "penstock savepoint JOB --to DIR"
-        )
+    start = _start(command.from_savepoint)
     check_incremental(command.incremental_checkpoints, command.state_backend)
     pipeline = load_pipeline(command.file, parse_parameters(command.param))
     settings = EmbeddedSettings(
@@ -82,27 +81,49 @@ def run_command(command: Run) -> int:
         data=SubtaskSettings(state_backend=command.state_backend, incremental=command.incremental_checkpoints),
     )
     directory = Path(command.dir) if command.dir else default_directory(pipeline.name)
-    return asyncio.run(_run(pipeline, directory, settings, command))
+    return asyncio.run(_run(pipeline, directory, settings, command, start))
 
 
-async def _run(pipeline: DeclaredPipeline, directory: Path, settings: EmbeddedSettings, command: Run) -> int:
+async def _run(
+    pipeline: DeclaredPipeline,
+    directory: Path,
+    settings: EmbeddedSettings,
+    command: Run,
+    start: SavepointPlace | None,
+) -> int:
     # Standard output belongs to the rows of console sinks: everything about the run goes to standard error.
     console = Console(stderr=True, highlight=False)
     code = PipelineFile(command.file, parse_parameters(command.param), command.log_format, command.log_level)
     job = EmbeddedJob(pipeline, directory, settings, code)
     await _announce(job, directory, command, console)
     if not (command.ui or command.ui_keep or command.ui_port is not None):
-        return await _follow(job, pipeline.plan, command, console, "")
+        return await _follow(job, pipeline.plan, command, console, "", start)
     async with dashboard(job, directory, command.ui_port or 0) as url:
         _say(console, f"dashboard: {url}")
-        return await _follow(job, pipeline.plan, command, console, url)
+        return await _follow(job, pipeline.plan, command, console, url, start)
 
 
-async def _follow(job: EmbeddedJob, plan: LogicalPlan, command: Run, console: Console, url: str) -> int:
-    """Run the job and say how it ended; `url`: of its dashboard, if it has one."""
+def _start(name: str | None) -> SavepointPlace | None:
+    """The place of the savepoint that a run begins with."""
+    if name is None:
+        return None
+    from penstock.savepoint.places import find_place  # loads what reads states
+
+    place = find_place(name)
+    if place is None:
+        raise UsageError(
+            f"--from-savepoint {name}: there is no such folder; of a cluster's savepoint make one with "
+            "penstock savepoint JOB --to DIR"
+        )
+    return place
+
+
+async def _follow(
+    job: EmbeddedJob, plan: LogicalPlan, command: Run, console: Console, url: str, start: SavepointPlace | None
+) -> int:
+    """Run the job, from a savepoint if there is one, and say how it ended; `url`: of its dashboard, if it has one."""
     started = time.monotonic()
-    savepoint = Path(command.from_savepoint) if command.from_savepoint else None
-    running = asyncio.ensure_future(job.run(resume=command.resume, from_savepoint=savepoint))
+    running = asyncio.ensure_future(job.run(resume=command.resume, from_savepoint=start))
     interrupts = _Interrupts(job, running, console)
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, interrupts.interrupt)

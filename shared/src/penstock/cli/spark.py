@@ -6,7 +6,6 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rich.console import Console
@@ -18,6 +17,7 @@ from penstock.cli.spark_options import DEFAULT_STEP_RESTART
 from penstock.cli.steps import run_in_steps
 from penstock.errors import UsageError
 from penstock.graph.jobgraph import SINK_VERBS, JobVertex
+from penstock.savepoint.places import place_of
 from penstock.spark.engine import RunOptions, SparkRun, batch_graph
 from penstock.spark.explain import explain_stages
 from penstock.spark.local_run import LocalRun, RunWatch, choose_cluster, execute
@@ -121,7 +121,7 @@ def _run(command: BatchOptions, archives: dict[str, str], start: str | None, tar
     choose_cluster(command.cluster)
     options = RunOptions(
         starting_point(start, command.cluster) if start is not None else None,
-        Path(target) if target is not None else None,
+        place_of(target, "--to-savepoint") if target is not None else None,
         archives,
         watch.warn,
         native=command.native == "auto",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -17,6 +16,7 @@ from penstock.protocol.messages import Restore
 from penstock.savepoint import OperatorState, Savepoint, read
 from penstock.savepoint.listing import entries_of, only_key, rows_of
 from penstock.savepoint.operators import checked_uid
+from penstock.savepoint.places import find_place
 from penstock.savepoint.reading import read_restore
 from penstock.settings import ClusterSettings, load_settings
 
@@ -51,7 +51,7 @@ def state_command(command: ShowState) -> int:
 
 
 def _opened(command: ShowState) -> Savepoint:
-    if Path(command.savepoint).is_dir():
+    if find_place(command.savepoint) is not None:
         return read(command.savepoint)
     settings = load_settings(command.cluster)
     return read_restore(asyncio.run(_restore(settings, command.savepoint)), settings)

@@ -66,10 +66,10 @@ def submit_run_command(command: SubmitRun) -> int:
 def run_options(command: RunOptionsGiven) -> RunOptions:
     """How the pipeline is run; raises `UsageError`."""
     to_savepoint = command.to_savepoint or ""
-    if to_savepoint and not Path(to_savepoint).is_absolute():
+    if to_savepoint and "://" not in to_savepoint and not Path(to_savepoint).is_absolute():
         raise UsageError(
             f"--to-savepoint {to_savepoint}: the pipeline service works in another directory; give an absolute path that "
-            "it reaches"
+            "it reaches, or a URL, s3://bucket/folder"
         )
     return RunOptions(
         parallelism=command.parallelism,

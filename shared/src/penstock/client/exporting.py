@@ -1,18 +1,18 @@
-"""Savepoints between a cluster's store and a folder."""
+"""Savepoints between a cluster's store and a folder, or a URL of an object store."""
 
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 from penstock.adapters.cluster_ports import cluster_store
 from penstock.protocol.messages import Restore
+from penstock.savepoint.folder import SavepointPlace
 from penstock.savepoint.transfer import export_savepoint, import_savepoint
 from penstock.settings import ClusterSettings
 
 
-def export_from(settings: ClusterSettings, restore: Restore, folder: Path) -> None:
-    """Copy a savepoint of the cluster's store into a folder; raises `CorruptDataError` if it is not whole there."""
+def export_from(settings: ClusterSettings, restore: Restore, folder: SavepointPlace) -> None:
+    """Copy a savepoint of the cluster's store elsewhere; raises `CorruptDataError` if it is not whole there."""
 
     async def export() -> None:
         async with cluster_store(settings) as blobs:
@@ -21,7 +21,7 @@ def export_from(settings: ClusterSettings, restore: Restore, folder: Path) -> No
     asyncio.run(export())
 
 
-async def import_into(settings: ClusterSettings, folder: Path) -> Restore:
-    """Copy the savepoint in a folder into the cluster's store."""
+async def import_into(settings: ClusterSettings, folder: SavepointPlace) -> Restore:
+    """Copy the savepoint in a folder or below a URL into the cluster's store."""
     async with cluster_store(settings) as blobs:
         return await import_savepoint(blobs, folder)

@@ -20,8 +20,9 @@ from penstock.protocol.keygroups import key_group_range
 from penstock.protocol.messages import Handle, OperatorHandles
 from penstock.savepoint import encoding, tables
 from penstock.savepoint.encoding import as_frame
-from penstock.savepoint.folder import check_target, seal_folder, with_operators, write_file
+from penstock.savepoint.folder import SavepointPlace, check_target, seal_folder, with_operators
 from penstock.savepoint.operators import parts_of
+from penstock.savepoint.places import place_of
 from penstock.savepoint.replacing import AggregateRows, Replacement, StateRows, TimerRows, described_state
 from penstock.state.declarations import BroadcastState, State
 from penstock.state.segments import decode_segment, encode_segments
@@ -50,8 +51,8 @@ class EditedSavepoint:
     A change that is refused changes nothing; one that is taken returns the object itself.
     """
 
-    def __init__(self, savepoint: Savepoint, read: Callable[[Path], Savepoint]) -> None:
-        """`read` opens the folder that was written."""
+    def __init__(self, savepoint: Savepoint, read: Callable[[str | Path], Savepoint]) -> None:
+        """`read` opens what was written."""
         self._savepoint = savepoint
         self._read = read
         self._changes: dict[str, dict[str, _Change]] = {}
@@ -167,24 +168,25 @@ class EditedSavepoint:
         return self
 
     def write(self, folder: str | Path) -> Savepoint:
-        """Write the savepoint into a new folder, from which a job starts with `submit --from-savepoint`.
+        """Write the savepoint into a new folder, from which a job starts with `submit --from-savepoint`; it may be one on
+        an object store (`s3://bucket/folder`, reached as the environment says).
 
         Raises:
             UsageError: there is something in the folder.
             CorruptDataError: the original is damaged.
             ExternalError: the folder cannot be written.
         """
-        folder = Path(folder)
-        check_target(folder, "")
+        place = place_of(folder)
+        check_target(place, "")
         numbers: dict[tuple[str, int], int] = {}
 
         def written(uid: str, subtask: int, operator: OperatorHandles) -> OperatorHandles:
             number = numbers.setdefault((uid, subtask), len(numbers))
             key = f"objects/{number:06d}-{_safe(uid)}.state"
-            return self._written(uid, subtask, operator, folder, key)
+            return self._written(uid, subtask, operator, place, key)
 
         manifest = with_operators(self._savepoint.manifest, written)
-        seal_folder(folder, msgspec.structs.replace(manifest, operators=self._signatures))
+        seal_folder(place, msgspec.structs.replace(manifest, operators=self._signatures))
         return self._read(folder)
 
     # -- how ------------------------------------------------------------------------------------------------------------
@@ -207,7 +209,9 @@ class EditedSavepoint:
             signature.setdefault("states", {})[state] = described
             self._signatures[uid] = json.dumps(signature, sort_keys=True)
 
-    def _written(self, uid: str, subtask: int, operator: OperatorHandles, folder: Path, key: str) -> OperatorHandles:
+    def _written(
+        self, uid: str, subtask: int, operator: OperatorHandles, place: SavepointPlace, key: str
+    ) -> OperatorHandles:
         """What an operator of a subtask puts into the new savepoint; its object is in the folder then."""
         replace = msgspec.structs.replace
         operator = replace(operator, beside=None)  # the savepoint was read with it in its places
@@ -220,16 +224,18 @@ class EditedSavepoint:
             else:
                 operator = replace(operator, lists={**operator.lists, name: mine})
         if uid in self._changes:
-            return operator.with_parts(self._write_changed(uid, subtask, operator.parts, folder, key))
+            return operator.with_parts(self._write_changed(uid, subtask, operator.parts, place, key))
         parts: list[Handle] = []
         for handle in operator.parts:
             copy = handle if handle.inline else replace(handle, key=object_key(key, len(parts)))
             if not handle.inline:
-                write_file(folder / copy.key, self._savepoint.objects.whole(handle))
+                place.write(copy.key, self._savepoint.objects.whole(handle))
             parts.append(copy)
         return operator.with_parts(parts)
 
-    def _write_changed(self, uid: str, subtask: int, before: Sequence[Handle], folder: Path, key: str) -> list[Handle]:
+    def _write_changed(
+        self, uid: str, subtask: int, before: Sequence[Handle], place: SavepointPlace, key: str
+    ) -> list[Handle]:
         """Write the objects of an operator of a subtask with its changes, a key group at a time."""
         owned = key_group_range(subtask, len(parts_of(self._savepoint.manifest, uid)), self._savepoint.max_parallelism)
         groups = set[int]().union(*self._added[uid].values()) & set(range(owned.start, owned.end))
@@ -238,7 +244,7 @@ class EditedSavepoint:
         written: list[Handle] = []
         for found in objects_of(lambda: segments):
             written.append(found.handle(object_key(key, len(written))))
-            write_file(folder / written[-1].key, found.data)
+            place.write(written[-1].key, found.data)
         return written
 
     def _changed(self, uid: str, group: int, before: Sequence[Handle]) -> Sequence[tuple[int, bytes]]:

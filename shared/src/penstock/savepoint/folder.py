@@ -1,8 +1,8 @@
-"""The form of a savepoint in a folder: everything it consists of, movable anywhere.
+"""The form of a savepoint in a folder, or below a URL of an object store: everything it consists of, movable anywhere.
 
 `manifest.json` is the savepoint's manifest with the keys of its objects relative to the folder, `objects/` holds them,
-`savepoint.json` comes last and vouches for the manifest. Copying between folders and a cluster's store is
-`penstock.savepoint.transfer`'s business.
+`savepoint.json` comes last and vouches for the manifest. Where that is, `penstock.savepoint.places` knows; copying to and
+from a cluster's store is `penstock.savepoint.transfer`'s business.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
-from pathlib import Path
-from typing import BinaryIO, Final
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
 import msgspec
 
 from penstock.errors import CorruptDataError, ExternalError, UsageError
 from penstock.protocol.manifests import Manifest, decode_manifest, encode_manifest
 from penstock.protocol.messages import Handle, OperatorHandles
+
+if TYPE_CHECKING:
+    from penstock.savepoint.objects import Objects
 
 FORMAT: Final = 1
 SEAL: Final = "savepoint.json"
@@ -34,43 +37,89 @@ class Seal(msgspec.Struct, frozen=True):
     format: int = FORMAT
 
 
-def check_target(folder: Path, what: str = "--to ") -> None:
-    """Raise `UsageError` if something is in the folder already."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{what}{folder}: there is something already; name a new folder")
+class SavepointPlace(Protocol):
+    """Where one savepoint lies, whose parts have names relative to it. In messages it is called what its user calls it.
+
+    Whatever cannot be reached, read or written raises `PenstockError`.
+    """
+
+    @property
+    def address(self) -> str:
+        """Its absolute path or URL: what every machine finds it by."""
+        ...
+
+    def is_free(self) -> bool:
+        """Whether nothing is there."""
+        ...
+
+    def sizes(self) -> dict[str, int]:
+        """All parts, with their bytes."""
+        ...
+
+    def read(self, name: str) -> bytes:
+        """A part; raises `CorruptDataError` if it is missing."""
+        ...
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write or replace a part that only the manifest makes one; durable."""
+        ...
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a part that is the same whenever it is written; on a store raises `UsageError` if there is another."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Remove a part; nothing happens if there is none."""
+        ...
+
+    def objects(self) -> Objects:
+        """The bytes of its state."""
+        ...
 
 
-def seal_folder(folder: Path, manifest: Manifest) -> None:
-    """Write the manifest of a folder whose objects are all there, and the seal behind it."""
+def check_target(place: SavepointPlace, what: str = "--to ") -> None:
+    """Raise `UsageError` if something is there already."""
+    if not place.is_free():
+        raise UsageError(f"{what}{place}: there is something already; name a new folder")
+
+
+def seal_folder(place: SavepointPlace, manifest: Manifest) -> None:
+    """Write the manifest of a savepoint whose objects are all there, and the seal behind it."""
     # A savepoint is published: what its sinks' exchanges held concerns nobody who starts from it elsewhere.
     data = encode_manifest(msgspec.structs.replace(manifest, intervals={}))
-    write_file(folder / MANIFEST, data)
+    place.write(MANIFEST, data)
     seal = Seal(manifest.checkpoint, manifest.job, hashlib.sha256(data).hexdigest())
-    write_file(folder / SEAL, msgspec.json.encode(seal))
+    place.write(SEAL, msgspec.json.encode(seal))
 
 
-def read_folder(folder: Path) -> tuple[Manifest, str]:
+def is_sealed(place: SavepointPlace) -> bool:
+    """Whether a savepoint is there, whole."""
+    return SEAL in place.sizes()
+
+
+def read_folder(place: SavepointPlace) -> tuple[Manifest, str]:
     """The manifest of an exported savepoint and its checksum.
 
     Raises:
-        UsageError: the folder holds none.
+        UsageError: none is there.
         CorruptDataError: it is damaged, or the copy was never finished.
     """
-    if not (folder / SEAL).is_file():
-        raise UsageError(f"{folder}: no savepoint is there, or its export was not finished: it has no {SEAL}")
+    if not is_sealed(place):
+        raise UsageError(f"{place}: no savepoint is there, or its export was not finished: it has no {SEAL}")
     try:
-        seal = msgspec.json.decode(_read(folder / SEAL), type=Seal)
+        seal = msgspec.json.decode(place.read(SEAL), type=Seal)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
-        raise CorruptDataError(f"{folder / SEAL}: not readable: {error}") from error
+        raise CorruptDataError(f"{place}/{SEAL}: not readable: {error}") from error
     if seal.format != FORMAT:
-        raise CorruptDataError(f"{folder / SEAL}: format {seal.format}; this program reads {FORMAT}")
-    data = _read(folder / MANIFEST)
+        raise CorruptDataError(f"{place}/{SEAL}: format {seal.format}; this program reads {FORMAT}")
+    data = place.read(MANIFEST)
     if hashlib.sha256(data).hexdigest() != seal.sha256:
-        raise CorruptDataError(f"{folder / MANIFEST}: not what was written (checksum)")
-    manifest = decode_manifest(data, str(folder / MANIFEST))
+        raise CorruptDataError(f"{place}/{MANIFEST}: not what was written (checksum)")
+    manifest = decode_manifest(data, f"{place}/{MANIFEST}")
     for handle in handles_of(manifest):
-        if Path(handle.key).is_absolute() or ".." in Path(handle.key).parts:
-            raise CorruptDataError(f"{folder / MANIFEST}: it names an object outside the folder: {handle.key!r}")
+        path = PurePosixPath(handle.key)
+        if path.is_absolute() or ".." in path.parts:
+            raise CorruptDataError(f"{place}/{MANIFEST}: it names an object outside the folder: {handle.key!r}")
     return manifest, seal.sha256
 
 
@@ -116,9 +165,9 @@ def with_operators(manifest: Manifest, change: Callable[[str, int, OperatorHandl
     return msgspec.structs.replace(manifest, subtasks=subtasks)
 
 
-def read_file(folder: Path, handle: Handle) -> bytes:
+def read_file(place: SavepointPlace, handle: Handle) -> bytes:
     """An object of an exported savepoint; raises `CorruptDataError` if it is missing or not what was written."""
-    return checked(handle.inline or _read(folder / handle.key), handle, str(folder / handle.key))
+    return checked(handle.inline or place.read(handle.key), handle, f"{place}/{handle.key}")
 
 
 def checked(data: bytes, handle: Handle, where: str) -> bytes:
@@ -126,15 +175,6 @@ def checked(data: bytes, handle: Handle, where: str) -> bytes:
     if hashlib.sha256(data).hexdigest() != handle.sha256:
         raise CorruptDataError(f"{where}: not what was written (checksum)")
     return data
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError as error:
-        raise CorruptDataError(f"{path}: a part of the savepoint is missing") from error
-    except OSError as error:
-        raise ExternalError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def write_file(path: Path, data: bytes) -> None:

@@ -1,7 +1,8 @@
 """Where the bytes of a savepoint come from: files of a folder, or objects of a cluster's store; checked when read.
 
 A checksum is that of a whole object, an index names the segments of key groups in it. From a folder only the segments
-that are asked for are kept in memory; from a store one object at a time, of large ones likewise the segments alone.
+that are asked for are kept in memory; from a store whole objects, as many as fit, of large ones likewise the segments
+alone.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from penstock.settings import ClusterSettings
 
 _CHUNK_BYTES: Final = 1 << 20
 _WHOLE_BYTES: Final = 64 << 20
-"""A larger object of a store is read in parts: once to check it, then what is asked for."""
+"""A larger object of a store is read in parts: once to check it, then what is asked for. So much is kept of others."""
 _PART_BYTES: Final = 16 << 20
 
 T = TypeVar("T")
@@ -81,11 +82,12 @@ class FolderObjects:
 
 
 class StoreObjects:
-    """Of a savepoint in a store; keeps the object that was read last, unless it is large."""
+    """Of a savepoint in a store; keeps the objects that were read last: key groups of several operators come in turns."""
 
     def __init__(self, store: ClusterSettings | Blobs) -> None:
         self._store = store
-        self._last: tuple[str, bytes] | None = None
+        self._kept: dict[str, bytes] = {}
+        """The one that was asked for last comes last."""
         self._good: set[str] = set()
 
     def segment(self, handle: Handle, key_group: int) -> bytes:
@@ -100,10 +102,16 @@ class StoreObjects:
 
     def whole(self, handle: Handle) -> bytes:
         """See `Objects.whole`."""
-        if self._last is None or self._last[0] != handle.key:
-            self._last = None  # never two at once
-            self._last = (handle.key, with_store(self._store, lambda blobs: read_object(blobs, handle)))
-        return self._last[1]
+        data = self._kept.pop(handle.key, None)
+        if data is None:
+            self._make_room(handle.size_bytes)
+            data = with_store(self._store, lambda blobs: read_object(blobs, handle))
+        self._kept[handle.key] = data
+        return data
+
+    def _make_room(self, size_bytes: int) -> None:
+        while self._kept and sum(map(len, self._kept.values())) + size_bytes > _WHOLE_BYTES:
+            del self._kept[next(iter(self._kept))]
 
 
 async def read_object(blobs: Blobs, handle: Handle) -> bytes:
@@ -111,7 +119,7 @@ async def read_object(blobs: Blobs, handle: Handle) -> bytes:
     try:
         data = handle.inline or await blobs.get(handle.key)
     except BlobNotFoundError as error:
-        raise CorruptDataError(f"{handle.key}: an object of the savepoint is missing") from error
+        raise CorruptDataError(f"{handle.key}: an object of the savepoint is missing: {error}") from error
     return await asyncio.to_thread(checked, data, handle, handle.key)
 
 
@@ -129,7 +137,7 @@ async def _part(blobs: Blobs, handle: Handle, start: int, end: int) -> bytes:
     try:
         return await blobs.get(handle.key, start, end)
     except BlobNotFoundError as error:
-        raise CorruptDataError(f"{handle.key}: an object of the savepoint is missing") from error
+        raise CorruptDataError(f"{handle.key}: an object of the savepoint is missing: {error}") from error
 
 
 def with_store(store: ClusterSettings | Blobs, work: Callable[[Blobs], Awaitable[T]]) -> T:

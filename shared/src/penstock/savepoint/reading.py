@@ -18,7 +18,7 @@ from penstock.protocol.messages import Restore
 from penstock.savepoint import tables
 from penstock.savepoint.editing import EditedSavepoint
 from penstock.savepoint.folder import MANIFEST, read_folder
-from penstock.savepoint.objects import FolderObjects, Objects, StoreObjects, find_manifest, with_store
+from penstock.savepoint.objects import Objects, StoreObjects, find_manifest, with_store
 from penstock.savepoint.operators import (
     OperatorState,
     check_canonical,
@@ -27,6 +27,7 @@ from penstock.savepoint.operators import (
     parts_of,
     stored_broadcast,
 )
+from penstock.savepoint.places import find_place
 from penstock.savepoint.results import result_maker
 from penstock.settings import load_settings
 from penstock.state.segments import PENDING, decode_segment
@@ -53,8 +54,9 @@ def read(path: str | Path, *, store: ClusterSettings | Blobs | str | Path | None
     """Open a savepoint; what it holds is read when it is asked for.
 
     Args:
-        path: the folder of an exported savepoint (`penstock savepoint JOB --to FOLDER`), or the key of its manifest in
-            a cluster's store (`penstock checkpoints JOB` shows it).
+        path: the folder of an exported savepoint (`penstock savepoint JOB --to FOLDER`), its URL on an object store
+            (`s3://bucket/folder`, reached as the environment says), or the key of its manifest in a cluster's store
+            (`penstock checkpoints JOB` shows it).
         store: where a key is looked up: a settings file of a cluster or what it says; the one that the commands use, if
             not given.
 
@@ -66,10 +68,11 @@ def read(path: str | Path, *, store: ClusterSettings | Blobs | str | Path | None
         >>> sp = savepoint.read("backup/monday")  # doctest: +SKIP
         >>> sp.table("totals", "total")  # doctest: +SKIP
     """
+    place = find_place(path)
+    if place is not None:
+        manifest, _ = read_folder(place)
+        return Savepoint(manifest, place.objects())
     folder = Path(path)
-    if folder.is_dir():
-        manifest, _ = read_folder(folder)
-        return Savepoint(manifest, FolderObjects(folder))
     if folder.is_absolute() or folder.name != MANIFEST:
         raise UsageError(f"{path}: neither a folder that is there, nor the key of a savepoint's manifest in a store")
     if store is None or isinstance(store, str | Path):

@@ -1,4 +1,4 @@
-"""Savepoints between a store and a folder (whose form is `penstock.savepoint.folder`).
+"""Savepoints between a cluster's store and a folder or a URL (their form is `penstock.savepoint.folder`'s).
 
 Brought into a store, everything lies below `imported/<checksum>/`; the same folder brought in twice is the same
 savepoint.
@@ -16,19 +16,20 @@ from penstock.errors import UsageError
 from penstock.ports import Blobs
 from penstock.protocol.manifests import encode_manifest
 from penstock.protocol.messages import Restore
-from penstock.savepoint.folder import handles_of, read_file, read_folder, seal_folder, with_keys, write_file
+from penstock.savepoint.folder import SavepointPlace, handles_of, read_file, read_folder, seal_folder, with_keys
 from penstock.savepoint.objects import read_object
+from penstock.savepoint.places import place_of
 
 IMPORTED: Final = "imported/"
 
 
-async def export_savepoint(blobs: Blobs, restore: Restore, folder: Path) -> None:
-    """Copy a savepoint into a folder.
+async def export_savepoint(blobs: Blobs, restore: Restore, folder: str | Path | SavepointPlace) -> None:
+    """Copy a savepoint into a folder, or to its place on an object store.
 
     Raises:
         UsageError: rows behind it are visible, which whoever starts from the folder would make again.
     """
-    store = JobReader(blobs)
+    place, store = place_of(folder), JobReader(blobs)
     manifest = await store.manifest(restore)
     if beyond := await store.published_beyond(restore.manifest, manifest.job):
         raise UsageError(
@@ -40,21 +41,22 @@ async def export_savepoint(blobs: Blobs, restore: Restore, folder: Path) -> None
         if handle.key not in names:
             names[handle.key] = f"objects/{len(names):06d}-{handle.key.rpartition('/')[2]}"
             data = await read_object(blobs, handle)
-            await asyncio.to_thread(write_file, folder / names[handle.key], data)
-    await asyncio.to_thread(seal_folder, folder, with_keys(manifest, lambda key: names[key]))
+            await asyncio.to_thread(place.write, names[handle.key], data)
+    await asyncio.to_thread(seal_folder, place, with_keys(manifest, lambda key: names[key]))
 
 
-async def import_savepoint(blobs: Blobs, folder: Path) -> Restore:
-    """Copy the savepoint in a folder into a store; its manifest goes last.
+async def import_savepoint(blobs: Blobs, folder: str | Path | SavepointPlace) -> Restore:
+    """Copy the savepoint in a folder, or in its place on an object store, into a cluster's store; its manifest goes last.
 
     Raises:
         UsageError: the folder holds no savepoint.
         CorruptDataError: it is not whole.
     """
-    manifest, digest = read_folder(folder)
+    place = place_of(folder)
+    manifest, digest = await asyncio.to_thread(read_folder, place)
     prefix = f"{IMPORTED}{digest[:32]}/"
     for handle in {handle.key: handle for handle in handles_of(manifest)}.values():
-        await blobs.put(prefix + handle.key, await asyncio.to_thread(read_file, folder, handle))
+        await blobs.put(prefix + handle.key, await asyncio.to_thread(read_file, place, handle))
     data = encode_manifest(with_keys(manifest, lambda key: prefix + key))
     await blobs.put(f"{prefix}manifest.json", data)
     return Restore(manifest.checkpoint, f"{prefix}manifest.json", hashlib.sha256(data).hexdigest())

@@ -27,7 +27,8 @@ from penstock.errors import CorruptDataError, UsageError
 from penstock.ports import BlobExistsError
 from penstock.protocol.joblog import Artifact, JobSettings
 from penstock.protocol.messages import Restore
-from penstock.savepoint.folder import SEAL
+from penstock.savepoint.folder import is_sealed
+from penstock.savepoint.places import LocalPlace
 from penstock.savepoint.reading import read_restore
 from penstock.savepoint.transfer import import_savepoint
 from penstock.settings import ClusterSettings
@@ -171,8 +172,8 @@ class Backlog:
         self._manifests = RunManifests(self._folder / "runs")
 
     @property
-    def _target(self) -> Path:
-        return self._folder / "savepoint"
+    def _target(self) -> LocalPlace:
+        return LocalPlace(self._folder / "savepoint")
 
     async def claim(self) -> None:
         """Raise `UsageError` if this backlog is caught up in another place."""
@@ -213,7 +214,7 @@ class Backlog:
                 f"the job stands still, and nothing that Spark did is visible; try again with: {again}; or let the job "
                 f"go on as it was: {self._resume(self._savepoint.manifest)}"
             )
-        if self._manifests.is_committed(self.run_id) and (self._target / SEAL).is_file():
+        if self._manifests.is_committed(self.run_id) and is_sealed(self._target):
             return (
                 f"the job stands still; its backlog is done. Go on with: {again}; or: {self._resume(str(self._target))}. "
                 f"Do not resume it from {self._savepoint.manifest}: that would do the backlog again"

@@ -19,6 +19,7 @@ from penstock.errors import ExternalError, IncompatibleStateError, PenstockError
 from penstock.graph.jobgraph import SINK_VERBS, JobGraph
 from penstock.ports import Clock
 from penstock.protocol.restarts import FixedDelay, RestartStrategy, restart_decider
+from penstock.savepoint.places import LocalPlace
 from penstock.spark.code import TaskCode
 from penstock.spark.engine import RunOptions, SparkRun, check_options, spark_graph
 from penstock.spark.local_run import execute_in_thread
@@ -133,7 +134,7 @@ class ContinuousRun:
         self._session: SparkSession | None = None
         self._folder = StepFolder(options.folder)
         graph = spark_graph(pipeline.plan, options.parallelism or PLANNED_PARALLELISM, until_now=True)
-        check_options(graph, pipeline.plan, RunOptions(target=options.folder))
+        check_options(graph, pipeline.plan, RunOptions(target=LocalPlace(options.folder)))
         self._sources: Mapping[str, Source[Any]] = sources_of(graph, pipeline.plan)
         self._silence = Silence(self._sources)
 
@@ -233,7 +234,7 @@ class ContinuousRun:
             staging=options.staging,
             options=RunOptions(
                 self._start(job, step),
-                self._folder.savepoint(step.number),
+                LocalPlace(self._folder.savepoint(step.number)),
                 warn=self._watch.warn_once,
                 job=job.id,
             ),

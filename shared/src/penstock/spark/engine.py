@@ -16,6 +16,7 @@ from penstock.errors import ExternalError, PenstockError, UsageError, nearest
 from penstock.graph.jobgraph import JobGraph, JobVertex, build_job_graph
 from penstock.graph.logical import LogicalPlan, Read
 from penstock.ports import Clock
+from penstock.savepoint.folder import SavepointPlace
 from penstock.spark.archives import archive_of
 from penstock.spark.arrival import Arrival
 from penstock.spark.binding import Binding, binding_of, check_same, described
@@ -75,8 +76,8 @@ class RunOptions:
 
     start: StartingPoint | None = None
     """The savepoint that it starts from."""
-    target: Path | None = None
-    """The folder of the savepoint that it leaves."""
+    target: SavepointPlace | None = None
+    """Where it leaves a savepoint."""
     archives: Mapping[str, str] = field(default_factory=dict[str, str])
     """Source operator to the files that are read before it."""
     warn: Callable[[str], None] = lambda _: None
@@ -208,7 +209,7 @@ class SparkRun:
             manifest = self._compute(binding, asked, beginning)
         commit(manifest, self._plan, self._manifests, self._clock)
         if manifest.kept is not None:
-            seal(manifest.kept)
+            seal(manifest.kept, execution_name(self.run_id))
         return SparkResult(self.run_id, manifest.counts, computed)
 
     def _compute(self, binding: Binding, asked: Asked, beginning: RunBeginning | None) -> RunManifest:
@@ -258,13 +259,13 @@ class SparkRun:
 
     def _kept(self, state: RunState, reports: list[dict[str, Any]]) -> KeptState | None:
         target = self.options.target
-        return KeptState(str(target.absolute()), state.manifest(self.run_id, reports)) if target is not None else None
+        return KeptState(target.address, state.manifest(self.run_id, reports)) if target is not None else None
 
     def _asked(self) -> Asked:
         options = self.options
         return Asked(
             restored=options.start.name if options.start is not None else "",
-            target=str(options.target.absolute()) if options.target is not None else "",
+            target=options.target.address if options.target is not None else "",
             archives=options.archives,
             until_now=options.target is not None,
             sources=described(self._plan, Read, self._code.folder),

@@ -1,7 +1,7 @@
 """State in and out of one run, on the driver: what every stage is told, and the savepoint that comes of it.
 
 The manifest that is built here says what a streaming job's coordinator says: vertex, subtask, what its operators left,
-how far event time had come. It becomes part of the run's manifest, which decides; sealing the folder comes after that
+how far event time had come. It becomes part of the run's manifest, which decides; sealing the savepoint comes after that
 and may be repeated.
 """
 
@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from penstock.connectors.base import Source
-from penstock.errors import CorruptDataError, ExternalError
+from penstock.errors import CorruptDataError, ExternalError, UsageError
 from penstock.graph.jobgraph import JobGraph, JobVertex
 from penstock.protocol.keygroups import key_group_range
 from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import OperatorHandles, SubtaskSnapshot
-from penstock.savepoint.folder import SEAL, check_target, handles_of, read_folder, seal_folder
+from penstock.savepoint.folder import SavepointPlace, handles_of, is_sealed, read_folder, seal_folder
+from penstock.savepoint.places import LocalPlace, place_of
 from penstock.spark.progress import Progress, SplitReport, combined, source_progress, split_reports
 from penstock.spark.starting import StartingPoint
 from penstock.spark.state import OBJECTS, SavedState, StageState
@@ -38,11 +38,11 @@ class RunState:
     """The state of one run. `stage` may be asked for a vertex when its sources were `read`."""
 
     def __init__(
-        self, graph: JobGraph, start: StartingPoint | None, target: Path | None, warn: Callable[[str], None]
+        self, graph: JobGraph, start: StartingPoint | None, target: SavepointPlace | None, warn: Callable[[str], None]
     ) -> None:
         self._graph = graph
         self._start = start
-        self._target = target.absolute() if target is not None else None
+        self._target = target
         self._warn = warn
         self._progress: dict[str, Progress] = {}
         self._splits: dict[str, list[SplitEntry]] = {}
@@ -55,7 +55,7 @@ class RunState:
 
     def stage(self, vertex: JobVertex) -> StageState:
         """What the tasks of a vertex are told."""
-        folder = str(self._target) if self._target is not None else ""
+        folder = self._target.address if self._target is not None else ""
         if vertex.is_source:
             return StageState(None, folder, None if self.keeps else MAX_WATERMARK, self._checkpoint)
         watermark = self._progress_of(vertex).watermark if self.keeps else MAX_WATERMARK
@@ -191,55 +191,73 @@ def _filled(vertex: JobVertex, snapshot: SubtaskSnapshot, splits: tuple[bytes, .
     return msgspec.structs.replace(snapshot, operators=operators)
 
 
-# -- the folder ---------------------------------------------------------------------------------------------------------
+# -- the place ----------------------------------------------------------------------------------------------------------
 
 
 class KeptState(msgspec.Struct, frozen=True):
     """The savepoint of a run that is decided."""
 
     folder: str
+    """Its absolute path or URL."""
     manifest: Manifest
 
 
-def check_free(folder: Path, execution: str) -> None:
-    """Raise `UsageError` if there is something in the folder that no execution of this run has left."""
-    left = [*folder.iterdir(), *(folder / OBJECTS).glob("*")] if folder.is_dir() else []
-    prefix = execution[:8] + "-"
-    if any(path.name != OBJECTS and not path.name.startswith(prefix) for path in left):
-        check_target(folder, "--to-savepoint ")
+def check_free(place: SavepointPlace, execution: str) -> None:
+    """Raise `UsageError` if there is something at the place that no execution of this run has left."""
+    own = _own(execution)
+    foreign = [name for name in place.sizes() if not name.startswith(own)]
+    if foreign or (isinstance(place, LocalPlace) and place.folder.is_file()):
+        raise UsageError(f"--to-savepoint {place}: there is something already; name a new folder")
+
+
+def _own(execution: str) -> str:
+    """What the names of the objects of all executions of a run begin with."""
+    return f"{OBJECTS}/{execution[:8]}-"
 
 
 def check_written(kept: KeptState) -> None:
     """Before a run is decided: raise `ExternalError` if the driver does not find what its tasks left."""
+    place = place_of(kept.folder)
+    sizes = place.sizes()
     for handle in handles_of(kept.manifest):
-        path = Path(kept.folder) / handle.key
-        if not path.is_file() or path.stat().st_size != handle.size_bytes:
+        if sizes.get(handle.key) != handle.size_bytes:
             raise ExternalError(
-                f"--to-savepoint {kept.folder}: a task wrote {path.name} there, and the driver does not find it: the "
-                "folder must be one that the driver and all executors share. Nothing of the run is visible"
+                f"--to-savepoint {place}: a task wrote {handle.key} there, and the driver does not find it: it must be a "
+                "folder that the driver and all executors share, or a place on an object store, s3://bucket/folder. "
+                "Nothing of the run is visible"
             )
 
 
-def seal(kept: KeptState) -> None:
-    """Make the savepoint of a decided run whole, unless it is: remove what does not belong to it, and vouch for it.
+def _check_ours(place: SavepointPlace, manifest: Manifest) -> None:
+    """Raise `UsageError` if a savepoint is there that is not that of this run, as it was decided here."""
+    found = read_folder(place)[0]
+    if found != msgspec.structs.replace(manifest, intervals={}):
+        whose = "the same run, begun in another folder," if found.job == manifest.job else "another run"
+        raise UsageError(
+            f"--to-savepoint {place}: {whose} has left its savepoint there meanwhile, so this run has its results and no "
+            "savepoint; give runs that go on at the same time places of their own"
+        )
+
+
+def seal(kept: KeptState, execution: str) -> None:
+    """Make the savepoint of a decided run whole, unless it is: remove what other executions left, and vouch for it.
 
     Raises:
         CorruptDataError: objects are missing.
+        UsageError: another savepoint is there meanwhile.
     """
-    folder = Path(kept.folder)
-    if (folder / SEAL).is_file() and read_folder(folder)[0].job == kept.manifest.job:
+    place = place_of(kept.folder)
+    if is_sealed(place):
+        _check_ours(place, kept.manifest)
         return
     wanted = {handle.key for handle in handles_of(kept.manifest)}
-    missing = [key for key in sorted(wanted) if not (folder / key).is_file()]
-    if missing:
+    found = place.sizes()
+    if missing := sorted(wanted - found.keys()):
         raise CorruptDataError(
-            f"{folder}: the run was computed, but of its savepoint {missing[0]} is not there (any more); if the folder "
-            "was moved before it was whole, move it back"
+            f"{place}: the run was computed, but of its savepoint {missing[0]} is not there (any more); if it was moved "
+            "before it was whole, move it back"
         )
-    try:
-        for path in (folder / OBJECTS).glob("*"):
-            if f"{OBJECTS}/{path.name}" not in wanted:
-                path.unlink(missing_ok=True)
-    except OSError as error:
-        raise ExternalError(f"{folder}: cannot be written: {error.strerror}") from error
-    seal_folder(folder, kept.manifest)
+    for name in found:
+        if name.startswith(_own(execution)) and name not in wanted:
+            place.remove(name)
+    seal_folder(place, kept.manifest)

@@ -1,15 +1,15 @@
-"""The savepoint that a run starts from: a folder, or in the store of a cluster; and whether it fits."""
+"""The savepoint that a run starts from: a folder, a URL, or in the store of a cluster; and whether it fits."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from penstock.coordination.job_store import JobReader
 from penstock.errors import IncompatibleStateError, UsageError
 from penstock.graph.jobgraph import JobGraph
 from penstock.ports import Blobs
 from penstock.savepoint.objects import with_store
+from penstock.savepoint.places import find_place
 from penstock.savepoint.reading import Savepoint, read
 from penstock.savepoint.transfer import IMPORTED
 from penstock.settings import ClusterSettings, load_settings
@@ -23,7 +23,7 @@ class StartingPoint:
 
     savepoint: Savepoint
     place: str | ClusterSettings
-    """Its folder, or the cluster in whose store it is."""
+    """Its folder or URL, or the cluster in whose store it is."""
 
     @property
     def name(self) -> str:
@@ -40,7 +40,7 @@ class StartingPoint:
 
 
 def starting_point(name: str, cluster: str | None = None) -> StartingPoint:
-    """The savepoint of that name: a folder, or the key of a manifest in the store of a cluster.
+    """The savepoint of that name: a folder, its URL on an object store, or the key of a manifest in a cluster's store.
 
     Args:
         name: what the user gave.
@@ -50,9 +50,9 @@ def starting_point(name: str, cluster: str | None = None) -> StartingPoint:
         UsageError: there is none.
         CorruptDataError: it is not what was written.
     """
-    folder = Path(name)
-    if folder.is_dir():
-        return StartingPoint(read(folder), str(folder.absolute()))
+    place = find_place(name)
+    if place is not None:
+        return StartingPoint(read(name), place.address)
     settings = load_settings(cluster)
     start = StartingPoint(read(name, store=settings), settings)
     if not name.startswith(IMPORTED) and not with_store(settings, lambda blobs: _is_published(blobs, name, start)):

@@ -1,29 +1,27 @@
 """State in a task: where operators begin, and what they leave when event time stops before its end.
 
-A savepoint is read a key group at a time, straight from its folder or the cluster's store. What operators hold at the
-end goes into objects per operator and attempt at a task, appended key group by key group; an object's name holds
-execution and attempt, so attempts never meet, and the driver names in the manifest those of the attempts that count.
+A savepoint is read a key group at a time, straight from its folder or the store where it is. What operators hold at the
+end goes into objects per operator and attempt at a task, gathered key group by key group, each written at once; an
+object's name holds execution and attempt, so attempts never meet, and the driver names in the manifest those of the
+attempts that count.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import itertools
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 import msgspec
 
-from penstock.errors import ExternalError
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import Handle, OperatorHandles, SubtaskSnapshot
 from penstock.protocol.restoring import watermarks_above
-from penstock.savepoint.objects import FolderObjects, Objects, StoreObjects
+from penstock.savepoint.objects import Objects, StoreObjects
+from penstock.savepoint.places import place_of
 from penstock.settings import ClusterSettings
 from penstock.spark.untouched import Segments, Untouched
 from penstock.task.chain import Chain
@@ -43,13 +41,13 @@ class SavedState:
     manifest: bytes
     """JSON; only what the operators of the task's vertex have in it."""
     place: str | ClusterSettings
-    """Its folder, or the cluster in whose store it is."""
+    """Its folder or URL, or the cluster in whose store it is."""
     unchanged: frozenset[str] = frozenset()
     """The operators whose state has the form that they give it now."""
 
     def objects(self) -> Objects:
         """Where its bytes are."""
-        return FolderObjects(Path(self.place)) if isinstance(self.place, str) else StoreObjects(self.place)
+        return place_of(self.place).objects() if isinstance(self.place, str) else StoreObjects(self.place)
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ class StageState:
 
     saved: SavedState | None = None
     folder: str = ""
-    """The savepoint's folder to write objects into; empty if state is not kept."""
+    """The savepoint's folder or URL to write objects into; empty if state is not kept."""
     watermark: int | None = MAX_WATERMARK
     """How far event time comes by the end of the input; None where nobody needs to know (sources of a run that keeps
     state)."""
@@ -117,28 +115,22 @@ class Restoring:
 
 @dataclass
 class _Object:
-    """An object that is being written."""
+    """An object that is being gathered."""
 
     key: str
-    file: IO[bytes]
-    digest: hashlib._Hash = field(default_factory=hashlib.sha256)
-    size_bytes: int = 0
+    data: bytearray = field(default_factory=bytearray)
     key_groups: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
 
     def has_room(self, group: int, segment: bytes) -> bool:
-        return group not in self.key_groups and self.size_bytes + len(segment) <= OBJECT_BYTES
+        return group not in self.key_groups and len(self.data) + len(segment) <= OBJECT_BYTES
 
     def append(self, group: int, segment: bytes) -> None:
-        self.file.write(segment)
-        self.digest.update(segment)
-        self.key_groups[group] = (self.size_bytes, self.size_bytes + len(segment))
-        self.size_bytes += len(segment)
+        start = len(self.data)
+        self.data += segment
+        self.key_groups[group] = (start, len(self.data))
 
     def handle(self) -> Handle:
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        self.file.close()
-        return Handle(self.key, self.digest.hexdigest(), self.size_bytes, self.key_groups)
+        return Handle(self.key, hashlib.sha256(self.data).hexdigest(), len(self.data), self.key_groups)
 
 
 class Keeping:
@@ -146,7 +138,7 @@ class Keeping:
 
     def __init__(self, folder: str, prefix: str) -> None:
         """Objects are named `<folder>/objects/<prefix>-<operator>.state`."""
-        self._folder = Path(folder)
+        self._place = place_of(folder)
         self._prefix = prefix
         self._objects: dict[str, _Object] = {}
         self._finished: dict[str, list[Handle]] = {}
@@ -163,7 +155,7 @@ class Keeping:
             again: see `Untouched.put_back`.
 
         Raises:
-            ExternalError: the folder cannot be written.
+            ExternalError: the place cannot be written.
         """
         for operator, link in chain.operators.items():
             snapshot = link.operator.snapshot()
@@ -181,10 +173,7 @@ class Keeping:
             broadcast=dict(snapshot.broadcast),
         )
         for group, segment in segments:
-            try:
-                self._append(operator, group, segment)
-            except OSError as error:
-                raise ExternalError(f"{self._folder}: state cannot be written: {error.strerror}") from error
+            self._append(operator, group, segment)
 
     def _append(self, operator: str, group: int, segment: bytes) -> None:
         current = self._objects.get(operator)
@@ -194,13 +183,13 @@ class Keeping:
         if current is None:
             number = len(self._finished.setdefault(operator, []))
             key = object_key(f"{OBJECTS}/{self._prefix}-{safe_name(operator)}.state", number)
-            path = self._folder / key
-            path.parent.mkdir(parents=True, exist_ok=True)
-            current = self._objects[operator] = _Object(key, path.open("wb"))
+            current = self._objects[operator] = _Object(key)
         current.append(group, segment)
 
     def _finish(self, operator: str) -> None:
-        self._finished[operator].append(self._objects.pop(operator).handle())
+        finished = self._objects.pop(operator)
+        self._place.put(finished.key, bytes(finished.data))
+        self._finished[operator].append(finished.handle())
 
     def snapshot(self, watermark: int, restored: Mapping[str, RestoredState | None]) -> SubtaskSnapshot:
         """What the task acknowledges, as a subtask does at a barrier; `restored` is what its operators began with."""
@@ -216,12 +205,6 @@ class Keeping:
         size_bytes = sum(handle.size_bytes for part in operators.values() for handle in part.parts)
         size_bytes += sum(len(entry) for some in entries for entry in some)
         return SubtaskSnapshot(operators=operators, watermark=watermark, size_bytes=size_bytes)
-
-    def close(self) -> None:
-        """Close what was not finished; the driver removes it."""
-        for unfinished in self._objects.values():
-            with contextlib.suppress(OSError):
-                unfinished.file.close()
 
 
 def _ahead(restored: RestoredState | None, watermark: int) -> dict[int, int]:

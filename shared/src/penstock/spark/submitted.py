@@ -17,6 +17,7 @@ from penstock.coordination.artifacts import check_requirements, unpack
 from penstock.observability.user_frames import shown_frames, shown_text
 from penstock.runs.run_log import RunOutcome
 from penstock.runs.run_views import RunProgress
+from penstock.savepoint.places import place_of
 from penstock.settings import load_settings
 from penstock.spark.code import pack_code
 from penstock.spark.engine import RunOptions as EngineOptions
@@ -69,7 +70,7 @@ def _run(folder: AttemptFolder, spec: AttemptSpec, opened: ExitStack) -> RunOutc
         entered=tracker.entered,
         options=EngineOptions(
             starting_point(options.from_savepoint, str(folder.cluster)) if options.from_savepoint else None,
-            Path(options.to_savepoint) if options.to_savepoint else None,
+            place_of(options.to_savepoint, "--to-savepoint") if options.to_savepoint else None,
             warn=lambda text: print_line(f"warning: {text}"),
             native=options.native,
         ),

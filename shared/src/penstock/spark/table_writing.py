@@ -28,6 +28,7 @@ from penstock.errors import ExternalError, UsageError, nearest
 from penstock.savepoint import encoding, tables
 from penstock.savepoint.editing import EditedSavepoint
 from penstock.savepoint.folder import check_target
+from penstock.savepoint.places import LocalPlace
 from penstock.savepoint.reading import Savepoint, read
 from penstock.savepoint.replacing import Replacement, StateRows
 
@@ -74,6 +75,11 @@ def wanted(options: Any) -> Wanted:
         raise UsageError(f"penstock: there is no table {table!r} to write; {nearest(table, _TABLES)}")
     if "uid" not in options:
         raise UsageError(f'penstock: whose {table}? write .option("uid", ...)')
+    if "://" in options["path"]:
+        raise UsageError(
+            f"penstock: .save({options['path']}): tables are written as savepoints into folders that all machines share; "
+            "penstock.savepoint reads one from there, and writes it to a URL: read(PATH).edit().write(URL)"
+        )
     path = os.path.abspath(options["path"])
     return Wanted(path, options["from"], options["uid"], options.get("state"), table, options.get("cluster"))
 
@@ -92,7 +98,7 @@ class SavepointWriter(DataSourceArrowWriter):
 
     def __init__(self, asked: Wanted) -> None:
         """Raises `UsageError` if it cannot be: a folder that is not new, no such operator or state."""
-        check_target(Path(asked.target), "penstock: ")
+        check_target(LocalPlace(Path(asked.target)), "penstock: ")
         self._asked = asked
         target = Path(asked.target)
         sp = asked.open()

@@ -202,8 +202,6 @@ class TaskWork:
             if self.chain is not None:
                 self.chain.close()
         finally:
-            if self._keeping is not None:
-                self._keeping.close()
             self._sinks.close()
 
     def _count(self, chain: Chain) -> None:

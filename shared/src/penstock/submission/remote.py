@@ -33,16 +33,17 @@ async def submit(cluster: ClusterClient, prepared: Prepared, deadline_s: float) 
 
 
 async def find_restore(cluster: ClusterClient, settings: ClusterSettings, name: str) -> Restore:
-    """The savepoint of that name: a job (its newest), a request, the key of a manifest; one in a folder is brought into
-    the cluster's store first.
+    """The savepoint of that name: a job (its newest), a request, the key of a manifest; one in a folder or below a URL
+    is brought into the cluster's store first.
 
     Raises:
         PenstockError: there is none.
     """
-    if Path(name).is_dir():
-        from penstock.client.exporting import import_into  # loads what reads savepoints
+    if "://" in name or Path(name).is_dir():
+        from penstock.client.exporting import import_into  # they load what reads savepoints
+        from penstock.savepoint.places import place_of
 
-        return await import_into(settings, Path(name))
+        return await import_into(settings, place_of(name, "--from-savepoint"))
     return (await cluster.savepoint(name)).restore
 
 
