@@ -113,11 +113,12 @@ def in_python(cluster: Cluster, job: str) -> str:
     return done.stdout.strip()
 
 
-def test_a_backlog_is_caught_up_on_spark(cluster: Cluster, platform: Any) -> None:
+def test_a_backlog_is_caught_up_on_spark(cluster: Cluster, platform: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Refused by Spark, the job can go on as it was; done by Spark, it goes on from there; done twice, the
     second time from Python, nothing doubles.
 
-    Every window and session comes once, those that were open at either seam among them.
+    The savepoint of the run on Spark is in the store, where it was to stage. Every window and session comes once, those
+    that were open at either seam among them.
     """
     settings = platform.settings("catch-up").kafka
     topic = cluster.folder.name
@@ -138,8 +139,14 @@ def test_a_backlog_is_caught_up_on_spark(cluster: Cluster, platform: Any) -> Non
     assert first[first.index("--parallelism") + 1] == "2"
 
     send(settings, topic, 1_050, 5_000)
-    done = catch_up(cluster, job, "--master", "local[2]", "--parallelism", "2")
+    store = platform.settings("catch-up").store
+    monkeypatch.setenv("AWS_ENDPOINT_URL", store.endpoint)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", store.access_key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", store.secret_key.reveal())
+    staging = f"s3://{store.bucket}/staged-{cluster.folder.name}"
+    done = catch_up(cluster, job, "--master", "local[2]", "--parallelism", "2", "--staging", staging)
     second = done.stdout.strip()
+    assert list((cluster.folder / ".penstock/catch-up").glob("*/savepoint")) == []
     assert rows(cluster.out / "windows")[-1]["n"]
     assert in_python(cluster, job) == second
     assert {one["job"]: one["parallelism"] for one in cluster.json("jobs")} == {second: 2}

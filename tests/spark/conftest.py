@@ -50,6 +50,17 @@ def jvm() -> Generator[None]:
     assert code is None, f"Spark's JVM, process {process.pid}, has ended with {code}, in this test or before it"
 
 
+@pytest.fixture
+def minio(platform: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A folder of a bucket, which the environment of this process says how to reach."""
+    from minio_folder import MinioFolder
+
+    folder = MinioFolder(platform)
+    for name, value in folder.environment.items():
+        monkeypatch.setenv(name, value)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def standalone(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     """The address of a cluster of Spark's own, with two workers of one core each."""

@@ -84,7 +84,7 @@ def run_part(
         return made.execute()
 
 
-def begin_embedded(pipeline: Pipeline, folder: Path, directory: Path, parallelism: int = 2) -> None:
+def begin_embedded(pipeline: Pipeline, folder: Path | str, directory: Path, parallelism: int = 2) -> None:
     """Make a new job in an empty directory that begins with a savepoint, as `submit --from-savepoint` makes it."""
 
     async def begin() -> None:
@@ -100,7 +100,7 @@ def begin_embedded(pipeline: Pipeline, folder: Path, directory: Path, parallelis
     asyncio.run(begin())
 
 
-def continue_embedded(pipeline: Pipeline, folder: Path, directory: Path, parallelism: int) -> None:
+def continue_embedded(pipeline: Pipeline, folder: Path | str, directory: Path, parallelism: int) -> None:
     """Run such a job to its end."""
     begin_embedded(pipeline, folder, directory, parallelism)
 

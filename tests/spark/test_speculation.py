@@ -19,6 +19,7 @@ from spark_runs import HERE
 from standalone import penstock_run
 
 from penstock import savepoint
+from penstock.savepoint.places import place_of
 
 pytestmark = pytest.mark.timeout(300)
 ROWS = 2_000
@@ -32,29 +33,33 @@ SPECULATION = {
 }
 
 
-async def test_second_attempts_and_killed_executors_double_nothing(platform, standalone, tmp_path):
+@pytest.mark.parametrize("place", ["a folder", "a store"])
+async def test_second_attempts_and_killed_executors_double_nothing(place, platform, standalone, minio, tmp_path):
     """A straggler before the exchange is overtaken; behind it an executor is killed with what it had shuffled."""
+    target, staging = ("kept", []) if place == "a folder" else (f"{minio.url}/kept", ["--staging", f"{minio.url}/rows"])
     brokers = platform.settings("straggling").kafka.brokers
     mark = secrets.token_hex(4)
     topics = {"before": f"before-{mark}", "behind": f"behind-{mark}"}
     notes = tmp_path / "notes"
     given = {"out": str(tmp_path / "out"), "notes": str(notes), "brokers": brokers, "rows": str(ROWS), **topics}
-    command = penstock_run(standalone, HERE / "straggling_pipelines.py", given, SPECULATION)
-    command += ["--to-savepoint", "kept"]
+    command = penstock_run(standalone, HERE / "straggling_pipelines.py", given, SPECULATION | minio.conf)
+    command += ["--to-savepoint", target, *staging]
     code = await asyncio.to_thread(run_and_kill, command, notes / "behind", tmp_path)
     assert code == 0, (tmp_path / "driver.log").read_text()
-    for place in ("before", "behind"):
-        assert len(list((notes / place).iterdir())) > 1, f"there was one attempt {place} the exchange"
+    for side in ("before", "behind"):
+        assert len(list((notes / side).iterdir())) > 1, f"there was one attempt {side} the exchange"
     once = Counter(range(ROWS))
     numbered = Counter((f"k{key}", n) for key in range(7) for n in range(len(range(key, ROWS, 7))))
     assert Counter(row["number"] for row in rows(tmp_path / "out" / "before")) == once
     assert Counter((row["key"], row["number"]) for row in rows(tmp_path / "out" / "behind")) == numbered
-    kept = savepoint.read(tmp_path / "kept")
+    kept = savepoint.read(target if staging else tmp_path / "kept")
     assert dict(kept.table("numbered", "seen").rows()) == {f"k{key}": len(range(key, ROWS, 7)) for key in range(7)}
     handles = [part.operators["numbered"].keyed for part in kept.manifest.subtasks["v1"].values()]
-    assert {f"objects/{path.name}" for path in (tmp_path / "kept/objects").iterdir()} == {h.key for h in handles if h}
-    published = {place: await committed(brokers, topic, 2) for place, topic in topics.items()}
-    values = {place: [json.loads(record.value) for record in found] for place, found in published.items()}
+    found = place_of(target if staging else tmp_path / "kept").sizes().keys()
+    assert found == {h.key for h in handles if h} | {"manifest.json", "savepoint.json"}
+    assert minio.names() == ({f"kept/{name}" for name in found} if staging else set())
+    published = {side: await committed(brokers, topic, 2) for side, topic in topics.items()}
+    values = {side: [json.loads(record.value) for record in records] for side, records in published.items()}
     assert Counter(row["number"] for row in values["before"]) == once
     assert Counter((row["key"], row["number"]) for row in values["behind"]) == numbered
 

@@ -70,6 +70,9 @@ class Pipeline(DeclaredPipeline):
         directory: str | Path | None = None,
         run_id: str | None = None,
         native: bool = True,
+        from_savepoint: str | Path | None = None,
+        to_savepoint: str | Path | None = None,
+        staging: str | None = None,
     ) -> SparkResult: ...
     def run(
         self,
@@ -99,7 +102,12 @@ class Pipeline(DeclaredPipeline):
                 functions on the local disk behind a cache (needs penstock[rocksdb]).
             incremental_checkpoints: with `rocksdb`: a checkpoint stores what has changed since an earlier one.
             durable: survive a power loss; without it only the death of the process.
-            from_savepoint: the folder of a savepoint with whose state and positions the run begins.
+            from_savepoint: a savepoint with whose state and positions the run begins: a folder or a URL
+                (`s3://bucket/folder`), on Spark also the key of a manifest in the store of the default cluster.
+            to_savepoint: where the run leaves its state (Spark), a new folder or URL; topics without an end are read up
+                to now.
+            staging: where executors leave rows of exactly-once sinks for the driver (Spark), if they share no folder with
+                it: `s3://bucket/folder`.
 
         Returns:
             What became of it. While Penstock itself imports the file (`penstock run FILE`, a task manager), this call

@@ -11,14 +11,17 @@ import pytest
 from penstock import Pipeline
 from penstock.cli.main import _parser
 from penstock.client.documents import ArtifactDescription
+from penstock.errors import ExternalError
 from penstock.protocol.checkpoints import CheckpointSettings
 from penstock.protocol.joblog import JobSettings
 from penstock.protocol.messages import Restore
 from penstock.protocol.restarts import FixedDelay
 from penstock.savepoint.folder import SEAL
+from penstock.savepoint.places import StoredPlace, place_of
 from penstock.settings import ClusterSettings
 from penstock.spark.catching_up import Backlog, StoppedJob
 from penstock.spark.committing import RunManifest, RunManifests
+from penstock.spark.splits import RunBeginning, RunBeginnings
 
 JOB = "0123456789abcdef0123456789abcdef"
 SETTINGS = JobSettings(
@@ -79,6 +82,33 @@ def test_what_is_done_goes_on_from_the_new_savepoint(backlog, tmp_path):
     said = backlog.how_to_go_on()
     assert f"--from-savepoint {target}" in said
     assert "Do not resume it from jobs/x/manifest.json" in said
+
+
+def test_where_rows_are_staged_the_savepoint_is_left_too(backlog, tmp_path, bucket, monkeypatch):
+    """Under a name of this backlog's own, which another process finds again; a store that is away hides no advice."""
+    settings = ClusterSettings()
+    staged = [Backlog(backlog._job, backlog._savepoint, settings, "s3://bucket/staged") for _ in range(2)]
+    target = str(staged[0]._target)
+    assert target.startswith("s3://bucket/staged/")
+    assert target == str(staged[1]._target)
+    staged[0]._manifests.create(RunManifest(backlog.run_id, "counts", {}, {}))
+    staged[0]._manifests.note_committed(backlog.run_id)
+    assert "--from-savepoint" not in staged[1].how_to_go_on()
+    place_of(target).write(SEAL, b"{}")
+    assert f"--from-savepoint {target}" in staged[1].how_to_go_on()
+
+    def away(*_: object) -> None:
+        raise ExternalError("no answer")
+
+    monkeypatch.setattr(StoredPlace, "sizes", away)
+    assert f"with: penstock catch-up {JOB}" in staged[1].how_to_go_on()
+
+
+def test_a_run_that_began_to_leave_its_savepoint_goes_on_there(backlog, tmp_path):
+    """Whatever is said of staging when it is repeated: `penstock catch-up JOB` alone carries it to its end."""
+    manifests = decide(backlog, tmp_path)
+    RunBeginnings(manifests.folder).fix(backlog.run_id, RunBeginning({}, target="s3://bucket/staged/1/savepoint"))
+    assert str(backlog._target) == "s3://bucket/staged/1/savepoint"
 
 
 def test_the_same_savepoint_is_the_same_run(backlog):

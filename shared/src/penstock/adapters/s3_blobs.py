@@ -36,6 +36,8 @@ SLOWEST_BYTES_PER_S: Final = 1 << 20
 LARGEST_GET_S: Final = 300.0
 _CREATE_TRIES: Final = 3
 _UNTRUSTED: Final = re.compile(r"InvalidCertificate\(\s*(\w+)")
+_REFUSED: Final = re.compile("SignatureDoesNotMatch|InvalidAccessKeyId|AccessDenied")
+"""Answers that the client has no class of errors for in every operation."""
 _REASON: Final = re.compile(r"<Code>(.*?)</Code><Message>(.*?)</Message>", re.DOTALL)
 
 
@@ -168,7 +170,7 @@ class ObjectBlobs:
 
     def _failure(self, path: str, error: Exception | str) -> ExternalError:
         known = self._advice
-        if isinstance(error, UnauthenticatedError | PermissionDeniedError):
+        if isinstance(error, UnauthenticatedError | PermissionDeniedError) or _REFUSED.search(str(error)):
             advice = f"check {known.credentials} and what that user may do"
         elif "NoSuchBucket" in str(error):
             advice = f"create the bucket or correct {known.bucket}"

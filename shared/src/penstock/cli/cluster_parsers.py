@@ -66,7 +66,7 @@ def _add_submit(commands: Commands) -> None:
     parser.add_argument(
         "--from-savepoint",
         metavar="SAVEPOINT",
-        help="start from it: its path, the folder of an exported one, or a job (its newest)",
+        help="start from it: its path, the folder of an exported one or its s3://bucket/folder, or a job (its newest)",
     )
     parser.add_argument(
         "--allow-non-restored", action="store_true", help="drop state of operators that the pipeline does not have"
@@ -168,7 +168,9 @@ def _add_operating(commands: Commands) -> None:
         "Take a savepoint of a job, which goes on.",
         ["penstock savepoint hot-auctions", "penstock savepoint 3f9a1c --to backup/monday"],
     )
-    parser.add_argument("--to", metavar="DIR", help="copy it into this folder too, movable to another store")
+    parser.add_argument(
+        "--to", metavar="DIR", help="copy it into this folder, or s3://..., too, movable to another store"
+    )
     parser = _operation(
         commands,
         "stop",
@@ -217,7 +219,9 @@ def _add_state(commands: Commands) -> None:
             "penstock state jobs/3f9.../manifest.json --uid totals --to totals.parquet",
         ],
     )
-    parser.add_argument("savepoint", metavar="SAVEPOINT", help="its path, the folder of an exported one, or a job")
+    parser.add_argument(
+        "savepoint", metavar="SAVEPOINT", help="its path, the folder of an exported one or its URL, or a job"
+    )
     parser.add_argument("--uid", metavar="UID", help="only this operator, with its keys and values")
     parser.add_argument("--key", metavar="KEY", help='only this key: JSON, or plain text; several columns as [1, "a"]')
     parser.add_argument("--to", metavar="FILE", help="write keys and values to this .parquet file")

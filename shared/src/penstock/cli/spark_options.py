@@ -37,7 +37,11 @@ def add_native_option(parser: argparse._ActionsContainer) -> None:
 
 def add_run_options(group: argparse._ActionsContainer) -> None:
     """Of runs by a cluster's pipeline service: what they leave, and where Spark is."""
-    group.add_argument("--to-savepoint", metavar="DIR", help="leave the state as a savepoint in this (absolute) folder")
+    group.add_argument(
+        "--to-savepoint",
+        metavar="DIR",
+        help="leave the state as a savepoint in this (absolute) folder, or s3://bucket/folder",
+    )
     group.add_argument("--master", metavar="URL", help="instead of the pipeline service's, if that allows it")
     group.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="likewise, a setting of Spark")
     add_native_option(group)
@@ -51,12 +55,14 @@ def add_spark_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from-savepoint",
         metavar="SAVEPOINT",
-        help="start with its state: the folder of one, or on Spark the key of its manifest in a cluster's store",
+        help="start with its state: the folder of one, its s3://bucket/folder, or on Spark the key of its manifest in a "
+        "cluster's store",
     )
     group.add_argument(
         "--to-savepoint",
         metavar="DIR",
-        help="leave the state as a savepoint there; topics without an end are read up to now",
+        help="leave the state as a savepoint in a new folder, or s3://bucket/folder; topics without an end are read up "
+        "to now",
     )
     add_cluster_option(group)
     group.add_argument(
@@ -102,7 +108,9 @@ def add_backfill(commands: Commands) -> None:
         default="kafka",
         help="where history ends: behind what is in the topics when the run begins (kafka)",
     )
-    parser.add_argument("--to-savepoint", required=True, metavar="DIR", help="the folder of the savepoint, a new one")
+    parser.add_argument(
+        "--to-savepoint", required=True, metavar="DIR", help="the folder of the savepoint, a new one, or s3://..."
+    )
     parser.add_argument(
         "--param", action="append", default=[], metavar="NAME=VALUE", help="a value for param(NAME, ...) in the file"
     )

@@ -23,12 +23,12 @@ from penstock.client.cluster import answered
 from penstock.client.documents import ENDED, Requested
 from penstock.coordination.artifacts import check_requirements, unpack
 from penstock.coordination.job_store import JobReader
-from penstock.errors import CorruptDataError, UsageError
+from penstock.errors import CorruptDataError, PenstockError, UsageError
 from penstock.ports import BlobExistsError
 from penstock.protocol.joblog import Artifact, JobSettings
 from penstock.protocol.messages import Restore
-from penstock.savepoint.folder import is_sealed
-from penstock.savepoint.places import LocalPlace
+from penstock.savepoint.folder import SavepointPlace, is_sealed
+from penstock.savepoint.places import LocalPlace, place_of
 from penstock.savepoint.reading import read_restore
 from penstock.savepoint.transfer import import_savepoint
 from penstock.settings import ClusterSettings
@@ -36,6 +36,7 @@ from penstock.spark.committing import RunManifests
 from penstock.spark.engine import RunOptions, spark_graph
 from penstock.spark.local_run import LocalRun, RunWatch, choose_cluster, execute
 from penstock.spark.session import PLANNED_PARALLELISM, SparkSettings, check_installed
+from penstock.spark.splits import RunBeginnings
 from penstock.spark.starting import StartingPoint
 from penstock.submission.application import Prepared
 from penstock.submission.options import JobOptions, job_request
@@ -96,7 +97,7 @@ def catch_up(
     spark_graph(found.pipeline.plan, parallelism or PLANNED_PARALLELISM, until_now=True)
     savepoint = target.ask(lambda client: _stopped(client, found, deadline_s))
     watch.say(f"{found.id[:8]}: stopped; its state is in savepoint {savepoint.checkpoint}: {savepoint.manifest}")
-    backlog = Backlog(found, savepoint, settings)
+    backlog = Backlog(found, savepoint, settings, spark.staging)
     try:
         run_blocking(backlog.claim())
         if execute(backlog.run(spark, parallelism, watch), watch, found.pipeline) is None:
@@ -163,17 +164,28 @@ async def _stopped(cluster: ClusterClient, job: StoppedJob, deadline_s: float) -
 class Backlog:
     """What waits for a job, behind one savepoint."""
 
-    def __init__(self, job: StoppedJob, savepoint: Restore, settings: ClusterSettings) -> None:
+    def __init__(
+        self, job: StoppedJob, savepoint: Restore, settings: ClusterSettings, staging: str | None = None
+    ) -> None:
+        """`staging` is as in `SparkSettings`: the run's savepoint goes there, too."""
         self._job = job
         self._savepoint = savepoint
         self._settings = settings
         self.run_id: Final = hashlib.sha256(f"{settings.name}\0{savepoint.sha256}".encode()).hexdigest()[:32]
         self._folder = (_FOLDER / f"{job.id[:8]}-{savepoint.checkpoint}").absolute()
-        self._manifests = RunManifests(self._folder / "runs")
+        self._manifests = RunManifests(self._folder / "runs", staging)
+        self._is_staged = staging is not None
 
     @property
-    def _target(self) -> LocalPlace:
-        return LocalPlace(self._folder / "savepoint")
+    def _target(self) -> SavepointPlace:
+        """Where the run leaves its savepoint: where it began to, or where it would if it began now."""
+        begun = RunBeginnings(self._manifests.folder).begun(self.run_id)
+        if begun is not None:
+            return place_of(begun.target)
+        if not self._is_staged:
+            return LocalPlace(self._folder / "savepoint")
+        self._manifests.folder.mkdir(parents=True, exist_ok=True)
+        return place_of(f"{self._manifests.staging}/savepoint", "--staging")
 
     async def claim(self) -> None:
         """Raise `UsageError` if this backlog is caught up in another place."""
@@ -214,7 +226,7 @@ class Backlog:
                 f"the job stands still, and nothing that Spark did is visible; try again with: {again}; or let the job "
                 f"go on as it was: {self._resume(self._savepoint.manifest)}"
             )
-        if self._manifests.is_committed(self.run_id) and is_sealed(self._target):
+        if self._manifests.is_committed(self.run_id) and self._is_kept():
             return (
                 f"the job stands still; its backlog is done. Go on with: {again}; or: {self._resume(str(self._target))}. "
                 f"Do not resume it from {self._savepoint.manifest}: that would do the backlog again"
@@ -223,6 +235,13 @@ class Backlog:
             f"the job stands still; its backlog is computed and partly visible. Carry that to its end, without doubling "
             f"a row, with: {again}"
         )
+
+    def _is_kept(self) -> bool:
+        """Whether the savepoint is there, as far as can be seen."""
+        try:
+            return is_sealed(self._target)
+        except PenstockError:
+            return False  # the store is away: what is to be told must be told
 
     def _resume(self, savepoint: str) -> str:
         """The command that lets the job go on from a savepoint."""

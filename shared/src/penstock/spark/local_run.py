@@ -24,6 +24,7 @@ from penstock.arguments import checked
 from penstock.connectors.kafka.default_cluster import use_cluster
 from penstock.errors import PenstockError
 from penstock.graph.jobgraph import JobVertex
+from penstock.savepoint.places import place_of
 from penstock.settings import FILE_VARIABLE, ClusterSettings, load_settings
 from penstock.spark.code import pack_code
 from penstock.spark.engine import RunOptions, SparkRun, check_options, spark_graph
@@ -36,6 +37,7 @@ from penstock.spark.session import (
     open_session,
 )
 from penstock.spark.splits import RunBeginning
+from penstock.spark.starting import starting_point
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -124,9 +126,20 @@ def run(
     spark: SparkSession | None = None,
     run_id: str | None = None,
     native: bool = True,
+    from_savepoint: str | Path | None = None,
+    to_savepoint: str | Path | None = None,
+    staging: str | None = None,
 ) -> SparkResult:
     """A run that a script or a notebook asks for, see `Pipeline.run`. Tasks get the plan as it is here."""
-    spark_graph(pipeline.plan, parallelism or PLANNED_PARALLELISM)  # what can be refused is, before a JVM is started
+    options = RunOptions(
+        starting_point(str(from_savepoint)) if from_savepoint is not None else None,
+        place_of(to_savepoint, "to_savepoint") if to_savepoint is not None else None,
+        native=native,
+        warn=RunWatch().warn,
+    )
+    # What can be refused is, before a JVM is started.
+    graph = spark_graph(pipeline.plan, parallelism or PLANNED_PARALLELISM, until_now=to_savepoint is not None)
+    check_options(graph, pipeline.plan, options)
     from penstock.spark.pickling import pickle_plan
 
     with contextlib.ExitStack() as opened:
@@ -144,7 +157,8 @@ def run(
                 run=run_id if run_id is not None else uuid.uuid4().hex,
                 clock=SystemClock(),
                 folder=None if directory is None else Path(directory),
-                options=RunOptions(native=native, warn=RunWatch().warn),
+                staging=staging,
+                options=options,
             ),
         )
     if result is None:

@@ -54,7 +54,7 @@ class RunBeginning(msgspec.Struct, frozen=True):
     restored: str = ""
     """Job and checkpoint of the savepoint it started from; empty if there was none."""
     target: str = ""
-    """Folder of the savepoint it leaves; empty if it leaves none."""
+    """Folder or URL of the savepoint it leaves; empty if it leaves none."""
     archives: dict[str, str] = {}
     """Source operator to the files that are read before it."""
     sources: dict[str, dict[str, Any]] = {}
@@ -134,19 +134,25 @@ class RunBeginnings:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
+    def begun(self, run: str) -> RunBeginning | None:
+        """How a run began, whatever is asked for now; raises `CorruptDataError`."""
+        path = self._path(run)
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=RunBeginning)
+        except FileNotFoundError:
+            return None
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            raise CorruptDataError(f"{path}: not the beginning of a run: {error}") from error
+
     def find(self, run: str, asked: Asked) -> RunBeginning | None:
         """How a run began, if it did.
 
         Raises:
             UsageError: it began from another savepoint or other sources, or was to leave its own elsewhere.
         """
-        path = self._path(run)
-        try:
-            found = msgspec.json.decode(path.read_bytes(), type=RunBeginning)
-        except FileNotFoundError:
+        found = self.begun(run)
+        if found is None:
             return None
-        except (msgspec.DecodeError, msgspec.ValidationError) as error:
-            raise CorruptDataError(f"{path}: not the beginning of a run: {error}") from error
         for what, before, now in (
             ("started from savepoint", found.restored, asked.restored),
             ("left its savepoint in", found.target, asked.target),
