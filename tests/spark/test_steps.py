@@ -27,6 +27,7 @@ from penstock.api.loading import load_pipeline
 from penstock.errors import CorruptDataError, ExternalError, PenstockError, UsageError
 from penstock.ports import Clock
 from penstock.protocol.restarts import FixedDelay, NoRestart, RestartStrategy
+from penstock.savepoint.places import StoredPlace
 from penstock.spark import engine, step_folder, taskwork
 from penstock.spark.code import pack_code
 from penstock.spark.committing import RunManifest, RunManifests
@@ -44,13 +45,16 @@ POINTS: list[tuple[Any, str]] = [
     (engine, "commit"),
     (RunManifests, "note_committed"),
     (engine, "seal"),
+    (step_folder.StepFolder, "note_sealed"),
     (step_folder.StepFolder, "clean"),
+    (step_folder.StepFolder, "_remove_stored"),
     (shutil, "rmtree"),
 ]
 """What a driver does in a step, in this order; it dies in its place."""
 
 
 NO_RESTART = NoRestart()
+STAGING = "s3://bucket/staged"
 
 
 class Killed(BaseException):
@@ -82,8 +86,10 @@ class Job:
         *,
         restart: RestartStrategy = NO_RESTART,
         parallelism: int = 2,
+        staging: str | None = None,
     ) -> None:
         self.root, self._session, self._restart, self._parallelism = root, session, restart, parallelism
+        self.staging = staging
         self.given = {"case": case, "in": str(root / "in"), "out": str(root / "out"), "marker": str(root / "marker")}
         self.folder = root / "steps"
         self.done: list[StepDone] = []
@@ -97,7 +103,9 @@ class Job:
         self, *, start: Path | None = None, fresh: bool = False, clock: Clock | None = None, every_us: int = 1_000
     ) -> ContinuousRun:
         given = str(start) if start is not None else None
-        options = ContinuousOptions(every_us, self.folder, self._restart, self._parallelism, given, fresh=fresh)
+        options = ContinuousOptions(
+            every_us, self.folder, self._restart, self._parallelism, given, staging=self.staging, fresh=fresh
+        )
         watch = StepWatch(done=self.done.append, failed=lambda *failure: self.failed.append(failure))
         pipeline, code = load_pipeline(str(STATE_FILE), self.given), pack_code(str(STATE_FILE), self.given)
         return ContinuousRun(pipeline, code, options, clock or SystemClock(), new_id, lambda: self._session, watch)
@@ -122,18 +130,20 @@ def to_the_end(job: Job) -> Counter[str]:
     stopped = job.made().stopped()
     assert stopped.undone is None
     assert stopped.savepoint is not None
+    assert stopped.savepoint.startswith(job.staging or str(job.folder))
     given = job.given | {"out": str(job.root / "streamed")}
     continue_embedded(load_pipeline(str(STATE_FILE), given), stopped.savepoint, job.root / "job", 2)
     return rounded(counted(rows(merged([job.root / "out", job.root / "streamed"], job.root / "whole"))))
 
 
+@pytest.mark.parametrize("staging", [None, STAGING])
 @pytest.mark.parametrize("case", ["tumbling", "sessions"])
-def test_a_driver_that_dies_anywhere_loses_and_doubles_nothing(case, local, tmp_path, monkeypatch):
+def test_a_driver_that_dies_anywhere_loses_and_doubles_nothing(case, staging, local, bucket, tmp_path, monkeypatch):
     """Every step is carried on under its id by the next process, and reads what it was to read."""
     rng = random.Random(f"{SEED} {case}")
     kills = 0
     print(f"repeat with PENSTOCK_TEST_SEED={SEED}")
-    job, cuts = Job(local, tmp_path, case), sorted(rng.sample(range(100, ROWS), 5))
+    job, cuts = Job(local, tmp_path, case, staging=staging), sorted(rng.sample(range(100, ROWS), 5))
     for number, (first, end) in enumerate(zip([0, *cuts], [*cuts, ROWS], strict=True)):
         job.feed(f"p{number}-", first, end)
         for _ in range(rng.randrange(4)):
@@ -146,6 +156,7 @@ def test_a_driver_that_dies_anywhere_loses_and_doubles_nothing(case, local, tmp_
                     kills += 1
         job.run()
     assert kills
+    assert len({path.relative_to(bucket).parts[2] for path in bucket.rglob("*.state")}) == (2 if staging else 0)
     assert to_the_end(job) == in_one_run(tmp_path, case)
 
 
@@ -172,22 +183,84 @@ def killed(*_: object, **__: object) -> None:
     raise Killed
 
 
-def test_nothing_grows_with_the_number_of_steps(local, tmp_path, monkeypatch):
-    """After two hundred steps there are as many files as after four, apart from what the sink has written."""
+@pytest.mark.parametrize("staging", [None, STAGING])
+def test_nothing_grows_with_the_number_of_steps(staging, local, bucket, tmp_path, monkeypatch):
+    """After many steps there are as many files as after four, apart from what the sink has written; in the store, too,
+    where they are savepoints and nothing else."""
+    steps = 200 if staging is None else 40
     monkeypatch.setattr(os, "fsync", lambda _: None)  # the time of the test
-    job = Job(local, tmp_path, parallelism=1)
+    job = Job(local, tmp_path, parallelism=1, staging=staging)
     trails: list[int] = []
     made = job.made()
-    for number in range(200):
+    for number in range(steps):
         job.feed(f"{number}-", number * 10, number * 10 + 10)
         made.run(Rounds(1))
         for path in (tmp_path / "in").iterdir():  # what is to be read next has another name
             path.unlink()
         kept = [path for path in (tmp_path / "steps").rglob("*") if path.is_file()]
-        trails.append(len(kept) + len(list((tmp_path / "out").glob(".staging/*"))))
-    assert len(job.done) == 200
+        stored = [path for path in bucket.rglob("*") if path.is_file()]
+        trails.append(len(kept) + len(list((tmp_path / "out").glob(".staging/*"))) + len(stored))
+    assert len(job.done) == steps
+    numbers = {int(path.relative_to(bucket).parts[2]) for path in stored}
+    assert numbers == ({steps - 1, steps} if staging else set())
+    assert any("savepoint" in path.parts for path in kept) == (staging is None)
     assert set(trails[4:]) == {trails[4]}
-    assert sorted(path.name for path in (tmp_path / "steps").glob("0*")) == ["00000199", "00000200"]
+    assert sorted(path.name for path in (tmp_path / "steps").glob("0*")) == [f"{steps - 1:08d}", f"{steps:08d}"]
+
+
+def test_a_job_whose_savepoints_go_elsewhere_from_now_on_goes_on(local, bucket, tmp_path):
+    """A step that began in the folder ends there, the next one leaves its state in the store; and back again. What is
+    over goes in either place."""
+    job = Job(local, tmp_path)
+    job.feed("a-", 0, 1_000)
+    for number, staging in enumerate([None, STAGING, STAGING, None, None], 1):
+        job.staging = staging
+        stopped = job.run()
+        assert stopped.done == number
+        assert stopped.savepoint is not None
+        assert stopped.savepoint.startswith(staging or str(job.folder))
+        job.feed(f"{number}-", 1_000 + number * 100, 1_100 + number * 100)
+    assert [path for path in bucket.rglob("*") if path.is_file()] == []
+    assert [step.rows_in for step in job.done] == [1_000, 100, 100, 100, 100]
+
+
+def test_a_step_that_was_given_up_leaves_nothing_in_the_store(local, bucket, tmp_path, monkeypatch):
+    """Another job began in its place; two steps later what it had written is gone."""
+    job = Job(local, tmp_path, staging=STAGING)
+    job.feed("a-", 0, 1_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "staged_parts", killed)
+        with pytest.raises(Killed):
+            job.run()
+    assert any("00000001" in path.parts for path in bucket.rglob("*.state"))
+    rows = RunManifests(job.folder / "00000001", STAGING).staging.removeprefix("s3://bucket/")
+    (bucket / rows / ".staging").mkdir(parents=True)
+    (bucket / rows / ".staging" / "n1-write--0-x.arrow").touch()
+    job.run(fresh=True)
+    for number in range(2):
+        job.feed(f"{number}-", 1_000 + number, 1_001 + number)
+        job.run()
+    assert {path.relative_to(bucket).parts[2] for path in bucket.rglob("*") if path.is_file()} == {
+        "00000003",
+        "00000004",
+    }
+
+
+def test_a_store_that_is_away_costs_repetitions_and_then_the_cause_is_told(local, bucket, tmp_path, monkeypatch):
+    """As of a disk; when it is back the same step is next."""
+    job = Job(local, tmp_path, restart=FixedDelay(attempts=2, delay_ms=5), staging=STAGING)
+    job.feed("a-", 0, 100)
+    job.run()
+    job.feed("b-", 100, 200)
+    with monkeypatch.context() as patch:
+        for name in ("put", "sizes", "read", "write"):
+            patch.setattr(StoredPlace, name, fail)
+        with pytest.raises(ExternalError, match="the disk is full"):
+            job.run(10)
+        stopped = job.made().stopped()
+    assert (stopped.done, stopped.undone, stopped.decided) == (1, None, False)
+    job.run()
+    assert [step.number for step in job.done] == [1, 2]
 
 
 def test_one_process_at_a_time_has_a_job(local, tmp_path):

@@ -36,6 +36,8 @@ from penstock.api.loading import load_pipeline
 from penstock.connectors.kafka.topics import TopicAdmin
 from penstock.coordination import failpoints
 from penstock.protocol.restarts import NoRestart
+from penstock.savepoint.folder import is_sealed
+from penstock.savepoint.places import place_of
 from penstock.spark import publishing
 from penstock.spark.code import pack_code
 from penstock.spark.continuous import ContinuousOptions, ContinuousRun, StepDone, StepWatch
@@ -142,13 +144,15 @@ async def test_an_open_transaction_ends_a_step_before_it(platform, local, tmp_pa
     assert [step.rows_in for step in job.done] == [50, 11]
 
 
-def test_the_command_goes_on_where_it_was_killed_and_ends_in_order(platform, tmp_path):
+@pytest.mark.parametrize("place", ["a folder", "a store"])
+def test_the_command_goes_on_where_it_was_killed_and_ends_in_order(place, platform, minio, tmp_path):
     """On Spark itself: SIGKILL between two transactions of a step; Spark's JVM dies, and the command begins another one;
-    SIGTERM ends behind a step, with exit code 0."""
+    SIGTERM ends behind a step, with exit code 0. Rows and savepoints are in a folder, or in MinIO."""
     job = Job(None, platform, tmp_path)
     command = [sys.executable, "-m", "penstock.cli.main", "run", str(FILE), "--engine", "spark", "--master", "local[2]"]
     command += ["--parallelism", "2", "--every", "200ms", "--dir", "steps", "--conf", "spark.ui.enabled=false"]
     command += ["--restart", "fixed-delay:3:100ms"]
+    command += ["--staging", f"{minio.url}/staged"] if place == "a store" else []
     command += [part for name, value in QUICK.items() for part in ("--conf", f"{name}={value}")]
     command += [part for name, value in job.given.items() for part in ("--param", f"{name}={value}")]
     orders = tmp_path / "orders"
@@ -180,7 +184,9 @@ def test_the_command_goes_on_where_it_was_killed_and_ends_in_order(platform, tmp
     assert "\nstep 3 failed, and is repeated in 0.1 s: " in text
     asyncio.run(job.check(1_000))
     savepoint = next(line.rpartition(": ")[2] for line in text.splitlines() if line.startswith("savepoint of step"))
-    assert (Path(savepoint) / "savepoint.json").is_file()
+    assert is_sealed(place_of(savepoint))
+    assert savepoint.startswith(f"{minio.url}/staged/" if place == "a store" else str(tmp_path))
+    assert len({name.split("/")[2] for name in minio.names()}) == (2 if place == "a store" else 0), minio.names()
     assert f"penstock submit {FILE} --from-savepoint {savepoint}" in text
 
 

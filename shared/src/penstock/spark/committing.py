@@ -94,9 +94,17 @@ class RunManifests:
         """Where tasks stage rows of exactly-once sinks: nowhere that another folder's runs may take for leftovers."""
         if self._staging is None:
             return str(self.folder)
-        note = self._folder / "staging"
-        create_once(note, secrets.token_hex(8).encode())
-        return f"{self._staging.rstrip('/')}/{note.read_text()}"
+        create_once(self._note, secrets.token_hex(8).encode())
+        return f"{self._staging.rstrip('/')}/{self._note.read_text()}"
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether something may be staged outside of the folder."""
+        return self._staging is not None and self._note.exists()
+
+    @property
+    def _note(self) -> Path:
+        return self._folder / "staging"
 
     def is_committed(self, run: str) -> bool:
         """Whether everything of a run is visible, and that is on record."""

@@ -44,7 +44,7 @@ class ContinuousOptions:
     every_us: int
     """Between the beginnings of two steps; one that takes longer is followed at once."""
     folder: Path
-    """Where the steps are kept; every executor must reach it."""
+    """Where the steps are kept; every executor must reach it, unless `staging` is on an object store."""
     restart: RestartStrategy = DEFAULT_RESTART
     """How often, and after which delay, a step that failed is repeated."""
     parallelism: int | None = None
@@ -53,7 +53,7 @@ class ContinuousOptions:
     cluster: str | None = None
     """The file with that cluster's settings."""
     staging: str | None = None
-    """As in `SparkSettings`."""
+    """As in `SparkSettings`; on an object store the savepoints of steps go there, too."""
     fresh: bool = False
     """Begin a new job whatever is in the folder."""
 
@@ -71,6 +71,13 @@ class StepDone:
     result: SparkResult
     graph: JobGraph
 
+    @property
+    def line(self) -> str:
+        """The same in a line for people."""
+        lag = "" if self.lag_us is None else f", event time {self.lag_us / 1_000_000:,.1f} s behind"
+        again = "" if self.result.computed else ", computed before"
+        return f"step {self.number}: {self.rows_in:,} rows in, {self.rows_out:,} out, {self.seconds:.1f} s{lag}{again}"
+
 
 @dataclass(frozen=True)
 class Stopped:
@@ -78,8 +85,8 @@ class Stopped:
 
     done: int | None
     """The newest step that is done; None if there is none."""
-    savepoint: Path | None
-    """What that step left."""
+    savepoint: str | None
+    """The folder or URL of what that step left."""
     undone: int | None = None
     """The step that was begun and is not done: the next one to be carried out, by the same command."""
     decided: bool = False
@@ -132,7 +139,7 @@ class ContinuousRun:
         self._end_session = end_session
         self._watch = watch or StepWatch()
         self._session: SparkSession | None = None
-        self._folder = StepFolder(options.folder)
+        self._folder = StepFolder(options.folder, options.staging)
         graph = spark_graph(pipeline.plan, options.parallelism or PLANNED_PARALLELISM, until_now=True)
         check_options(graph, pipeline.plan, RunOptions(target=LocalPlace(options.folder)))
         self._sources: Mapping[str, Source[Any]] = sources_of(graph, pipeline.plan)
@@ -169,7 +176,7 @@ class ContinuousRun:
             undone = None  # of another job, given up
         return Stopped(
             done,
-            self._folder.savepoint(done) if done is not None else None,
+            self._folder.savepoint(done).address if done is not None else None,
             undone,
             undone is not None and self._folder.is_decided(undone),
         )
@@ -211,6 +218,7 @@ class ContinuousRun:
             ) from error
         if result is None:
             raise KeyboardInterrupt
+        self._folder.note_sealed(step.number)
         self._folder.clean()
         seconds = (self._clock.monotonic_us() - began_us) / 1_000_000
         self._watch.done(self._done(step.number, run, result, seconds))
@@ -234,7 +242,7 @@ class ContinuousRun:
             staging=options.staging,
             options=RunOptions(
                 self._start(job, step),
-                LocalPlace(self._folder.savepoint(step.number)),
+                self._folder.savepoint(step.number),
                 warn=self._watch.warn_once,
                 job=job.id,
             ),
@@ -242,7 +250,7 @@ class ContinuousRun:
 
     def _start(self, job: StepsJob, step: NextStep) -> StartingPoint | None:
         if step.former is not None:
-            return starting_point(str(self._folder.savepoint(step.former)))
+            return starting_point(self._folder.savepoint(step.former).address)
         return starting_point(job.start, self._options.cluster) if job.start else None
 
     def _done(self, number: int, run: SparkRun, result: SparkResult, seconds: float) -> StepDone:
@@ -253,7 +261,7 @@ class ContinuousRun:
 
     def _lag_us(self, number: int) -> int | None:
         """How far behind the clock the source is that holds event time back."""
-        splits = starting_point(str(self._folder.savepoint(number))).splits()
+        splits = starting_point(self._folder.savepoint(number).address).splits()
         marks = [entry.watermark for entries in splits.values() for entry in entries if not entry.idle]
         reached = min(marks, default=MIN_WATERMARK)
         return None if reached == MIN_WATERMARK else max(0, self._clock.now_us() - reached)

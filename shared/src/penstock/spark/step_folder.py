@@ -5,6 +5,11 @@
     <folder>/00000042/<run id>.json   what decides it (see `committing`)
     <folder>/00000042/savepoint/      what it leaves
 
+Where rows are staged on an object store, savepoints go there, too, so that executors need no folder of the driver's:
+
+    <staging>/<an id of the folder>/00000042/savepoint/
+    <folder>/00000042/sealed          says that it is whole, so that nobody need ask the store
+
 A step that nobody goes back to is renamed before it is removed: a driver that was thought dead, and is still at that
 step, finds no folder to decide it in.
 """
@@ -19,19 +24,31 @@ from typing import Final
 import msgspec
 
 from penstock.errors import CorruptDataError, ExternalError, UsageError
-from penstock.savepoint.folder import SEAL
+from penstock.savepoint.folder import SEAL, SavepointPlace
+from penstock.savepoint.places import LocalPlace, StoredPlace, place_of
+from penstock.spark.committing import RunManifests
+from penstock.spark.staging import remove_staged, staging_folder
 from penstock.spark.steps import StepsJob, obsolete
 
 _JOB: Final = "job.json"
 _SAVEPOINT: Final = "savepoint"
+_SEALED: Final = "sealed"
 _GONE: Final = "removed-"
 
 
 class StepFolder:
     """The folder of one pipeline's steps. Held by one process at a time (see `claimed`)."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, staging: str | None = None) -> None:
+        """`staging` is as in `SparkSettings`.
+
+        Raises:
+            UsageError: it is a relative path.
+            PipelineError: it is a URL without a bucket, or obstore is missing.
+        """
         self.path: Final = folder.absolute()
+        self._staging = staging
+        self._runs = RunManifests(self.path, staging)
 
     def job(self, fresh_id: str, start: str | None, *, fresh: bool) -> StepsJob:
         """The job in the folder, or a new one if there is none or a `fresh` one is wanted.
@@ -99,23 +116,67 @@ class StepFolder:
         """The folder of a step's run."""
         return self.path / f"{number:08d}"
 
-    def savepoint(self, number: int) -> Path:
-        """Where a step leaves its state."""
-        return self.of(number) / _SAVEPOINT
+    def savepoint(self, number: int) -> SavepointPlace:
+        """Where a step leaves its state: where it began to, or where it would if it began now."""
+        return self._begun(self.of(number)) or self._next(number)
+
+    def _begun(self, step: Path) -> SavepointPlace | None:
+        """Where the step in this folder, if it began, leaves its state."""
+        for path in step.glob("*.begin"):
+            target = msgspec.json.decode(path.read_bytes(), type=_Begun).target
+            return place_of(target) if "://" in target else LocalPlace(step / _SAVEPOINT)  # folders may be moved
+        return None
+
+    def _next(self, number: int) -> SavepointPlace:
+        if self._staging is None or "://" not in self._staging:
+            return LocalPlace(self.of(number) / _SAVEPOINT)
+        return place_of(f"{self._runs.staging}/{number:08d}/{_SAVEPOINT}", "--staging")
 
     def is_decided(self, number: int) -> bool:
         """Whether the results of a step are decided, so that some of them may be visible."""
         return any(self.of(number).glob("*.json"))
 
     def _is_done(self, number: int) -> bool:
-        return any(self.of(number).glob("*.committed")) and (self.savepoint(number) / SEAL).is_file()
+        sealed = [self.of(number) / name for name in (_SEALED, f"{_SAVEPOINT}/{SEAL}")]
+        return any(self.of(number).glob("*.committed")) and any(path.is_file() for path in sealed)
+
+    def note_sealed(self, number: int) -> None:
+        """Put on record that the savepoint of a step in the store is whole. If that is lost the step is repeated, which
+        changes nothing."""
+        if not isinstance(self.savepoint(number), StoredPlace):
+            return
+        try:
+            (self.of(number) / _SEALED).touch()
+        except OSError as error:
+            raise ExternalError(f"cannot write {self.of(number) / _SEALED}: {error}") from error
 
     def clean(self) -> None:
-        """Remove the steps that nobody goes back to; what a process that died had begun to remove is removed, too."""
+        """Remove the steps that nobody goes back to; what a process that died had begun to remove is removed, too.
+
+        Raises:
+            ExternalError: they cannot be removed, here or in the store.
+        """
         try:
             for number in obsolete(self.steps()):
                 self.of(number).rename(self.path / f"{_GONE}{number:08d}")
             for path in self.path.glob(f"{_GONE}*"):
+                self._remove_stored(path)
                 shutil.rmtree(path)
         except OSError as error:
             raise ExternalError(f"{self.path}: a step that is over cannot be removed: {error}") from error
+
+    def _remove_stored(self, step: Path) -> None:
+        """Remove what a step has in the store: its savepoint, and rows that it staged and never decided about."""
+        place = self._begun(step)
+        if isinstance(place, StoredPlace):
+            for name in place.sizes():
+                place.remove(name)
+        runs = RunManifests(step, self._staging)
+        if runs.is_apart:
+            remove_staged(staging_folder(runs.staging), set())
+
+
+class _Begun(msgspec.Struct):
+    """What of a `RunBeginning` is asked for here: the rest may name many files."""
+
+    target: str = ""
