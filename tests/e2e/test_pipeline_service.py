@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import urllib.error
@@ -16,6 +17,7 @@ import msgspec
 import pytest
 from tests.services import Services, rows_of, wait_for
 
+from penstock import savepoint
 from penstock.client.run_documents import RunDetail, RunSummary
 from penstock.platform.free_ports import HOST
 from penstock.platform.processes import ProcessId, marked
@@ -65,6 +67,26 @@ p = Pipeline("counts")
     .uid("results")
 )
 """
+STEPS = """
+from dataclasses import dataclass
+from datetime import datetime
+
+from penstock import Pipeline, col, count, param, tumbling
+from penstock.connectors import files
+
+
+@dataclass
+class Event:
+    key: int
+    value: int
+    at: datetime
+
+
+p = Pipeline("live")
+read = p.read(files.Source(param("in", "in"), schema=Event, event_time="at")).uid("events")
+windows = read.key_by("key").window(tumbling("100s")).agg(n=count(), total=col("value").sum()).uid("totals")
+windows.write(files.Sink(param("out", "out"), format="jsonl", existing="append")).uid("results")
+"""
 QUICK = (
     "spark.ui.enabled=false",
     "spark.sql.codegen.wholeStage=false",
@@ -91,6 +113,33 @@ class Cluster(Services):
         parameters = [f"out={self.folder / (out or run)}", f"rate={rate}", f"limit={limit}"]
         given = [part for parameter in parameters for part in ("--param", parameter)]
         return ("submit", self.pipeline, "--engine", "spark", "--parallelism", "2", "--run-id", run, *given)
+
+    def live(self, *options: str) -> tuple[str | Path, ...]:
+        """The command line that submits a job in steps, which reads the files that `feed` writes."""
+        pipeline = self.folder / "live.py"
+        pipeline.write_text(STEPS)
+        given = ("--param", f"in={self.folder / 'fed'}", "--param", f"out={self.folder / 'live'}")
+        return ("submit", pipeline, "--engine", "spark", "--every", "1s", "--parallelism", "2", *given, *options)
+
+    def feed(self, first: int, end: int) -> None:
+        """Rows with these numbers, a second of event time apart."""
+        at = [
+            (datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=number)).isoformat() for number in range(first, end)
+        ]
+        rows = [{"key": number % 7, "value": number, "at": at[number - first]} for number in range(first, end)]
+        temporary = self.folder / f"{first}.jsonl"
+        temporary.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+        (self.folder / "fed").mkdir(exist_ok=True)
+        temporary.rename(self.folder / "fed" / temporary.name)
+
+    def has_done(self, run: str, step: int, attempts: int) -> bool:
+        """Whether a job in steps, at this attempt, has come to a step."""
+        summary = self.summary(run)
+        if summary is None:
+            return False
+        assert summary.state in ("QUEUED", "RUNNING"), f"{summary}\n{self.logs()}"
+        assert summary.attempts <= attempts, f"{summary}\n{self.logs()}"
+        return summary.progress is not None and summary.progress.step >= step and summary.attempts == attempts
 
     def summary(self, run: str) -> RunSummary | None:
         """A run in short, as REST says it; None if it is not there yet."""
@@ -242,3 +291,53 @@ def test_an_error_in_the_user_s_code_is_shown_as_such(cluster: Cluster) -> None:
     assert "ZeroDivisionError" in cluster.run("status", "broken").stdout
     assert rows_of(cluster.folder / "broken") == []
     assert {run["run"]: run["state"] for run in cluster.json("jobs", "--all")}["broken"] == "FAILED"
+
+
+def test_a_job_in_steps_outlives_its_service_and_itself(cluster: Cluster) -> None:
+    """Its service killed, it goes on and is found again; killed itself, with its service or alone, it is begun again.
+
+    It stands in no other run's way, and ends behind a step: its savepoint and what is visible have every row once.
+    """
+    cluster.feed(0, 1_000)
+    assert cluster.run(*cluster.live("--run-id", "job"), "--detach").stdout == "job\n"
+    wait_for(lambda: cluster.has_done("job", 1, 1), "the first step is done")
+    assert "step 1: 1,000 rows in" in cluster.run("status", "job").stdout
+    asyncio.run(cluster.service.crash())
+    cluster.feed(1_000, 1_500)
+    asyncio.run(cluster.service.start())
+    wait_for(lambda: cluster.has_done("job", 2, 1), "the same process has done the second step")
+    asyncio.run(cluster.service.crash())
+    kill_all(cluster.processes("job"))
+    cluster.feed(1_500, 2_000)
+    asyncio.run(cluster.service.start())
+    wait_for(lambda: cluster.has_done("job", 3, 2), "another process has done the third step")
+    kill_all(cluster.processes("job"))
+    cluster.feed(2_000, 2_600)
+    wait_for(lambda: cluster.has_done("job", 4, 3), "a third process has done the fourth step")
+
+    refused = cluster.run(*cluster.live("--run-id", "second"), code=1).stderr
+    assert "live goes on for ever as job, in steps" in refused
+    cluster.run(*cluster.submit("beside"))
+    cluster.check("beside")
+    assert "is a run that ends by itself" in cluster.run("stop", "beside", code=2).stderr
+
+    said = cluster.run("stop", "job").stdout
+    assert said.startswith("job: canceled, ended behind step 4; savepoint: ")
+    wait_for(lambda: not cluster.processes("job"), "its processes are gone")
+    cluster.feed(2_600, 3_000)
+    cluster.run(*cluster.live("--run-id", "job"), "--detach")
+    wait_for(lambda: cluster.has_done("job", 5, 1), "submitted again it has gone on")
+    assert "step 5: 400 rows in" in cluster.run("status", "job").stdout
+    said = cluster.run("cancel", "job").stdout
+    rows = rows_of(cluster.folder / "live")
+    kept = savepoint.read(said.strip().rpartition("savepoint: ")[2])
+    assert len({(row["key"], row["window_start"]) for row in rows}) == len(rows)
+    assert sum(row["n"] for row in rows) + kept.table("totals")["__p0"].sum() == 3_000
+    assert list((cluster.folder / "runs" / "runs").iterdir()) == []
+
+
+def kill_all(processes: list[ProcessId]) -> None:
+    assert processes
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)

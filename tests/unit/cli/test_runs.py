@@ -103,7 +103,7 @@ def test_the_log_in_words(record: dict[str, Any], line: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--engine", "spark", "--restart", "none", "--per-job"], "--engine spark has no --per-job, --restart"),
+        (["--engine", "spark", "--checkpoint-interval", "1s", "--per-job"], "has no --per-job, --checkpoint-interval"),
         (["--run-id", "x", "--conf", "a=b", "--native", "off"], "--engine penstock has no --run-id, --conf, --native"),
         (
             ["--engine", "spark"],
@@ -113,7 +113,13 @@ def test_the_log_in_words(record: dict[str, Any], line: str) -> None:
         (["--engine", "spark", "--run-id", "a/b"], "--run-id 'a/b': up to 100 letters"),
         (["--engine", "spark", "--to-savepoint", "kept"], "give an absolute path"),
         (["--engine", "spark", "--conf", "x"], "write --conf spark.name=value"),
-        (["--engine", "spark", "--every", "30s"], "Keep `penstock run FILE --engine spark --every ...` running"),
+        (["--engine", "spark", "--restart", "none"], "--restart: a run that ends is begun anew twice; give --every"),
+        (["--engine", "spark", "--every", "0s"], "--every"),
+        (
+            ["--engine", "spark", "--every", "30s", "--to-savepoint", "/kept"],
+            "--every: each step leaves a savepoint of its own; leave --to-savepoint out",
+        ),
+        (["--every", "30s"], "--engine penstock has no --every"),
     ],
 )
 def test_what_makes_no_sense_is_refused(

@@ -16,6 +16,7 @@ from penstock.platform.processes import identify, is_alive, kill, marked
 from penstock.protocol.joblog import Artifact
 from penstock.protocol.requests import RunOptions
 from penstock.runs.run_log import AttemptBegan, RunHistory, RunOutcome, Submitted, history_of
+from penstock.runs.run_views import RunProgress
 from penstock.settings import ClusterSettings, RedisSettings, Secret
 from penstock.spark.submitting import AttemptFolder, AttemptSpec, submit_command, submit_environment
 from penstock_pipeline import children as children_module
@@ -123,6 +124,38 @@ async def test_what_ignores_the_first_signal_is_killed(attempts: Attempts) -> No
     assert is_alive(leader)
     attempts.children.stop(history, forced=True)
     await until(says(lambda: attempts.processes() == 0), "all have ended")
+
+
+async def test_of_a_job_in_steps_the_driver_alone_is_told_to_end(attempts: Attempts) -> None:
+    """Its step needs what the driver has started; a run of the same name there is decides nothing about it."""
+    inherited = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])"
+    history = attempts.start(WAITS.format(more=inherited))
+    live = msgspec.structs.replace(SUBMITTED, options=RunOptions(every_us=1_000_000))
+    history = history_of([live, *history.records[1:]])
+    await until(says(lambda: attempts.processes() == 2), "both run")
+    attempts.children.stop(history, forced=False)
+    await until(says(lambda: attempts.processes() == 1), "the driver has ended")
+    (attempts.folder / "steps" / "nightly").mkdir(parents=True)
+    (attempts.folder / "steps" / "nightly" / "nightly.json").write_text("of something else")
+    attempts.files.write_progress(RunProgress(at="step 4: ...", step=4))
+    await until(says(lambda: not attempts.children.facts(history).alive), "what it left is gone")
+    facts = attempts.children.facts(history)
+    assert (facts.decided, facts.step) == (False, 4)
+
+
+def test_a_driver_of_steps_begins_a_jvm_of_its_own(attempts: Attempts) -> None:
+    """No spark-submit, whose JVM would end with the first session; its folder is that of the steps of its run."""
+    live = msgspec.structs.replace(SUBMITTED, options=RunOptions(every_us=1_000_000))
+    attempt = AttemptBegan(attempt=1, place=attempts.children.place, host="one")
+    attempts.start("pass")
+    attempts.children.start(live, attempt, b"zip")
+    spec = attempts.files.spec()
+    attempts.children.start(live, AttemptBegan(attempt=2, place=attempts.children.place, host="one"), b"zip")
+    assert [path.name for path in (attempts.folder / "runs" / "nightly").iterdir()] == ["2"], (
+        "any number of them may be"
+    )
+    assert spec.manifests == str(attempts.folder / "steps" / "nightly")
+    assert submit_command(attempts.files, spec) == [sys.executable, str(attempts.files.launcher)]
 
 
 async def test_what_cannot_be_started_says_why(attempts: Attempts, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import AsyncGenerator
+from typing import Any
 
 import msgspec
 import pytest
@@ -153,3 +154,33 @@ async def test_a_name_may_be_a_job_s_or_a_run_s(rest: Rest) -> None:
         assert (await rest.client.find("flights")).kind == "job"
         with pytest.raises(RefusedError, match="did you mean 'flights'"):
             await rest.client.find("flihgts")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"every_us": -1}, "run.options.every_us: -1 is less than 0"),
+        ({"every_us": 1, "to_savepoint": "/kept"}, "run.options.to_savepoint: each step leaves a savepoint of its own"),
+    ],
+)
+async def test_a_job_in_steps_that_cannot_be_is_refused(options: dict[str, Any], said: str, rest: Rest) -> None:
+    """Before anybody is asked to do it."""
+    async with rest.service():
+        with pytest.raises(RefusedError, match=said):
+            await rest.client.submit_run(submission(**options), sources())
+
+
+async def test_a_job_in_steps_is_submitted_once(rest: Rest) -> None:
+    """At work, with another interval it is refused; ended, it is taken up again with that."""
+    async with rest.service():
+        requested = await rest.client.submit_run(submission("live", every_us=1_000_000), sources())
+        assert (await rest.client.run_outcome(requested, 20)).state == "completed"
+        await rest.state("live", "RUNNING")
+        with pytest.raises(RefusedError, match="submitted with something else: --every"):
+            await rest.client.submit_run(submission("live", every_us=2_000_000), sources())
+        await rest.client.cancel_run("live")
+        await rest.state("live", "CANCELED")
+        again = await rest.client.submit_run(submission("live", every_us=2_000_000), sources())
+        assert (await rest.client.run_outcome(again, 20)).state == "completed"
+        await rest.state("live", "RUNNING")
+        assert (await rest.client.run("live")).options.every_us == 2_000_000

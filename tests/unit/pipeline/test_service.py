@@ -158,3 +158,24 @@ async def test_what_cannot_be_read_is_passed_over() -> None:
             return service.view.runs == (RunView("one", 0, small.children.progress(await small.store.history("one"))),)
 
         await until(seen, "the run is shown")
+
+
+async def test_a_pipeline_that_goes_on_for_ever_has_no_other_run() -> None:
+    """A run of it would wait for ever: it is refused, with what to do; the same id again is the job itself."""
+    small = SmallPipeline()
+    async with small.service():
+        await small.submit("live", every_us=1_000_000)
+        await small.state("live", "RUNNING")
+        await small.submit("nightly")
+        ended = (await small.state("nightly", "FAILED")).ended
+        assert ended is not None
+        assert "flights goes on for ever as live, in steps" in ended.reason
+        assert "penstock cancel live" in ended.reason
+        await small.submit("other", name="ships")
+        await small.state("other", "RUNNING")
+        small.children.change("live", alive=False)
+        await small.state("live", "RUNNING", attempts=2)
+        await small.cancel("live")
+        await small.state("live", "CANCELED")
+        await small.submit("live", request="again", every_us=2_000_000)
+        await small.state("live", "RUNNING")

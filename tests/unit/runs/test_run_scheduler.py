@@ -10,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_records import PLACE, began, submitted
 
+from penstock.protocol.restarts import FixedDelay
 from penstock.runs.run_log import AttemptBegan, AttemptLost, CancelAsked, RunEnded, RunOutcome, history_of
 from penstock.runs.run_scheduler import (
     GRACE_MS,
     LEAVE_MS,
     MAX_ATTEMPTS,
+    STEP_GRACE_MS,
     BeginAttempt,
     EndRun,
     LoseAttempt,
@@ -26,6 +28,7 @@ from penstock.runs.run_scheduler import (
 )
 
 CANCEL = CancelAsked(request="r2")
+TWICE = FixedDelay(attempts=2, delay_ms=50)
 DONE = RunOutcome("FINISHED")
 BROKEN = RunOutcome("FAILED", "division by zero", "  File ...")
 
@@ -134,6 +137,83 @@ def test_submitted_again_it_has_all_its_attempts_anew() -> None:
     records = [*lost(2), RunEnded(state="FAILED"), submitted(request="r3")]
     assert decide(facts(*records)) == [BeginAttempt("nightly", 4)]
     assert isinstance(decide(facts(*records, began(4)))[0], LoseAttempt)
+
+
+# -- jobs in steps -------------------------------------------------------------------------------------------------------
+
+
+def steps(*records: Any, run: str = "live", name: str = "live", restart: Any = TWICE, **seen: Any) -> RunFacts:
+    """Of a job in steps."""
+    return facts(submitted(run, name=name, every_us=1_000_000, restart=restart), *records, **seen)
+
+
+def test_a_job_in_steps_has_no_place_among_the_runs() -> None:
+    """It begins at once and keeps nobody waiting; but of one pipeline one run is at work."""
+    busy = facts(submitted("busy"), began(), alive=True)
+    assert decide(busy, steps()) == [BeginAttempt("live", 1)]
+    assert decide(steps(began(), alive=True), facts(submitted("one"))) == [BeginAttempt("one", 1)]
+    assert queue_of([steps()]) == []
+    assert decide(busy, steps(name="flights")) == []
+    assert decide(steps(began(), alive=True), facts(submitted("one", name="live"))) == []
+
+
+def test_a_job_in_steps_is_begun_again_as_its_strategy_says() -> None:
+    """After its delay; so often without a step that is done in between, not in all."""
+    decider = RunDecider(PLACE, 1)
+    records: list[Any] = []
+    now_ms, step = 0, 0
+    for attempt in range(1, 8):
+        records.append(began(attempt))
+        step += attempt < 6
+        commands = decider.decide([steps(*records, step=step, last_lines="Killed")], now_ms)
+        if attempt == 7:
+            break
+        assert isinstance(commands[0], LoseAttempt), commands
+        records.append(AttemptLost(attempt=attempt, reason="killed"))
+        assert decider.decide([steps(*records)], now_ms + 49) == []
+        now_ms += 50
+        assert decider.decide([steps(*records)], now_ms) == [BeginAttempt("live", attempt + 1)]
+    [command] = commands
+    assert isinstance(command, EndRun)
+    assert command.state == "FAILED"
+    assert "given up by its restart strategy: its process ended without a word" in command.reason
+    assert "submitted again by its id it goes on" in command.reason
+
+
+@pytest.mark.parametrize(
+    ("records", "seen", "state", "said"),
+    [
+        ([began(), CANCEL], {"outcome": RunOutcome("FINISHED", "ended behind step 4")}, "CANCELED", "behind step 4"),
+        ([began(), CANCEL], {"outcome": BROKEN}, "CANCELED", "division by zero"),
+        ([began(), CANCEL], {}, "CANCELED", "killed; submitted again"),
+        ([CANCEL], {}, "CANCELED", "before an attempt began"),
+        ([began(), AttemptLost(attempt=1, reason="x"), CANCEL], {}, "CANCELED", "submitted again by its id"),
+        ([began()], {"outcome": BROKEN}, "FAILED", "division by zero"),
+        ([began(place="there")], {}, "FAILED", "began on one, in a work folder that"),
+    ],
+)
+def test_how_a_job_in_steps_ends(records: list[Any], seen: dict[str, Any], state: str, said: str) -> None:
+    """When it is cancelled, or a step has failed for good; the end says where it stands."""
+    [command] = decide(steps(*records, **seen))
+    assert isinstance(command, EndRun)
+    assert command.state == state
+    assert said in command.reason
+
+
+def test_a_job_in_steps_that_somebody_else_told_to_end_is_begun_again() -> None:
+    """Nobody asked the service for its end."""
+    [command] = decide(steps(began(), outcome=RunOutcome("FINISHED", "ended behind step 4")))
+    assert isinstance(command, LoseAttempt)
+    assert "a signal" in command.reason
+
+
+def test_the_step_at_work_may_end_before_a_job_is_killed() -> None:
+    """It is waited for longer than for a run, of which nothing would be kept."""
+    decider = RunDecider(PLACE, 1)
+    runs = [steps(began(), CANCEL, alive=True)]
+    assert decider.decide(runs, 0) == [StopProcess("live", forced=False)]
+    assert decider.decide(runs, STEP_GRACE_MS - 1) == []
+    assert decider.decide(runs, STEP_GRACE_MS) == [StopProcess("live", forced=True)]
 
 
 # -- histories -----------------------------------------------------------------------------------------------------------

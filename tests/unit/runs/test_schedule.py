@@ -190,6 +190,7 @@ def test_another_start_begins_anew() -> None:
         ({"parameters": {"day": "{day:%Y}"}}, "is no placeholder"),
         ({"parameters": {"day": "{}"}}, "is no placeholder"),
         ({"parameters": {"day": "{"}}, "--param day: .*; a brace is written {{ or }}"),
+        ({"options": RunOptions(every_us=1)}, "--every: what goes on for ever has no timetable"),
         ({"options": RunOptions(to_savepoint="/srv/kept")}, "every run leaves a savepoint of its own"),
         ({"options": RunOptions(to_savepoint="/srv/{{day}}")}, "every run leaves a savepoint of its own"),
         ({"options": RunOptions(to_savepoint="/srv/{night}")}, "--to-savepoint: {night} is no placeholder"),

@@ -180,8 +180,8 @@ def _check_same(run: str, history: RunHistory, submission: RunSubmission, digest
     if (before.artifact.sha256, before.artifact.target) != (digest, now.target):
         differing.append("the pipeline's code")
     options = (
-        f"--{name.replace('_', '-')}"
-        for name in ("from_savepoint", "to_savepoint")
+        f"--{name.removesuffix('_us').replace('_', '-')}"
+        for name in ("from_savepoint", "to_savepoint", "every_us")
         if getattr(before.options, name) != getattr(submission.options, name)
     )
     differing += options
@@ -197,6 +197,10 @@ def check_options(options: RunOptions, view: PipelineView | None, part: str) -> 
     """Raise `RestError` for options, in that part of a submission, that the service does not take."""
     if options.parallelism is not None and not 1 <= options.parallelism <= 1 << 15:
         raise RestError(400, f"{part}.options.parallelism: {options.parallelism} is not from 1 to {1 << 15}")
+    if options.every_us < 0:
+        raise RestError(400, f"{part}.options.every_us: {options.every_us} is less than 0")
+    if options.in_steps and options.to_savepoint:
+        raise RestError(400, f"{part}.options.to_savepoint: each step leaves a savepoint of its own; leave it out")
     if (options.master or options.conf) and view is None:
         raise RestError(503, NO_SERVICE)
     if (options.master or options.conf) and view is not None and not view.overrides:

@@ -1,8 +1,9 @@
-"""The processes of runs: one `spark-submit` per attempt, in a session of its own, which outlives this service.
+"""The processes of runs: one `spark-submit` (of steps, a driver) per attempt, in a session of its own, which outlives
+this service.
 
 Everything about an attempt lies in the work folder, so that the service finds it again after its own death:
-`runs/<run>/<attempt>/` for what is at work, `manifests/<pipeline>/` for what makes runs repeatable, `place` for the name
-that the log of a run knows this folder by.
+`runs/<run>/<attempt>/` for what is at work, `manifests/<pipeline>/` for what makes runs repeatable, `steps/<run>/` for
+the steps of a job that goes on for ever, `place` for the name that the log of a run knows this folder by.
 """
 
 from __future__ import annotations
@@ -58,15 +59,20 @@ class Children:
     def facts(self, history: RunHistory) -> RunFacts:
         """What is to be seen of a run. Ends what the dead process of an attempt left behind."""
         submitted, attempt = history.submitted, history.attempt
-        decided = is_decided(self._manifests(submitted), submitted.run)
+        decided = self._is_decided(submitted)
         if attempt is None or attempt.place != self.place:
             return RunFacts(history, decided=decided)
         files = self._files(submitted, attempt)
         alive = self._is_alive(files, submitted, attempt)  # before its outcome is read, which it may leave meanwhile
         if not alive:
-            decided = is_decided(self._manifests(submitted), submitted.run)
+            decided = self._is_decided(submitted)
         lines = " / ".join(self.output(history).splitlines()[-LAST_LINES:]) if not alive else ""
-        return RunFacts(history, alive, files.outcome(), decided, lines)
+        step = (files.progress() or RunProgress()).step
+        return RunFacts(history, alive, files.outcome(), decided, lines, step)
+
+    def _is_decided(self, submitted: Submitted) -> bool:
+        """Whether the results of a run become visible whatever happens; steps are their driver's business."""
+        return not submitted.options.in_steps and is_decided(self._manifests(submitted), submitted.run)
 
     def progress(self, history: RunHistory) -> RunProgress:
         """What Spark is at."""
@@ -98,6 +104,8 @@ class Children:
         )  # fmt: skip
         try:
             mark = self._mark(submitted, attempt)
+            if options.in_steps:  # there may be any number of attempts
+                self._forget_former(submitted.run, attempt)
             files.prepare(spec, sources, self._settings)
             (files.path / "mark").write_text(mark)
             process = spawn(
@@ -123,13 +131,22 @@ class Children:
         process = self._process(self._files(history.submitted, attempt), history.submitted, attempt)
         _log.info("stopping a run", run=history.submitted.run, signal=number.name)
         if process is not None and is_alive(process):
-            os.killpg(process.pid, number)  # spawn made it the leader of a group of its own
+            if history.submitted.options.in_steps and not forced:
+                os.kill(process.pid, number)  # the driver alone: its step needs Spark's JVM until it ends
+            else:
+                os.killpg(process.pid, number)  # spawn made it the leader of a group of its own
         if forced:
             self._kill_marked(history.submitted, attempt)
 
     def forget(self, run: str) -> None:
         """Remove the files of all attempts at a run; what makes it repeatable stays."""
         shutil.rmtree(self._folder / "runs" / run, ignore_errors=True)
+
+    def _forget_former(self, run: str, attempt: AttemptBegan) -> None:
+        """Remove the files of earlier attempts at a run."""
+        for folder in (self._folder / "runs" / run).glob("*"):
+            if folder.name != str(attempt.attempt):
+                shutil.rmtree(folder, ignore_errors=True)
 
     def forget_others(self, runs: Set[str]) -> None:
         """Remove what is left of runs that are not among these: their service died before it could."""
@@ -178,6 +195,9 @@ class Children:
         return AttemptFolder(self._folder / "runs" / submitted.run / str(attempt.attempt))
 
     def _manifests(self, submitted: Submitted) -> Path:
+        """What makes a run repeatable; of a job in steps, the folder of these."""
+        if submitted.options.in_steps:
+            return self._folder / "steps" / submitted.run
         return self._folder / "manifests" / submitted.name
 
 

@@ -174,8 +174,22 @@ class PipelineService:
             artifact=request.artifact, options=request.options,
         )  # fmt: skip
         submitted = await self._append(request.job, record)
-        if submitted and (request.options.master or request.options.conf) and not self._settings.overrides:
-            await self._end(EndRun(request.job, "FAILED", overrides_refused(self._settings.defaults.master)))
+        refused = self._refused(request) if submitted else ""
+        if refused:
+            await self._end(EndRun(request.job, "FAILED", refused))
+
+    def _refused(self, request: SubmitRun) -> str:
+        """Why a run is not executed; empty if it is."""
+        if (request.options.master or request.options.conf) and not self._settings.overrides:
+            return overrides_refused(self._settings.defaults.master)
+        for run, history in self._open.items():
+            other = history.submitted
+            if run != request.job and other.name == request.name and other.options.in_steps:
+                return (
+                    f"{request.name} goes on for ever as {run}, in steps, and of one pipeline one run is at work at a "
+                    f"time; end that first: penstock cancel {run}"
+                )
+        return ""
 
     # -- decisions ------------------------------------------------------------------------------------------------------
 

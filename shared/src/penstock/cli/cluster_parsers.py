@@ -111,7 +111,9 @@ def _add_submit(commands: Commands) -> None:
     spark.add_argument("--run-id", metavar="ID", help="names this run: what finished by this name is not run again")
     add_run_options(spark)
     spark.add_argument(
-        "--every", metavar="TIME", help="not here: penstock run FILE --engine spark --every goes on for ever"
+        "--every",
+        metavar="TIME",
+        help="go on for ever, with a step so often, until penstock cancel; --restart: when one that failed is repeated",
     )
 
     engines = {

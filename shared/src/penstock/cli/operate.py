@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.cli.cluster import ClusterOptions, OneJob, print_json, timeout_s, with_cluster
-from penstock.cli.runs import cancel_run
+from penstock.cli.runs import cancel_run, stop_run
 from penstock.client import ClusterClient
 from penstock.client.cluster import answered
 from penstock.client.documents import ENDED, RequestState
@@ -74,15 +74,21 @@ def savepoint_command(command: TakeSavepoint) -> int:
 
 
 def stop_command(command: StopJobs) -> int:
-    """Take a savepoint and end; with `--all` every job that runs."""
+    """Take a savepoint and end; with `--all` every job that runs. A job in steps ends behind the step at work."""
     job = command.job
     if bool(job) == command.all:
         raise UsageError("name one job, or say --all")
     if not job:
         return with_cluster(command, lambda cluster: _stop_all(cluster, command))
 
+    found = with_cluster(command, lambda cluster: cluster.find(job))
+    if found.kind == "run":
+        if command.drain:
+            raise UsageError(f"--drain: {found.id} is a run on Spark, which ends no input; leave it out")
+        return stop_run(command, found.id, timeout_s(command.timeout))
+
     async def stop(cluster: ClusterClient) -> RequestState:
-        requested = await cluster.stop(job, drain=command.drain)
+        requested = await cluster.stop(found.id, drain=command.drain)
         return await answered(cluster, requested, "stop", timeout_s(command.timeout))
 
     _report(command, with_cluster(command, stop), "stopped", "")

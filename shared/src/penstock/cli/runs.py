@@ -9,6 +9,7 @@ from penstock.cli.run_following import counted_lines, progress_text, run_state_t
 from penstock.client import ClusterClient
 from penstock.client.cluster import not_done, until_ended
 from penstock.client.run_documents import RUN_ENDED, RunDetail, RunSummary
+from penstock.errors import UsageError
 
 _SHORT: Final = 32
 """Ids up to this length are shown whole: people chose most of them."""
@@ -62,6 +63,20 @@ def cancel_run(options: ClusterOptions, run: str, deadline_s: float) -> int:
     else:
         print(f"{summary.run}: {summary.state.lower()}" + (f", {summary.reason}" if summary.reason else ""))
     return 0 if summary.state == "CANCELED" else 1
+
+
+def stop_run(options: ClusterOptions, run: str, deadline_s: float) -> int:
+    """End a job in steps behind the step at work, which names its savepoint; the exit code.
+
+    Raises:
+        UsageError: it is a run that ends by itself.
+    """
+    detail = with_cluster(options, lambda cluster: cluster.run(run))
+    if not detail.options.in_steps:
+        raise UsageError(
+            f"{run} is a run that ends by itself, and leaves no savepoint before: penstock cancel {run} ends it"
+        )
+    return cancel_run(options, run, deadline_s)
 
 
 async def _cancelled(cluster: ClusterClient, run: str, deadline_s: float) -> RunSummary:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import sys
 import threading
 import uuid
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
@@ -23,11 +20,14 @@ from penstock.errors import PenstockError, UsageError
 from penstock.spark.code import pack_code
 from penstock.spark.continuous import ContinuousOptions, ContinuousRun, StepDone, StepWatch, Stopped
 from penstock.spark.local_run import choose_cluster
-from penstock.spark.session import end_session, open_session
+from penstock.spark.session import end_session
+from penstock.spark.step_process import ending, open_keeping_signals
 from penstock.submission.restart_text import parse_restart
 from penstock.times import duration_us
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from penstock.cli.spark import RunOnSpark
 
 
@@ -37,7 +37,7 @@ def run_in_steps(command: RunOnSpark, every: str) -> int:
     run = _run(command, every, console)
     stop = threading.Event()
     try:
-        with _ending(stop, console):
+        with ending(stop, lambda line: _say(console, line)):
             _say(console, *_stopped_lines(run.run(stop), command))
         return 0
     except KeyboardInterrupt:
@@ -76,12 +76,8 @@ def _run(command: RunOnSpark, every: str, console: Console) -> ContinuousRun:
     )
     _say(console, f"{pipeline.name}: on Spark, a step every {every}, kept in {options.folder}")
 
-    def opened() -> Any:
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        session = open_session(pipeline.name, command.spark)
-        for number, handler in before.items():
-            signal.signal(number, handler)  # PySpark has its own idea of Ctrl-C
-        return session
+    def opened() -> SparkSession:
+        return open_keeping_signals(pipeline.name, command.spark)
 
     code = pack_code(command.file, parameters)
     return ContinuousRun(pipeline, code, options, SystemClock(), lambda: uuid.uuid4().hex, opened, watch, end_session)
@@ -89,33 +85,12 @@ def _run(command: RunOnSpark, every: str, console: Console) -> ContinuousRun:
 
 def step_lines(step: StepDone) -> list[str]:
     """What became of a step: one line, and others only for rows that were left out."""
-    lag = "" if step.lag_us is None else f", event time {step.lag_us / 1_000_000:,.1f} s behind"
-    again = "" if step.result.computed else ", computed before"
-    line = f"step {step.number}: {step.rows_in:,} rows in, {step.rows_out:,} out, {step.seconds:.1f} s{lag}{again}"
     left_out = [
         text
         for text in row_lines(step.graph, step.result.total, None)
         if "came too late" in text or " bad rows " in text
     ]
-    return [line, *left_out]
-
-
-@contextmanager
-def _ending(stop: threading.Event, console: Console) -> Generator[None]:
-    """SIGTERM or Ctrl-C: the first one ends behind the step at work, the second one cancels that."""
-
-    def asked(_number: int, _frame: object) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-        _say(console, "ending behind the step at work; once more cancels it")
-
-    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return [step.line, *left_out]
 
 
 def _stopped_lines(stopped: Stopped, command: RunOnSpark) -> list[str]:

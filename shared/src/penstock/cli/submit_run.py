@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from msgspec.structs import replace
 from rich.console import Console
 
 from penstock.api.loading import load_pipeline, parse_parameters
@@ -21,6 +22,8 @@ from penstock.spark.committing import checked_run_id
 from penstock.spark.run_submission import WORKERS, prepare_run, starting_from, submit_run
 from penstock.spark.session import parse_conf
 from penstock.submission.cluster_checks import advice
+from penstock.submission.restart_text import parse_restart
+from penstock.times import duration_us
 
 
 @dataclass(frozen=True)
@@ -40,18 +43,13 @@ class SubmitRun(SubmitOptions, RunOptionsGiven):
 
     run_id: str | None
     every: str | None
+    restart: str
 
 
 def submit_run_command(command: SubmitRun) -> int:
     """Submit the run, and follow it unless told not to; the exit code."""
-    if command.every is not None:
-        raise UsageError(
-            "--every: the pipeline service runs what ends. Keep `penstock run FILE --engine spark --every ...` running "
-            "where Spark is (under systemd, or as a Deployment of one); or leave --engine spark out: task managers need "
-            "no steps"
-        )
     settings = load_settings(command.cluster)
-    options = run_options(command)
+    options = _in_steps(command, run_options(command))
     if command.run_id is not None:
         checked_run_id(command.run_id)
     parameters = parse_parameters(command.param)
@@ -61,6 +59,18 @@ def submit_run_command(command: SubmitRun) -> int:
     for line in advice(pipeline.plan, Path(command.file.partition(":")[0]), WORKERS):
         console.print(f"warning: {line}", markup=False, soft_wrap=True)
     return asyncio.run(_submit(settings, submission, sources, command, console))
+
+
+def _in_steps(command: SubmitRun, options: RunOptions) -> RunOptions:
+    """The options of a job that goes on for ever, if it is one; raises `UsageError`."""
+    restart = parse_restart(command.restart)
+    if command.every is None:
+        if restart != options.restart:
+            raise UsageError("--restart: a run that ends is begun anew twice; give --every, or leave --restart out")
+        return options
+    if options.to_savepoint:
+        raise UsageError("--every: each step leaves a savepoint of its own; leave --to-savepoint out")
+    return replace(options, every_us=duration_us(command.every, "--every", positive=True), restart=restart)
 
 
 def run_options(command: RunOptionsGiven) -> RunOptions:

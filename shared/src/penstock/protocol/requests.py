@@ -14,6 +14,7 @@ import msgspec
 from penstock.errors import CorruptDataError
 from penstock.protocol.joblog import Artifact, JobSettings
 from penstock.protocol.messages import Restore
+from penstock.protocol.restarts import ExponentialDelay, RestartStrategy
 
 
 class Request(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -83,6 +84,15 @@ class RunOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A folder that the pipeline service reaches."""
     native: bool = True
     """Whether Spark's own plan computes what is proven equal; if not, every stage replays the streaming operators."""
+    every_us: int = 0
+    """Go on for ever, with a step so often (microseconds), each from where the one before ended; 0: a run that ends."""
+    restart: RestartStrategy = ExponentialDelay()
+    """Of steps: when one that failed is repeated, and a process that died is followed by another one."""
+
+    @property
+    def in_steps(self) -> bool:
+        """Whether it goes on for ever."""
+        return self.every_us > 0
 
 
 class RunRequest(Request, frozen=True, kw_only=True):

@@ -10,11 +10,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.protocol.restarts import RestartDecider, restart_decider
 from penstock.runs.run_log import AttemptBegan, EndState, RunHistory, RunOutcome
 
 MAX_ATTEMPTS: Final = 3
 GRACE_MS: Final = 15_000
 """How long a process may take to end after SIGTERM."""
+STEP_GRACE_MS: Final = 300_000
+"""How long the step at work of a job in steps may take to end; what is killed then is repeated by the next attempt."""
 LEAVE_MS: Final = 30_000
 """How long a process may live on after it has said how the run ended."""
 
@@ -32,11 +35,18 @@ class RunFacts:
     """Whether the manifest of the run exists: from then on all its results become visible, and none is computed again."""
     last_lines: str = ""
     """Of what the process printed."""
+    step: int = 0
+    """The newest step that the attempt has done, of a job in steps."""
 
     @property
     def run(self) -> str:
         """Its id."""
         return self.history.submitted.run
+
+    @property
+    def in_steps(self) -> bool:
+        """Whether it goes on for ever, step by step."""
+        return self.history.submitted.options.in_steps
 
 
 @dataclass(frozen=True)
@@ -74,6 +84,8 @@ class StopProcess:
     forced: bool
 
 
+_AGAIN: Final = "submitted again by its id it goes on with the step at which it was"
+
 RunCommand = BeginAttempt | LoseAttempt | EndRun | StopProcess
 
 
@@ -88,6 +100,10 @@ class RunDecider:
         """When a process was first told to end."""
         self._left_ms: dict[str, int] = {}
         """When a living process was first seen to have left its outcome."""
+        self._restarts: dict[str, tuple[int, RestartDecider]] = {}
+        """Of jobs in steps that lost an attempt: the newest step by then, and what decides about the next attempts."""
+        self._next_ms: dict[str, int] = {}
+        """Not before then the next attempt begins."""
 
     def decide(self, runs: Sequence[RunFacts], now_ms: int) -> list[RunCommand]:
         """What is to be done now. `now_ms` is monotonic."""
@@ -95,26 +111,43 @@ class RunDecider:
         for remembered in (self._stopped_ms, self._left_ms):
             for run in remembered.keys() - known:
                 del remembered[run]
+        there = {facts.run for facts in runs}
+        for remembered in (self._restarts, self._next_ms):
+            for run in remembered.keys() - there:
+                del remembered[run]
         commands: list[RunCommand] = []
         for facts in runs:
             attempt = facts.history.attempt
             if attempt is not None:
                 commands += self._watch(facts, attempt, now_ms)
-        return [*commands, *self._begin(runs)]
+        return [*commands, *self._begin(runs, now_ms)]
 
     # -- waiting --------------------------------------------------------------------------------------------------------
 
-    def _begin(self, runs: Sequence[RunFacts]) -> Iterator[RunCommand]:
+    def _begin(self, runs: Sequence[RunFacts], now_ms: int) -> Iterator[RunCommand]:
         """Runs begin in the order in which they were submitted, of one pipeline one at a time."""
         working = [facts for facts in runs if facts.history.attempt is not None]
         names = {facts.history.submitted.name for facts in working}
-        free = self._concurrent - len(working)
+        yield from self._begin_steps(runs, names, now_ms)
+        free = self._concurrent - sum(not facts.in_steps for facts in working)
         for facts in queue_of(runs):
             name = facts.history.submitted.name
             if facts.history.cancel_asked and not facts.decided:
                 yield EndRun(facts.run, "CANCELED", "asked by a client before it began")
             elif free > 0 and name not in names:
                 free -= 1
+                names.add(name)
+                yield BeginAttempt(facts.run, _began(facts.history) + 1)
+
+    def _begin_steps(self, runs: Sequence[RunFacts], names: set[str], now_ms: int) -> Iterator[RunCommand]:
+        """Jobs in steps wait for nobody's end: they would have a place among the runs for ever. Adds their `names`."""
+        for facts in runs:
+            if not facts.in_steps or facts.history.state != "QUEUED":
+                continue
+            name = facts.history.submitted.name
+            if facts.history.cancel_asked:
+                yield EndRun(facts.run, "CANCELED", f"asked by a client before an attempt began; {_AGAIN}")
+            elif name not in names and now_ms >= self._next_ms.get(facts.run, now_ms):
                 names.add(name)
                 yield BeginAttempt(facts.run, _began(facts.history) + 1)
 
@@ -126,7 +159,7 @@ class RunDecider:
         elif facts.alive:
             yield from self._watch_living(facts, now_ms)
         else:
-            yield self._judge(facts, attempt)
+            yield self._judge_steps(facts, attempt, now_ms) if facts.in_steps else self._judge(facts, attempt)
 
     def _watch_living(self, facts: RunFacts, now_ms: int) -> Iterator[RunCommand]:
         # What is decided becomes visible: to kill the process that is about to do that would only delay it.
@@ -135,11 +168,36 @@ class RunDecider:
             stops = now_ms - self._left_ms.setdefault(facts.run, now_ms) >= LEAVE_MS
         if not stops:
             return
+        grace_ms = STEP_GRACE_MS if facts.in_steps and facts.outcome is None else GRACE_MS
         if facts.run not in self._stopped_ms:
             self._stopped_ms[facts.run] = now_ms
             yield StopProcess(facts.run, forced=False)
-        elif now_ms - self._stopped_ms[facts.run] >= GRACE_MS:
+        elif now_ms - self._stopped_ms[facts.run] >= grace_ms:
             yield StopProcess(facts.run, forced=True)
+
+    def _judge_steps(self, facts: RunFacts, attempt: AttemptBegan, now_ms: int) -> RunCommand:
+        """The process of a job in steps is gone. What failed in it was repeated there: it has ended with the cause."""
+        outcome = facts.outcome
+        if facts.history.cancel_asked:
+            return EndRun(
+                facts.run, "CANCELED", outcome.reason if outcome is not None else f"killed; {_AGAIN}", outcome
+            )
+        if outcome is not None and outcome.state == "FAILED":
+            return EndRun(facts.run, "FAILED", outcome.reason, outcome)
+        reason = "a signal told its process to end" if outcome is not None else _silent(facts)
+        delay_ms = self._delay_ms(facts, now_ms)
+        if delay_ms is None:
+            return EndRun(facts.run, "FAILED", f"given up by its restart strategy: {reason}; {_AGAIN}", outcome)
+        self._next_ms[facts.run] = now_ms + delay_ms
+        return LoseAttempt(facts.run, attempt.attempt, reason)
+
+    def _delay_ms(self, facts: RunFacts, now_ms: int) -> int | None:
+        """How long the next attempt waits; None: there is none. A step that is done makes the strategy start anew."""
+        step, decider = self._restarts.get(facts.run, (-1, None))
+        if decider is None or facts.step > step:
+            decider = restart_decider(facts.history.submitted.options.restart)
+        self._restarts[facts.run] = (max(step, facts.step), decider)
+        return decider.delay_ms(now_ms)
 
     def _judge(self, facts: RunFacts, attempt: AttemptBegan) -> RunCommand:
         """The process is gone: what does that mean?"""
@@ -165,8 +223,8 @@ class RunDecider:
 
 
 def queue_of(runs: Sequence[RunFacts]) -> list[RunFacts]:
-    """The waiting runs, in the order in which they begin."""
-    waiting = [facts for facts in runs if facts.history.state == "QUEUED"]
+    """The waiting runs, in the order in which they begin. Jobs in steps stand in no line."""
+    waiting = [facts for facts in runs if facts.history.state == "QUEUED" and not facts.in_steps]
     return sorted(waiting, key=lambda facts: (facts.history.submitted.at_us, facts.run))
 
 

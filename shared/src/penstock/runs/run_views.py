@@ -28,6 +28,8 @@ class RunProgress(msgspec.Struct, frozen=True):
     """0: not known yet."""
     ui: str = ""
     """Where the Spark UI is."""
+    step: int = 0
+    """The newest step that is done, of a job in steps: `at` says what became of it."""
 
 
 class RunView(msgspec.Struct, frozen=True):

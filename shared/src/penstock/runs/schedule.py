@@ -203,6 +203,8 @@ def check_definition(name: str, definition: Definition) -> Timetable:
     folder = definition.options.to_savepoint
     if folder and not depends_on_period(folder):
         raise UsageError(_OWN_FOLDER)
+    if definition.options.in_steps:
+        raise UsageError("--every: what goes on for ever has no timetable; submit it instead")
     if not 0 <= definition.retries <= MAX_RETRIES:
         raise UsageError(f"--retries {definition.retries}: from 0 to {MAX_RETRIES}")
     if not 0 <= definition.retry_pause_ms <= MAX_PAUSE_MS:

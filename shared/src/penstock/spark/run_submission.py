@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 from msgspec.structs import replace
@@ -13,8 +14,10 @@ from penstock.client.run_documents import RunOptions, RunSubmission
 from penstock.coordination.artifacts import pack
 from penstock.errors import ExternalError, UsageError
 from penstock.graph.logical import LogicalPlan
+from penstock.savepoint.places import LocalPlace
 from penstock.settings import ClusterSettings
-from penstock.spark.engine import spark_graph
+from penstock.spark.engine import RunOptions as EngineOptions
+from penstock.spark.engine import check_options, spark_graph
 from penstock.spark.session import PLANNED_PARALLELISM
 from penstock.submission.cluster_checks import check_fit
 from penstock.submission.collected import gathering_sinks
@@ -34,7 +37,13 @@ def prepare_run(
     """
     check_fit(pipeline.plan, WORKERS)
     _check_sinks(pipeline.plan)
-    graph = spark_graph(pipeline.plan, options.parallelism or PLANNED_PARALLELISM, until_now=bool(options.to_savepoint))
+    graph = spark_graph(
+        pipeline.plan,
+        options.parallelism or PLANNED_PARALLELISM,
+        until_now=options.in_steps or bool(options.to_savepoint),
+    )
+    if options.in_steps:  # as if it left its savepoint here: what has no position has none anywhere
+        check_options(graph, pipeline.plan, EngineOptions(target=LocalPlace(Path())))
     packed = pack(target, parameters)
     artifact = packed.artifact
     described = ArtifactDescription(artifact.target, artifact.parameters, artifact.requirements)

@@ -7,6 +7,7 @@ there, because who started it may be gone, or be another one by then.
 from __future__ import annotations
 
 import sys
+import uuid
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from penstock.spark.engine import RunOptions as EngineOptions
 from penstock.spark.engine import SparkRun
 from penstock.spark.session import SparkSettings, open_session
 from penstock.spark.starting import starting_point
+from penstock.spark.submitted_steps import run_steps
 from penstock.spark.submitting import AttemptFolder, AttemptSpec
 from penstock.spark.tracking import RunTracker
 
@@ -55,6 +57,9 @@ def _run(folder: AttemptFolder, spec: AttemptSpec, opened: ExitStack) -> RunOutc
     place = unpack(artifact, folder.sources.read_bytes(), folder.path)
     target, parameters = str(place / artifact.target), dict(artifact.parameters)
     pipeline = load_pipeline(target, parameters)
+    if options.in_steps:
+        code = pack_code(target, parameters)
+        return run_steps(folder, spec, pipeline, code, SystemClock(), lambda: uuid.uuid4().hex, print_line)
     session = open_session(spec.name, SparkSettings(options.master, None, options.conf))
     opened.callback(session.stop)
     tracker = RunTracker(session, folder.write_progress)

@@ -51,7 +51,7 @@ class AttemptSpec(msgspec.Struct, frozen=True, kw_only=True):
     options: RunOptions
     """With the master and the settings that count, those of the pipeline service included."""
     manifests: str
-    """The folder with the manifests of the pipeline's runs."""
+    """The folder with the manifests of the pipeline's runs, or with the steps of the job."""
     staging: str | None = None
     """See `SparkSettings`."""
 
@@ -132,8 +132,13 @@ class AttemptFolder:
 
 
 def submit_command(folder: AttemptFolder, spec: AttemptSpec) -> list[str]:
-    """The command line of spark-submit, in client mode: the driver is a process of this machine."""
+    """The command line of spark-submit, in client mode: the driver is a process of this machine.
+
+    Of steps it is that of the driver, which begins a JVM of its own, and another one when that has died.
+    """
     options = spec.options
+    if options.in_steps:
+        return [sys.executable, str(folder.launcher)]
     command = [str(_spark_home() / "bin" / "spark-submit"), "--master", options.master, "--deploy-mode", "client"]
     command += ["--name", f"penstock {spec.name}"]
     settings = start_settings(options.master)
