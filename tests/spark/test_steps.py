@@ -94,6 +94,7 @@ class Job:
         self.folder = root / "steps"
         self.done: list[StepDone] = []
         self.failed: list[tuple[int, PenstockError, int]] = []
+        self.warned: list[str] = []
 
     def run(self, rounds: int = 1, *, start: Path | None = None, fresh: bool = False) -> Stopped:
         """As one process, which looks so many times whether there is something to do."""
@@ -106,9 +107,13 @@ class Job:
         options = ContinuousOptions(
             every_us, self.folder, self._restart, self._parallelism, given, staging=self.staging, fresh=fresh
         )
-        watch = StepWatch(done=self.done.append, failed=lambda *failure: self.failed.append(failure))
+        watch = StepWatch(self.done.append, lambda *failure: self.failed.append(failure), self._warn)
         pipeline, code = load_pipeline(str(STATE_FILE), self.given), pack_code(str(STATE_FILE), self.given)
         return ContinuousRun(pipeline, code, options, clock or SystemClock(), new_id, lambda: self._session, watch)
+
+    def _warn(self, text: str) -> None:
+        if "no row has come from" not in text:
+            self.warned.append(text)
 
     def feed(self, name: str, first: int, end: int) -> None:
         write_part(self.root / "in", name, first, end)
@@ -261,6 +266,24 @@ def test_a_store_that_is_away_costs_repetitions_and_then_the_cause_is_told(local
     assert (stopped.done, stopped.undone, stopped.decided) == (1, None, False)
     job.run()
     assert [step.number for step in job.done] == [1, 2]
+
+
+def test_what_cannot_be_removed_costs_no_step(local, bucket, tmp_path, monkeypatch):
+    """The store refuses to delete: it is said, steps go on, and what is over goes when it can be removed."""
+    job = Job(local, tmp_path, staging=STAGING)
+    with monkeypatch.context() as patch:
+        patch.setattr(StoredPlace, "remove", fail)
+        for number in range(4):
+            job.feed(f"{number}-", number * 100, number * 100 + 100)
+            job.run()
+    assert [step.number for step in job.done] == [1, 2, 3, 4]
+    assert job.warned == ["the disk is full"] * 2, "once per process"
+    job.run()
+    assert {path.relative_to(bucket).parts[2] for path in bucket.rglob("*") if path.is_file()} == {
+        "00000003",
+        "00000004",
+    }
+    assert list(job.folder.glob("removed-*")) == []
 
 
 def test_one_process_at_a_time_has_a_job(local, tmp_path):

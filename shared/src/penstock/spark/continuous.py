@@ -156,7 +156,7 @@ class ContinuousRun:
         options = self._options
         with claimed(self._folder.path):
             job = self._folder.job(self._new_id(), options.start, fresh=options.fresh)
-            self._folder.clean()
+            self._clean()
             try:
                 while not stop.is_set():
                     next_us = self._clock.monotonic_us() + options.every_us
@@ -219,9 +219,16 @@ class ContinuousRun:
         if result is None:
             raise KeyboardInterrupt
         self._folder.note_sealed(step.number)
-        self._folder.clean()
+        self._clean()
         seconds = (self._clock.monotonic_us() - began_us) / 1_000_000
         self._watch.done(self._done(step.number, run, result, seconds))
+
+    def _clean(self) -> None:
+        """Remove what is over. Where that fails nothing is lost: it is tried again behind the next step."""
+        try:
+            self._folder.clean()
+        except ExternalError as error:
+            self._watch.warn_once(str(error))
 
     def _new_beginning(self, run: SparkRun) -> RunBeginning | None:
         """What a step reads that was not begun before; None if it was."""
