@@ -79,9 +79,9 @@ class RunOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     conf: dict[str, str] = {}
     """Settings of Spark, besides those of the pipeline service."""
     from_savepoint: str = ""
-    """The key of a manifest in the cluster's store, or a folder that the pipeline service reaches."""
+    """The key of a manifest in the cluster's store, or a folder or URL that the pipeline service reaches."""
     to_savepoint: str = ""
-    """A folder that the pipeline service reaches."""
+    """A folder that the pipeline service reaches, or a URL (`s3://bucket/folder`)."""
     native: bool = True
     """Whether Spark's own plan computes what is proven equal; if not, every stage replays the streaming operators."""
     every_us: int = 0
