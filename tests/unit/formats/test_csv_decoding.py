@@ -210,3 +210,28 @@ def test_a_value_that_looks_like_null_is_none(null: str) -> None:
     decoded = decoder(schema, null=null).decode(encode_csv(frame, schema, header=False, null=null))
     assert decoded.bad == []
     assert_frame_equal(decoded.frame, frame)
+
+
+@pytest.mark.parametrize(
+    ("block", "rows", "bad"),
+    [
+        (b'a\r"', [], [0]),
+        (b'1,x\na\r"\n"\n2,y\n', [(1, "x"), (2, "y")], [1]),
+        (b"1,x\ny\r3,z\n4,w\n", [(1, "x"), (4, "w")], [1]),
+        (b'1,5" pipe\n2,y\n3,z\n', [(1, '5" pipe'), (2, "y"), (3, "z")], []),
+    ],
+)
+def test_line_ends_and_quotes_within_unquoted_values(block: bytes, rows: list[object], bad: list[int]) -> None:
+    """The parser has other records there than lines were found: what is wrong is told of the right one."""
+    decoded = decoder().decode(block)
+    assert decoded.frame.rows() == rows
+    assert [line.index for line in decoded.bad] == bad
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from([b"1", b"x", b",", b'"', b"\r", b"\n", b"\xc3\xa9", b" "]), max_size=30).map(b"".join))
+def test_any_bytes_are_rows_or_bad_records(block: bytes) -> None:
+    """Nothing is raised, and a record is told of once."""
+    decoded = decoder().decode(block)
+    indexes = [line.index for line in decoded.bad]
+    assert indexes == sorted(set(indexes))

@@ -110,7 +110,6 @@ class CsvDecoder:
 
     def _decode_records(self, records: Sequence[bytes], indexes: Sequence[int]) -> Decoded:
         """Decode records, and if the parser refuses the whole, its halves: one unreadable record costs little."""
-        import polars as pl
         import pyarrow as pa
 
         if not records:
@@ -118,18 +117,25 @@ class CsvDecoder:
         try:
             texts, skipped = self._split(b"".join(records))
         except (pa.ArrowInvalid, UnicodeDecodeError) as error:
-            if len(records) == 1:
-                reason = str(error).splitlines()[0]
-                return Decoded(self._decode_records([], []).frame, [BadLine(indexes[0], reason, _raw(records[0]))])
-            middle = len(records) // 2
-            first = self._decode_records(records[:middle], indexes[:middle])
-            second = self._decode_records(records[middle:], indexes[middle:])
-            return Decoded(pl.concat([first.frame, second.frame]), [*first.bad, *second.bad])
-        kept = [index for index in range(len(records)) if index not in skipped]
+            return self._decode_halves(records, indexes, str(error).splitlines()[0])
         frame, wrong = self._typed(texts)
+        if (skipped or wrong) and texts.height + len(skipped) != len(records):  # which of them is not known
+            return self._decode_halves(records, indexes, "has a line end or a quote within an unquoted value")
+        kept = [index for index in range(len(records)) if index not in skipped]
         bad = [BadLine(indexes[index], reason, _raw(records[index])) for index, reason in skipped.items()]
         bad += [BadLine(indexes[kept[row]], reason, _raw(records[kept[row]])) for row, reason in wrong]
         return Decoded(frame, sorted(bad, key=lambda line: line.index))
+
+    def _decode_halves(self, records: Sequence[bytes], indexes: Sequence[int], reason: str) -> Decoded:
+        """Each by itself; a single record is bad, for this reason."""
+        import polars as pl
+
+        if len(records) == 1:
+            return Decoded(self._decode_records([], []).frame, [BadLine(indexes[0], reason, _raw(records[0]))])
+        middle = len(records) // 2
+        first = self._decode_records(records[:middle], indexes[:middle])
+        second = self._decode_records(records[middle:], indexes[middle:])
+        return Decoded(pl.concat([first.frame, second.frame]), [*first.bad, *second.bad])
 
     def _split(self, text: bytes) -> tuple[pl.DataFrame, dict[int, str]]:
         """Every column of the schema that the file has as texts, and the records with another number of columns."""
