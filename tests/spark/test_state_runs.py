@@ -127,6 +127,26 @@ def test_a_folder_in_which_something_is_is_not_written_to(given, local, kept, bu
         run_part(local, tmp_path, given, target=kept, run="tuesday")
 
 
+@pytest.mark.usefixtures("bucket")
+def test_of_two_drivers_of_one_run_none_removes_what_the_other_has_left(given, local, tmp_path, monkeypatch):
+    """The second one seals its savepoint while the first one is about to."""
+    kept, seal_folder = "s3://bucket/kept", savepoints.seal_folder
+
+    def overtaken(*arguments: Any) -> None:
+        monkeypatch.setattr(savepoints, "seal_folder", seal_folder)
+        write_part(tmp_path / "in", "b-", ROWS // 2, ROWS)
+        with monkeypatch.context() as patch:
+            patch.setattr(engine, "check_free", lambda *_: None)  # it was free when that one looked
+            run_part(local, tmp_path, {**given, "out": str(tmp_path / "2")}, target=kept, folder=tmp_path / "2r")
+        seal_folder(*arguments)
+
+    monkeypatch.setattr(savepoints, "seal_folder", overtaken)
+    with pytest.raises(UsageError, match=r"somebody else has written manifest.json there"):
+        run_part(local, tmp_path, given, target=kept)
+    sp = savepoint.read(kept)
+    assert sum(row["n"] for row in rows(tmp_path / "2")) + sp.table("w")["__p0"].sum() == ROWS
+
+
 @pytest.mark.parametrize("run", ["nightly", "another"])
 def test_of_two_runs_that_leave_a_savepoint_in_one_place_one_is_told(run, given, local, kept, tmp_path, monkeypatch):
     """Neither sees the other before it computes; whoever is first has the place, and what it left stays readable."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import csv
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -20,7 +22,8 @@ from pyarrow import parquet
 
 from penstock import col
 from penstock.connectors import files
-from penstock.connectors.base import Wanted
+from penstock.connectors.base import EndOfSplit, ReadContext, Wanted
+from penstock.connectors.files import reading
 from penstock.connectors.files.ranges import ranges
 from penstock.errors import PipelineError
 
@@ -293,16 +296,46 @@ def test_a_file_that_is_replaced_between_two_ranges_is_noticed(kind: str, tmp_pa
         contents.append(path.read_bytes())
     assert len(contents[0]) == len(contents[1])
     source = files.Source(path, schema=Line)
-    most_bytes = len(contents[0]) // 4
-    parts = ranges_of(source, most_bytes)
-    ends: list[Any] = []
-    for number, position in enumerate(parts):
-        path.write_bytes(contents[number >= 2])
-        ends.append(position_of(source, position))
+    (split,) = source.discover()
+    path.write_bytes(contents[0])
+    parts = ranges_of(source, len(contents[0]) // 4)
+    right = [position_of(source, position) for position in parts]
+    path.write_bytes(contents[1])
+    other = [position_of(source, position) for position in parts]
     with pytest.raises(PipelineError, match=r"a\..* was replaced or rewritten while the run read it in parts"):
-        source.behind(source.discover()[0], ends)
-    ends[2:] = []
-    source.behind(source.discover()[0], ends)
+        source.behind(split, right[:2] + other[2:])
+    source.behind(split, right)
+    if kind == "csv":  # what was counted in the survey is that of another file
+        with pytest.raises(PipelineError, match=r"a\..* was replaced or rewritten while the run read it in parts"):
+            source.behind(split, other)
+    else:
+        source.behind(split, other)
+
+
+def test_a_file_that_is_cut_while_its_last_range_is_read_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends before the place where it ended when the ranges were planned."""
+    monkeypatch.setattr(reading, "CHUNK_BYTES", 100)
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(line(number) for number in range(100)))
+    source = files.Source(path, schema=Line)
+    (split,) = source.discover()
+    *parts, last = ranges_of(source, path.stat().st_size // 3)
+    ends = [position_of(source, position) for position in parts]
+
+    async def cut() -> Any:
+        reader = source.open(split, last, ReadContext(lambda: 0, lambda: 0))
+        await reader.read(1)
+        os.truncate(path, last["range"][0] + 300)
+        with contextlib.suppress(EndOfSplit):
+            while True:
+                await reader.read(10)
+        return reader.position()
+
+    ends.append(asyncio.run(cut()))
+    with pytest.raises(PipelineError, match=r"a\.jsonl ended at byte \d+, and had \d+ when .* it was cut"):
+        source.behind(split, ends)
 
 
 def test_what_is_read_as_a_whole(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +12,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.connectors import files
-from penstock.errors import UsageError
+from penstock import Pipeline
+from penstock.connectors import console, files, http, kafka, redis
+from penstock.connectors.base import EndOfSplit
+from penstock.errors import PipelineError, UsageError
+from penstock.graph.jobgraph import JobGraph
+from penstock.spark.arrival import Arrival
+from penstock.spark.engine import batch_graph
 from penstock.spark.packing import Packing, divided, packs
 from penstock.spark.progress import SplitReport, split_reports
+from penstock.spark.reading import _open
+from penstock.spark.sinks import TaskSinks
 from penstock.spark.splits import RunSplit
 from penstock.task.sources import SplitEntry
 
@@ -136,15 +144,76 @@ def test_parts_of_csv_wait_for_a_survey(tmp_path: Path) -> None:
 
     def survey(parts: Any) -> list[Any]:
         asked.extend((split.split, position["range"]) for split, position in parts)
-        return [[3, 1], [4, 2], [5, 0], [6, 0]]
+        return [[3, 1, ["a", "b"]], [4, 2, ["b", "c"]], [5, 0, []], [6, 0, []]]
 
     found = list(divided(source, given, 6, survey))
     assert asked == [(name, part) for name in ("a.csv", "c.csv") for part in ([0, 6, 10], [6, 10, 10])]
     assert [split.position.get("survey") for split in found] == [
-        [0, 3, 0],
-        [3, 7, 1],
+        [0, 3, 0, ["a", "b"]],
+        [3, 7, 1, ["b", "c"]],
         None,
         None,
-        [0, 5, 0],
-        [5, 11, 0],
+        [0, 5, 0, []],
+        [5, 11, 0, []],
     ]
+
+
+def test_an_archive_is_read_in_parts(tmp_path: Path) -> None:
+    """Each of its rows once, though it is files and what a stream goes on with a topic."""
+    (tmp_path / "a.jsonl").write_text("".join(f'{{"id":{n}}}\n' for n in range(1_000)))
+    size = (tmp_path / "a.jsonl").stat().st_size
+    source = kafka.Source("orders", schema=Row)
+    parts = list(divided(source, [RunSplit("a.jsonl", archive=str(tmp_path), size_bytes=size)], size // 3 + 1))
+
+    async def read(split: RunSplit) -> tuple[list[int], Any]:
+        reader, rows = _open(source, split), []
+        try:
+            while True:
+                rows += (await reader.read(5_000)).frame["id"].to_list()
+        except EndOfSplit:
+            return rows, reader.position()
+        finally:
+            await reader.close()
+
+    found = [asyncio.run(read(split)) for split in parts]
+    assert [row for rows, _ in found for row in rows] == list(range(1_000))
+
+    def report(part: int, position: Any) -> dict[str, Any]:
+        entry = SplitEntry("a.jsonl", position, finished=True, watermark=0, idle=False, generator=None)
+        return {"kind": "split", "split": msgspec.to_builtins(SplitReport(entry, 5, archive=True, part=part))}
+
+    reports = [report(part, position) for part, (_, position) in enumerate(found)]
+    (joined,) = split_reports(reports, source)
+    assert joined.entry.position["offset"] == size
+    reports[1]["split"]["entry"]["position"]["edges"][0] = "another file"
+    with pytest.raises(PipelineError, match="was replaced or rewritten while the run read it in parts"):
+        split_reports(reports, source)
+
+
+def graph_of(sink: Any) -> tuple[JobGraph, Arrival]:
+    p = Pipeline("p")
+    p.read(files.Source("in", schema=Row)).write(sink)
+    graph = batch_graph(p.plan, 2)
+    return graph, Arrival(graph, p.plan)
+
+
+def test_parts_of_a_file_have_one_publisher(tmp_path: Path) -> None:
+    """Which has them in order: an older row of a key would replace a newer one."""
+    graph, arrival = graph_of(redis.Sink("t:{id}", url="redis://localhost"))
+    (vertex,) = graph.vertices
+    assert arrival.read_as_a_whole(vertex, keeps=False) == ""
+    source = files.Source(tmp_path, schema=Row)
+    found = list(divided(source, [RunSplit("a.jsonl", size_bytes=70), RunSplit("b.jsonl", size_bytes=30)], 10))
+    sinks = [TaskSinks(vertex, arrival.plan, n, "a", 1, "", print, split.part) for n, split in enumerate(found)]
+    assert [each._partition for each in sinks] == [0] * 7 + [1] * 3
+
+
+@pytest.mark.parametrize(
+    "sink",
+    [http.Sink("http://h/{id}", method="PUT"), kafka.Sink("t", delivery="at-least-once"), console.Sink()],
+)
+def test_what_tasks_send_at_once_is_read_in_one(sink: Any) -> None:
+    """Tasks would send the parts of a file beside each other."""
+    graph, arrival = graph_of(sink)
+    said = arrival.read_as_a_whole(graph.vertices[0], keeps=False)
+    assert said == "tasks send the rows of a split one after the other to a sink"

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from penstock.connectors.base import Sink
 from penstock.connectors.watermarks import BoundedOutOfOrderness
 from penstock.graph.jobgraph import JobEdge, JobGraph, JobOperator, JobVertex
 from penstock.graph.logical import (
@@ -28,6 +29,7 @@ from penstock.graph.logical import (
     ProcessRows,
     Read,
     WindowRows,
+    Write,
 )
 from penstock.graph.ordering import arrival_decides
 from penstock.spark.late_rows import late_rows_read
@@ -37,6 +39,11 @@ from penstock.task.operators.lateness import lateness_of
 
 _ENDING: Final = MAKING_ROWS | WindowRows | AssignEventTime | AssignProcessingTime
 """Verbs behind which rows have other times than before: what their split had reached says nothing about these."""
+
+
+def _sends(sink: Sink) -> bool:
+    """Whether others see what a task writes while it runs."""
+    return sink.guarantee == "at-least-once"
 
 
 class Arrival:
@@ -70,6 +77,8 @@ class Arrival:
             return "rows are late by the order of their split, and the pipeline reads late rows"
         if any(isinstance(node.operation, ProcessRows) for node in nodes):
             return "a function gets the rows of a split one after the other"
+        if any(isinstance(node.operation, Write) and _sends(node.operation.sink) for node in nodes):
+            return "tasks send the rows of a split one after the other to a sink"
         read = nodes[0].operation
         event_time = read.source.event_time if isinstance(read, Read) else None
         known = event_time is None or isinstance(event_time.watermarks, BoundedOutOfOrderness)

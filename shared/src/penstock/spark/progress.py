@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from penstock.connectors.base import Source, Split
+from penstock.connectors.files.ranges import behind
 from penstock.task.sources import SplitEntry
 from penstock.times import MIN_WATERMARK
 
@@ -92,6 +93,8 @@ def _joined(parts: Sequence[SplitReport], source: Source[Any]) -> SplitReport:
     if len(parts) == 1:
         return parts[0]
     furthest = max(parts, key=lambda part: part.entry.watermark)
-    position = source.behind(Split(furthest.entry.split), [part.entry.position for part in parts])
+    positions = [part.entry.position for part in parts]
+    split = Split(furthest.entry.split)
+    position = behind(split.id, positions) if furthest.archive else source.behind(split, positions)
     entry = msgspec.structs.replace(furthest.entry, position=position, idle=all(part.entry.idle for part in parts))
     return SplitReport(entry, sum(part.rows for part in parts), furthest.archive)

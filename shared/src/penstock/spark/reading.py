@@ -29,9 +29,9 @@ from penstock.formats.schema_matching import SchemaMatcher
 from penstock.graph.jobgraph import DEAD_LETTERS_TAG
 from penstock.graph.pushdown import narrowed
 from penstock.protocol.keygroups import key_group_range
-from penstock.spark.archives import archive_of
 from penstock.spark.progress import SplitReport
 from penstock.spark.splits import RunSplit
+from penstock.spark.surveying import reading_of
 from penstock.spark.taskwork import TaskWork, now_us
 from penstock.task.bad_rows import RowValidator
 from penstock.task.sources import BATCH_ROWS, SplitEntry
@@ -105,9 +105,7 @@ class _Feed:
 
 def _open(source: Source[Any], split: RunSplit) -> SplitReader:
     context = ReadContext(now_us, lambda: time.monotonic_ns() // 1_000_000)
-    if split.archive:
-        return archive_of(source, split.archive).open(Split(split.split), None, context)
-    return source.open(Split(split.split), split.position, context)
+    return reading_of(source, split).open(Split(split.split), split.position, context)
 
 
 class _SplitMarks:

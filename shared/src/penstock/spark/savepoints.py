@@ -240,24 +240,25 @@ def _check_ours(place: SavepointPlace, manifest: Manifest) -> None:
 
 
 def seal(kept: KeptState, execution: str) -> None:
-    """Make the savepoint of a decided run whole, unless it is: remove what other executions left, and vouch for it.
+    """Make the savepoint of a decided run whole, unless it is: vouch for it, and remove what other executions left.
+
+    In this order: of two drivers of one run only the one whose manifest is there knows which objects nobody needs.
 
     Raises:
         CorruptDataError: objects are missing.
         UsageError: another savepoint is there meanwhile.
     """
     place = place_of(kept.folder)
+    wanted = {handle.key for handle in handles_of(kept.manifest)}
     if is_sealed(place):
         _check_ours(place, kept.manifest)
-        return
-    wanted = {handle.key for handle in handles_of(kept.manifest)}
-    found = place.sizes()
-    if missing := sorted(wanted - found.keys()):
-        raise CorruptDataError(
-            f"{place}: the run was computed, but of its savepoint {missing[0]} is not there (any more); if it was moved "
-            "before it was whole, move it back"
-        )
-    for name in found:
+    else:
+        if missing := sorted(wanted - place.sizes().keys()):
+            raise CorruptDataError(
+                f"{place}: the run was computed, but of its savepoint {missing[0]} is not there (any more); if it was "
+                "moved before it was whole, move it back"
+            )
+        seal_folder(place, kept.manifest)
+    for name in place.sizes():
         if name.startswith(_own(execution)) and name not in wanted:
             place.remove(name)
-    seal_folder(place, kept.manifest)

@@ -37,12 +37,14 @@ class TaskSinks:
         attempt_number: int,
         staging: str,
         report: Report,
+        part: int = 0,
     ) -> None:
+        """`part`: which one of a split the subtask reads, if it reads one: one publisher has all of them, in order."""
         self._schemas = {o.id: plan.node(o.node).schema for o in vertex.operators if o.verb == "write"}
         self._subtask = subtask
         self._attempt = attempt
         self._attempt_number = attempt_number
-        self._parallelism = vertex.parallelism
+        self._partition = (subtask - part) % vertex.parallelism
         self._staging = staging
         self._report = report
         self._writers: dict[str, SinkWriter] = {}
@@ -63,7 +65,7 @@ class TaskSinks:
         if not publishes(write.sink):
             return write.sink.open(schema, context)
         encoder = asyncio.run(write.sink.encoder(schema, operator))
-        encoded, partition = write.sink.encoded_schema(schema), self._subtask % self._parallelism
+        encoded, partition = write.sink.encoded_schema(schema), self._partition
         return RecordStager(staging_folder(self._staging), encoder, encoded, context, partition)
 
     def prepare(self, checkpoint: int) -> None:

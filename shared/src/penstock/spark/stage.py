@@ -93,8 +93,8 @@ class TaskContext:
     by_arrival: bool
     watermarks: bool = False
 
-    def work(self, subtask: int) -> TaskWork:
-        """What the chains of one subtask share."""
+    def work(self, subtask: int, part: int = 0) -> TaskWork:
+        """What the chains of one subtask share; `part`: which part of its first split it reads."""
         attempt = f"{self.task.execution}-{self.attempt.id}"
         return TaskWork(
             self.vertex,
@@ -108,6 +108,7 @@ class TaskContext:
             self.task.native,
             self.by_arrival,
             self.watermarks,
+            part,
         )
 
 
@@ -124,7 +125,7 @@ def _read(context: TaskContext, first: pa.RecordBatch, rest: Iterator[pa.RecordB
         return
     numbers = [number for batch in batches for number in batch.column(0).to_numpy().tolist()]
     splits = [context.task.splits[number] for number in numbers]
-    yield from _worked(context.work(numbers[0]), lambda work: _read_all(work, splits))
+    yield from _worked(context.work(numbers[0], splits[0].part), lambda work: _read_all(work, splits))
 
 
 def _read_all(work: TaskWork, splits: Iterable[RunSplit]) -> Iterator[pa.RecordBatch]:

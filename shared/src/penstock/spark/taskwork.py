@@ -47,9 +47,10 @@ class TaskWork:
         native: NativeWindow | None = None,
         by_arrival: bool = False,
         watermarks: bool = False,
+        part: int = 0,
     ) -> None:
         """`native` is the window at the head of the vertex if Spark computes it; `watermarks`: rows carry theirs across
-        the exchange; `by_arrival`: they come in the order of these."""
+        the exchange; `by_arrival`: they come in the order of these; `part`: see `TaskSinks`."""
         self.by_arrival = by_arrival
         self.watermarks = watermarks
         self.vertex = vertex
@@ -57,7 +58,7 @@ class TaskWork:
         self.plan = plan
         self.outputs = StageOutputs(edges, subtask, plan)
         self._native = native
-        self._sinks = TaskSinks(vertex, plan, subtask, attempt, attempt_number, staging, self.outputs.report)
+        self._sinks = TaskSinks(vertex, plan, subtask, attempt, attempt_number, staging, self.outputs.report, part)
         self._counts: dict[str, dict[str, int]] = {}
         self._last = state.watermark
         self._checkpoint = state.checkpoint

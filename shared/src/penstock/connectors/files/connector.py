@@ -177,7 +177,7 @@ class Source(base.Source[T], Generic[T]):
         """See `Source.needs_survey`: of CSV, whose quoted values may have line ends."""
         return (self.format or format_of(PurePosixPath(split.id))) == "csv"
 
-    def survey(self, split: Split, position: Position) -> list[int]:
+    def survey(self, split: Split, position: Position) -> list[Any]:
         """See `Source.survey`."""
         file, part = self._files.file(split.id), FileRange.of(position)
         assert part is not None

@@ -40,6 +40,8 @@ class Survey:
     """Quotes before what comes behind it."""
     lines: int
     """Line ends before the range."""
+    edges: tuple[Any, ...] = ()
+    """As `edges` found them when this was counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +76,9 @@ class FileRange:
                 "cut or rewritten; run again, and let nobody write to files that are read"
             )
 
-    def look(self, file: TextFile) -> list[int]:
-        """How many quotes and line ends there are in the range, but for the header; blocks."""
-        return _counted(file.content, max(self.begin, file.begin), self.end)
+    def look(self, file: TextFile) -> list[Any]:
+        """How many quotes and line ends there are in the range, but for the header, and its edges; blocks."""
+        return [*_counted(file.content, max(self.begin, file.begin), self.end), _edges(self, file.content)]
 
     def lines(self, file: TextFile) -> TextFile:
         """What of a text file lies in the range; blocks."""
@@ -116,11 +118,11 @@ def ranges(size: int, most_bytes: int) -> list[FileRange]:
     return [FileRange(begin, min(size, begin + most_bytes), size) for begin in range(0, size, most_bytes)]
 
 
-def surveyed(planned: Sequence[FileRange], found: Sequence[Sequence[int]]) -> list[FileRange]:
+def surveyed(planned: Sequence[FileRange], found: Sequence[Sequence[Any]]) -> list[FileRange]:
     """The ranges of a file with what `FileRange.look` has found in each of them."""
-    behind = list(accumulate(quotes for quotes, _ in found))
-    lines = [0, *accumulate(ends for _, ends in found)]
-    marks = zip([0, *behind], behind, lines, strict=False)
+    behind = list(accumulate(quotes for quotes, _, _ in found))
+    lines = [0, *accumulate(ends for _, ends, _ in found)]
+    marks = zip([0, *behind], behind, lines, (seen for _, _, seen in found), strict=False)
     return [replace(each, survey=Survey(*mark)) for each, mark in zip(planned, marks, strict=True)]
 
 
@@ -179,7 +181,11 @@ class _Until:
 
 def edges(part: FileRange, content: Content) -> dict[str, Any]:
     """What of the file's identity two ranges have in common that follow each other, for the position behind the first."""
-    return {"edges": [content.identity(part.begin), content.identity(part.end)]}
+    return {"edges": _edges(part, content)}
+
+
+def _edges(part: FileRange, content: Content) -> list[Any]:
+    return [content.identity(part.begin), content.identity(part.end)]
 
 
 def behind(name: str, positions: Sequence[Position]) -> Position:
@@ -189,12 +195,18 @@ def behind(name: str, positions: Sequence[Position]) -> Position:
         PipelineError: the file was another one for one of them.
     """
     known = [each["edges"] if "edges" in each else [each["identity"]] * 2 for each in positions]
-    if any(before[1] != after[0] for before, after in pairwise(known)):
+    counted = [(found, each["survey"][-1]) for found, each in zip(known, positions, strict=True) if "survey" in each]
+    if any(before[1] != after[0] for before, after in pairwise(known)) or any(found != was for found, was in counted):
         raise PipelineError(
             f"{name} was replaced or rewritten while the run read it in parts: rows of both would be mixed, and nothing "
             "of the run is visible; run again, and let nobody write to files that are read"
         )
     furthest = max(positions, key=lambda each: each["offset"] if "offset" in each else each["group"])
+    if "offset" in furthest and furthest["offset"] != furthest.get("end", furthest["offset"]):
+        raise PipelineError(
+            f"{name} ended at byte {furthest['offset']}, and had {furthest['end']} when the run began to read it in "
+            "parts: it was cut, and nothing of the run is visible; run again, and let nobody write to files that are read"
+        )
     last = {name: value for name, value in furthest.items() if name not in ("range", "survey", "edges", "until")}
     counted_apart = "line" in last and "survey" not in furthest
     return last | ({"line": sum(each["line"] for each in positions)} if counted_apart else {})
