@@ -18,7 +18,7 @@ from penstock.connectors import http
 class Request:
     method: str
     path: str
-    key: str
+    key: str | None
     body: Any
     token: str | None
 

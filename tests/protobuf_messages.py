@@ -51,6 +51,20 @@ message_type {
     field { name: "value" number: 2 label: LABEL_OPTIONAL type: TYPE_DOUBLE }
   }
 }
+message_type {
+  name: "Choice"
+  field { name: "number" number: 1 label: LABEL_OPTIONAL type: TYPE_INT64 oneof_index: 0 }
+  field { name: "text" number: 2 label: LABEL_OPTIONAL type: TYPE_STRING oneof_index: 0 }
+  field { name: "limits" number: 3 label: LABEL_REPEATED type: TYPE_MESSAGE type_name: ".google.protobuf.Int64Value" }
+  field { name: "named" number: 4 label: LABEL_REPEATED type: TYPE_MESSAGE type_name: ".shop.Choice.NamedEntry" }
+  oneof_decl { name: "which" }
+  nested_type {
+    name: "NamedEntry" options { map_entry: true }
+    field { name: "key" number: 1 label: LABEL_OPTIONAL type: TYPE_STRING }
+    field { name: "value" number: 2 label: LABEL_OPTIONAL type: TYPE_INT64 }
+  }
+  nested_type { name: "Inner" field { name: "n" number: 1 label: LABEL_OPTIONAL type: TYPE_INT64 } }
+}
 """
 
 

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
+import itertools
 import json
+import re
+import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 import pytest
-from tests.http_service import Service, running_service
+from tests.http_service import Request, Service, running_service
 from tests.integration.failing_workers import with_failing_workers
 from tests.integration.sink_rows import Sale, sales, sales_by_shop, write
+from tests.services import wait_for
 
 from penstock import Pipeline, PipelineError, col, count
 from penstock.connectors import http, iterables
+from penstock.connectors.base import WriteContext
 from penstock.connectors.http import sending
 from penstock.connectors.http.sending import Requests
 from penstock.errors import ExternalError, PenstockError
 from penstock.settings import Secret
+from penstock.types import schema_of
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -130,10 +139,132 @@ async def test_what_is_said_of_one_that_is_away(service: Service, monkeypatch: p
         (address, rf"POST {address}: 503 Service Unavailable; check that it runs, and url="),
         ("http://127.0.0.1:1/", r"http://127.0.0.1:1/: .*; check that it runs, and url="),
     ):
-        frame = pl.DataFrame({"address": [url], "key": ["k"], "body": ["{}"]})
+        requests = Requests("POST", {}, 1)
         with pytest.raises(ExternalError, match=said):
-            await Requests("POST", {}, 1).send([frame], keyed=False, skips=False, each_its_own=False)
-    assert len(service.requests) == 1
+            await requests.send([(url, "k", "{}")], set(), skips=False, each_its_own=False)
+    requests = Requests("POST", {}, 1)
+    with pytest.raises(ExternalError, match="503 Service Unavailable"):
+        await requests.send([(address, "k", "{}")], set(), skips=False, each_its_own=False)
+    with pytest.raises(ExternalError, match=r"has asked not to be called again for 3[56]\d\d s"):
+        await requests.send([(address, "k", "{}")], set(), skips=False, each_its_own=False)
+    assert len(service.requests) == 2
+
+
+async def test_an_answer_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often a piece of it comes."""
+    monkeypatch.setattr(sending, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(sending, "ATTEMPT_S", 0.5)
+
+    async def drip(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            while not writer.is_closing():
+                writer.write(b"1\r\nx\r\n")
+                await writer.drain()
+                await asyncio.sleep(0.05)
+
+    server = await asyncio.start_server(drip, "127.0.0.1", 0)
+    async with asyncio.timeout(20):
+        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        with pytest.raises(ExternalError, match="TimeoutError; check that it runs"):
+            await Requests("POST", {}, 1).send([(address, "k", "{}")], set(), skips=False, each_its_own=False)
+    server.close()
+
+
+def test_what_was_answered_is_not_sent_again(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that takes some, and then wants a pause, gets all in the end; each once."""
+    monkeypatch.setattr(sending, "_PATIENCE_S", 0.1)
+    turns = itertools.count()
+    service.answer = lambda request: (503 if next(turns) % 4 == 3 else 200, {"Retry-After": "0.2"})
+    write(service.sink(capacity=1), sales(9), Sale)
+    taken = [request.body["id"] for n, request in enumerate(service.requests) if n % 4 != 3]
+    assert taken == list(range(9))
+
+
+def writer_of(sink: http.Sink) -> Any:
+    return sink.open(schema_of(Sale, "test"), WriteContext("out", 0, "a", 1, lambda: 0))
+
+
+def rows_of(*rows: Sale) -> pl.DataFrame:
+    return pl.DataFrame([vars(row) for row in rows])
+
+
+def test_checkpoints_are_sent_one_after_the_other(service: Service) -> None:
+    """A checkpoint that was given up is still being sent when the next one begins; and none behind the end."""
+    held, go = threading.Event(), threading.Event()
+
+    def answer(request: Request) -> tuple[int, dict[str, str]]:
+        held.set()
+        assert request.body["amount"] != 1 or go.wait(20)
+        return 200, {}
+
+    service.answer = answer
+    writer = writer_of(service.sink("/{id}", method="PUT"))
+    writer.write(rows_of(Sale(1, "s", 1)))
+    first = writer.prepare(1).persist
+    writer.write(rows_of(Sale(1, "s", 2)))
+    second = writer.prepare(2).persist
+    with ThreadPoolExecutor(2) as threads:
+        sent = [threads.submit(first)]
+        assert held.wait(20)
+        sent.append(threads.submit(lambda: (first(), second())))
+        go.set()
+        for each in sent:
+            each.result(20)
+    assert [request.body["amount"] for request in service.requests] == [1, 2]
+    writer.write(rows_of(Sale(1, "s", 3)))
+    third = writer.prepare(3).persist
+    writer.close()
+    with pytest.raises(ExternalError, match="its attempt is over"):
+        third()
+    assert len(service.requests) == 2
+
+
+def test_closing_breaks_off_what_is_being_sent(service: Service) -> None:
+    """So that an attempt that is over sends no older rows beside the next one."""
+    service.answer = lambda request: (503, {})
+    writer = writer_of(service.sink())
+    writer.write(rows_of(Sale(1, "s", 1)))
+    persist = writer.prepare(1).persist
+    with ThreadPoolExecutor(1) as threads:
+        sending_it = threads.submit(persist)
+        wait_for(lambda: service.requests, lambda: "a request has come", 20)
+        writer.close()
+        assert isinstance(sending_it.exception(20), ExternalError)
+
+
+def test_a_value_that_comes_back(service: Service) -> None:
+    """A service that remembers keys would take it for the one that it has; so rows by address have none."""
+    sink = service.sink("/{id}", method="PUT")
+    for amount in (1, 2, 1):
+        write(sink, [Sale(1, "s", amount)], Sale)
+    assert [(request.body["amount"], request.key) for request in service.requests] == [(1, None), (2, None), (1, None)]
+
+
+@pytest.mark.parametrize("shop", ["", ".", ".."])
+def test_addresses_of_something_else(service: Service, shop: str) -> None:
+    """What would be the folder of all rows, or the one above it."""
+    sink = service.sink("/shops/{shop}", method="PUT")
+    with pytest.raises(PenstockError, match=rf"a row makes no address .column shop is '{re.escape(shop)}'"):
+        write(sink, [Sale(1, shop, 1)], Sale)
+    assert service.requests == []
+
+
+@pytest.mark.parametrize("shop", ["a\nb", " a", "grün", ""])
+def test_keys_that_are_no_header(service: Service, shop: str) -> None:
+    """Bad rows by the sink's policy."""
+    with pytest.raises(PenstockError, match="a header is printable ASCII"):
+        write(service.sink(idempotency_key="{shop}"), [Sale(1, shop, 1)], Sale)
+    write(service.sink(idempotency_key="{shop}", bad_rows="skip"), [Sale(1, shop, 1), Sale(2, "b", 1)], Sale)
+    assert [request.key for request in service.requests] == ["b"]
+
+
+def test_secrets_that_are_no_header(service: Service) -> None:
+    """Said without them."""
+    sink = service.sink(headers={"Authorization": Secret("Bearer topsecret\n")})
+    with pytest.raises(PenstockError, match=r"headers= 'Authorization': a header is ASCII") as caught:
+        write(sink, sales(1), Sale)
+    assert "topsecret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
@@ -177,7 +308,7 @@ def test_rows_that_make_no_request(service: Service) -> None:
     """For want of what is in the address or the key."""
     rows = [Maybe(1, 1.5), Maybe(None, 2.5)]
     for options in ({"path": "/{id}"}, {"idempotency_key": "{id}"}):
-        with pytest.raises(PenstockError, match=r"a row makes no address or idempotency key .column id is null."):
+        with pytest.raises(PenstockError, match=r"a row makes no (address|idempotency key) .column id is null."):
             write(service.sink(**options), rows, Maybe)
         write(service.sink(**options, bad_rows="skip"), rows, Maybe)
     assert [request.body["value"] for request in service.requests[-2:]] == [1.5, 1.5]

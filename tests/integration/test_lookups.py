@@ -262,6 +262,19 @@ def test_what_a_service_answers(service: Service) -> None:
     ]  # fmt: skip
 
 
+def test_keys_that_would_be_the_address_of_something_else(service: Service) -> None:
+    """Have no row, and nobody is asked."""
+    for path in ("/", "/names/", "/names"):
+        service.row(path, {"label": "all"})
+    service.row("/names/x", {"label": "x"})
+    lookup = service.lookup("/names/{name}", ByName)
+    keys = [Key(n, name) for n, name in enumerate(("", ".", "..", "x"))]
+    p = Pipeline("p")
+    found = p.read(iterables.Source(keys, schema=Key)).join(lookup, on="name").collect()
+    assert found.select("id", "label").rows() == [(3, "x")]
+    assert service.asked == ["/names/x"]
+
+
 def test_all_types_over_http(service: Service) -> None:
     """As in JSON everywhere."""
     service.row("/1/of?name=x", JSON)

@@ -236,8 +236,9 @@ def test_a_cluster_that_is_away_or_refuses() -> None:
         (lambda: {"index": "Totals"}, "names of indices are in lower case"),
         (lambda: {"index": "a*"}, "names of indices are in lower case"),
         (lambda: {"index": ""}, "names of indices are in lower case"),
+        (lambda: {"index": "penstock-marks"}, "is where Penstock keeps what is published"),
         (lambda: {"index": "a", "url": "host:9200"}, "url= is an address such as https://"),
-        (lambda: {"index": "a", "url": []}, "url= is an address such as https://"),
+        (lambda: {"index": "a", "url": []}, "url= has no address"),
         (lambda: {"index": "a", "document_id": "b"}, "has to name the columns of the key in braces"),
         (lambda: {"index": "a", "document_id": "{nope}"}, "key: there is no column .nope."),
         (lambda: {"index": "a", "document_id": "{value}"}, "value is float64, by which rows"),
@@ -258,6 +259,74 @@ def test_updates_want_an_id() -> None:
     totals = Pipeline("p").read(iterables.Source([], schema=Reading)).key_by("on").agg(n=count())
     with pytest.raises(PipelineError, match=r"every update .* write opensearch.Sink\('t', document_id"):
         totals.write(opensearch.Sink("t", url="http://h:1"))
+
+
+def test_several_indices_behind_a_name(index: Index) -> None:
+    """An id is that of one document in each of them."""
+    for number in (1, 2):
+        aliases = {index.name: {"is_write_index": number == 2}}
+        index.server.ask("PUT", f"/{index.name}-{number}", {"aliases": aliases})
+    with pytest.raises(PipelineError, match=r"it stands for t.*-1, t.*-2, and a document that is replaced may be in"):
+        write(index.sink(document_id="{id}"), sales(1), Sale)
+    write(index.sink(), sales(3), Sale)
+    assert len(index.server.documents(f"{index.name}-2")) == 3
+
+
+def test_logins_with_signs(server: OpenSearchServer) -> None:
+    """Percent-encoded they are no part of what is shown; else they are refused, and not shown either."""
+    sink = opensearch.Sink("t", url="https://us%40er:pa%2Fss@host:9200/below/")
+    assert sink.describe()["url"] == "https://host:9200/below"
+    client = sink._place.client()
+    assert (str(client.base_url), "pa" in str(client.base_url)) == ("https://host:9200/below/", False)
+    request = next(client._auth.auth_flow(client.build_request("GET", "/")))
+    assert request.headers["Authorization"] == f"Basic {b64encode(b'us@er:pa/ss').decode()}"
+    for wrong in ("https://user:pa/ss@host:9200", "https://user:pa?ss@host", "https://user:pa#ss@host"):
+        with pytest.raises(PipelineError, match="percent-encode what is no letter or digit") as caught:
+            opensearch.Sink("t", url=wrong)
+        assert "pa" not in str(caught.value).replace("password", "")
+
+
+@pytest.mark.parametrize("name", ["_id", ".a", "a..b"])
+def test_members_that_no_document_has(name: str) -> None:
+    """Said when the pipeline is built."""
+    rows = Pipeline("p").read(iterables.Source([], schema=Reading)).with_columns(**{name: col("on")})
+    with pytest.raises(PipelineError, match="a document has no member"):
+        rows.write(opensearch.Sink("t", url="http://h:1"))
+
+
+def test_points_and_vectors_are_taken(index: Index) -> None:
+    """Objects and lists are more than they look like."""
+    index.server.ask("PUT", f"/{index.name}", {"mappings": {"properties": {"place": {"type": "geo_point"}}}})
+    write(index.sink(document_id="{id}"), [Placed(1, Point(1.0, 2.0))], Placed)
+    assert index.documents()["1"]["place"] == {"lat": 1.0, "lon": 2.0}
+
+
+@dataclass
+class Point:
+    lat: float
+    lon: float
+
+
+@dataclass
+class Placed:
+    id: int
+    place: Point
+
+
+def test_an_index_that_is_blocked_is_waited_for(index: Index) -> None:
+    """As of a full disk: it is no wrong login."""
+    index.server.ask("PUT", f"/{index.name}", {"settings": {"index.blocks.write": True}})
+    place = OpenSearchPlace("s", index.server.url, None)
+    writing = DocumentWriting(place, "s", keyed=False)
+
+    async def blocked() -> None:
+        async with place.client() as client:
+            await writing.write(client, [_frame(index, [("a", "{}")])], None)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(publishing, "_PATIENCE_S", 0.2)
+        with pytest.raises(ExternalError, match=r"1 documents: .*blocked by: \[FORBIDDEN/8/index write"):
+            asyncio.run(blocked())
 
 
 async def test_too_much_to_do_is_sent_again(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from penstock.connectors.kafka.protobuf_values import ProtobufValues
 from penstock.errors import BadRecordError
 from penstock.formats.columns import FrameBuilder
 from penstock.formats.protobuf import ProtobufMessage, encode_protobuf
-from penstock.types import BOOLEAN, FLOAT32, Field, Schema, schema_of
+from penstock.types import BOOLEAN, FLOAT32, INT64, Field, Schema, schema_of
 
 ORDER = message("Order")
 OF_ORDERS = ProtobufMessage.of(ORDER, "test")
@@ -310,3 +310,37 @@ def test_a_sink_tells_its_message() -> None:
     sink = kafka.Sink("t", brokers="b:1", format="protobuf", message=ORDER, key="id")
     Pipeline("p").read(iterables.Source([], schema=SCHEMA.arrow())).write(sink)
     assert sink.describe()["message"] == "shop.Order"
+
+
+def choice() -> Any:
+    """A message with two fields of a oneof, a required one, and a list of wrappers; nested behind a map."""
+    return message("Choice")
+
+
+@dataclass
+class Chosen:
+    number: int | None
+    text: str | None
+    limits: list[int | None]
+
+
+def test_rows_that_make_no_message() -> None:
+    """Nothing is left out or made zero in silence; what can be written is."""
+    schema, known = schema_of(Chosen, "test"), ProtobufMessage.of(choice(), "test")
+    rows = {"number": [1, None, 1, None], "text": [None, "x", "x", None], "limits": [[1], [], [2], [3, None]]}
+    values, wrong = encode_protobuf(pl.DataFrame(rows, schema=schema.polars()), schema, known)
+    assert [value is None for value in values] == [False, False, True, True]
+    assert "number and text are both not null, and only one of which can be" in wrong[2]
+    assert "limits has a null in it, which a message cannot have" in wrong[3]
+    assert [choice().FromString(value).WhichOneof("which") for value in values[:2]] == ["number", "text"]
+
+
+@pytest.mark.parametrize(
+    ("indexes", "found"), [(b"\x04\x04\x02", True), (b"\x04\x04\x00", True), (b"\x04\x04\x04", False)]
+)
+def test_the_place_of_a_message_behind_a_map(indexes: bytes, found: bool) -> None:
+    """Clients that go by descriptors count the entries of maps, those that go by the text do not."""
+    inner = ProtobufMessage.of(message("Choice.Inner"), "test")
+    decoder = ProtobufValues(Schema((Field("n", INT64),)), inner, prefixed=True)
+    decoded, _ = decoder.decode([b"\x00\x00\x00\x00\x07" + indexes + b"\x08\x05"])
+    assert (decoded.frame["n"].to_list(), len(decoded.bad)) == (([5], 0) if found else ([], 1))

@@ -53,7 +53,7 @@ class KubernetesScale:
         except httpx2.HTTPStatusError as error:
             raise self._refusal(error) from error
         except (httpx2.HTTPError, ConfigError) as error:
-            raise ExternalError(f"the API server of Kubernetes: {error or type(error).__name__}") from error
+            raise ExternalError(f"the API server of Kubernetes: {str(error) or type(error).__name__}") from error
         version = found.metadata.resourceVersion if found.metadata is not None else None
         # a number of 0 is left out by some servers
         replicas = found.spec.replicas if found.spec is not None else None

@@ -23,8 +23,20 @@ def check_address(what: str, url: str) -> None:
 
 
 def revealed(headers: Mapping[str, str | Secret]) -> dict[str, str]:
-    """Headers as they are sent."""
-    return {name: value.reveal() if isinstance(value, Secret) else value for name, value in headers.items()}
+    """Headers as they are sent; raises `PipelineError`, without the value, for one that cannot be."""
+    found = {name: value.reveal() if isinstance(value, Secret) else value for name, value in headers.items()}
+    for name, value in found.items():
+        if not (is_header(name) and is_header(value)):
+            raise PipelineError(
+                f"headers= {name!r}: a header is ASCII, without line breaks and spaces around it; a file with a secret "
+                "may end in a line break"
+            )
+    return found
+
+
+def is_header(text: str) -> bool:
+    """Whether a text can be sent as the value of a header."""
+    return text.isascii() and text.isprintable() and text == text.strip() != ""
 
 
 def is_passing(status: int) -> bool:

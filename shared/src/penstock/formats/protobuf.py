@@ -114,8 +114,9 @@ def protobuf_message(what: str, format: str, generated: object) -> ProtobufMessa
 def encode_protobuf(
     frame: pl.DataFrame, schema: Schema, message: ProtobufMessage
 ) -> tuple[pl.Series, Mapping[int, str]]:
-    """One message per row, as Binary; null, and why, where a number does not fit into its field."""
+    """One message per row, as Binary; null, and why, where a row makes none: a number does not fit into its field."""
     import polars as pl
+    from google.protobuf.message import EncodeError
 
     made, setters = message.type(), message.setters(schema, "protobuf")
     data: list[bytes | None] = []
@@ -123,7 +124,7 @@ def encode_protobuf(
     for index, row in enumerate(frame.select(schema.names).iter_rows()):
         try:
             data.append(_filled(made(), setters, row).SerializeToString())
-        except ValueError as error:
+        except (ValueError, OverflowError, EncodeError) as error:
             data.append(None)
             wrong[index] = f"a row makes no message {message.name}: {error}"
     return pl.Series(data, dtype=pl.Binary), wrong
@@ -137,9 +138,11 @@ def _filled(message: Any, setters: list[Setter], values: Any) -> Any:
 
 
 def _gather(file: Any, found: dict[str, bytes]) -> None:
+    if file.name in found:
+        return
     for imported in file.dependencies:
         _gather(imported, found)
-    found.setdefault(file.name, file.serialized_pb)
+    found[file.name] = file.serialized_pb
 
 
 @cache
@@ -233,7 +236,24 @@ def _setters(message: Descriptor, fields: tuple[Field, ...], what: str) -> list[
     named = {field.name for field in fields}
     if missing := [field.name for field in message.fields if field.is_required and field.name not in named]:
         raise PipelineError(f"{what}: message {message.full_name} requires {', '.join(missing)}; add such columns")
-    return [_setter(field, column, where) for column, field, where in _found(message, fields, what)]
+    found = list(_found(message, fields, what))
+    shared = [field.containing_oneof for _, field, _ in found if field.containing_oneof is not None]
+    return [
+        _of_oneof(field, setter) if shared.count(field.containing_oneof) > 1 else setter
+        for field, setter in ((field, _setter(field, column, where)) for column, field, where in found)
+    ]
+
+
+def _of_oneof(field: FieldDescriptor, put: Setter) -> Setter:
+    """Puts the value of a field of which another one of the same oneof has a column, too."""
+    name, oneof = field.name, field.containing_oneof.name
+
+    def only(message: Any, value: Any) -> None:
+        if other := message.WhichOneof(oneof):
+            raise ValueError(f"{other} and {name} are both not null, and only one of {oneof} can be")
+        put(message, value)
+
+    return only
 
 
 def _setter(field: FieldDescriptor, column: Field, where: str) -> Setter:
@@ -243,14 +263,18 @@ def _setter(field: FieldDescriptor, column: Field, where: str) -> Setter:
             f"{where}: the column may be null, and field {field.full_name} cannot be absent, so null would be read as "
             "its default; say `optional` in the .proto file, or fill nulls before"
         )
+    if column.nullable and field.is_required:
+        raise PipelineError(
+            f"{where}: the column may be null, and field {field.full_name} is required; fill nulls before"
+        )
     if _is_map(field):
         key, value = _entry(field)
         _expect(isinstance(kind, MapType) and _TYPES.get(key.type) == "string", where, kind, field)
-        make = _maker(value, kind.value, where)  # type: ignore[union-attr]
+        make = _not_null(_maker(value, kind.value, where), name)  # type: ignore[union-attr]
         return lambda message, found: _put_map(getattr(message, name), found, make, plain=value.message_type is None)
     if field.is_repeated:
         _expect(isinstance(kind, ListType), where, kind, field)
-        make = _maker(field, kind.inner, where)  # type: ignore[union-attr]
+        make = _not_null(_maker(field, kind.inner, where), name)  # type: ignore[union-attr]
         return lambda message, found: getattr(message, name).extend(map(make, found))
     make = _maker(field, kind, where)
     if field.message_type is None:
@@ -261,10 +285,22 @@ def _setter(field: FieldDescriptor, column: Field, where: str) -> Setter:
 def _put_map(target: Any, values: Any, make: Getter, *, plain: bool) -> None:
     entries = values.items() if isinstance(values, Mapping) else ((each["key"], each["value"]) for each in values)
     for key, value in entries:
+        made = make(value)
         if plain:
-            target[key] = value
+            target[key] = made
         else:
-            target[key].CopyFrom(make(value))
+            target[key].CopyFrom(made)
+
+
+def _not_null(make: Getter, name: str) -> Getter:
+    """The same for the parts of a list or map, of which none may be null."""
+
+    def made(value: Any) -> Any:
+        if value is None:
+            raise ValueError(f"{name} has a null in it, which a message cannot have")
+        return make(value)
+
+    return made
 
 
 def _maker(field: FieldDescriptor, kind: DataType, where: str) -> Getter:

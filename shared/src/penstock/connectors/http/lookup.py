@@ -105,13 +105,17 @@ class _Service:
     async def ask(self, keys: Sequence[Key]) -> Sequence[Sequence[bytes]]:
         try:
             async with asyncio.TaskGroup() as group:
-                asking = [group.create_task(self._rows(self._template.text(key))) for key in keys]
+                asking = [group.create_task(self._rows(key)) for key in keys]
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
         return [task.result() for task in asking]
 
-    async def _rows(self, address: str) -> Sequence[bytes]:
+    async def _rows(self, key: Key) -> Sequence[bytes]:
         import httpx2
+
+        if any(value in ("", ".", "..") for value in key):  # that would be the address of something else
+            return ()
+        address = self._template.text(key)
 
         assert self._http is not None
         try:
@@ -119,7 +123,9 @@ class _Service:
         except httpx2.InvalidURL as error:
             raise PipelineError(f"{address}: {error}; check url=") from error
         except httpx2.HTTPError as error:
-            raise ExternalError(f"{address}: {error or type(error).__name__}; check that it runs, and url=") from error
+            raise ExternalError(
+                f"{address}: {str(error) or type(error).__name__}; check that it runs, and url="
+            ) from error
         if answer.status_code in _NO_ROW:
             return ()
         reason = f"{address}: {answer.status_code} {answer.reason_phrase}"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.connectors.base import Encoded
-from penstock.connectors.http_requests import is_passing
+from penstock.connectors.http_requests import is_header, is_passing
 from penstock.connectors.keyed_rows import RETRACTED, KeyedRows, without_bad
 from penstock.connectors.lookups import ATTEMPT_S, KeyTemplate
 from penstock.errors import BadRecordError, ExternalError, PipelineError
@@ -25,6 +26,8 @@ ADDRESS: Final = "address"
 KEY: Final = "key"
 BODY: Final = "body"
 """Null where what has the address is deleted."""
+_NO_SEGMENT: Final = ("", ".", "..")
+"""What stands in an address for another one."""
 _CONFLICT: Final = 409
 """Also: the same request is being worked on at this moment."""
 _REFUSED: Final = (400, 413, 415, 422)
@@ -50,7 +53,8 @@ class RequestEncoder:
         *,
         skips: bool,
     ) -> None:
-        """`address`: None: the same for all; `key`: None: a hash of the request; `skips`: bad rows are counted."""
+        """`address`: None: the same for all; `key`: None: a hash of the request, or of rows by address none; `skips`: bad
+        rows are counted."""
         self._url, self._method = url, method
         self._schema, self._rows = schema, rows
         self._columns = rows.columns(schema)
@@ -68,46 +72,57 @@ class RequestEncoder:
             gone = frame[RETRACTED].fill_null(value=False)
             bodies = [None if taken_back else body for body, taken_back in zip(bodies, gone, strict=True)]
         addresses = self._filled(self._address, frame) if self._address else [self._url] * frame.height
-        keys = self._filled(self._key, frame) if self._key else map(self._hash, addresses, bodies)
+        keys: Sequence[str | None] = [""] * frame.height
+        if self._key:
+            keys = [key if key and is_header(key) else None for key in self._filled(self._key, frame)]
+        elif not self._rows.key:  # what is put twice is there once, and a value may come back
+            keys = list(map(self._hash, addresses, bodies))
         types = {ADDRESS: pl.String, KEY: pl.String, BODY: pl.String}
-        made = pl.DataFrame({ADDRESS: addresses, KEY: list(keys), BODY: bodies}, schema=types)
+        made = pl.DataFrame({ADDRESS: addresses, KEY: keys, BODY: bodies}, schema=types)
         bad = made[ADDRESS].is_null() | made[KEY].is_null()
         rows = frame.select(self._columns.names)
         return without_bad(self._url, rows, made, bad, self._reason, skips=self._skips)
 
     def _filled(self, template: KeyTemplate, frame: pl.DataFrame) -> list[str | None]:
+        none = (None, *_NO_SEGMENT) if template is self._address else (None,)
         values = frame.select(template.columns).iter_rows()
-        return [None if None in row else template.text(row) for row in values]
+        return [None if any(value in none for value in row) else template.text(row) for row in values]
 
     def _hash(self, address: str | None, body: str | None) -> str:
-        text = f"{self._method if body else 'DELETE'} {address}\n{body}"
+        text = f"{self._method} {address}\n{body}"
         return hashlib.blake2b(text.encode(), digest_size=_HASH_BYTES).hexdigest()
 
     def _reason(self, row: dict[str, Any]) -> str:
-        columns = [*(self._address.columns if self._address else ()), *(self._key.columns if self._key else ())]
-        missing = dict.fromkeys(name for name in columns if row[name] is None)
-        return f"a row makes no address or idempotency key (column {', '.join(missing)} is null)"
+        for template, what, none in ((self._address, "address", _NO_SEGMENT), (self._key, "idempotency key", ())):
+            for name in template.columns if template is not None else ():
+                if row[name] is None or row[name] in none:
+                    return (
+                        f"a row makes no {what} (column {name} is {'null' if row[name] is None else repr(row[name])})"
+                    )
+        return "a row makes no idempotency key: a header is printable ASCII, not empty, and has no spaces around it"
 
 
-@dataclass(frozen=True)
 class Requests:
-    """How requests are sent."""
+    """How the requests of one subtask are sent."""
 
-    method: str
-    headers: Mapping[str, str]
-    capacity: int
+    def __init__(self, method: str, headers: Mapping[str, str], capacity: int) -> None:
+        self._method = method
+        self._headers = dict(headers)
+        self._capacity = capacity
+        self._not_before_s = 0.0
+        """When the service wants to be asked again, if it has said so."""
 
-    async def send(self, frames: Sequence[pl.DataFrame], *, keyed: bool, skips: bool, each_its_own: bool) -> int:
+    async def send(self, rows: Sequence[tuple[Any, ...]], done: set[int], *, skips: bool, each_its_own: bool) -> int:
         """All of what the encoder made, as many at once as there may be.
 
         Args:
-            frames: in order.
-            keyed: whether a row replaces the one that has the same address: then only the newest is sent.
+            rows: addresses, keys and bodies, in order.
+            done: numbers of rows that were answered before; those that are answered now are added.
             skips: whether refused rows are counted instead of failing.
             each_its_own: whether addresses are those of rows, so that one which is not there is a bad row.
 
         Returns:
-            How many rows were refused.
+            How many rows were refused now.
 
         Raises:
             BadRecordError: one was.
@@ -115,18 +130,18 @@ class Requests:
             PipelineError: the service refuses whatever is sent.
         """
         import httpx2
-        import polars as pl
 
-        rows = pl.concat(frames)
-        if keyed:
-            rows = rows.unique(ADDRESS, keep="last", maintain_order=True)
-        left, at_once = rows.iter_rows(), min(self.capacity, rows.height)
+        if (left_s := self._not_before_s - time.monotonic()) > _PATIENCE_S:
+            raise ExternalError(f"{rows[0][0][:200]}: the service has asked not to be called again for {left_s:.0f} s")
+        await asyncio.sleep(max(0.0, left_s))
+        left = ((number, row) for number, row in enumerate(rows) if number not in done)
+        at_once = min(self._capacity, len(rows))
         limits = httpx2.Limits(max_connections=at_once, max_keepalive_connections=at_once)
-        async with httpx2.AsyncClient(headers=dict(self.headers), timeout=ATTEMPT_S, limits=limits) as client:
+        async with httpx2.AsyncClient(headers=self._headers, timeout=ATTEMPT_S, limits=limits) as client:
             try:
                 async with asyncio.TaskGroup() as group:
                     sending = [
-                        group.create_task(self._some(client, left, skips=skips, each_its_own=each_its_own))
+                        group.create_task(self._some(client, left, done, skips=skips, each_its_own=each_its_own))
                         for _ in range(at_once)
                     ]
             except ExceptionGroup as failures:
@@ -134,13 +149,20 @@ class Requests:
         return sum(task.result() for task in sending)
 
     async def _some(
-        self, client: httpx2.AsyncClient, left: Iterator[tuple[Any, ...]], *, skips: bool, each_its_own: bool
+        self,
+        client: httpx2.AsyncClient,
+        left: Iterator[tuple[int, tuple[Any, ...]]],
+        done: set[int],
+        *,
+        skips: bool,
+        each_its_own: bool,
     ) -> int:
         refused = 0
-        for address, key, body in left:  # whoever is ready takes the next one
+        for number, (address, key, body) in left:  # whoever is ready takes the next one
             problem = await self._request(client, address, key, body, each_its_own=each_its_own)
             if problem and not skips:
                 raise BadRecordError(f"{problem}: {(body or '')[:200]}; say bad_rows='skip' to leave such rows out")
+            done.add(number)
             refused += bool(problem)
         return refused
 
@@ -150,36 +172,43 @@ class Requests:
         """Until it is answered; returns why the row is refused, empty if it is not."""
         import httpx2
 
-        pause_s, until_s = _FIRST_PAUSE_S, asyncio.get_running_loop().time() + _PATIENCE_S
-        method = "DELETE" if body is None else self.method
-        headers = {"Idempotency-Key": key} | ({} if body is None else {"Content-Type": "application/json"})
+        method = "DELETE" if body is None else self._method
+        headers = {"Idempotency-Key": key} if key else {}
+        headers |= {} if body is None else {"Content-Type": "application/json"}
+        shown = f"{method} {address[:200]}"
+        pause_s, until_s = _FIRST_PAUSE_S, time.monotonic() + _PATIENCE_S
         while True:
             wait_s = pause_s
             try:
-                answer = await client.request(method, address, content=body, headers=headers)
-            except (httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
-                raise PipelineError(f"{address}: {error}; check url=") from error
-            except httpx2.HTTPError as error:
-                problem = f"{address}: {error or type(error).__name__}"
+                async with asyncio.timeout(ATTEMPT_S):  # that of the client starts anew with every piece of an answer
+                    answer = await client.request(method, address, content=body, headers=headers)
+            except (httpx2.InvalidURL, httpx2.UnsupportedProtocol, httpx2.LocalProtocolError) as error:
+                if each_its_own:
+                    return f"{shown}: {error}"
+                raise PipelineError(f"{shown}: {error}; check url=") from error
+            except (httpx2.HTTPError, TimeoutError) as error:
+                problem = f"{shown}: {str(error) or type(error).__name__}"
             else:
-                problem = (
-                    f"{method} {address}: {answer.status_code} {answer.reason_phrase} {answer.text[:200]}".rstrip()
-                )
+                problem = f"{shown}: {answer.status_code} {answer.reason_phrase} {answer.text[:200]}".rstrip()
                 if answer.is_success or (body is None and answer.status_code in _NOT_THERE):
                     return ""
                 if answer.status_code in (*_REFUSED, *(_NOT_THERE if each_its_own else ())):
                     return problem
                 if not is_passing(answer.status_code) and answer.status_code != _CONFLICT:
                     raise PipelineError(f"{problem}; check url=, and headers= if it wants a login")
-                wait_s = max(wait_s, _retry_after_s(answer))
-            if asyncio.get_running_loop().time() + wait_s > until_s:
+                wait_s = max(pause_s, _retry_after_s(answer))
+                self._not_before_s = time.monotonic() + wait_s
+            if time.monotonic() + wait_s > until_s:
                 raise ExternalError(f"{problem}; check that it runs, and url=")
             await asyncio.sleep(wait_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
 def _retry_after_s(answer: httpx2.Response) -> float:
-    """What an answer says of when to come again; 0 if nothing, or a date."""
+    """In how many seconds an answer says to come again; 0 if it does not."""
+    said = answer.headers.get("Retry-After", "0")
     with contextlib.suppress(ValueError):
-        return max(0.0, float(answer.headers.get("Retry-After", "0")))
+        return max(0.0, float(said))
+    with contextlib.suppress(ValueError):
+        return max(0.0, parsedate_to_datetime(said).timestamp() - time.time())
     return 0.0

@@ -10,8 +10,8 @@ from urllib.parse import quote, urlsplit
 from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import Guarantee, WriteContext
-from penstock.connectors.gathering import GatheringWriter
-from penstock.connectors.http.sending import RequestEncoder, Requests
+from penstock.connectors.gathering import GatheringWriter, Send
+from penstock.connectors.http.sending import ADDRESS, RequestEncoder, Requests
 from penstock.connectors.http_requests import check_address, revealed
 from penstock.connectors.keyed_rows import KeyedRows
 from penstock.connectors.lookups import KeyTemplate, template_parts
@@ -39,8 +39,8 @@ class Sink(base.Sink):
     Args:
         url: address, which may have columns in braces: `"https://crm/customers/{id}"`.
         method: `POST`, or `PUT`, whose address has columns.
-        idempotency_key: columns in braces that tell rows apart, `"{order}-{number}"`: the value of the header. None: a
-            hash of method, address and body, so rows that are alike in everything are one.
+        idempotency_key: columns in braces that tell rows apart, `"{order}-{number}"`: the value of the header. None: of
+            `POST` a hash of address and body, so rows that are alike in everything are one; `PUT` needs none.
         headers: sent with every request; a `Secret` where it is one, such as the value of `Authorization`.
         capacity: most requests of a subtask at once; only with 1 those of a `POST` have the order of their rows.
         bad_rows: what becomes of a row that is refused, or that makes no address or key: `fail`, or `skip`, which counts
@@ -128,13 +128,28 @@ class Sink(base.Sink):
 
     def open(self, schema: Schema, context: WriteContext) -> base.SinkWriter:
         """See `Sink.open`."""
+        return GatheringWriter(self._encoder(schema), self._sending())
+
+    def _sending(self) -> Send:
         requests = Requests(self.method, revealed(self.headers), self.capacity)
-        skips, keyed = self.bad_rows == "skip", self.upsert_key is not None
+        begun: tuple[Sequence[pl.DataFrame], list[tuple[Any, ...]], set[int]] | None = None
+        """What is being sent, as requests, and which of these were answered before a failure."""
 
         async def send(frames: Sequence[pl.DataFrame]) -> int:
-            return await requests.send(frames, keyed=keyed, skips=skips, each_its_own=bool(self._in_url))
+            nonlocal begun
+            if begun is None or begun[0] is not frames:
+                begun = frames, self._requests_of(frames), set()
+            _, rows, done = begun
+            return await requests.send(rows, done, skips=self.bad_rows == "skip", each_its_own=bool(self._in_url))
 
-        return GatheringWriter(self._encoder(schema), send)
+        return send
+
+    def _requests_of(self, frames: Sequence[pl.DataFrame]) -> list[tuple[Any, ...]]:
+        """In order; of rows with the same address that replace each other the newest."""
+        import polars as pl
+
+        rows = pl.concat(frames)
+        return (rows if self.upsert_key is None else rows.unique(ADDRESS, keep="last", maintain_order=True)).rows()
 
     def _encoder(self, schema: Schema) -> RequestEncoder:
         address = key = None

@@ -22,15 +22,16 @@ class ProtobufValues(RowValues):
         self._read = message.type().FromString
         self._getters = message.getters(schema, "kafka.Source")
         self._defaults = [field.default for field in schema]
-        self._place = _place_of(message.type().DESCRIPTOR) if prefixed else None
+        self._places = [_place_of(message.type().DESCRIPTOR, entries=entries) for entries in (True, False)]
+        self._prefixed = prefixed
 
     def _row(self, value: bytes) -> Sequence[Any]:
-        data = value if self._place is None else self._behind_prefix(value, self._place)
+        data = self._behind_prefix(value) if self._prefixed else value
         message = self._read(data)
         found = [get(message) for get in self._getters]
         return [default if each is None else each for each, default in zip(found, self._defaults, strict=True)]
 
-    def _behind_prefix(self, value: bytes, place: list[int]) -> bytes:
+    def _behind_prefix(self, value: bytes) -> bytes:
         magic, _ = PREFIX.unpack_from(value)
         if magic != MAGIC:
             raise ValueError(f"begins with {magic}, not with 0 and the id of a schema")
@@ -39,16 +40,19 @@ class ProtobufValues(RowValues):
         for _ in range(count):
             index, begin = _varint(value, begin)
             found.append(index)
-        if found != place:
-            raise ValueError(f"it is the message {found} of its file, and not {place}")
+        if found not in self._places:
+            raise ValueError(f"it is the message {found} of its file, and not {self._places[0]}")
         return value[begin:]
 
 
-def _place_of(message: Descriptor) -> list[int]:
-    """Which message of its file it is, and which one within that, and so on."""
-    if message.containing_type is None:
+def _place_of(message: Descriptor, *, entries: bool) -> list[int]:
+    """Which message of its file it is, and which one within that, and so on; `entries`: those of maps count, as with
+    clients that go by descriptors, but not with those that go by the text of the .proto file."""
+    outer = message.containing_type
+    if outer is None:
         return [list(message.file.message_types_by_name).index(message.name)]
-    return [*_place_of(message.containing_type), list(message.containing_type.nested_types_by_name).index(message.name)]
+    others = [each.name for each in outer.nested_types if entries or not each.GetOptions().map_entry]
+    return [*_place_of(outer, entries=entries), others.index(message.name)]
 
 
 def _varint(value: bytes, begin: int) -> tuple[int, int]:

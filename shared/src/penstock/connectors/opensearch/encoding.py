@@ -26,6 +26,8 @@ LONGEST_INDEX: Final = 255
 FORBIDDEN: Final = r'[\\/*?"<>| ,#:\x00-\x1f]|^[-_+]|^\.{1,2}$'
 """What names of indices do not have; capital letters neither."""
 _ID_BYTES: Final = 12
+MARKS: Final = "penstock-marks"
+"""The index of all marks; of one shard, so that the numbers of its writes are in one order."""
 
 
 class DocumentEncoder:
@@ -106,7 +108,9 @@ def _unfit(texts: pl.Series, longest: int) -> pl.Series:
 
 
 def _misnamed(names: pl.Series) -> pl.Series:
-    return (names.str.contains(FORBIDDEN) | (names.str.to_lowercase() != names)).fill_null(value=True)
+    return (names.str.contains(FORBIDDEN) | (names.str.to_lowercase() != names) | (names == MARKS)).fill_null(
+        value=True
+    )
 
 
 def _quoted(texts: pl.Series, name: str) -> pl.Series:

@@ -10,8 +10,11 @@ from penstock.types import (
     BINARY,
     BOOLEAN,
     DATE,
+    DURATION,
     FLOATS,
     INTEGERS,
+    STRING,
+    TIME,
     TIMESTAMP,
     DataType,
     DecimalType,
@@ -25,6 +28,7 @@ _TEXTS: Final = frozenset({"text", "keyword", "wildcard", "match_only_text", "co
 _NUMBERS: Final = frozenset(
     {"long", "integer", "short", "byte", "unsigned_long", "double", "float", "half_float", "scaled_float"}
 )
+_SINGLE: Final = _TEXTS | _NUMBERS | {"date", "date_nanos", "boolean", "binary", "ip"}
 _OBJECTS: Final = frozenset({"object", "nested", "flattened", "flat_object"})
 
 
@@ -39,7 +43,8 @@ def check_mapping(where: str, columns: Schema, mappings: Mapping[str, Any]) -> N
     for index, found in mappings.items():
         mapping = found["mappings"]
         properties: Mapping[str, Any] = mapping.get("properties", {})
-        if mapping.get("dynamic") == "strict" and (strange := set(columns.names) - set(properties)):
+        names = {name for name in columns.names if name.split(".")[0] not in properties}
+        if mapping.get("dynamic") == "strict" and (strange := names - set(properties)):
             raise PipelineError(
                 f"{where}: the mapping of {index} is strict and has no {', '.join(sorted(strange))}; add it, or drop it"
             )
@@ -56,16 +61,16 @@ def _misfits(columns: Schema, properties: Mapping[str, Any]) -> Iterator[tuple[s
             has, wanted = properties[field.name].get("type", "object"), _mapped_as(field.type)
             if wanted and has not in wanted:
                 yield field.name, field.type, has, sorted(wanted)
-            elif not wanted and has in _OBJECTS:
+            elif isinstance(field.type, MapType | StructType) and has in _SINGLE:
+                yield field.name, field.type, has, sorted(_OBJECTS)
+            elif field.type in (STRING, TIME, DURATION) and has in _OBJECTS:
                 yield field.name, field.type, has, ["types of single values"]
 
 
 def _mapped_as(kind: DataType) -> frozenset[str]:
-    """Types that take all values of ours; empty: any but an object may, a text for example as `ip`."""
-    if isinstance(kind, ListType):
-        return _mapped_as(kind.inner)
-    if isinstance(kind, MapType | StructType):
-        return _OBJECTS
+    """Types that take values of ours; empty: others may as well, as `ip` a text."""
+    if isinstance(kind, ListType | MapType | StructType):
+        return frozenset()  # lists and objects are points, vectors, ranges and more
     if isinstance(kind, DecimalType) or kind in FLOATS or kind in INTEGERS:
         return _NUMBERS | _TEXTS | (frozenset({"date", "date_nanos"}) if kind in INTEGERS else frozenset())
     if kind in (TIMESTAMP, DATE):

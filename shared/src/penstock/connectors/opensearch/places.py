@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 CALL_TIMEOUT_S: Final = 60.0
 _NO_LOGIN: Final = (401, 403)
+_REFUSED: Final = 400
 NOT_THERE: Final = 404
 CONFLICT: Final = 409
 
@@ -38,21 +40,21 @@ class OpenSearchPlace:
         self, what: str, url: str | Secret | Sequence[str | Secret], headers: Mapping[str, str | Secret] | None
     ) -> None:
         given = [url] if isinstance(url, str | Secret) else list(url)
-        self._nodes: Final = [node if isinstance(node, Secret) else Secret(node) for node in given]
+        self._nodes: Final = [_node(what, node.reveal() if isinstance(node, Secret) else node) for node in given]
         self.headers: Final = dict(headers or {})
-        parts = [urlsplit(node.reveal()) for node in self._nodes]
-        if not parts or any(part.scheme not in ("http", "https") or not part.hostname for part in parts):
-            raise PipelineError(f"{what}: url= is an address such as https://host:9200, or several of one cluster")
-        self.address: Final = ",".join(
-            f"{part.scheme}://{part.netloc.rpartition('@')[2]}{part.path.rstrip('/')}" for part in parts
-        )
+        if not self._nodes:
+            raise PipelineError(f"{what}: url= has no address")
+        self.address: Final = ",".join(node for node, _ in self._nodes)
 
     def client(self) -> httpx2.AsyncClient:
         """A client of one node, any of them; whoever gets no answer makes another one."""
         import httpx2
 
+        address, login = random.choice(self._nodes)
+        auth = None if login is None else tuple(map(unquote, login.reveal().split(":", 1)))
         return httpx2.AsyncClient(
-            base_url=random.choice(self._nodes).reveal(),
+            base_url=address,
+            auth=None if auth is None else (auth[0], auth[1] if len(auth) > 1 else ""),
             headers=revealed(self.headers),
             timeout=CALL_TIMEOUT_S,
         )
@@ -60,7 +62,7 @@ class OpenSearchPlace:
     async def ask(
         self, client: httpx2.AsyncClient, where: str, method: str, path: str, body: bytes | None = None
     ) -> tuple[int, dict[str, Any]]:
-        """The status of an answer (2xx, 400, 404 or 409) and its JSON.
+        """The status of an answer (200, 201, 400, 404 or 409) and its JSON.
 
         Args:
             client: of this place.
@@ -77,19 +79,40 @@ class OpenSearchPlace:
 
         kind = "application/x-ndjson" if "_bulk" in path else "application/json"
         try:
-            answer = await client.request(method, path, content=body, headers={"Content-Type": kind})
-        except httpx2.HTTPError as error:
-            raise ExternalError(f"{where}{error or type(error).__name__}; check that it runs, and url=") from error
+            async with asyncio.timeout(CALL_TIMEOUT_S):  # that of the client starts anew with every piece of an answer
+                answer = await client.request(method, path, content=body, headers={"Content-Type": kind})
+        except (httpx2.HTTPError, TimeoutError) as error:
+            raise ExternalError(f"{where}{str(error) or type(error).__name__}; check that it runs, and url=") from error
         try:
             found = msgspec.json.decode(answer.content, type=dict[str, Any])
         except (msgspec.MsgspecError, ValueError):
             found = {"error": f"{answer.reason_phrase}, and no JSON object; check url="}
         said = f"{where}{answer.status_code}: {reason(found)}"
+        if "cluster_block_exception" in str(found.get("error", "")):
+            raise ExternalError(f"{said}; lift the block")
         if answer.status_code in _NO_LOGIN:
             raise PipelineError(f"{said}; check user and password in url=, or headers=, and their rights")
         if is_passing(answer.status_code):
             raise ExternalError(said)
+        if not answer.is_success and answer.status_code not in (_REFUSED, NOT_THERE, CONFLICT):
+            raise PipelineError(f"{said}; check url=")
         return answer.status_code, found
+
+
+def _node(what: str, url: str) -> tuple[str, Secret | None]:
+    """The address of a node, and its login, `user:password`, percent-encoded."""
+    parts = urlsplit(url)
+    login, _, host = parts.netloc.rpartition("@")
+    try:
+        fits = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
+    except ValueError:  # of the port: the password has a slash in it
+        fits = False
+    if not fits or parts.query or parts.fragment or "@" in parts.path:
+        raise PipelineError(
+            f"{what}: url= is an address such as https://host:9200, or several of one cluster; percent-encode what is no "
+            "letter or digit in user and password"
+        )
+    return f"{parts.scheme}://{host}{parts.path.rstrip('/')}", Secret(login) if login else None
 
 
 def reason(answer: dict[str, Any]) -> str:

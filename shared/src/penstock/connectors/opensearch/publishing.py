@@ -19,7 +19,7 @@ import msgspec
 
 from penstock.connectors.base import ProducerFencedError, PublishContext, PublishedMark
 from penstock.connectors.http_requests import is_passing
-from penstock.connectors.opensearch.encoding import DOCUMENT, ID, INDEX
+from penstock.connectors.opensearch.encoding import DOCUMENT, ID, INDEX, MARKS
 from penstock.connectors.opensearch.places import CONFLICT, NOT_THERE, OpenSearchPlace, reason
 from penstock.errors import ExternalError, PipelineError
 from penstock.protocol.publishing import ProducerEpoch
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     import httpx2
     import polars as pl
 
-MARKS: Final = "penstock-marks"
-"""The index of all marks; of one shard, so that the numbers of its writes are in one order."""
 _MARKS: Final = msgspec.json.encode(
     {"settings": {"number_of_shards": 1, "auto_expand_replicas": "0-1"}, "mappings": {"enabled": False}}
 )
@@ -65,7 +63,7 @@ class DocumentWriting:
             PipelineError: one is refused, and would be again.
         """
         conflicts: list[str] = []
-        for lines in _bodies(self._lines(frames, version)):
+        for lines in _bodies([line.encode() for line in self._lines(frames, version)]):
             conflicts += await self._send(client, lines)
         return conflicts
 
@@ -84,15 +82,15 @@ class DocumentWriting:
         delete = pl.concat_str(pl.lit('{"delete'), place)
         return rows.select(pl.when(pl.col(DOCUMENT).is_null()).then(delete).otherwise(write)).to_series().to_list()
 
-    async def _send(self, client: httpx2.AsyncClient, lines: Sequence[str]) -> Sequence[str]:
+    async def _send(self, client: httpx2.AsyncClient, lines: Sequence[bytes]) -> Sequence[str]:
         """One request, and what of it was refused because there was too much to do, until it is not."""
         conflicts: list[str] = []
         pause_s, until_s = _FIRST_PAUSE_S, asyncio.get_running_loop().time() + _PATIENCE_S
         while lines:
             refused = await self._refused(client, lines)
             conflicts += [item["_id"] for _, item in refused if item["status"] == CONFLICT]
-            passing = [(number, item) for number, item in refused if is_passing(item["status"])]
-            self._check([item for _, item in refused if item["status"] != CONFLICT and not is_passing(item["status"])])
+            passing = [(number, item) for number, item in refused if _passes(item)]
+            self._check([item for _, item in refused if item["status"] != CONFLICT and not _passes(item)])
             if passing and asyncio.get_running_loop().time() > until_s:
                 raise ExternalError(f"{self.name}: {len(passing)} documents: {reason(passing[0][1])}")
             lines = [lines[number] for number, _ in passing]
@@ -101,10 +99,10 @@ class DocumentWriting:
                 pause_s *= 2
         return conflicts
 
-    async def _refused(self, client: httpx2.AsyncClient, lines: Sequence[str]) -> list[tuple[int, dict[str, Any]]]:
+    async def _refused(self, client: httpx2.AsyncClient, lines: Sequence[bytes]) -> list[tuple[int, dict[str, Any]]]:
         """Items of the answer that are errors, each with its place among the lines."""
         path = "/_bulk?filter_path=errors,error,items.*.status,items.*.error,items.*._id"
-        status, answer = await self.place.ask(client, f"{self.name}: ", "POST", path, "".join(lines).encode())
+        status, answer = await self.place.ask(client, f"{self.name}: ", "POST", path, b"".join(lines))
         if "errors" not in answer:
             raise PipelineError(f"{self.name}: {status}: {reason(answer)}; check url=")
         if not answer["errors"]:
@@ -128,7 +126,12 @@ class DocumentWriting:
             )
 
 
-def _bodies(lines: Sequence[str]) -> Iterator[Sequence[str]]:
+def _passes(item: dict[str, Any]) -> bool:
+    """Whether a document may be taken after a while; the block of an index, as of a full disk, is lifted."""
+    return is_passing(item["status"]) or item["error"].get("type") == "cluster_block_exception"
+
+
+def _bodies(lines: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
     size, begin = 0, 0
     for number, line in enumerate(lines):
         if size and size + len(line) > BODY_BYTES:
@@ -215,13 +218,16 @@ class DocumentPublisher:
             raise self._fenced()
         raise PipelineError(
             f"{self._writing.name}: {len(newer)} documents have newer versions than Penstock gives, such as {newer[0]}: "
-            f"something else writes there with versions of its own, or {MARKS} is an older copy; write to another index"
+            "something else writes there (also this sink, when it was at-least-once), two keys make one id, or "
+            f"{MARKS} is an older copy; write to another index"
         )
 
     async def _read(self, client: httpx2.AsyncClient) -> _Mark | None:
         status, found = await self._writing.place.ask(client, f"{self._writing.name}: ", "GET", self._path)
         if status == NOT_THERE:
             return None
+        if "_source" not in found:
+            raise PipelineError(f"{self._writing.name}: the mark cannot be read: {reason(found)}; check index {MARKS}")
         return _Mark(found["_source"], found["_seq_no"], found["_primary_term"])
 
     async def _changed(self, client: httpx2.AsyncClient, was: _Mark | None, fields: dict[str, Any]) -> _Mark | None:

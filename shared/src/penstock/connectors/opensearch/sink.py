@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
+from urllib.parse import quote
 
 from penstock.arguments import checked
 from penstock.blocking import run_blocking
@@ -13,9 +14,9 @@ from penstock.connectors.base import Guarantee, PublishContext, SinkEncoder, Sin
 from penstock.connectors.gathering import GatheringWriter
 from penstock.connectors.keyed_rows import KeyedRows
 from penstock.connectors.lookups import KeyTemplate, template_parts
-from penstock.connectors.opensearch.encoding import ENCODED, FORBIDDEN, DocumentEncoder
+from penstock.connectors.opensearch.encoding import ENCODED, FORBIDDEN, MARKS, DocumentEncoder
 from penstock.connectors.opensearch.mappings import check_mapping
-from penstock.connectors.opensearch.places import NOT_THERE, OpenSearchPlace
+from penstock.connectors.opensearch.places import NOT_THERE, OpenSearchPlace, reason
 from penstock.errors import PipelineError
 from penstock.settings import Secret
 from penstock.types import Schema
@@ -28,6 +29,14 @@ if TYPE_CHECKING:
 Delivery = Literal["exactly-once", "at-least-once"]
 
 _WHAT: Final = "opensearch.Sink"
+_FOUND: Final = 200
+_OF_ITS_OWN: Final = frozenset(
+    {
+        "_id", "_index", "_source", "_routing", "_version", "_seq_no", "_primary_term", "_field_names", "_ignored",
+        "_nested_path", "_doc_count", "_type", "_tier",
+    }
+)  # fmt: skip
+"""Members that OpenSearch has itself."""
 
 
 class Sink(base.PublishedSink):
@@ -101,6 +110,9 @@ class Sink(base.PublishedSink):
     def check(self, schema: Schema, *, updates: bool) -> None:
         """See `Sink.check`."""
         self._rows.check(schema, updates=updates, instead=f"write opensearch.Sink({self.index!r}, document_id=...)")
+        for name in self._rows.columns(schema).names:
+            if name in _OF_ITS_OWN or name.startswith(".") or name.endswith(".") or ".." in name:
+                raise PipelineError(f"{_WHAT}: a document has no member {name!r}; give the column another name")
         self._encoder(schema)
 
     @property
@@ -155,8 +167,21 @@ class Sink(base.PublishedSink):
             if self.delivery == "exactly-once":
                 await prepare_marks(self._place, client, where)
             if not self._index_columns:
-                status, found = await self._place.ask(client, where, "GET", f"/{self.index}/_mapping")
-                check_mapping(self._name, self._rows.columns(schema), {} if status == NOT_THERE else found)
+                path = f"/{quote(self.index, safe='')}/_mapping"
+                status, found = await self._place.ask(client, where, "GET", path)
+                if status not in (_FOUND, NOT_THERE):
+                    raise PipelineError(f"{where}{reason(found)}; check index=")
+                mappings = found if status == _FOUND else {}
+                self._check_target(mappings)
+                check_mapping(self._name, self._rows.columns(schema), mappings)
+
+    def _check_target(self, found: Mapping[str, Any]) -> None:
+        """Raise `PipelineError` if documents by id would be in several indices: each has its own of an id."""
+        if self._key and (len(found) > 1 or any(name.startswith(".ds-") for name in found)):
+            raise PipelineError(
+                f"{self._name}: it stands for {', '.join(sorted(found)[:3])}, and a document that is replaced may be in "
+                "another one; name one index, or leave document_id= out"
+            )
 
     def reach(self, schema: Schema) -> None:
         """See `Sink.reach`: it answers, and the index takes such rows if it is there."""
@@ -200,6 +225,8 @@ def _check_name(index: str) -> None:
     import polars as pl
 
     literal = "".join(text for text, _ in template_parts(_WHAT, index)) if "{" in index else index
+    if index == MARKS:
+        raise PipelineError(f"{_WHAT}: index={index!r} is where Penstock keeps what is published; write elsewhere")
     if not index or literal != literal.lower() or pl.Series([literal]).str.contains(FORBIDDEN).any():
         raise PipelineError(
             f"{_WHAT}: index={index!r}: names of indices are in lower case, have no spaces and none of "

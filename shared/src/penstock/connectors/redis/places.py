@@ -88,4 +88,4 @@ class RedisPlace:
                 raise ExternalError(f"{where}{said}") from error
             raise PipelineError(f"{where}{said}; {hint}") from error
         except (RedisError, OSError) as error:
-            raise ExternalError(f"{where}{error or type(error).__name__}; check that it runs, and url=") from error
+            raise ExternalError(f"{where}{str(error) or type(error).__name__}; check that it runs, and url=") from error
