@@ -7,14 +7,17 @@ from a cluster's store is `penstock.savepoint.transfer`'s business.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import secrets
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
 import msgspec
 
+from penstock.adapters.directory.records import fsync_path
 from penstock.errors import CorruptDataError, ExternalError, UsageError
 from penstock.protocol.manifests import Manifest, decode_manifest, encode_manifest
 from penstock.protocol.messages import Handle, OperatorHandles
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 FORMAT: Final = 1
 SEAL: Final = "savepoint.json"
 MANIFEST: Final = "manifest.json"
+_UNFINISHED: Final = ".unfinished"
 
 
 class Seal(msgspec.Struct, frozen=True):
@@ -178,12 +182,28 @@ def checked(data: bytes, handle: Handle, where: str) -> bytes:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file that only its owner may read, and the folders on its way; raises `ExternalError`."""
+    """Write a file that only its owner may read, whole and durable or not at all, and the folders on its way.
+
+    Raises:
+        ExternalError: it cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_UNFINISHED}")
     try:
-        with open_private(path) as file:
+        with open_private(temporary) as file:
             file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        fsync_path(path.parent)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise ExternalError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def is_unfinished(path: Path) -> bool:
+    """Whether a file is what `write_file` leaves if it dies: no part of anything."""
+    return path.name.startswith(".") and path.name.endswith(_UNFINISHED)
 
 
 def open_private(path: Path) -> BinaryIO:
@@ -193,5 +213,5 @@ def open_private(path: Path) -> BinaryIO:
     """
     for folder in [one for one in reversed(path.parents) if not one.exists()]:
         folder.mkdir(mode=0o700, exist_ok=True)
-    path.unlink(missing_ok=True)  # whatever may be done with it would be done with the new one
+        fsync_path(folder.parent)
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from penstock.connectors.files.store_clients import Location, location
 from penstock.errors import CorruptDataError, ExternalError, UsageError
 from penstock.ports import BlobExistsError, BlobNotFoundError
-from penstock.savepoint.folder import SavepointPlace, write_file
+from penstock.savepoint.folder import SavepointPlace, is_unfinished, write_file
 from penstock.savepoint.objects import FolderObjects, StoreObjects, with_store
 
 if TYPE_CHECKING:
@@ -63,12 +63,15 @@ class LocalPlace:
 
     def is_free(self) -> bool:
         """See `SavepointPlace.is_free`."""
-        return not self.folder.exists() or (self.folder.is_dir() and not any(self.folder.iterdir()))
+        if not self.folder.exists():
+            return True
+        return self.folder.is_dir() and all(is_unfinished(path) for path in self.folder.iterdir())
 
     def sizes(self) -> dict[str, int]:
         """See `SavepointPlace.sizes`."""
         try:
-            found = [(path, path.stat().st_size) for path in self.folder.rglob("*") if path.is_file()]
+            files = [path for path in self.folder.rglob("*") if path.is_file() and not is_unfinished(path)]
+            found = [(path, path.stat().st_size) for path in files]
         except OSError as error:
             raise ExternalError(f"{self.folder}: cannot be looked at: {error.strerror}") from error
         return {path.relative_to(self.folder).as_posix(): size for path, size in found}
