@@ -204,10 +204,18 @@ def check_workers(session: SparkSession) -> None:
 
 
 def default_parallelism(session: SparkSession) -> int:
-    """How many subtasks an operator has by default: as many as Spark runs at a time, at least 2."""
+    """How many subtasks an operator has by default: as many as Spark runs at a time, at least 2.
+
+    Raises:
+        ExternalError: Spark does not answer.
+    """
     if is_remote(session):
         return PLANNED_PARALLELISM  # a Connect server does not say how many cores it has
-    return min(_MAX_DEFAULT_PARALLELISM, max(PLANNED_PARALLELISM, session.sparkContext.defaultParallelism))
+    try:
+        cores = session.sparkContext.defaultParallelism
+    except Exception as error:  # where the JVM is gone: one of py4j, of Python, or of the system
+        raise ExternalError(f"Spark does not answer (any more): {_first_line(error)}; open a new session") from error
+    return min(_MAX_DEFAULT_PARALLELISM, max(PLANNED_PARALLELISM, cores))
 
 
 def ui_address(session: SparkSession) -> str | None:
