@@ -17,7 +17,7 @@ import secrets
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -31,6 +31,8 @@ from penstock.spark.binding import Binding
 from penstock.spark.publishing import StagedSink, forget, publish
 from penstock.spark.savepoints import KeptState
 from penstock.spark.staging import StagedPart, check_shared, publishes, remove_staged, staging_folder
+
+_HERE: Final = "."
 
 
 class RunManifest(msgspec.Struct, frozen=True):
@@ -47,6 +49,9 @@ class RunManifest(msgspec.Struct, frozen=True):
     """What it was computed from; None in manifests of a version of Penstock that did not put that down."""
     job: str = ""
     """The job of which it is a step, whose publishers have the same names in every step; empty if it is none."""
+    staging: str = ""
+    """Where its rows were staged, whatever a later start names; `.` is the folder of the manifest, which may be moved.
+    Empty in manifests of a version of Penstock that did not put that down."""
 
 
 class RunManifests:
@@ -96,6 +101,15 @@ class RunManifests:
             return str(self.folder)
         create_once(self._note, secrets.token_hex(8).encode())
         return f"{self._staging.rstrip('/')}/{self._note.read_text()}"
+
+    @property
+    def staging_mark(self) -> str:
+        """The same as `RunManifest.staging`."""
+        return _HERE if self._staging is None else self.staging
+
+    def staging_of(self, manifest: RunManifest) -> str:
+        """Where the rows of a run were staged."""
+        return str(self.folder) if manifest.staging == _HERE else manifest.staging or self.staging
 
     @property
     def is_apart(self) -> bool:
@@ -198,14 +212,15 @@ def prepare_sinks(sinks: Mapping[str, Write], manifests: RunManifests, *, anew: 
     clean_sinks(sinks, manifests)
 
 
-def clean_sinks(sinks: Mapping[str, Write], manifests: RunManifests) -> None:
-    """Remove everything staged that no manifest of a run needs which is not on record as committed."""
+def clean_sinks(sinks: Mapping[str, Write], manifests: RunManifests, staging: str | None = None) -> None:
+    """Remove everything staged that no manifest of a run needs which is not on record as committed; at `staging`, if it
+    is not where tasks stage now."""
     needed = manifests.needed()
     for operator, write in sinks.items():
         if not publishes(write.sink):
             write.sink.recover(needed.get(operator, ()), operator)()
     files = {part["file"] for parts in needed.values() for part in parts if "file" in part}
-    remove_staged(staging_folder(manifests.staging), files)
+    remove_staged(staging_folder(staging or manifests.staging), files)
 
 
 def staged_parts(reports: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
@@ -245,7 +260,7 @@ def commit(manifest: RunManifest, plan: LogicalPlan, manifests: RunManifests, cl
             operator,
             write.sink,
             _parts(manifest, operator),
-            manifests.staging,
+            manifests.staging_of(manifest),
             clock,
             manifest.job,
         )
@@ -262,7 +277,7 @@ def commit(manifest: RunManifest, plan: LogicalPlan, manifests: RunManifests, cl
         manifests.note_committed(manifest.run)
     for staged in published:
         forget(staged, manifests.folder)
-    clean_sinks(sinks, manifests)
+    clean_sinks(sinks, manifests, manifests.staging_of(manifest))
 
 
 def _parts(manifest: RunManifest, operator: str) -> tuple[StagedPart, ...]:

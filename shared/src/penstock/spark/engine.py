@@ -247,7 +247,8 @@ class SparkRun:
             raise known from None
         self._print_rows(reports)
         staged, counts, kept = staged_parts(reports), counts_of(reports), self._kept(state, reports)
-        manifest = RunManifest(self.run_id, self._plan.name, staged, counts, kept, binding, options.job)
+        mark = self._manifests.staging_mark
+        manifest = RunManifest(self.run_id, self._plan.name, staged, counts, kept, binding, options.job, mark)
         check_staged(manifest, self._plan, self._manifests)
         if manifest.kept is not None:
             check_written(manifest.kept)
