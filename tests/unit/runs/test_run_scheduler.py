@@ -200,6 +200,19 @@ def test_how_a_job_in_steps_ends(records: list[Any], seen: dict[str, Any], state
     assert said in command.reason
 
 
+def test_a_job_whose_steps_are_elsewhere_is_not_begun_from_nothing() -> None:
+    """Submitted again, or between two attempts: it would write all its rows once more."""
+    over = [began(place="there"), AttemptLost(attempt=1, reason="killed")]
+    [command] = decide(steps(*over))
+    assert isinstance(command, EndRun)
+    assert command.state == "FAILED"
+    assert "--from-savepoint of its last step" in command.reason
+    again = submitted("live", name="live", request="r3", every_us=1_000_000, restart=TWICE)
+    [command] = decide(steps(began(place="there"), RunEnded(state="CANCELED"), again))
+    assert isinstance(command, EndRun)
+    assert decide(steps(began(), RunEnded(state="CANCELED"), again)) == [BeginAttempt("live", 2)]
+
+
 def test_a_job_in_steps_that_somebody_else_told_to_end_is_begun_again() -> None:
     """Nobody asked the service for its end."""
     [command] = decide(steps(began(), outcome=RunOutcome("FINISHED", "ended behind step 4")))

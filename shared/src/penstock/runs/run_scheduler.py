@@ -86,6 +86,11 @@ class StopProcess:
 
 _AGAIN: Final = "submitted again by its id it goes on with the step at which it was"
 
+_STEPS_ELSEWHERE: Final = (
+    "its steps lie in a work folder that this pipeline service does not have: begun here it would do everything again; "
+    "submit it as a new run with --from-savepoint of its last step"
+)
+
 RunCommand = BeginAttempt | LoseAttempt | EndRun | StopProcess
 
 
@@ -147,6 +152,8 @@ class RunDecider:
             name = facts.history.submitted.name
             if facts.history.cancel_asked:
                 yield EndRun(facts.run, "CANCELED", f"asked by a client before an attempt began; {_AGAIN}")
+            elif _newest_place(facts.history) not in (None, self._place):
+                yield EndRun(facts.run, "FAILED", _STEPS_ELSEWHERE)
             elif name not in names and now_ms >= self._next_ms.get(facts.run, now_ms):
                 names.add(name)
                 yield BeginAttempt(facts.run, _began(facts.history) + 1)
@@ -230,6 +237,12 @@ def queue_of(runs: Sequence[RunFacts]) -> list[RunFacts]:
 
 def _began(history: RunHistory) -> int:
     return sum(isinstance(record, AttemptBegan) for record in history.records)
+
+
+def _newest_place(history: RunHistory) -> str | None:
+    """The work folder of the newest attempt, also of those before it was submitted again."""
+    places = [record.place for record in history.records if isinstance(record, AttemptBegan)]
+    return places[-1] if places else None
 
 
 def _silent(facts: RunFacts) -> str:
