@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Generator
 from pathlib import Path
@@ -141,6 +142,27 @@ async def test_of_a_job_in_steps_the_driver_alone_is_told_to_end(attempts: Attem
     await until(says(lambda: not attempts.children.facts(history).alive), "what it left is gone")
     facts = attempts.children.facts(history)
     assert (facts.decided, facts.step) == (False, 4)
+
+
+async def test_a_driver_of_steps_is_told_once_to_end_by_all_services(
+    attempts: Attempts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second signal would cancel the step that is to be finished."""
+    counts = "import signal; signal.signal(signal.SIGTERM, lambda *_: print('told', flush=True))"
+    waits = "import time; print('started', flush=True); [time.sleep(0.05) for _ in range(12_000)]"
+    history = attempts.start(f"{counts}; {waits}")
+    live = msgspec.structs.replace(SUBMITTED, options=RunOptions(every_us=1_000_000))
+    history = history_of([live, *history.records[1:]])
+    await until(says(lambda: "started" in attempts.children.output(history)), "it prints")
+    attempts.children.stop(history, forced=False)
+    await until(says(lambda: "told" in attempts.children.output(history)), "it is told")
+    sent: list[int] = []
+    with monkeypatch.context() as watched:
+        watched.setattr(os, "kill", lambda _pid, number: sent.append(number))
+        attempts.service().stop(history, forced=False)
+    assert signal.SIGTERM not in sent
+    attempts.service().stop(history, forced=True)
+    await until(says(lambda: attempts.processes() == 0), "it is killed all the same")
 
 
 def test_a_driver_of_steps_begins_a_jvm_of_its_own(attempts: Attempts) -> None:

@@ -128,11 +128,12 @@ class Children:
         attempt = history.attempt
         assert attempt is not None
         number = signal.SIGKILL if forced else signal.SIGTERM
-        process = self._process(self._files(history.submitted, attempt), history.submitted, attempt)
+        files = self._files(history.submitted, attempt)
+        process = self._process(files, history.submitted, attempt)
         _log.info("stopping a run", run=history.submitted.run, signal=number.name)
         if process is not None and is_alive(process):
             if history.submitted.options.in_steps and not forced:
-                os.kill(process.pid, number)  # the driver alone: its step needs Spark's JVM until it ends
+                _tell_once(files, process)
             else:
                 os.killpg(process.pid, number)  # spawn made it the leader of a group of its own
         if forced:
@@ -205,6 +206,15 @@ def _write_process(files: AttemptFolder, process: ProcessId) -> None:
     temporary = files.path / ".process.json.tmp"
     temporary.write_bytes(msgspec.json.encode(process))
     temporary.replace(files.path / "process.json")
+
+
+def _tell_once(files: AttemptFolder, process: ProcessId) -> None:
+    """SIGTERM for a driver of steps, from the first service that wants its end: a second one would cancel the step that
+    is to be finished. For the driver alone: its step needs Spark's JVM until it ends."""
+    told = files.path / "told"
+    if not told.exists():
+        told.touch()
+        os.kill(process.pid, signal.SIGTERM)
 
 
 def _leads_session(process: ProcessId) -> bool:
