@@ -626,6 +626,10 @@ def test_java_trusts_the_authority_of_the_store(helm: str) -> None:
         assert {"name": "scratch", "mountPath": "/scratch"} in container["volumeMounts"]
     assert {"name": "store-tls", "mountPath": "/etc/penstock/store", "readOnly": True} in before["volumeMounts"]
     assert "JDK_JAVA_OPTIONS" not in str(rendered(helm, *EXTERNAL))
+    alone = rendered(helm, *TLS, "pipeline.history.enabled=false")  # pipelines use the store all the same
+    spec = named(alone, "StatefulSet", "demo-pipeline")["spec"]["template"]["spec"]
+    assert [one["command"][-1] for one in spec["initContainers"]] == ["/scratch/authorities.jks"]
+    assert "-Djavax.net.ssl.trustStore=/scratch/authorities.jks" in str(spec["containers"])
 
 
 def test_executors_are_pods(helm: str, kubeconform: list[str]) -> None:
