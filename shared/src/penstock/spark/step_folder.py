@@ -169,7 +169,7 @@ class StepFolder:
         """Remove what a step has in the store: its savepoint, and rows that it staged and never decided about."""
         place = self._begun(step)
         if isinstance(place, StoredPlace):
-            for name in place.sizes():
+            for name in sorted(place.sizes(), key=lambda name: name != SEAL):  # what is half removed is no savepoint
                 place.remove(name)
         runs = RunManifests(step, self._staging)
         if runs.is_apart:
