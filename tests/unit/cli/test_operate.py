@@ -20,11 +20,14 @@ class Dispatcher:
         self.refusal = refusal
         self.missing = missing
         self.asked: list[str] = []
+        self.runs: tuple[str, ...] = ()
 
     def __call__(self, request: httpx2.Request) -> httpx2.Response:
         path = request.url.path.removeprefix("/penstock/v1")
         if path == "/jobs":
             return httpx2.Response(200, json={"jobs": self.jobs(), "leader": "one", "missing": self.missing})
+        if path.startswith("/runs"):
+            return self.run(path)
         job = path.split("/")[2]
         if path.endswith("/stop"):
             self.asked.append(job)
@@ -32,6 +35,21 @@ class Dispatcher:
         refused = {"state": "refused", "reason": self.refusal} if job == SECOND and self.refusal else None
         done = {"state": "completed", "reason": "", "savepoint": SAVEPOINT | {"manifest": f"jobs/{job}/manifest.json"}}
         return httpx2.Response(200, json={"job": job, "request": job, "kind": "stop", **(refused or done)})
+
+    def run(self, path: str) -> httpx2.Response:
+        """Those of a pipeline service, one of them in steps."""
+        document = {"name": "p", "parallelism": 1, "submitted_us": 1, "attempts": 1}
+        states = {run: "CANCELED" if run in self.asked else "RUNNING" for run in self.runs}
+        if path == "/runs":
+            listed = [{**document, "run": run, "state": state} for run, state in states.items()]
+            return httpx2.Response(200, json={"runs": listed, "service": "there"})
+        run = path.split("/")[2]
+        if path.endswith("/cancel"):
+            self.asked.append(run)
+            return httpx2.Response(202, json={"job": run, "request": "r"})
+        summary = {**document, "run": run, "state": states[run], "reason": "ended behind step 4"}
+        options = {"every_us": 1_000_000 if run == "live" else 0}
+        return httpx2.Response(200, json={"summary": summary, "graph": {}, "options": options})
 
     def jobs(self) -> list[object]:
         states = {FIRST: "RUNNING", SECOND: "RUNNING", ENDED: "STOPPED"}
@@ -61,6 +79,16 @@ def test_all_that_runs_is_asked_first_and_waited_for_then(told, capsys: pytest.C
     assert dispatcher.asked == [FIRST, SECOND]
     assert "waiting for the savepoints of 2 jobs, up to 2m: 11111111 job-1, 22222222 job-2\n" in out
     assert f"savepoint 4: jobs/{SECOND}/manifest.json" in out
+
+
+def test_jobs_in_steps_end_too(told, capsys: pytest.CaptureFixture[str]) -> None:
+    """Behind their step; runs that end by themselves are left alone."""
+    dispatcher = Dispatcher()
+    dispatcher.runs = ("live", "nightly")
+    told(dispatcher)
+    assert main.main(["stop", "--all"]) == 0
+    assert sorted(dispatcher.asked) == [FIRST, SECOND, "live"]
+    assert "live: canceled, ended behind step 4" in capsys.readouterr().out
 
 
 def test_one_that_is_refused_keeps_no_other_from_stopping(told, capsys: pytest.CaptureFixture[str]) -> None:

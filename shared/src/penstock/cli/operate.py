@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.cli.cluster import ClusterOptions, OneJob, print_json, timeout_s, with_cluster
-from penstock.cli.runs import cancel_run, stop_run
+from penstock.cli.runs import cancel_run, cancelled, stop_run
 from penstock.client import ClusterClient
 from penstock.client.cluster import answered
 from penstock.client.documents import ENDED, RequestState
+from penstock.client.run_documents import RUN_ENDED
 from penstock.errors import ExternalError, PenstockError, UsageError
 from penstock.settings import load_settings
 
@@ -74,7 +75,7 @@ def savepoint_command(command: TakeSavepoint) -> int:
 
 
 def stop_command(command: StopJobs) -> int:
-    """Take a savepoint and end; with `--all` every job that runs. A job in steps ends behind the step at work."""
+    """Take a savepoint and end; with `--all` every job that runs, those in steps included. A job in steps ends behind the step at work."""
     job = command.job
     if bool(job) == command.all:
         raise UsageError("name one job, or say --all")
@@ -101,19 +102,42 @@ async def _stop_all(cluster: ClusterClient, command: StopJobs) -> int:
     if listed.missing:
         raise ExternalError(f"nothing was stopped: not all jobs are known: {listed.missing}")
     names = {job.job: f"{job.job[:8]} {job.name}" for job in listed.jobs if job.state not in ENDED}
+    in_steps = await _in_steps(cluster)
     if not command.json:
         waiting = (
-            f"waiting for the savepoints of {len(names)} jobs, up to {command.timeout}: {', '.join(names.values())}"
+            f"waiting for the savepoints of {len(names) + len(in_steps)} jobs, up to {command.timeout}: "
+            f"{', '.join([*names.values(), *in_steps])}"
         )
-        print(waiting if names else "no jobs run", flush=True)
-    answers = await asyncio.gather(*(_stopped(cluster, job, command) for job in names))
+        print(waiting if names or in_steps else "no jobs run", flush=True)
+    answers, ended = await asyncio.gather(
+        asyncio.gather(*(_stopped(cluster, job, command) for job in names)),
+        asyncio.gather(*(_ended_steps(cluster, run, command) for run in in_steps)),
+    )
     if command.json:
         print_json([answer for answer in answers if isinstance(answer, RequestState)])
     named = zip(names.values(), answers, strict=True)
     problems = [f"{name}: {answer}" for name, answer in named if isinstance(answer, PenstockError)]
+    problems += [f"{run}: {problem}" for run, problem in zip(in_steps, ended, strict=True) if problem is not None]
     if problems:
         raise PenstockError(f"not stopped: {'; '.join(problems)}")
     return 0
+
+
+async def _in_steps(cluster: ClusterClient) -> list[str]:
+    """The runs that end only when they are told to."""
+    working = [run.run for run in (await cluster.runs()).runs if run.state not in RUN_ENDED]
+    details = await asyncio.gather(*(cluster.run(run) for run in working))
+    return [detail.summary.run for detail in details if detail.options.in_steps]
+
+
+async def _ended_steps(cluster: ClusterClient, run: str, command: StopJobs) -> PenstockError | None:
+    try:
+        summary = await cancelled(cluster, run, timeout_s(command.timeout))
+    except PenstockError as error:
+        return error
+    if not command.json:
+        print(f"{run}: {summary.state.lower()}, {summary.reason}")
+    return None
 
 
 async def _stopped(cluster: ClusterClient, job: str, command: StopJobs) -> RequestState | PenstockError:

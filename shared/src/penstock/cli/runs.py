@@ -57,7 +57,7 @@ def run_status_lines(detail: RunDetail) -> list[str]:
 
 def cancel_run(options: ClusterOptions, run: str, deadline_s: float) -> int:
     """End a run, and wait until it has ended; the exit code."""
-    summary = with_cluster(options, lambda cluster: _cancelled(cluster, run, deadline_s))
+    summary = with_cluster(options, lambda cluster: cancelled(cluster, run, deadline_s))
     if options.json:
         print_json(summary)
     else:
@@ -79,7 +79,8 @@ def stop_run(options: ClusterOptions, run: str, deadline_s: float) -> int:
     return cancel_run(options, run, deadline_s)
 
 
-async def _cancelled(cluster: ClusterClient, run: str, deadline_s: float) -> RunSummary:
+async def cancelled(cluster: ClusterClient, run: str, deadline_s: float) -> RunSummary:
+    """End a run, and wait until it has ended; raises `ExternalError` if that takes longer."""
     await cluster.cancel_run(run)
 
     async def look() -> RunSummary:
