@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Generator
@@ -19,6 +20,7 @@ from penstock.protocol.requests import RunOptions
 from penstock.runs.run_log import AttemptBegan, RunHistory, RunOutcome, Submitted, history_of
 from penstock.runs.run_views import RunProgress
 from penstock.settings import ClusterSettings, RedisSettings, Secret
+from penstock.spark.submitted_steps import _settings
 from penstock.spark.submitting import AttemptFolder, AttemptSpec, submit_command, submit_environment
 from penstock_pipeline import children as children_module
 from penstock_pipeline.children import Children
@@ -226,3 +228,19 @@ def test_what_a_process_is_given(attempts: Attempts) -> None:
     assert "PENSTOCK_KAFKA_BROKERS" not in environment
     assert "SPARK_LOCAL_IP" not in submit_environment("spark://host:7077", {})
     assert identify(os.getpid()) is not None
+
+
+def test_secrets_of_a_job_in_steps_are_on_no_command_line(attempts: Attempts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark hands settings to its JVM there; these go by a file that only its owner may read."""
+    attempts.start("pass")
+    spec = attempts.files.spec()
+    conf = {"spark.hadoop.fs.s3a.secret.key": "hunter\\2\n=é", "spark.executor.cores": "2"}
+    spec = msgspec.structs.replace(spec, options=msgspec.structs.replace(spec.options, conf=conf, every_us=1_000_000))
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "")
+    settings = _settings(attempts.files, spec)
+    assert "spark.executor.cores" in settings.conf
+    assert "hunter" not in str(settings)
+    _, file, *rest = shlex.split(os.environ["PYSPARK_SUBMIT_ARGS"])
+    assert rest == ["--load-spark-defaults", "pyspark-shell"]
+    assert Path(file).stat().st_mode & 0o777 == 0o600
+    assert Path(file).read_text() == "spark.hadoop.fs.s3a.secret.key=hunter\\\\2\\n=é\n"

@@ -75,7 +75,7 @@ def savepoint_command(command: TakeSavepoint) -> int:
 
 
 def stop_command(command: StopJobs) -> int:
-    """Take a savepoint and end; with `--all` every job that runs, those in steps included. A job in steps ends behind the step at work."""
+    """Take a savepoint and end; with `--all` every job that runs. A job in steps ends behind the step at work."""
     job = command.job
     if bool(job) == command.all:
         raise UsageError("name one job, or say --all")
@@ -104,21 +104,17 @@ async def _stop_all(cluster: ClusterClient, command: StopJobs) -> int:
     names = {job.job: f"{job.job[:8]} {job.name}" for job in listed.jobs if job.state not in ENDED}
     in_steps = await _in_steps(cluster)
     if not command.json:
-        waiting = (
-            f"waiting for the savepoints of {len(names) + len(in_steps)} jobs, up to {command.timeout}: "
-            f"{', '.join([*names.values(), *in_steps])}"
-        )
-        print(waiting if names or in_steps else "no jobs run", flush=True)
+        every = [*names.values(), *in_steps]
+        waiting = f"waiting for the savepoints of {len(every)} jobs, up to {command.timeout}: {', '.join(every)}"
+        print(waiting if every else "no jobs run", flush=True)
     answers, ended = await asyncio.gather(
         asyncio.gather(*(_stopped(cluster, job, command) for job in names)),
         asyncio.gather(*(_ended_steps(cluster, run, command) for run in in_steps)),
     )
     if command.json:
         print_json([answer for answer in answers if isinstance(answer, RequestState)])
-    named = zip(names.values(), answers, strict=True)
-    problems = [f"{name}: {answer}" for name, answer in named if isinstance(answer, PenstockError)]
-    problems += [f"{run}: {problem}" for run, problem in zip(in_steps, ended, strict=True) if problem is not None]
-    if problems:
+    found = [*zip(names.values(), answers, strict=True), *zip(in_steps, ended, strict=True)]
+    if problems := [f"{name}: {answer}" for name, answer in found if isinstance(answer, PenstockError)]:
         raise PenstockError(f"not stopped: {'; '.join(problems)}")
     return 0
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import secrets
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
@@ -187,8 +186,9 @@ def write_file(path: Path, data: bytes) -> None:
     Raises:
         ExternalError: it cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_UNFINISHED}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{_UNFINISHED}")
     try:
+        temporary.unlink(missing_ok=True)  # of a process that died and had the same number
         with open_private(temporary) as file:
             file.write(data)
             file.flush()

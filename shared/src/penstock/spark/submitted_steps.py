@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +21,7 @@ from penstock.spark.code import TaskCode
 from penstock.spark.continuous import ContinuousOptions, ContinuousRun, StepDone, StepWatch
 from penstock.spark.session import DEFAULT_MASTER, SparkSettings, end_session, is_local, ui_address
 from penstock.spark.step_process import ending, open_keeping_signals, stopped_text
-from penstock.spark.submitting import AttemptFolder, AttemptSpec
+from penstock.spark.submitting import AttemptFolder, AttemptSpec, is_secret
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,7 +75,11 @@ def _options(folder: AttemptFolder, spec: AttemptSpec) -> ContinuousOptions:
 
 
 def _settings(folder: AttemptFolder, spec: AttemptSpec) -> SparkSettings:
-    conf = dict(spec.options.conf)
+    """Those of the session; PySpark puts them on the command line of the JVM, so secrets go there by a file."""
+    conf = {name: value for name, value in spec.options.conf.items() if not is_secret(name)}
+    if secrets := {name: value for name, value in spec.options.conf.items() if is_secret(name)}:
+        file = shlex.quote(str(folder.write_properties(secrets)))
+        os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {file} --load-spark-defaults pyspark-shell"
     if is_local(spec.options.master or DEFAULT_MASTER):
         conf.setdefault("spark.local.dir", str(folder.path / "tmp"))  # nothing is left of a process that was killed
     return SparkSettings(spec.options.master, None, conf)

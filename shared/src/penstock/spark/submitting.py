@@ -114,6 +114,15 @@ class AttemptFolder:
         """How the run ended, if the process could say so."""
         return self._read("outcome.json", RunOutcome)
 
+    def write_properties(self, settings: Mapping[str, str]) -> Path:
+        """A file of properties of Java, which only its owner may read; where it is."""
+        escaped = {name: value.replace("\\", "\\\\").replace("\n", "\\n") for name, value in settings.items()}
+        path = self.path / "settings.properties"
+        path.unlink(missing_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.writelines(f"{name}={value}\n" for name, value in escaped.items())
+        return path
+
     def _write(self, name: str, value: msgspec.Struct) -> None:
         temporary = self.path / f".{name}.tmp"
         with temporary.open("wb") as file:
@@ -131,6 +140,11 @@ class AttemptFolder:
             raise CorruptDataError(f"{self.path / name}: not readable: {error}") from error
 
 
+def is_secret(name: str) -> bool:
+    """Whether the value of a setting is to be seen by nobody who may see command lines and environments."""
+    return _SECRET.search(name) is not None
+
+
 def submit_command(folder: AttemptFolder, spec: AttemptSpec) -> list[str]:
     """The command line of spark-submit, in client mode: the driver is a process of this machine.
 
@@ -145,7 +159,7 @@ def submit_command(folder: AttemptFolder, spec: AttemptSpec) -> list[str]:
     if is_local(options.master):
         settings["spark.local.dir"] = str(folder.path / "tmp")  # so that nothing is left of a process that was killed
     for name, value in {**settings, **options.conf}.items():
-        if not _SECRET.search(name):  # the session gets it from the specification; everybody may read a command line
+        if not is_secret(name):  # the session gets it from the specification; everybody may read a command line
             command += ["--conf", f"{name}={value}"]
     return [*command, str(folder.launcher)]
 
