@@ -331,7 +331,9 @@ def test_a_file_that_is_cut_while_its_last_range_is_read_is_noticed(
         with contextlib.suppress(EndOfSplit):
             while True:
                 await reader.read(10)
-        return reader.position()
+        position = reader.position()
+        await reader.close()
+        return position
 
     ends.append(asyncio.run(cut()))
     with pytest.raises(PipelineError, match=r"a\.jsonl ended at byte \d+, and had \d+ when .* it was cut"):
