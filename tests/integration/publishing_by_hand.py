@@ -10,7 +10,8 @@ import pytest
 from tests.unit.task.publishing_parts import Exchange, Run
 
 from penstock.adapters.system_clock import SystemClock
-from penstock.connectors.base import ProducerFencedError
+from penstock.connectors.base import ProducerFencedError, PublishedMark
+from penstock.errors import ExternalError
 from penstock.protocol.manifests import Interval
 from penstock.protocol.publishing import Mark
 from penstock.task.publish_loop import encode_mark
@@ -67,6 +68,33 @@ async def check_rows_are_visible_once(target: Target) -> None:
     await second.until(lambda: second.published == 2)
     await second.stop()
     assert target.numbers() == list(range(45))
+
+
+async def check_doubt_changes_nothing(
+    target: Target, publisher: Any, turns: int, before: Callable[[int, Any], Awaitable[None]]
+) -> None:
+    """A publisher that does not know what became of its transactions finds out from the mark.
+
+    Args:
+        target: where it publishes.
+        publisher: of that.
+        turns: the number of each transaction counts from 0 to this; of number 2 the answer is lost.
+        before: called with the number and the frames before each; may let it fail, wholly or in part.
+    """
+    exchange, commit, numbers = Exchange(), publisher.commit, itertools.count()
+
+    async def doubtful(frames: Any, mark: PublishedMark) -> None:
+        turn = next(numbers) % turns
+        await before(turn, frames)
+        await commit(frames, mark)
+        if turn == 2:
+            raise ExternalError("no answer")
+
+    publisher.commit = doubtful
+    target.publisher = lambda: publisher  # type: ignore[method-assign]
+    run, _ = await published(target, exchange, frames=12)
+    await run.stop()
+    assert target.numbers() == list(range(120))
 
 
 async def check_a_stopped_publisher_is_refused(target: Target) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import math
 import secrets
@@ -21,6 +20,7 @@ import pytest
 from tests.integration.failing_workers import with_failing_workers
 from tests.integration.publishing_by_hand import (
     check_a_stopped_publisher_is_refused,
+    check_doubt_changes_nothing,
     check_kills_change_nothing,
     check_rows_are_visible_once,
     published,
@@ -442,12 +442,9 @@ async def test_versions_of_somebody_else(index: Index) -> None:
 
 async def test_a_request_whose_answer_is_lost(target: Target) -> None:
     """It was carried out, or not, or in part, and the publisher does not know: it is there once."""
-    exchange = Exchange()
-    publisher = target.publisher()
-    commit, write, turns = publisher.commit, target.writing.write, itertools.count()
+    publisher, write = target.publisher(), target.writing.write
 
-    async def doubtful(frames: Any, mark: PublishedMark) -> None:
-        turn = next(turns) % 4
+    async def before(turn: int, frames: Any) -> None:
         if turn == 1:
             raise ExternalError("not sent")
         if turn == 3:
@@ -455,15 +452,8 @@ async def test_a_request_whose_answer_is_lost(target: Target) -> None:
             async with target.writing.place.client() as client:
                 await write(client, half, publisher._version() if target.writing.keyed else None)
             raise ExternalError("rows, and no mark")
-        await commit(frames, mark)
-        if turn == 2:
-            raise ExternalError("no answer")
 
-    publisher.commit = doubtful
-    target.publisher = lambda: publisher  # type: ignore[method-assign]
-    run, _ = await published(target, exchange, frames=12)
-    await run.stop()
-    assert target.numbers() == list(range(120))
+    await check_doubt_changes_nothing(target, publisher, 4, before)
 
 
 async def test_a_server_that_is_killed_changes_nothing() -> None:

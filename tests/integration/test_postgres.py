@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import math
 import secrets
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from psycopg.sql import SQL, Identifier
 from tests.integration.publishing_by_hand import (
     FIRST,
     check_a_stopped_publisher_is_refused,
+    check_doubt_changes_nothing,
     check_rows_are_visible_once,
     published,
 )
@@ -504,24 +504,15 @@ async def test_a_publisher_that_hangs_holds_nobody_up(server: PostgresServer, wh
 
 async def test_a_commit_whose_answer_is_lost_is_not_repeated(server: PostgresServer) -> None:
     """The transaction is in, the publisher does not know: it finds out from the mark. Others are not in."""
-    target, exchange = Target(server), Exchange()
+    target = Target(server)
     publisher = target.publisher()
-    commit, turns = publisher.commit, itertools.count()
 
-    async def doubtful(frames: Any, mark: PublishedMark) -> None:
-        turn = next(turns) % 3
+    async def before(turn: int, _: Any) -> None:
         if turn == 1:
             pid = publisher._connection.info.backend_pid
             server.execute("select pg_terminate_backend(%s)", pid)
-        await commit(frames, mark)
-        if turn == 2:
-            raise ExternalError("no answer")
 
-    publisher.commit = doubtful
-    target.publisher = lambda: publisher  # type: ignore[method-assign]
-    run, _ = await published(target, exchange, frames=12)
-    await run.stop()
-    assert target.numbers() == list(range(120))
+    await check_doubt_changes_nothing(target, publisher, 3, before)
 
 
 async def test_a_mark_beyond_what_is_complete_fails(server: PostgresServer) -> None:

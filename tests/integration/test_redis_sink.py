@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import math
 import secrets
@@ -23,6 +22,7 @@ from redis._parsers import _AsyncRESP2Parser
 from tests.integration.failing_workers import with_failing_workers
 from tests.integration.publishing_by_hand import (
     check_a_stopped_publisher_is_refused,
+    check_doubt_changes_nothing,
     check_kills_change_nothing,
     check_rows_are_visible_once,
     published,
@@ -296,23 +296,13 @@ async def test_a_publisher_that_was_stopped_is_refused(keys: Keys) -> None:
 
 async def test_a_script_whose_answer_is_lost_is_not_repeated(keys: Keys) -> None:
     """It was carried out, or not, and the publisher does not know: it finds out from the mark."""
-    target, exchange = Target(keys), Exchange()
-    publisher = target.publisher()
-    commit, turns = publisher.commit, itertools.count()
+    target = Target(keys)
 
-    async def doubtful(frames: Any, mark: PublishedMark) -> None:
-        turn = next(turns) % 3
+    async def before(turn: int, _: Any) -> None:
         if turn == 1:
             raise ExternalError("not sent")
-        await commit(frames, mark)
-        if turn == 2:
-            raise ExternalError("no answer")
 
-    publisher.commit = doubtful
-    target.publisher = lambda: publisher  # type: ignore[method-assign]
-    run, _ = await published(target, exchange, frames=12)
-    await run.stop()
-    assert target.numbers() == list(range(120))
+    await check_doubt_changes_nothing(target, target.publisher(), 3, before)
 
 
 async def test_a_redis_that_is_killed_changes_nothing(own_platform: Any) -> None:

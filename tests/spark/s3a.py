@@ -22,12 +22,6 @@ def jars() -> Path:
     return fetched("s3a", IMAGES / "s3a-pom.xml", IMAGES / "s3a-jars.sha256", "hadoop-aws")
 
 
-def version() -> str:
-    """Of Hadoop's client."""
-    (found,) = re.findall(r"hadoop-aws-(.*)\.jar", (IMAGES / "s3a-jars.sha256").read_text())
-    return found
-
-
 def service(name: str) -> Any:
     """One of the compose file."""
     return yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"][name]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+import asyncio
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from penstock.errors import PipelineError
 from penstock.settings import Secret
 
+T = TypeVar("T")
+NO_SEGMENT: Final = ("", ".", "..")
+"""What stands in an address for that of something else."""
 _AGAIN: Final = (408, 425, 429)
 _SERVERS_FAULT: Final = 500
 
@@ -37,6 +41,16 @@ def revealed(headers: Mapping[str, str | Secret]) -> dict[str, str]:
 def is_header(text: str) -> bool:
     """Whether a text can be sent as the value of a header."""
     return text.isascii() and text.isprintable() and text == text.strip() != ""
+
+
+async def side_by_side(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """What each of these comes to; the first error ends the others, and is raised as it is."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each) for each in work]
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [task.result() for task in tasks]
 
 
 def is_passing(status: int) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from penstock.connectors.base import Encoded
+from penstock.connectors.base import Encoded, Sink
 from penstock.errors import BadRecordError, PipelineError
 from penstock.types import BOOLEAN, FLOATS, Field, Schema, can_be_key
 
@@ -87,6 +88,20 @@ class KeyedRows:
         """What of the key a row lacks, in words; empty if nothing."""
         names = [name for name in self.key if row[name] is None]
         return f"a row has no key (column {', '.join(names)} is null)" if names else ""
+
+
+class TakesChanges(Sink):
+    """A sink that deletes what changes take back, where it writes rows by a key."""
+
+    _changes = False
+
+    def of_changes(self) -> Self:
+        """See `Sink.of_changes`: what is taken back is deleted."""
+        if self.upsert_key is None:
+            return self
+        found = copy.copy(self)
+        found._changes = True
+        return found
 
 
 def without_bad(

@@ -215,6 +215,11 @@ def template_parts(what: str, text: str) -> list[tuple[str, str | None]]:
     return [(literal, name) for literal, name, _, _ in parsed]
 
 
+def template_columns(what: str, text: str) -> tuple[str, ...]:
+    """The columns that a text names, each once; raises `PipelineError` if it names none."""
+    return tuple(dict.fromkeys(name for _, name in template_parts(what, text) if name is not None))
+
+
 def _braced(names: Sequence[str]) -> str:
     return ", ".join(f"{{{name}}}" for name in names)
 

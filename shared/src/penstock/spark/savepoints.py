@@ -249,16 +249,16 @@ def seal(kept: KeptState, execution: str) -> None:
         UsageError: another savepoint is there meanwhile.
     """
     place = place_of(kept.folder)
-    wanted = {handle.key for handle in handles_of(kept.manifest)}
+    wanted, found = {handle.key for handle in handles_of(kept.manifest)}, place.sizes()
     if is_sealed(place):
         _check_ours(place, kept.manifest)
     else:
-        if missing := sorted(wanted - place.sizes().keys()):
+        if missing := sorted(wanted - found.keys()):
             raise CorruptDataError(
                 f"{place}: the run was computed, but of its savepoint {missing[0]} is not there (any more); if it was "
                 "moved before it was whole, move it back"
             )
         seal_folder(place, kept.manifest)
-    for name in place.sizes():
+    for name in found:
         if name.startswith(_own(execution)) and name not in wanted:
             place.remove(name)

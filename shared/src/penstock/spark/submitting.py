@@ -118,9 +118,8 @@ class AttemptFolder:
         """A file of properties of Java, which only its owner may read; where it is."""
         escaped = {name: value.replace("\\", "\\\\").replace("\n", "\\n") for name, value in settings.items()}
         path = self.path / "settings.properties"
-        path.unlink(missing_ok=True)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.writelines(f"{name}={value}\n" for name, value in escaped.items())
+        path.touch(mode=0o600)
+        path.write_text("".join(f"{name}={value}\n" for name, value in escaped.items()), encoding="utf-8")
         return path
 
     def _write(self, name: str, value: msgspec.Struct) -> None:

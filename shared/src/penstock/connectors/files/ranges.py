@@ -78,7 +78,7 @@ class FileRange:
 
     def look(self, file: TextFile) -> list[Any]:
         """How many quotes and line ends there are in the range, but for the header, and its edges; blocks."""
-        return [*_counted(file.content, max(self.begin, file.begin), self.end), _edges(self, file.content)]
+        return [*_counted(file.content, max(self.begin, file.begin), self.end), edges(self, file.content)]
 
     def lines(self, file: TextFile) -> TextFile:
         """What of a text file lies in the range; blocks."""
@@ -179,12 +179,8 @@ class _Until:
         self._content.close()
 
 
-def edges(part: FileRange, content: Content) -> dict[str, Any]:
+def edges(part: FileRange, content: Content) -> list[Any]:
     """What of the file's identity two ranges have in common that follow each other, for the position behind the first."""
-    return {"edges": _edges(part, content)}
-
-
-def _edges(part: FileRange, content: Content) -> list[Any]:
     return [content.identity(part.begin), content.identity(part.end)]
 
 

@@ -267,7 +267,7 @@ class TextReader:
         content = self._file.content
         identity = content.identity(self._offset)
         part = self._file.part
-        of_range = part.position() | edges(part, content) if part is not None else {}
+        of_range = part.position() | {"edges": edges(part, content)} if part is not None else {}
         return {"offset": self._offset, "line": self._line, "identity": identity, "end": content.end, **of_range}
 
     async def close(self) -> None:

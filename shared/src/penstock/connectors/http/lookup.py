@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Unpack
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -12,7 +11,7 @@ import msgspec
 from penstock.arguments import checked
 from penstock.connectors import lookups
 from penstock.connectors.base import T
-from penstock.connectors.http_requests import check_address, is_passing, revealed
+from penstock.connectors.http_requests import NO_SEGMENT, check_address, is_passing, revealed, side_by_side
 from penstock.connectors.lookups import ATTEMPT_S, Key, KeyTemplate, LookupClient, LookupOptions, template_parts
 from penstock.errors import BadRecordError, ExternalError, PipelineError
 from penstock.settings import Secret
@@ -103,20 +102,14 @@ class _Service:
         )
 
     async def ask(self, keys: Sequence[Key]) -> Sequence[Sequence[bytes]]:
-        try:
-            async with asyncio.TaskGroup() as group:
-                asking = [group.create_task(self._rows(key)) for key in keys]
-        except ExceptionGroup as failures:
-            raise failures.exceptions[0] from None
-        return [task.result() for task in asking]
+        return await side_by_side(map(self._rows, keys))
 
     async def _rows(self, key: Key) -> Sequence[bytes]:
         import httpx2
 
-        if any(value in ("", ".", "..") for value in key):  # that would be the address of something else
+        if any(value in NO_SEGMENT for value in key):
             return ()
         address = self._template.text(key)
-
         assert self._http is not None
         try:
             answer = await self._http.get(address)

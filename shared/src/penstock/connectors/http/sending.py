@@ -11,7 +11,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.connectors.base import Encoded
-from penstock.connectors.http_requests import is_header, is_passing
+from penstock.connectors.http_requests import NO_SEGMENT, is_header, is_passing, side_by_side
 from penstock.connectors.keyed_rows import RETRACTED, KeyedRows, without_bad
 from penstock.connectors.lookups import ATTEMPT_S, KeyTemplate
 from penstock.errors import BadRecordError, ExternalError, PipelineError
@@ -26,8 +26,6 @@ ADDRESS: Final = "address"
 KEY: Final = "key"
 BODY: Final = "body"
 """Null where what has the address is deleted."""
-_NO_SEGMENT: Final = ("", ".", "..")
-"""What stands in an address for another one."""
 _CONFLICT: Final = 409
 """Also: the same request is being worked on at this moment."""
 _REFUSED: Final = (400, 413, 415, 422)
@@ -56,7 +54,7 @@ class RequestEncoder:
         """`address`: None: the same for all; `key`: None: a hash of the request, or of rows by address none; `skips`: bad
         rows are counted."""
         self._url, self._method = url, method
-        self._schema, self._rows = schema, rows
+        self._rows = rows
         self._columns = rows.columns(schema)
         self._deletes = rows.deletes(schema)
         self._address, self._key = address, key
@@ -84,7 +82,7 @@ class RequestEncoder:
         return without_bad(self._url, rows, made, bad, self._reason, skips=self._skips)
 
     def _filled(self, template: KeyTemplate, frame: pl.DataFrame) -> list[str | None]:
-        none = (None, *_NO_SEGMENT) if template is self._address else (None,)
+        none = (None, *NO_SEGMENT) if template is self._address else (None,)
         values = frame.select(template.columns).iter_rows()
         return [None if any(value in none for value in row) else template.text(row) for row in values]
 
@@ -93,7 +91,7 @@ class RequestEncoder:
         return hashlib.blake2b(text.encode(), digest_size=_HASH_BYTES).hexdigest()
 
     def _reason(self, row: dict[str, Any]) -> str:
-        for template, what, none in ((self._address, "address", _NO_SEGMENT), (self._key, "idempotency key", ())):
+        for template, what, none in ((self._address, "address", NO_SEGMENT), (self._key, "idempotency key", ())):
             for name in template.columns if template is not None else ():
                 if row[name] is None or row[name] in none:
                     return (
@@ -138,15 +136,8 @@ class Requests:
         at_once = min(self._capacity, len(rows))
         limits = httpx2.Limits(max_connections=at_once, max_keepalive_connections=at_once)
         async with httpx2.AsyncClient(headers=self._headers, timeout=ATTEMPT_S, limits=limits) as client:
-            try:
-                async with asyncio.TaskGroup() as group:
-                    sending = [
-                        group.create_task(self._some(client, left, done, skips=skips, each_its_own=each_its_own))
-                        for _ in range(at_once)
-                    ]
-            except ExceptionGroup as failures:
-                raise failures.exceptions[0] from None
-        return sum(task.result() for task in sending)
+            some = (self._some(client, left, done, skips=skips, each_its_own=each_its_own) for _ in range(at_once))
+            return sum(await side_by_side(some))
 
     async def _some(
         self,

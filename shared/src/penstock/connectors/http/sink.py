@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 from urllib.parse import quote, urlsplit
 
 from penstock.arguments import checked
@@ -13,8 +12,8 @@ from penstock.connectors.base import Guarantee, WriteContext
 from penstock.connectors.gathering import GatheringWriter, Send
 from penstock.connectors.http.sending import ADDRESS, RequestEncoder, Requests
 from penstock.connectors.http_requests import check_address, revealed
-from penstock.connectors.keyed_rows import KeyedRows
-from penstock.connectors.lookups import KeyTemplate, template_parts
+from penstock.connectors.keyed_rows import KeyedRows, TakesChanges
+from penstock.connectors.lookups import KeyTemplate, template_columns
 from penstock.errors import PipelineError
 from penstock.settings import Secret
 from penstock.types import Schema
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 _WHAT: Final = "http.Sink"
 
 
-class Sink(base.Sink):
+class Sink(TakesChanges):
     """A request to a service for every row, whose body is the row as a JSON object; at least once.
 
     Requests are sent when a checkpoint begins, and again after a failure, with the same `Idempotency-Key`, by which a
@@ -75,9 +74,8 @@ class Sink(base.Sink):
         self.headers: Final = dict(headers or {})
         self.capacity: Final = capacity
         self.bad_rows: Final = bad_rows
-        self._in_url: Final = _columns_of(url) if "{" in url else ()
-        self._in_key: Final = _columns_of(idempotency_key) if idempotency_key is not None else ()
-        self._changes = False
+        self._in_url: Final = template_columns(_WHAT, url) if "{" in url else ()
+        self._in_key: Final = template_columns(_WHAT, idempotency_key) if idempotency_key is not None else ()
         if capacity < 1:
             raise PipelineError(f"{_WHAT}: capacity={capacity}: it is at least 1")
         if method == "PUT" and not self._in_url:
@@ -104,14 +102,6 @@ class Sink(base.Sink):
     def upsert_key(self) -> tuple[str, ...] | None:
         """See `Sink.upsert_key`."""
         return self._in_url if self.method == "PUT" else None
-
-    def of_changes(self) -> Self:
-        """See `Sink.of_changes`: what is taken back is deleted."""
-        if self.upsert_key is None:
-            return self
-        found = copy.copy(self)
-        found._changes = True
-        return found
 
     def dataset(self) -> base.Dataset:
         """See `Sink.dataset`."""
@@ -158,7 +148,3 @@ class Sink(base.Sink):
         if self.idempotency_key is not None:
             key = KeyTemplate(_WHAT, self.idempotency_key, schema.select(self._in_key))
         return RequestEncoder(self.url, self.method, schema, self._rows, address, key, skips=self.bad_rows == "skip")
-
-
-def _columns_of(template: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for _, name in template_parts(_WHAT, template) if name is not None))

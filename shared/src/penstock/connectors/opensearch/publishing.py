@@ -167,7 +167,7 @@ class DocumentPublisher:
     async def open(self) -> None:
         """See `SinkPublisher.open`."""
         async with self._certain() as client:
-            await prepare_marks(self._writing.place, client, f"{self._writing.name}: ")
+            self._created_s = await prepare_marks(self._writing.place, client, f"{self._writing.name}: ")
 
     async def init_producer(self) -> ProducerEpoch:
         """See `SinkPublisher.init_producer`.
@@ -177,8 +177,8 @@ class DocumentPublisher:
         """
         async with self._certain() as client:
             found = await self._read(client)
-            if found is None or self._created_s is None:
-                self._created_s = await self._created(client)
+            if found is None:  # its index may have been made anew
+                self._created_s = await prepare_marks(self._writing.place, client, f"{self._writing.name}: ")
             fields = found.fields if found else {}
             self._mark = await self._changed(client, found, {**fields, "producer": fields.get("producer", 0) + 1})
         if self._mark is None:
@@ -242,14 +242,6 @@ class DocumentPublisher:
             raise PipelineError(f"{self._writing.name}: the mark is refused: {reason(answer)}; check index {MARKS}")
         return _Mark(fields, answer["_seq_no"], answer["_primary_term"])
 
-    async def _created(self, client: httpx2.AsyncClient) -> int:
-        """When the index of marks was made, in seconds since 1970."""
-        where = f"{self._writing.name}: "
-        await prepare_marks(self._writing.place, client, where)
-        _, found = await self._writing.place.ask(client, where, "GET", f"/{MARKS}/_settings/index.creation_date")
-        dates = [int(index["settings"]["index"]["creation_date"]) for index in found.values()]
-        return max(dates) // 1_000
-
     async def close(self) -> None:
         """See `SinkPublisher.close`."""
         client, self._client = self._client, None
@@ -275,13 +267,16 @@ def mark_id(context: PublishContext, partition: int) -> str:
     return f"{context.job}:{context.operator}:{context.generation}:{partition}"
 
 
-async def prepare_marks(place: OpenSearchPlace, client: httpx2.AsyncClient, where: str) -> None:
-    """Make the index of marks if there is none."""
-    status, _ = await place.ask(client, where, "GET", f"/{MARKS}/_settings/index.creation_date")
+async def prepare_marks(place: OpenSearchPlace, client: httpx2.AsyncClient, where: str) -> int:
+    """Make the index of marks if there is none; when it was made, in seconds since 1970."""
+    path = f"/{MARKS}/_settings/index.creation_date"
+    status, found = await place.ask(client, where, "GET", path)
     if status == NOT_THERE:
-        status, answer = await place.ask(client, where, "PUT", f"/{MARKS}", _MARKS)
+        _, answer = await place.ask(client, where, "PUT", f"/{MARKS}", _MARKS)
         if not answer.get("acknowledged") and "already exists" not in reason(answer):
             raise PipelineError(f"{where}index {MARKS} cannot be made: {reason(answer)}; make it, or allow that")
+        _, found = await place.ask(client, where, "GET", path)
+    return max(int(index["settings"]["index"]["creation_date"]) for index in found.values()) // 1_000
 
 
 async def forget_marks(place: OpenSearchPlace, context: PublishContext) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 from urllib.parse import quote
 
 from penstock.arguments import checked
@@ -12,8 +11,8 @@ from penstock.blocking import run_blocking
 from penstock.connectors import base
 from penstock.connectors.base import Guarantee, PublishContext, SinkEncoder, SinkPublisher, WriteContext
 from penstock.connectors.gathering import GatheringWriter
-from penstock.connectors.keyed_rows import KeyedRows
-from penstock.connectors.lookups import KeyTemplate, template_parts
+from penstock.connectors.keyed_rows import KeyedRows, TakesChanges
+from penstock.connectors.lookups import KeyTemplate, template_columns, template_parts
 from penstock.connectors.opensearch.encoding import ENCODED, FORBIDDEN, MARKS, DocumentEncoder
 from penstock.connectors.opensearch.mappings import check_mapping
 from penstock.connectors.opensearch.places import NOT_THERE, OpenSearchPlace, reason
@@ -39,7 +38,7 @@ _OF_ITS_OWN: Final = frozenset(
 """Members that OpenSearch has itself."""
 
 
-class Sink(base.PublishedSink):
+class Sink(TakesChanges, base.PublishedSink):
     """Rows as documents of OpenSearch or Elasticsearch: JSON objects with a member per column.
 
     Without `document_id` rows are added, under ids that are drawn. With it, a row replaces the document of its id, and a
@@ -88,9 +87,8 @@ class Sink(base.PublishedSink):
         self.delivery: Final = delivery
         self.bad_rows: Final = bad_rows
         self._place: Final = OpenSearchPlace(_WHAT, url, headers)
-        self._key: Final = _columns_of(document_id) if document_id is not None else ()
-        self._index_columns: Final = _columns_of(index) if "{" in index else ()
-        self._changes = False
+        self._key: Final = template_columns(_WHAT, document_id) if document_id is not None else ()
+        self._index_columns: Final = template_columns(_WHAT, index) if "{" in index else ()
         _check_name(index)
         if document_id is not None and (strange := set(self._index_columns) - set(self._key)):
             raise PipelineError(
@@ -119,14 +117,6 @@ class Sink(base.PublishedSink):
     def upsert_key(self) -> tuple[str, ...] | None:
         """See `Sink.upsert_key`."""
         return self._key or None
-
-    def of_changes(self) -> Self:
-        """See `Sink.of_changes`: what is taken back is deleted."""
-        if not self._key:
-            return self
-        found = copy.copy(self)
-        found._changes = True
-        return found
 
     def describe(self) -> Mapping[str, Any]:
         """See `Sink.describe`."""
@@ -214,10 +204,6 @@ class Sink(base.PublishedSink):
     async def _written(self, frames: Sequence[pl.DataFrame]) -> None:
         async with self._place.client() as client:
             await self._writing().write(client, frames, None)
-
-
-def _columns_of(template: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for _, name in template_parts(_WHAT, template) if name is not None))
 
 
 def _check_name(index: str) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from penstock.arguments import checked
 from penstock.blocking import run_blocking
 from penstock.connectors import base
 from penstock.connectors.base import Guarantee, PublishContext, SinkEncoder, SinkPublisher, WriteContext
 from penstock.connectors.gathering import GatheringWriter
-from penstock.connectors.keyed_rows import KeyedRows, key_of
+from penstock.connectors.keyed_rows import KeyedRows, TakesChanges, key_of
 from penstock.connectors.postgres.encoding import RowEncoder, encoded_schema
 from penstock.connectors.postgres.tables import TablePlace, postgres_type
 from penstock.connectors.postgres.writing import TableWriting
@@ -26,7 +25,7 @@ Delivery = Literal["exactly-once", "at-least-once"]
 _WHAT: Final = "postgres.Sink"
 
 
-class Sink(base.PublishedSink):
+class Sink(TakesChanges, base.PublishedSink):
     """Rows into a table of Postgres, exactly once: a transaction per checkpoint and subtask has rows and a mark together.
 
     Without `key` rows are added. With it, a row replaces the one that has the same key, and a row that is taken back is
@@ -73,7 +72,6 @@ class Sink(base.PublishedSink):
         self.create: Final = create
         self.delivery: Final = delivery
         self.bad_rows: Final = bad_rows
-        self._changes = False
 
     @property
     def guarantee(self) -> Guarantee:
@@ -95,14 +93,6 @@ class Sink(base.PublishedSink):
     def upsert_key(self) -> tuple[str, ...] | None:
         """See `Sink.upsert_key`."""
         return self.key or None
-
-    def of_changes(self) -> Self:
-        """See `Sink.of_changes`: what is taken back is deleted."""
-        if not self.key:
-            return self
-        found = copy.copy(self)
-        found._changes = True
-        return found
 
     def describe(self) -> Mapping[str, Any]:
         """See `Sink.describe`."""

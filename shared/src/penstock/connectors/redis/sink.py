@@ -13,7 +13,7 @@ from penstock.connectors import base
 from penstock.connectors.base import Guarantee, PublishContext, SinkEncoder, SinkPublisher, WriteContext
 from penstock.connectors.gathering import GatheringWriter
 from penstock.connectors.keyed_rows import KeyedRows
-from penstock.connectors.lookups import KeyTemplate, template_parts
+from penstock.connectors.lookups import KeyTemplate, template_columns
 from penstock.connectors.redis.encoding import RedisEncoder, encoded_schema
 from penstock.connectors.redis.places import RedisPlace
 from penstock.errors import PipelineError
@@ -150,8 +150,7 @@ class Sink(_RedisSink):
     ) -> None:
         what = "redis.Sink"
         self.key: Final = key
-        names = [name for _, name in template_parts(what, key) if name is not None]
-        self._keyed = KeyedRows(what, tuple(dict.fromkeys(names)))
+        self._keyed = KeyedRows(what, template_columns(what, key))
         self._place = RedisPlace(what, url)
         self.ttl_us: Final = None if ttl is None else duration_us(ttl, f"{what}: ttl", positive=True)
         self.delivery = delivery
