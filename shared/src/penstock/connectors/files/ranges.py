@@ -198,7 +198,7 @@ def behind(name: str, positions: Sequence[Position]) -> Position:
             "of the run is visible; run again, and let nobody write to files that are read"
         )
     furthest = max(positions, key=lambda each: each["offset"] if "offset" in each else each["group"])
-    if "offset" in furthest and furthest["offset"] != furthest.get("end", furthest["offset"]):
+    if "offset" in furthest and furthest.get("end") not in (None, furthest["offset"]):
         raise PipelineError(
             f"{name} ended at byte {furthest['offset']}, and had {furthest['end']} when the run began to read it in "
             "parts: it was cut, and nothing of the run is visible; run again, and let nobody write to files that are read"
