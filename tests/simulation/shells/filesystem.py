@@ -64,10 +64,10 @@ class FileSystem:
         if name in self.files:
             self.files[name].synced = self.files[name].data
             return
-        for change in self._changes:
-            for own in [own for own in change.names if own.rpartition("/")[0] == name]:
-                _apply(self.durable, {own: change.names.pop(own)})
-        self._changes = [change for change in self._changes if change.names]
+        synced = [change for change in self._changes if any(own.rpartition("/")[0] == name for own in change.names)]
+        for change in synced:  # of a rename both names, also where one is in another folder: see `lose_power`
+            _apply(self.durable, change.names)
+        self._changes = [change for change in self._changes if change not in synced]
 
     def take(self, name: str) -> None:
         """Somebody moves a file elsewhere, for certain."""

@@ -108,6 +108,8 @@ def as_text(frame: pl.DataFrame, schema: Schema, mark: str = "") -> pl.DataFrame
     """
     import polars as pl
 
+    if not any(_needs_text(field.type) for field in schema):
+        return frame if tuple(frame.columns) == schema.names else frame.select(schema.names)
     return frame.select(_text(pl.col(field.name), field.type, mark).alias(field.name) for field in schema)
 
 

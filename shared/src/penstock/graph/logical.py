@@ -546,6 +546,11 @@ class LogicalPlan:
         """The node with that id."""
         return next(node for node in self.nodes if node.id == node_id)
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether all its sources come to an end."""
+        return all(node.operation.source.bounded for node in self if isinstance(node.operation, Read))
+
     def carries_watermarks(self, node: Node) -> bool:
         """Whether every row that this node hands on tells how far event time has come: a function behind it looks.
 

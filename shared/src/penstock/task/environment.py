@@ -34,6 +34,9 @@ class SubtaskSettings:
     """Settings of the data path."""
 
     flush_ms: int = 50
+    gather_ms: int = 10
+    """How long a subtask of a job without end lets rows come together after few of them: a batch costs the same, whether
+    it has one row or a hundred. Barriers do not wait for it."""
     credit_bytes: int = CREDIT_BYTES
     state_backend: StateBackend = "fs"
     local_state: str = ""

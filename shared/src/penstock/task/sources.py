@@ -34,6 +34,8 @@ from penstock.task.bad_rows import RowValidator
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
 
 BATCH_ROWS = 65_536
+FEW_ROWS = 1_024
+"""Fewer cost about as much as so many, whatever is done with them as a batch."""
 DISCOVERY_INTERVAL_MS = 10_000
 SILENT_MS = 10_000
 """A split that brings no row for so long is told of, if event time waits for it."""
@@ -88,6 +90,8 @@ class SourceBatch:
     exhausted: bool = False
     paused: bool = False
     """Nothing may be read until other subtasks have caught up."""
+    few: bool = False
+    """Every split was read once more, and together they had few rows."""
     size_bytes: int = 0
     split: str = ""
     """Which one was read, and where it stands behind what was: of a source whose splits somebody publishes."""
@@ -150,6 +154,8 @@ class SourceDriver:
         self._begin_by_mark = begin
         self._silent_reads = 0
         """How many reads in a row have brought nothing."""
+        self._round_reads = self._round_rows = 0
+        """Since every split was read once more: how often one was read, and what that brought."""
         self._remember = remember
         self._carries_watermarks = carries_watermarks
         self._source = source
@@ -341,7 +347,7 @@ class SourceDriver:
             self._turn.append(state.split.id)
             self._note_silence(state)
             await self._spare()
-            return self._with_watermark(SourceBatch())
+            return self._with_watermark(SourceBatch(few=self._ends_few(0)))
         self._turn.insert(0 if self._is_read_to_its_end(state.split) else len(self._turn), state.split.id)
         self._silent_reads = 0
         state.last_row_ms, state.silent_since_ms, state.silent_ms = self._context.monotonic_ms(), None, 0
@@ -349,7 +355,19 @@ class SourceDriver:
         batch = self._accept(state, fetched)
         if self._begin_by_mark is not None:
             batch = replace(batch, split=state.split.id, position=state.position)
-        return self._with_watermark(batch)
+        return self._with_watermark(
+            replace(batch, few=self._ends_few(batch.frame.height if batch.frame is not None else 0))
+        )
+
+    def _ends_few(self, rows: int) -> bool:
+        """Whether with these rows every split was read once more, for few rows; not of a source that has an end."""
+        self._round_reads += 1
+        self._round_rows += rows
+        if self._round_reads < len(self._turn):
+            return False
+        few = 0 < self._round_rows < FEW_ROWS and not self._source.bounded
+        self._round_reads = self._round_rows = 0
+        return few
 
     def _is_read_to_its_end(self, split: Split) -> bool:
         """Before the next one: a reader of a file holds a part of it in memory, and there may be thousands of them. With

@@ -28,6 +28,7 @@ from penstock.protocol.subtask import (
     EmitEndOfTime,
     Finish,
     FlushRows,
+    FrameRead,
     Freeze,
     Frozen,
     Publish,
@@ -47,7 +48,7 @@ from penstock.task.environment import TaskEnvironment
 from penstock.task.exchange import Coalescer, ExchangeWriter, decode_payload, frame_schema
 from penstock.task.exchange_io import CreditReport, FrameSender
 from penstock.task.opening import OpenedOperators, ahead_of, open_operators, open_source
-from penstock.task.sources import SourceDriver
+from penstock.task.sources import FEW_ROWS, SourceDriver
 from penstock.task.split_publishing import SplitPublishing
 from penstock.task.subtask_checkpoints import SubtaskCheckpoints
 from penstock.task.task_loop import CheckpointedLoop, Work
@@ -103,6 +104,9 @@ class SubtaskRunner(CheckpointedLoop):
         self._resting = False
         """Whether nothing is to be waited for here, as soon as no row waits in an operator."""
         self._watermark = MIN_WATERMARK
+        self._gathers = settings.gather_ms > 0 and not environment.plan.is_bounded
+        self._gathers_until_ms = 0
+        """Before then no more rows are taken, unless a barrier is behind them: there were few just now."""
         self._unflushed_since_ms: int | None = None
         self._watermark_interval_ms = environment.plan.watermark_interval_us // 1_000
         self._next_watermark_ms = 0
@@ -212,12 +216,17 @@ class SubtaskRunner(CheckpointedLoop):
             started = self._micros()
             slice_end = clock.monotonic_ms() + SLICE_MS
             self.inbox.clear()
+            rows = 0
             while not self.machine.finished and clock.monotonic_ms() < slice_end:
-                event = self.inbox.take(frames=self._takes_rows(chain))
+                event = self.inbox.take(frames=self._takes_rows(chain) and not self._gathering)
                 if event is None:
                     break
+                if isinstance(event, FrameRead):
+                    rows += event.frame.rows
                 await self._feed(event)
             await self._coalesced(chain)
+            if 0 < rows < FEW_ROWS:
+                self._gather()
             self._fire_timers(chain)
             await self._end_or_rest(chain)
             self._flush_if_due()
@@ -232,6 +241,15 @@ class SubtaskRunner(CheckpointedLoop):
         if self._splits is not None and self._splits.is_full:
             return False
         return not self._ledger.blocked() and not chain.is_full(before_barrier=self.inbox.has_barrier)
+
+    def _gather(self) -> None:
+        """Let more rows come before the next are taken: a batch of few costs about as much as one of many."""
+        if self._gathers:
+            self._gathers_until_ms = self._services.clock.monotonic_ms() + self._services.settings.gather_ms
+
+    @property
+    def _gathering(self) -> bool:
+        return not self.inbox.has_barrier and self._services.clock.monotonic_ms() < self._gathers_until_ms
 
     def _fire_timers(self, chain: Chain) -> None:
         now_us, timer = self._services.clock.now_us(), chain.next_timer_us()
@@ -264,10 +282,11 @@ class SubtaskRunner(CheckpointedLoop):
         credit = self._takes_rows(chain)
         if self.machine.finished:
             return
-        if self._source is not None and credit and not (self._paused or self._exhausted or self._before_first):
+        reads = credit and not (self._paused or self._exhausted or self._before_first or self._gathering)
+        if self._source is not None and reads:
             await self._read_source(self._source, chain)
             await asyncio.sleep(PRESSED_PAUSE_S if self._services.pressed() else 0)
-        elif self.inbox.ready(frames=credit):
+        elif self.inbox.ready(frames=credit and not self._gathering):
             await asyncio.sleep(0)
         else:
             waited = await self._wait(chain)
@@ -298,6 +317,8 @@ class SubtaskRunner(CheckpointedLoop):
         timer = chain.next_timer_us()
         if timer is not None:
             timeout = min(timeout, (timer - self._services.clock.now_us()) / 1_000_000)
+        if self._gathering:
+            timeout = min(timeout, (self._gathers_until_ms - self._services.clock.monotonic_ms()) / 1_000)
         return max(0.001, timeout)
 
     async def _read_source(self, source: SourceDriver, chain: Chain) -> None:
@@ -317,6 +338,8 @@ class SubtaskRunner(CheckpointedLoop):
         if batch.watermark is not None:
             await self._advance(batch.watermark)
         spent = self._micros() - started
+        if batch.few:
+            self._gather()
         if batch.frame is None:
             self.time_use.idle_us += spent
             self._flush()
@@ -335,7 +358,7 @@ class SubtaskRunner(CheckpointedLoop):
         now_ms = self._services.clock.monotonic_ms()
         if self._unflushed_since_ms is None:
             self._unflushed_since_ms = now_ms
-        idle_input = self._source is None and not self.inbox.ready(frames=True)
+        idle_input = self._gathering or (self._source is None and not self.inbox.ready(frames=True))
         if idle_input or now_ms - self._unflushed_since_ms >= self._services.settings.flush_ms:
             self._flush()
 

@@ -18,6 +18,8 @@ KEPT_BYTES: Final = 64 << 20
 """How much fetched and unread data one log keeps."""
 KEPT_S: Final = 30.0
 """How long it keeps what nobody asks for."""
+_LOOK_S: Final = 1.0
+"""How often it looks for what nobody asks for, while there is room."""
 
 Partition = tuple[str, int]
 
@@ -109,6 +111,8 @@ class ChunkStore:
 
     _kept: dict[Partition, list[_Kept]] = field(default_factory=dict[Partition, list[_Kept]])
     size_bytes: int = 0
+    _looked_s: float = 0.0
+    """When the age of all was looked at last."""
 
     def find(self, partition: Partition, offset: int) -> Chunk | None:
         """A chunk that holds `offset`."""
@@ -140,7 +144,10 @@ class ChunkStore:
             self.drop(partition)
 
     def _evict(self) -> None:
-        expired_s = time.monotonic() - KEPT_S
+        now_s = time.monotonic()
+        if self.size_bytes <= KEPT_BYTES and now_s - self._looked_s < _LOOK_S:
+            return  # every answer comes by here, and few of them find anything to do
+        self._looked_s, expired_s = now_s, now_s - KEPT_S
         by_use = sorted(
             ((kept.used_s, partition, kept.chunk) for partition, items in self._kept.items() for kept in items),
             key=lambda item: item[0],

@@ -218,7 +218,7 @@ class KafkaEncoder:
         if isinstance(kind, ListType | MapType | StructType):
             parts = json_texts(frame.select(pl.col(column).alias("v")), Schema((Field("v", kind, nullable=True),)))
             return parts.str.slice(5).str.head(-1).cast(pl.Binary)
-        text = as_text(frame.select(column), self._schema.select([column]))[column]
+        text = as_text(frame[[column]], self._schema.select([column]))[column]
         if text.dtype == pl.Date:
             text = text.dt.to_string("iso")
         return text.cast(pl.String).cast(pl.Binary)
@@ -229,6 +229,8 @@ class KafkaEncoder:
         """Without bad rows; `wrong`: what was found out about some already."""
         import polars as pl
 
+        if not wrong and self._all_fit(records):
+            return Encoded(self._with_dead(records, []))
         size = pl.lit(_RECORD_OVERHEAD)
         for column in records.columns:
             if records[column].dtype == pl.Binary:
@@ -255,6 +257,12 @@ class KafkaEncoder:
             raise BadRecordError(f"{self._what}: {reasons[0]}{_OR}; it begins {start!r}")
         dead = [self._dead(frame.filter(judged["bad"]), reasons)] if self._shape.dead_letters else []
         return Encoded(self._with_dead(records.filter(~judged["bad"]), dead), skipped)
+
+    def _all_fit(self, records: pl.DataFrame) -> bool:
+        """Whether no row can be bad, because the topic would take all of them as one record, and none lacks anything."""
+        needed = KEY if self._shape.key_needed else VALUE
+        overhead = _RECORD_OVERHEAD + sum(len(name) + 10 for name in self._shape.headers)
+        return records.estimated_size() + overhead <= self._max_bytes and not records[needed].null_count()
 
     def _reason(self, size: int, no_key: bool) -> str:
         if size > self._max_bytes:

@@ -22,32 +22,41 @@ def key_hashes(keys: pl.Series) -> pl.Series:
     import numpy as np
     import polars as pl
 
-    lengths = keys.bin.size().fill_null(0).to_numpy().astype(np.int64)
+    data, offsets = _layout(keys)
+    lengths = np.diff(offsets)
     result = np.zeros(len(keys), np.uint32)
     # One matrix per class of lengths: a single long key must not make all others as wide.
     classes = (lengths + 15) // 16
     for width in np.unique(classes):
         rows = np.flatnonzero(classes == width)
-        result[rows] = _murmur2(_matrix(keys.gather(rows), lengths[rows], max(4, int(width) * 16)), lengths[rows])
+        matrix = _matrix(data, offsets[rows], lengths[rows], max(4, int(width) * 16))
+        result[rows] = _murmur2(matrix, lengths[rows])
     hashed = pl.Series((result & np.uint32(0x7FFFFFFF)).astype(np.int32))
     return pl.select(pl.when(keys.is_not_null()).then(hashed)).to_series() if keys.null_count() else hashed
 
 
-def _matrix(keys: pl.Series, lengths: NDArray[np.int64], width: int) -> NDArray[np.uint8]:
+def _layout(keys: pl.Series) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """All keys one behind the other, and where each begins and the last ends. A null is as long as an empty key."""
+    import numpy as np
+    import polars as pl
+
+    # By Arrow's buffers: an expression of Polars costs more than the hashes of a hundred keys.
+    array = (keys.fill_null(b"") if keys.null_count() else keys).to_arrow(compat_level=pl.CompatLevel.oldest())
+    _, offsets, data = cast("list[Any]", array.buffers())
+    begins = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
+    return np.frombuffer(data, np.uint8) if data else np.zeros(0, np.uint8), begins
+
+
+def _matrix(
+    data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64], width: int
+) -> NDArray[np.uint8]:
     """Keys as rows of bytes, padded with zeros."""
     import numpy as np
-    import pyarrow as pa
 
-    array = keys.fill_null(b"").to_arrow().cast(pa.large_binary())
-    if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks()
-    _, offset_buffer, data_buffer = cast("list[Any]", array.buffers())
-    offsets = np.frombuffer(offset_buffer, np.int64)[array.offset : array.offset + len(array) + 1]
-    data = np.frombuffer(data_buffer, np.uint8) if data_buffer else np.zeros(0, np.uint8)
-    matrix = np.zeros((len(array), width), np.uint8)
-    rows = np.repeat(np.arange(len(array)), lengths)
-    starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
-    matrix[rows, np.arange(len(rows)) - starts] = data[offsets[0] : offsets[-1]]
+    matrix = np.zeros((len(starts), width), np.uint8)
+    rows = np.repeat(np.arange(len(starts)), lengths)
+    within = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    matrix[rows, within] = data[np.repeat(starts, lengths) + within]
     return matrix
 
 

@@ -42,8 +42,9 @@ class KeyedTable:
         if table.layers:
             found = [table.get(key) if row is ABSENT else row for key, row in zip(keys, found, strict=True)]
         known = [index for index, row in enumerate(found) if row is not ABSENT]
-        rows = _frame([found[index] for index in known], self.types)
-        return rows.with_columns(pl.Series(INDEX, known, pl.Int64))
+        return pl.DataFrame(
+            [*_columns([found[index] for index in known], self.types), pl.Series(INDEX, known, pl.Int64)]
+        )
 
     def get(self, key: Any) -> tuple[Any, ...] | None:
         """The row of one key."""
@@ -52,7 +53,7 @@ class KeyedTable:
 
     def put(self, keys: Iterable[Any], rows: pl.DataFrame) -> None:
         """Replace the rows of these keys, which are as many."""
-        self._table.live.update(zip(keys, _tuples(rows.select(self.types.keys()), rows.height), strict=True))
+        self._table.live.update(zip(keys, _tuples([rows[name] for name in self.types], rows.height), strict=True))
 
     def put_one(self, key: Any, row: tuple[Any, ...]) -> None:
         """Replace the row of one key."""
@@ -120,7 +121,7 @@ class FrozenRows:
         entries = iter(self._frozen)
         while chunk := list(islice(entries, _ROWS_PER_FRAME)):
             keys = key_frame([key for key, _ in chunk], self._keys)
-            yield keys.hstack(_frame([row for _, row in chunk], self._types))
+            yield keys.hstack(_columns([row for _, row in chunk], self._types))
 
 
 class Expiry:
@@ -146,10 +147,8 @@ class Expiry:
         return [key for step in sorted(over) for key in self._touched.pop(step)]
 
 
-def _frame(rows: list[tuple[Any, ...]], types: Mapping[str, pl.DataType]) -> pl.DataFrame:
-    return pl.DataFrame(
-        [_column(name, list(map(itemgetter(index), rows)), kind) for index, (name, kind) in enumerate(types.items())]
-    )
+def _columns(rows: list[tuple[Any, ...]], types: Mapping[str, pl.DataType]) -> list[pl.Series]:
+    return [_column(name, list(map(itemgetter(index), rows)), kind) for index, (name, kind) in enumerate(types.items())]
 
 
 def _column(name: str, values: list[Any], kind: pl.DataType) -> pl.Series:
@@ -160,8 +159,8 @@ def _column(name: str, values: list[Any], kind: pl.DataType) -> pl.Series:
     return pl.Series(name, pa.array(values, arrow), kind)
 
 
-def _tuples(frame: pl.DataFrame, height: int) -> Iterable[tuple[Any, ...]]:
-    """The rows; several times as fast as `frame.rows()`, which makes them one by one."""
-    if not frame.width:
+def _tuples(columns: Sequence[pl.Series], height: int) -> Iterable[tuple[Any, ...]]:
+    """The rows; several times as fast as `DataFrame.rows()`, which makes them one by one."""
+    if not columns:
         return [()] * height
-    return zip(*(column.to_list() for column in frame.get_columns()), strict=True)
+    return zip(*(column.to_list() for column in columns), strict=True)

@@ -83,7 +83,8 @@ class Partials:
         try:
             if self._unpacked:
                 return _unpacked(partials.select(*leading, self.plan.finish[0].alias(_PACKED))).select(names)
-            return partials.select(*leading, *self.plan.finish).select(names)
+            results = partials.select(*leading, *self.plan.finish)
+            return results if results.columns == names else results.select(names)
         except PenstockError:
             raise
         except pl.exceptions.PolarsError as error:

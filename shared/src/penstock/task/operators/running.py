@@ -59,7 +59,8 @@ class RunningAggregateOperator(Operator):
         merged = self._merged(fresh, keys)
         self._table.put(keys, merged)
         leading: list[pl.Expr | str] = [*self._by, EVENT_TIME] if self._event_time else [*self._by]
-        rows = fresh.drop(self._partials.names).hstack(merged)
+        beside = [column for column in fresh.get_columns() if column.name not in self._partials.names]
+        rows = pl.DataFrame([*beside, *merged.get_columns()])
         output.rows(self._partials.results(rows, leading, self._names))
         self._table.maintain(len(keys))
 
@@ -72,11 +73,12 @@ class RunningAggregateOperator(Operator):
     def _merged(self, fresh: pl.DataFrame, keys: list[Any]) -> pl.DataFrame:
         """The partials of the touched keys with what was there before, in the same order."""
         old = self._table.find(keys)
-        new = fresh.select(self._partials.names)
+        new = fresh[self._partials.names]
         if not old.height:
             return new
-        both = [old, new.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias(INDEX))]
-        return self._partials.merge(both, [INDEX]).sort(INDEX).select(self._partials.names)
+        both = [old, new.hstack([pl.Series(INDEX, range(new.height), pl.Int64)])]
+        merged = self._partials.merge(both, [INDEX], ordered=True)  # those that were known first
+        return (merged if old.height == new.height else merged.sort(INDEX))[self._partials.names]
 
     def snapshot(self) -> OperatorSnapshot | None:
         header = {"kind": _KIND, "partials": self._partials.describe()}
