@@ -155,7 +155,9 @@ def test_another_column_may_choose_the_partition():
 def test_the_partitioner_is_kafkas(keys: list[bytes | None]):
     """murmur2 as the other clients compute it."""
     expected = [None if key is None else aiokafka.partitioner.murmur2(key) & 0x7FFFFFFF for key in keys]
-    assert key_hashes(pl.Series(keys, dtype=pl.Binary)).to_list() == expected
+    column = pl.Series(keys, dtype=pl.Binary)
+    assert key_hashes(column).to_list() == expected
+    assert key_hashes(column[1:3]).to_list() == expected[1:3]
 
 
 def test_a_row_that_is_too_large_for_the_topic_is_a_bad_row():

@@ -18,7 +18,7 @@ from penstock.connectors import files, iterables
 from penstock.connectors.base import Fetched, ReadContext, Split
 from penstock.errors import BadRecordError, ExternalError
 from penstock.protocol.messages import OperatorMetrics
-from penstock.task.sources import SPLITS_TOLD, SourceBatch, SourceDriver, SplitEntry, owner_of
+from penstock.task.sources import FEW_ROWS, SPLITS_TOLD, SourceBatch, SourceDriver, SplitEntry, owner_of
 from penstock.times import to_micros
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -465,3 +465,22 @@ async def test_a_rate_is_that_of_all_files(tmp_path: Path) -> None:
     assert {n // 100 for n in found} == {0, 1, 2, 3}
     assert 36 <= len(found) <= 48
     await reader.close()
+
+
+async def test_a_round_that_brings_few_rows_is_told_of():
+    """Of a source without end: once every split was read again. One with rows enough, or none, says nothing."""
+
+    class Endless(Feeds):
+        bounded = False
+
+    feeds = {"a": Feed([0] * 9), "b": Feed([0] * 9), "c": Feed([0] * (FEW_ROWS + 9), batch=FEW_ROWS)}
+    for feed in feeds.values():
+        feed.open = True
+    few = [driver(Endless({name: feeds[name] for name in names})) for names in ("ab", "abc")]
+    for reader in few:
+        await reader.open([])
+    assert [(await few[0].step()).few for _ in range(6)] == [False, True, False, True, False, True]
+    assert [(await few[1].step()).few for _ in range(6)] == [False, False, False, False, False, True]
+    bounded = driver(Feeds({"a": Feed([0] * 9)}))
+    await bounded.open([])
+    assert not any([(await bounded.step()).few for _ in range(9)])

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from penstock.protocol.messages import AnyEvent, Heartbeat, SubtaskId, TaskChanged, TaskStatus
-from penstock.taskmanager.outbox import Outbox
+from penstock.taskmanager.outbox import TOGETHER_S, Outbox
 
 
 def beat(worker: str, number: int) -> Heartbeat:
@@ -39,6 +39,23 @@ async def test_of_each_worker_only_the_newest_heartbeat_waits() -> None:
     assert len(outbox) == 3
     outbox.add([changed("b", 1), beat("a", 86_401)])
     assert await outbox.take() == [changed("a", 0), beat("b", 86_400), changed("b", 1), beat("a", 86_401)]
+
+
+async def test_heartbeats_wait_for_one_another_and_nothing_else_waits() -> None:
+    """Those of several workers, which come at about the same moment, make one append."""
+    outbox = Outbox()
+    outbox.add([beat("a", 1)])
+    taking = asyncio.create_task(outbox.take())
+    await asyncio.sleep(0)
+    outbox.add([beat("b", 1)])
+    assert await taking == [beat("a", 1), beat("b", 1)]
+    for urgent in (changed("b", 1), Heartbeat(worker="b", slots=0, leaving="it ended")):
+        outbox.add([beat("a", 2)])
+        taking = asyncio.create_task(outbox.take())
+        await asyncio.sleep(0)
+        outbox.add([urgent])
+        async with asyncio.timeout(TOGETHER_S / 2):
+            assert await taking == [beat("a", 2), urgent]
 
 
 async def test_who_has_more_to_say_waits_for_room() -> None:

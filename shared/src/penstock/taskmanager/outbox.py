@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from penstock.protocol.messages import AnyEvent, Heartbeat
 
 LIMIT: Final = 20_000
 """So many events may wait; then those who have more to say wait, and with them what they read from."""
+TOGETHER_S: Final = 0.05
+"""How long heartbeats wait for those of other workers, which come at about the same moment: each append costs the
+broker, and whoever reads events, as much as ten of them in one."""
 
 
 class Outbox:
@@ -24,6 +28,8 @@ class Outbox:
         """By the order of their coming."""
         self._beats: dict[str, int] = {}
         """Worker to its heartbeat among them."""
+        self._urgent = False
+        """Whether there is more among them than heartbeats of workers that live."""
         self._some = asyncio.Event()
         self._room = asyncio.Event()
         self._nothing = asyncio.Event()
@@ -40,6 +46,7 @@ class Outbox:
                 if former is not None:
                     del self._waiting[former]
                 self._beats[event.worker] = self._next
+            self._urgent |= not isinstance(event, Heartbeat) or bool(event.leaving)
             self._waiting[self._next] = event
             self._next += 1
         self._nothing.clear()
@@ -54,14 +61,22 @@ class Outbox:
 
     async def take(self) -> list[AnyEvent]:
         """All that waits, once there is something; `appended` is to follow."""
-        while not self._waiting:
-            self._some.clear()
-            await self._some.wait()
+        await self._until(lambda: bool(self._waiting))
+        if not self._urgent:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TOGETHER_S):
+                    await self._until(lambda: self._urgent)
         taken = list(self._waiting.values())
         self._waiting.clear()
         self._beats.clear()
+        self._urgent = False
         self._room.set()
         return taken
+
+    async def _until(self, reached: Callable[[], bool]) -> None:
+        while not reached():
+            self._some.clear()
+            await self._some.wait()
 
     def appended(self) -> None:
         """What was taken stands in the log."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Protocol, assert_never
@@ -133,6 +134,8 @@ class WorkerService:
         self._job_over = False
         """Whether the job that this process is bound to needs it no more."""
         self._unused_since_ms = services.clock.monotonic_ms()
+        self._less_to_do = asyncio.Event()
+        """Set when a subtask has ended, or the job is over: this process may be used up."""
         self._machine = WorkerMachine(name, services.clock.monotonic_ms(), leader_silence_ms)
         self._tasks: dict[tuple[str, str, str], _Task] = {}
         self._events: asyncio.Queue[AnyEvent] = asyncio.Queue(maxsize=100_000)
@@ -155,7 +158,10 @@ class WorkerService:
                     group.create_task(self._read_commands(group, position)),
                 ]
                 while not self._used_up():
-                    await self._services.clock.sleep_ms(100)
+                    self._less_to_do.clear()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(1.0):
+                            await self._less_to_do.wait()
                 for task in [*serving, *self._credit_readers.values()]:
                     task.cancel()
         finally:
@@ -191,6 +197,7 @@ class WorkerService:
     def _obey(self, command: WorkerCommand, group: asyncio.TaskGroup) -> None:
         if isinstance(command, StopTasks) and command.final and command.job == self._loader.bound_to:
             self._job_over = True
+            self._less_to_do.set()
         match command:
             case StartTask():
                 self._start(command.deploy, group)
@@ -247,6 +254,7 @@ class WorkerService:
         self._changed(task.status)
         if (task.stopped or not task.failed) and self._tasks.get(key) is task:
             del self._tasks[key]
+        self._less_to_do.set()
 
     def _stop(self, job: str, attempt: str, reason: str) -> None:
         for key, task in list(self._tasks.items()):
@@ -274,6 +282,7 @@ class WorkerService:
                     task.inbox.put(AbortRead(command))
                 case FinishAttempt():
                     self._job_over = command.job == self._loader.bound_to
+                    self._less_to_do.set()
                     task.inbox.put(FinishRead(command.final))
                     self._told_to_end(key, task)
                 case _:
@@ -320,7 +329,8 @@ class WorkerService:
                 host=self._host, memory_bytes=resident_bytes(), number=number,
             )  # fmt: skip
             self._send(beat)
-            await self._services.clock.sleep_ms(HEARTBEAT_MS)
+            # All processes of a host at the same moments: their task manager appends what they say together.
+            await self._services.clock.sleep_ms(HEARTBEAT_MS - self._services.clock.monotonic_ms() % HEARTBEAT_MS)
 
     async def _send_events(self) -> None:
         while True:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -13,13 +14,11 @@ from confluent_kafka import (
     Consumer,
     KafkaError,
     KafkaException,
-    TopicCollection,  # pyright: ignore[reportPrivateImportUsage] # its documented place
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient
 
 from penstock.blocking import run_in_thread
-from penstock.connectors.kafka.topics import LOG_WARNINGS, LOGGER, TopicAdmin, is_away
+from penstock.connectors.kafka.topics import LOGGER, TopicAdmin, is_away
 from penstock.errors import ExternalError, PipelineError
 from penstock.kafka_clients import UNREACHED, confluent_options, raise_refusal
 from penstock.settings import KafkaSettings
@@ -47,13 +46,24 @@ class PartitionPosition(msgspec.Struct, frozen=True):
     """Tells a topic from one that was made anew under its name; None where the broker does not say it."""
 
 
+@lru_cache(maxsize=4)
+def _admin(settings: KafkaSettings) -> TopicAdmin:
+    """Kept, because every subtask asks again every ten seconds, and a client costs more than its answer; but not where
+    nobody answers: a new one tries at once."""
+    return TopicAdmin(settings, _CLIENT_ID)
+
+
 def partitions_of(settings: KafkaSettings, topic: str) -> int:
     """How many partitions a topic has.
 
     Raises:
         PipelineError: there is no such topic.
     """
-    found = TopicAdmin(settings, _CLIENT_ID).partitions(topic)
+    try:
+        found = _admin(settings).partitions(topic)
+    except ExternalError:
+        _admin.cache_clear()
+        raise
     if found is None:
         raise PipelineError(
             f"kafka: there is no topic {topic!r} at {settings.brokers}; create it, or correct the name in kafka.Source"
@@ -68,22 +78,22 @@ def topic_id(settings: KafkaSettings, topic: str, timeout_s: float = TIMEOUT_S) 
         PipelineError: there is no such topic.
         ExternalError: no broker answers.
     """
-    client = AdminClient({**confluent_options(settings, _CLIENT_ID), "log_level": LOG_WARNINGS}, logger=LOGGER)
-    asked: Any = client.describe_topics(TopicCollection([topic]), request_timeout=timeout_s)[topic]
     try:
-        return str(asked.result(timeout_s + 1).topic_id)
+        return _admin(settings).topic_id(topic, timeout_s)
     except KafkaException as error:
         code = error.args[0].code()
         if code in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNSUPPORTED_VERSION):
             return None
         if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise PipelineError(f"kafka: there is no topic {topic!r} at {settings.brokers} (any more)") from error
+        _admin.cache_clear()
         text = f"kafka topic {topic!r} at {settings.brokers}: {error.args[0].str()}"
         if is_away(error.args[0]):
             run_in_thread(raise_refusal(settings))
             text += f"; {UNREACHED}"
         raise ExternalError(text) from error
     except TimeoutError as error:
+        _admin.cache_clear()
         raise ExternalError(f"kafka topic {topic!r} at {settings.brokers}: no answer in {timeout_s:.0f} s") from error
 
 
@@ -146,7 +156,7 @@ def source_consumer(settings: KafkaSettings) -> Consumer:
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
             "fetch.queue.backoff.ms": 5,  # at its default of a second a decode loop stood still three quarters of it
-            "fetch.wait.max.ms": 1_000,  # of a broker that has nothing: it answers at once when something comes
+            "fetch.wait.max.ms": 5_000,  # of a broker that has nothing: it answers at once when something comes
             "queued.max.messages.kbytes": 16_384,
             "fetch.message.max.bytes": 2 << 20,
             "reconnect.backoff.max.ms": 1_000,

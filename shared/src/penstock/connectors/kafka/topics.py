@@ -8,7 +8,11 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import (
+    KafkaError,
+    KafkaException,
+    TopicCollection,  # pyright: ignore[reportPrivateImportUsage] # its documented place
+)
 from confluent_kafka.admin import (
     AdminClient,
     ConfigResource,  # pyright: ignore[reportPrivateImportUsage] # its documented place
@@ -66,6 +70,15 @@ class TopicAdmin:
         if found.error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
             return None
         raise self._error(f"looking for topic {topic!r}", KafkaException(found.error))
+
+    def topic_id(self, topic: str, timeout_s: float) -> str:
+        """The id that the broker gave the topic when it was created.
+
+        Raises:
+            KafkaException, TimeoutError: it says none.
+        """
+        asked: Any = self._client.describe_topics(TopicCollection([topic]), request_timeout=timeout_s)[topic]
+        return str(asked.result(timeout_s + 1).topic_id)
 
     def _listed(self, topic: str) -> Any:
         """What the brokers say of a topic. Who is refused by them is told soon, and not only that nobody answers."""

@@ -1,0 +1,73 @@
+"""Few rows are let come together before they are a batch; nothing that matters waits for it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import polars as pl
+import pytest
+
+from penstock import Pipeline, count
+from penstock.connectors import collecting, iterables
+from penstock.graph.executiongraph import ExecutionGraph
+from penstock.graph.jobgraph import build_job_graph
+from penstock.protocol.checkpoints import CheckpointSettings
+from penstock.protocol.joblog import JobSettings
+from penstock.protocol.restarts import NoRestart
+from penstock.task.chain import Chain
+from penstock.task.environment import SubtaskSettings
+from penstock.task.sources import SourceDriver
+from penstock.testing.memory_cluster import MemoryCluster, until
+
+
+@dataclass
+class Event:
+    n: int
+    key: int
+
+
+def endless() -> Iterator[Event]:
+    return (Event(n, n % 5) for n in itertools.count())
+
+
+async def batches(gather_ms: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Rows of each batch that the aggregates of a running job take, until some checkpoints are complete."""
+    taken: list[int] = []
+    rows = Chain.rows
+
+    def counted(chain: Chain, number: int, frame: pl.DataFrame) -> None:
+        taken.append(frame.height)
+        rows(chain, number, frame)
+
+    monkeypatch.setattr(Chain, "rows", counted)
+    monkeypatch.setattr(SourceDriver, "_ends_few", lambda *_: False)  # it reads on: what comes of that is looked at
+    sink = collecting.Sink()
+    pipeline = Pipeline("endless")
+    source = iterables.Source(endless, schema=Event, rate=2_000, bounded=False)
+    pipeline.read(source).key_by("key").agg(n=count()).write(sink)
+    cluster = MemoryCluster(data=SubtaskSettings(gather_ms=gather_ms))
+    settings = JobSettings(CheckpointSettings(interval_ms=100), NoRestart())
+    try:
+        job = await cluster.submit(pipeline.plan, settings, parallelism=2)
+        cluster.coordinator()
+        for _ in range(ExecutionGraph(build_job_graph(pipeline.plan, 2)).topology().slot_count):
+            cluster.worker()
+
+        async def complete() -> bool:
+            history = await cluster.store.history(job)
+            return history.complete is not None and history.complete.checkpoint >= 6
+
+        await until(complete, "some checkpoints are complete")
+    finally:
+        await cluster.stop()
+    return taken
+
+
+async def test_few_rows_are_a_batch_together_and_no_barrier_waits_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a patience of minutes, checkpoints go on as ever, and what they cover is all that was read."""
+    alone = await batches(0, monkeypatch)
+    together = await batches(600_000, monkeypatch)
+    assert sum(together) > 500
+    assert sum(together) / len(together) > 2 * sum(alone) / len(alone)
