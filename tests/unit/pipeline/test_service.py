@@ -9,7 +9,7 @@ from small_pipeline import DONE, SmallPipeline, until
 from penstock.coordination.control_topics import REQUESTS
 from penstock.observability.metrics import prometheus_text
 from penstock.ports import NewRecord
-from penstock.runs.run_log import RunOutcome
+from penstock.runs.run_log import RunHistory, RunOutcome
 from penstock.runs.run_views import PIPELINE_VIEW, PipelineView, RunView
 from penstock_pipeline import service as service_module
 from penstock_pipeline.metrics import pipeline_samples
@@ -179,3 +179,26 @@ async def test_a_pipeline_that_goes_on_for_ever_has_no_other_run() -> None:
         await small.state("live", "CANCELED")
         await small.submit("live", request="again", every_us=2_000_000)
         await small.state("live", "RUNNING")
+
+
+async def test_runs_that_waited_before_a_job_in_steps_are_not_left_waiting() -> None:
+    """They go first, and the job begins behind them; one that came later is refused, also if the service dies between."""
+    small = SmallPipeline()
+    async with small.service():
+        await small.submit("busy", name="ships")
+        await small.state("busy", "RUNNING")
+        await small.submit("nightly")
+        await small.submit("live", every_us=1_000_000)
+        await small.state("live", "QUEUED")
+        small.children.change("busy", alive=False, outcome=DONE, decided=True)
+        await small.state("nightly", "RUNNING")
+        await small.state("live", "QUEUED", attempts=0)
+        small.children.change("nightly", alive=False, outcome=DONE, decided=True)
+        await small.state("live", "RUNNING")
+    await small.store.announce("late")
+    record = msgspec.structs.replace((await small.store.history("nightly")).submitted, run="late", request="late")
+    await small.store.append("late", RunHistory(), record)
+    async with small.service():
+        ended = (await small.state("late", "FAILED", attempts=0)).ended
+        assert ended is not None
+        assert "flights goes on for ever as live, in steps" in ended.reason

@@ -142,9 +142,11 @@ def test_submitted_again_it_has_all_its_attempts_anew() -> None:
 # -- jobs in steps -------------------------------------------------------------------------------------------------------
 
 
-def steps(*records: Any, run: str = "live", name: str = "live", restart: Any = TWICE, **seen: Any) -> RunFacts:
+def steps(
+    *records: Any, run: str = "live", name: str = "live", restart: Any = TWICE, at_us: int = 1, **seen: Any
+) -> RunFacts:
     """Of a job in steps."""
-    return facts(submitted(run, name=name, every_us=1_000_000, restart=restart), *records, **seen)
+    return facts(submitted(run, name=name, every_us=1_000_000, restart=restart, at_us=at_us), *records, **seen)
 
 
 def test_a_job_in_steps_has_no_place_among_the_runs() -> None:
@@ -154,7 +156,27 @@ def test_a_job_in_steps_has_no_place_among_the_runs() -> None:
     assert decide(steps(began(), alive=True), facts(submitted("one"))) == [BeginAttempt("one", 1)]
     assert queue_of([steps()]) == []
     assert decide(busy, steps(name="flights")) == []
-    assert decide(steps(began(), alive=True), facts(submitted("one", name="live"))) == []
+
+
+def test_runs_of_its_pipeline_that_waited_go_before_a_job_in_steps() -> None:
+    """Else they would wait for ever. One that lost an attempt, and may be half visible, goes first whenever it came."""
+    waiting = facts(submitted("one", name="live", at_us=1))
+    late = steps(at_us=2)
+    assert decide(waiting, late) == [BeginAttempt("one", 1)]
+    assert decide(facts(submitted("busy"), began(), alive=True), waiting, late) == []
+    half = [submitted("half", name="live", at_us=3), began(), AttemptLost(attempt=1, reason="killed")]
+    assert decide(late, facts(*half, decided=True)) == [BeginAttempt("half", 2)]
+    assert decide(late) == [BeginAttempt("live", 1)]
+
+
+@pytest.mark.parametrize("endless", [steps(at_us=1), steps(began(), alive=True, at_us=3), steps(began(), at_us=1)])
+def test_a_run_that_would_wait_for_ever_is_refused(endless: RunFacts) -> None:
+    """Behind a job in steps, which is named, whether that is at work or about to be; another one in steps, too."""
+    for waiting in (facts(submitted("one", name="live", at_us=2)), steps(run="more", at_us=2)):
+        ends = [command for command in decide(endless, waiting) if isinstance(command, EndRun)]
+        assert [(end.run, end.state) for end in ends] == [(waiting.run, "FAILED")]
+        assert "live goes on for ever as live, in steps" in ends[0].reason
+        assert "penstock cancel live" in ends[0].reason
 
 
 def test_a_job_in_steps_is_begun_again_as_its_strategy_says() -> None:
@@ -269,19 +291,23 @@ PROCESS = st.sampled_from(["works", "works", "decides", "finishes", "fails", "di
 
 @given(st.data(), st.integers(1, 3))
 def test_whatever_happens_every_run_ends_as_its_results_are(data: st.DataObject, concurrent: int) -> None:
-    """FINISHED is said of decided runs only, CANCELED of undecided ones only; never are too many at work."""
+    """FINISHED is said of decided runs only, CANCELED of undecided ones only; never are too many at work; none waits for
+    ever, whenever a job in steps of its pipeline came."""
     names = ["flights", "ships", "flights", "trains"]
     runs = {
         f"run-{index}": RunFacts(history_of([submitted(f"run-{index}", name=name, at_us=index)]))
         for index, name in enumerate(names)
     }
+    runs["live"] = steps(name="flights", at_us=data.draw(st.integers(0, 3), "came"))
     world = World(runs, RunDecider(PLACE, concurrent))
     for _ in range(data.draw(st.integers(0, 40), "ticks")):
         run = data.draw(st.sampled_from(sorted(runs)), "run")
-        _happen(world, run, data.draw(PROCESS, "event"))
+        event = data.draw(PROCESS, "event")
+        if run != "live" or event in ("dies", "ends", "cancelled"):
+            _happen(world, run, event)
         world.tick()
         working = [facts for facts in runs.values() if facts.history.attempt is not None]
-        assert len(working) <= concurrent
+        assert sum(not facts.in_steps for facts in working) <= concurrent
         assert len({facts.history.submitted.name for facts in working}) == len(working)
         if data.draw(st.booleans(), "the service is started again"):
             world.decider = RunDecider(PLACE, concurrent)
@@ -293,7 +319,7 @@ def test_whatever_happens_every_run_ends_as_its_results_are(data: st.DataObject,
     for facts in runs.values():
         ended = facts.history.ended
         assert ended is not None
-        assert len(facts.history.attempts) <= MAX_ATTEMPTS
+        assert len(facts.history.attempts) <= MAX_ATTEMPTS or facts.in_steps
         assert ended.state != "CANCELED" or not facts.decided
         assert ended.state != "FINISHED" or facts.decided
 

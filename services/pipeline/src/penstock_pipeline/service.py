@@ -182,13 +182,6 @@ class PipelineService:
         """Why a run is not executed; empty if it is."""
         if (request.options.master or request.options.conf) and not self._settings.overrides:
             return overrides_refused(self._settings.defaults.master)
-        for run, history in self._open.items():
-            other = history.submitted
-            if run != request.job and other.name == request.name and other.options.in_steps:
-                return (
-                    f"{request.name} goes on for ever as {run}, in steps, and of one pipeline one run is at work at a "
-                    f"time; end that first: penstock cancel {run}"
-                )
         return ""
 
     # -- decisions ------------------------------------------------------------------------------------------------------

@@ -139,13 +139,16 @@ class RunDecider:
             name = facts.history.submitted.name
             if facts.history.cancel_asked and not facts.decided:
                 yield EndRun(facts.run, "CANCELED", "asked by a client before it began")
+            elif endless := _endless(_before(facts, runs)):
+                yield EndRun(facts.run, "FAILED", _never_its_turn(endless))
             elif free > 0 and name not in names:
                 free -= 1
                 names.add(name)
                 yield BeginAttempt(facts.run, _began(facts.history) + 1)
 
     def _begin_steps(self, runs: Sequence[RunFacts], names: set[str], now_ms: int) -> Iterator[RunCommand]:
-        """Jobs in steps wait for nobody's end: they would have a place among the runs for ever. Adds their `names`."""
+        """Jobs in steps have no place among the runs, which they would have for ever; those of their own pipeline that
+        were there before go first. Adds their `names`."""
         for facts in runs:
             if not facts.in_steps or facts.history.state != "QUEUED":
                 continue
@@ -154,7 +157,9 @@ class RunDecider:
                 yield EndRun(facts.run, "CANCELED", f"asked by a client before an attempt began; {_AGAIN}")
             elif _newest_place(facts.history) not in (None, self._place):
                 yield EndRun(facts.run, "FAILED", _STEPS_ELSEWHERE)
-            elif name not in names and now_ms >= self._next_ms.get(facts.run, now_ms):
+            elif endless := _endless(before := _before(facts, runs)):
+                yield EndRun(facts.run, "FAILED", _never_its_turn(endless))
+            elif not before and name not in names and now_ms >= self._next_ms.get(facts.run, now_ms):
                 names.add(name)
                 yield BeginAttempt(facts.run, _began(facts.history) + 1)
 
@@ -233,6 +238,29 @@ def queue_of(runs: Sequence[RunFacts]) -> list[RunFacts]:
     """The waiting runs, in the order in which they begin. Jobs in steps stand in no line."""
     waiting = [facts for facts in runs if facts.history.state == "QUEUED" and not facts.in_steps]
     return sorted(waiting, key=lambda facts: (facts.history.submitted.at_us, facts.run))
+
+
+def _before(facts: RunFacts, runs: Sequence[RunFacts]) -> list[RunFacts]:
+    """The runs of the same pipeline whose turn comes first."""
+    name = facts.history.submitted.name
+    return [other for other in runs if other.history.submitted.name == name and _turn(other) < _turn(facts)]
+
+
+def _turn(facts: RunFacts) -> tuple[bool, int, str]:
+    """Where a run stands among those of its pipeline: what has begun may be half done, so nothing comes before it."""
+    return not facts.history.attempts, facts.history.submitted.at_us, facts.run
+
+
+def _endless(runs: Sequence[RunFacts]) -> RunFacts | None:
+    """A job in steps among these."""
+    return next((facts for facts in runs if facts.in_steps), None)
+
+
+def _never_its_turn(endless: RunFacts) -> str:
+    return (
+        f"{endless.history.submitted.name} goes on for ever as {endless.run}, in steps, and of one pipeline one run is "
+        f"at work at a time; end that first: penstock cancel {endless.run}"
+    )
 
 
 def _began(history: RunHistory) -> int:
