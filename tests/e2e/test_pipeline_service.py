@@ -329,11 +329,29 @@ def test_a_job_in_steps_outlives_its_service_and_itself(cluster: Cluster) -> Non
     wait_for(lambda: cluster.has_done("job", 5, 1), "submitted again it has gone on")
     assert "step 5: 400 rows in" in cluster.run("status", "job").stdout
     said = cluster.run("cancel", "job").stdout
+    check_live(cluster, said, 3_000)
+    cluster.run(*cluster.live("--run-id", "job", "--restart", "none"), "--detach")
+    cluster.feed(3_000, 3_500)
+    wait_for(lambda: cluster.has_done("job", 6, 1), "the sixth step is done")
+    kill_all(cluster.processes("job"))
+    wait_for(lambda: "given up" in said_of(cluster, "job"), "it is not begun again")
+    check_live(cluster, said_of(cluster, "job"), 3_500)
+    assert list((cluster.folder / "runs" / "runs").iterdir()) == []
+
+
+def said_of(cluster: Cluster, run: str) -> str:
+    """Why a run has ended."""
+    summary = cluster.summary(run)
+    assert summary is not None
+    return summary.reason
+
+
+def check_live(cluster: Cluster, said: str, rows_in: int) -> None:
+    """What is visible, and the savepoint that is named, have every row once."""
     rows = rows_of(cluster.folder / "live")
     kept = savepoint.read(said.strip().rpartition("savepoint: ")[2])
     assert len({(row["key"], row["window_start"]) for row in rows}) == len(rows)
-    assert sum(row["n"] for row in rows) + kept.table("totals")["__p0"].sum() == 3_000
-    assert list((cluster.folder / "runs" / "runs").iterdir()) == []
+    assert sum(row["n"] for row in rows) + kept.table("totals")["__p0"].sum() == rows_in
 
 
 def kill_all(processes: list[ProcessId]) -> None:

@@ -31,8 +31,9 @@ from penstock.savepoint.places import StoredPlace
 from penstock.spark import engine, step_folder, taskwork
 from penstock.spark.code import pack_code
 from penstock.spark.committing import RunManifest, RunManifests
-from penstock.spark.continuous import ContinuousOptions, ContinuousRun, StepDone, StepWatch, Stopped
+from penstock.spark.continuous import ContinuousOptions, ContinuousRun, StepDone, StepWatch
 from penstock.spark.splits import RunBeginnings
+from penstock.spark.step_folder import Stopped
 from penstock.spark.untouched import Untouched
 
 pytestmark = pytest.mark.timeout(300)

@@ -17,7 +17,7 @@ from small_pipeline import until
 from penstock.platform.processes import identify, is_alive, kill, marked
 from penstock.protocol.joblog import Artifact
 from penstock.protocol.requests import RunOptions
-from penstock.runs.run_log import AttemptBegan, RunHistory, RunOutcome, Submitted, history_of
+from penstock.runs.run_log import AttemptBegan, AttemptLost, RunHistory, RunOutcome, Submitted, history_of
 from penstock.runs.run_views import RunProgress
 from penstock.settings import ClusterSettings, RedisSettings, Secret
 from penstock.spark.submitted_steps import _settings
@@ -165,6 +165,28 @@ async def test_a_driver_of_steps_is_told_once_to_end_by_all_services(
     assert signal.SIGTERM not in sent
     attempts.service().stop(history, forced=True)
     await until(says(lambda: attempts.processes() == 0), "it is killed all the same")
+
+
+async def test_where_a_killed_job_in_steps_stands_is_read_from_its_folder(attempts: Attempts) -> None:
+    """Its process could not say it: the newest savepoint that is whole, and the step that is to be repeated."""
+    history = attempts.start("pass")
+    live = msgspec.structs.replace(SUBMITTED, options=RunOptions(every_us=1_000_000))
+    history = history_of([live, *history.records[1:]])
+    await until(says(lambda: not attempts.children.facts(history).alive), "it is gone")
+    assert attempts.children.facts(history).stands == "", "its steps are elsewhere"
+    folder = attempts.folder / "steps" / "nightly"
+    folder.mkdir(parents=True)
+    assert attempts.children.facts(history).stands == "no step was done"
+    for name in ("00000003/x.committed", "00000003/savepoint/savepoint.json", "00000004/x.begin"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("{}")
+    lost = history_of([*history.records, AttemptLost(attempt=1, reason="killed")])
+    for known in (history, lost):
+        said = attempts.children.facts(known).stands
+        assert said.startswith("step 4 was begun: submitted again by its id")
+        assert said.endswith(f"savepoint of step 3: {folder}/00000003/savepoint")
+    (folder / "00000003/x.begin").write_text("{")
+    assert "x.begin: does not say what a step reads" in attempts.children.facts(history).stands
 
 
 def test_a_driver_of_steps_begins_a_jvm_of_its_own(attempts: Attempts) -> None:

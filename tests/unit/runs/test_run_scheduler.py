@@ -200,6 +200,9 @@ def test_a_job_in_steps_is_begun_again_as_its_strategy_says() -> None:
     assert command.state == "FAILED"
     assert "given up by its restart strategy: its process ended without a word" in command.reason
     assert "submitted again by its id it goes on" in command.reason
+    [command] = decider.decide([steps(*records, step=step, stands="savepoint of step 5: there")], now_ms)
+    assert isinstance(command, EndRun)
+    assert command.reason.endswith("without a word (killed, or Spark did not start); savepoint of step 5: there")
 
 
 @pytest.mark.parametrize(
@@ -208,7 +211,9 @@ def test_a_job_in_steps_is_begun_again_as_its_strategy_says() -> None:
         ([began(), CANCEL], {"outcome": RunOutcome("FINISHED", "ended behind step 4")}, "CANCELED", "behind step 4"),
         ([began(), CANCEL], {"outcome": BROKEN}, "CANCELED", "division by zero"),
         ([began(), CANCEL], {}, "CANCELED", "killed; submitted again"),
+        ([began(), CANCEL], {"stands": "savepoint: here"}, "CANCELED", "killed; savepoint: here"),
         ([CANCEL], {}, "CANCELED", "before an attempt began"),
+        ([CANCEL], {"stands": "savepoint: here"}, "CANCELED", "before an attempt began; savepoint: here"),
         ([began(), AttemptLost(attempt=1, reason="x"), CANCEL], {}, "CANCELED", "submitted again by its id"),
         ([began()], {"outcome": BROKEN}, "FAILED", "division by zero"),
         ([began(place="there")], {}, "FAILED", "began on one, in a work folder that"),

@@ -25,6 +25,8 @@ from penstock.runs.run_log import AttemptBegan, RunHistory, Submitted
 from penstock.runs.run_scheduler import RunFacts
 from penstock.runs.run_views import RunProgress
 from penstock.settings import ClusterSettings
+from penstock.spark.step_folder import StepFolder
+from penstock.spark.step_process import stopped_text
 from penstock.spark.submitting import AttemptFolder, AttemptSpec, is_decided, submit_command, submit_environment
 
 LAST_LINES: Final = 5
@@ -61,14 +63,25 @@ class Children:
         submitted, attempt = history.submitted, history.attempt
         decided = self._is_decided(submitted)
         if attempt is None or attempt.place != self.place:
-            return RunFacts(history, decided=decided)
+            return RunFacts(history, decided=decided, stands=self._stands(submitted))
         files = self._files(submitted, attempt)
         alive = self._is_alive(files, submitted, attempt)  # before its outcome is read, which it may leave meanwhile
         if not alive:
             decided = self._is_decided(submitted)
         lines = " / ".join(self.output(history).splitlines()[-LAST_LINES:]) if not alive else ""
         step = (files.progress() or RunProgress()).step
-        return RunFacts(history, alive, files.outcome(), decided, lines, step)
+        stands = self._stands(submitted) if not alive else ""
+        return RunFacts(history, alive, files.outcome(), decided, lines, step, stands)
+
+    def _stands(self, submitted: Submitted) -> str:
+        """Where a job in steps is that nobody carries out, by what lies in its folder; empty where that is elsewhere."""
+        folder = self._manifests(submitted)
+        if not submitted.options.in_steps or not folder.is_dir():
+            return ""
+        try:
+            return stopped_text(StepFolder(folder, self._staging).stopped())
+        except (OSError, PenstockError) as error:
+            return f"where it stands cannot be read: {error}"
 
     def _is_decided(self, submitted: Submitted) -> bool:
         """Whether the results of a run become visible whatever happens; steps are their driver's business."""

@@ -18,7 +18,7 @@ from penstock.api.loading import load_pipeline, parse_parameters
 from penstock.cli.display import row_lines
 from penstock.errors import PenstockError, UsageError
 from penstock.spark.code import pack_code
-from penstock.spark.continuous import ContinuousOptions, ContinuousRun, StepDone, StepWatch, Stopped
+from penstock.spark.continuous import ContinuousOptions, ContinuousRun, StepDone, StepWatch
 from penstock.spark.local_run import choose_cluster
 from penstock.spark.session import end_session
 from penstock.spark.step_process import ending, open_keeping_signals
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.cli.spark import RunOnSpark
+    from penstock.spark.step_folder import Stopped
 
 
 def run_in_steps(command: RunOnSpark, every: str) -> int:

@@ -37,6 +37,8 @@ class RunFacts:
     """Of what the process printed."""
     step: int = 0
     """The newest step that the attempt has done, of a job in steps."""
+    stands: str = ""
+    """Where a job in steps is that no process carries out now, with its newest savepoint; empty if that is not known."""
 
     @property
     def run(self) -> str:
@@ -154,7 +156,8 @@ class RunDecider:
                 continue
             name = facts.history.submitted.name
             if facts.history.cancel_asked:
-                yield EndRun(facts.run, "CANCELED", f"asked by a client before an attempt began; {_AGAIN}")
+                reason = f"asked by a client before an attempt began; {facts.stands or _AGAIN}"
+                yield EndRun(facts.run, "CANCELED", reason)
             elif _newest_place(facts.history) not in (None, self._place):
                 yield EndRun(facts.run, "FAILED", _STEPS_ELSEWHERE)
             elif endless := _endless(before := _before(facts, runs)):
@@ -191,15 +194,15 @@ class RunDecider:
         """The process of a job in steps is gone. What failed in it was repeated there: it has ended with the cause."""
         outcome = facts.outcome
         if facts.history.cancel_asked:
-            return EndRun(
-                facts.run, "CANCELED", outcome.reason if outcome is not None else f"killed; {_AGAIN}", outcome
-            )
+            said = outcome.reason if outcome is not None else f"killed; {facts.stands or _AGAIN}"
+            return EndRun(facts.run, "CANCELED", said, outcome)
         if outcome is not None and outcome.state == "FAILED":
             return EndRun(facts.run, "FAILED", outcome.reason, outcome)
         reason = "a signal told its process to end" if outcome is not None else _silent(facts)
         delay_ms = self._delay_ms(facts, now_ms)
         if delay_ms is None:
-            return EndRun(facts.run, "FAILED", f"given up by its restart strategy: {reason}; {_AGAIN}", outcome)
+            said = f"given up by its restart strategy: {reason}; {facts.stands or _AGAIN}"
+            return EndRun(facts.run, "FAILED", said, outcome)
         self._next_ms[facts.run] = now_ms + delay_ms
         return LoseAttempt(facts.run, attempt.attempt, reason)
 

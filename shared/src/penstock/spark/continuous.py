@@ -27,7 +27,7 @@ from penstock.spark.result import SparkResult
 from penstock.spark.session import PLANNED_PARALLELISM
 from penstock.spark.splits import RunBeginning, sources_of
 from penstock.spark.starting import StartingPoint, starting_point
-from penstock.spark.step_folder import StepFolder
+from penstock.spark.step_folder import StepFolder, Stopped
 from penstock.spark.steps import NextStep, Silence, StepsJob, is_due, next_step
 from penstock.times import MIN_WATERMARK
 
@@ -77,20 +77,6 @@ class StepDone:
         lag = "" if self.lag_us is None else f", event time {self.lag_us / 1_000_000:,.1f} s behind"
         again = "" if self.result.computed else ", computed before"
         return f"step {self.number}: {self.rows_in:,} rows in, {self.rows_out:,} out, {self.seconds:.1f} s{lag}{again}"
-
-
-@dataclass(frozen=True)
-class Stopped:
-    """Where a job came to."""
-
-    done: int | None
-    """The newest step that is done; None if there is none."""
-    savepoint: str | None
-    """The folder or URL of what that step left."""
-    undone: int | None = None
-    """The step that was begun and is not done: the next one to be carried out, by the same command."""
-    decided: bool = False
-    """Whether some of that one may be visible, so that nothing may go on from `savepoint` before it is done."""
 
 
 @dataclass
@@ -169,17 +155,7 @@ class ContinuousRun:
 
     def stopped(self) -> Stopped:
         """Where the job is, from what is in its folder."""
-        steps = self._folder.steps() if self._folder.path.is_dir() else {}
-        done = max((number for number, is_done in steps.items() if is_done), default=None)
-        undone = max((number for number, is_done in steps.items() if not is_done), default=None)
-        if undone is not None and done is not None and undone < done:
-            undone = None  # of another job, given up
-        return Stopped(
-            done,
-            self._folder.savepoint(done).address if done is not None else None,
-            undone,
-            undone is not None and self._folder.is_decided(undone),
-        )
+        return self._folder.stopped()
 
     def _until_done(self, job: StepsJob, stop: threading.Event) -> None:
         """Do the next step, repeating it as the strategy says."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +35,20 @@ _JOB: Final = "job.json"
 _SAVEPOINT: Final = "savepoint"
 _SEALED: Final = "sealed"
 _GONE: Final = "removed-"
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """Where a job came to."""
+
+    done: int | None
+    """The newest step that is done; None if there is none."""
+    savepoint: str | None
+    """The folder or URL of what that step left."""
+    undone: int | None = None
+    """The step that was begun and is not done: the next one to be carried out, by the same command."""
+    decided: bool = False
+    """Whether some of that one may be visible, so that nothing may go on from `savepoint` before it is done."""
 
 
 class StepFolder:
@@ -123,7 +138,10 @@ class StepFolder:
     def _begun(self, step: Path) -> SavepointPlace | None:
         """Where the step in this folder, if it began, leaves its state."""
         for path in step.glob("*.begin"):
-            target = msgspec.json.decode(path.read_bytes(), type=_Begun).target
+            try:
+                target = msgspec.json.decode(path.read_bytes(), type=_Begun).target
+            except (msgspec.DecodeError, msgspec.ValidationError) as error:
+                raise CorruptDataError(f"{path}: does not say what a step reads: {error}") from error
             return place_of(target) if "://" in target else LocalPlace(step / _SAVEPOINT)  # folders may be moved
         return None
 
@@ -131,6 +149,24 @@ class StepFolder:
         if self._staging is None or "://" not in self._staging:
             return LocalPlace(self.of(number) / _SAVEPOINT)
         return place_of(f"{self._runs.staging}/{number:08d}/{_SAVEPOINT}", "--staging")
+
+    def stopped(self) -> Stopped:
+        """Where the job is. Nobody need hold the folder for that.
+
+        Raises:
+            CorruptDataError: what a step began with is damaged.
+        """
+        steps = self.steps() if self.path.is_dir() else {}
+        done = max((number for number, is_done in steps.items() if is_done), default=None)
+        undone = max((number for number, is_done in steps.items() if not is_done), default=None)
+        if undone is not None and done is not None and undone < done:
+            undone = None  # of another job, given up
+        return Stopped(
+            done,
+            self.savepoint(done).address if done is not None else None,
+            undone,
+            undone is not None and self.is_decided(undone),
+        )
 
     def is_decided(self, number: int) -> bool:
         """Whether the results of a step are decided, so that some of them may be visible."""

@@ -13,7 +13,7 @@ from penstock.spark.session import SparkSettings, open_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.spark.continuous import Stopped
+    from penstock.spark.step_folder import Stopped
 
 
 @contextmanager
