@@ -12,7 +12,9 @@ import pytest
 import yaml
 from infra.standins.schemas import SCHEMAS
 
+from penstock.runs.run_scheduler import STEP_GRACE_MS
 from penstock.settings import load_settings
+from penstock.times import duration_us
 
 from .docker import ROOT, run
 
@@ -268,7 +270,9 @@ def test_the_hook_of_an_uninstallation_finds_a_place(helm: str) -> None:
     spec = named(rendered(helm, *EXTERNAL), "Job", "demo-savepoints")["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     assert container["resources"]["requests"] == {"cpu": "1m", "memory": "16Mi"}
-    assert "penstock stop --all" in container["command"][-1]
+    found = re.search(r"penstock stop --all --timeout (\S+) ", container["command"][-1])
+    assert found is not None
+    assert duration_us(found[1], "") // 1_000 > STEP_GRACE_MS + 15_000, "the step at work of a job may end meanwhile"
     assert "|" not in container["command"][-1].replace("||", "")
 
 
@@ -586,7 +590,7 @@ def test_event_logs_lie_in_the_store(helm: str) -> None:
     }
     assert shown == {
         "spark.history.fs.logDirectory": "s3a://b.x/c/spark-events", "spark.history.fs.cleaner.enabled": "true",
-        "spark.history.fs.cleaner.maxAge": "12h", **store,
+        "spark.history.fs.cleaner.maxAge": "12h", "spark.history.fs.eventLog.rolling.maxFilesToRetain": "50", **store,
     }  # fmt: skip
     assert written["spark.eventLog.dir"] == shown["spark.history.fs.logDirectory"]
     assert store.items() <= written.items()

@@ -118,10 +118,14 @@ def test_an_idle_cluster_is_no_failure(told, capsys: pytest.CaptureFixture[str],
 
 
 def test_json_is_all_that_was_said(told, capsys: pytest.CaptureFixture[str]) -> None:
-    """A list of answers."""
-    told(Dispatcher())
+    """A list of answers, behind which stand the jobs in steps, as `stop RUN --json` says them."""
+    dispatcher = Dispatcher()
+    dispatcher.runs = ("live", "nightly")
+    told(dispatcher)
     assert main.main(["stop", "--all", "--json"]) == 0
-    assert [answer["job"] for answer in json.loads(capsys.readouterr().out)] == [FIRST, SECOND]
+    *jobs, live = json.loads(capsys.readouterr().out)
+    assert [answer["job"] for answer in jobs] == [FIRST, SECOND]
+    assert (live["run"], live["state"], live["reason"]) == ("live", "CANCELED", "ended behind step 4")
 
 
 @pytest.mark.parametrize("arguments", [["stop"], ["stop", "orders", "--all"]])

@@ -200,7 +200,8 @@ def _operation(commands: Commands, name: str, summary: str, examples: Sequence[s
     parser = cluster_parser(commands, name, summary, examples)
     one = "?" if name == "stop" else None
     parser.add_argument("job", metavar="JOB", nargs=one, help=JOB_OR_RUN if name == "cancel" else JOB)
-    _add_timeout(parser, "5m", "until it is done; it is done nevertheless")
+    # The step at work of a job in steps may end in five minutes; then its process is killed.
+    _add_timeout(parser, "6m" if name in ("stop", "cancel") else "5m", "until it is done; it is done nevertheless")
 
     parser.set_defaults(command=Command(f"penstock.cli.operate:{name}_command"))
     return parser

@@ -11,7 +11,7 @@ from penstock.cli.runs import cancel_run, cancelled, stop_run
 from penstock.client import ClusterClient
 from penstock.client.cluster import answered
 from penstock.client.documents import ENDED, RequestState
-from penstock.client.run_documents import RUN_ENDED
+from penstock.client.run_documents import RUN_ENDED, RunSummary
 from penstock.errors import ExternalError, PenstockError, UsageError
 from penstock.settings import load_settings
 
@@ -112,7 +112,7 @@ async def _stop_all(cluster: ClusterClient, command: StopJobs) -> int:
         asyncio.gather(*(_ended_steps(cluster, run, command) for run in in_steps)),
     )
     if command.json:
-        print_json([answer for answer in answers if isinstance(answer, RequestState)])
+        print_json([answer for answer in (*answers, *ended) if not isinstance(answer, PenstockError)])
     found = [*zip(names.values(), answers, strict=True), *zip(in_steps, ended, strict=True)]
     if problems := [f"{name}: {answer}" for name, answer in found if isinstance(answer, PenstockError)]:
         raise PenstockError(f"not stopped: {'; '.join(problems)}")
@@ -126,14 +126,14 @@ async def _in_steps(cluster: ClusterClient) -> list[str]:
     return [detail.summary.run for detail in details if detail.options.in_steps]
 
 
-async def _ended_steps(cluster: ClusterClient, run: str, command: StopJobs) -> PenstockError | None:
+async def _ended_steps(cluster: ClusterClient, run: str, command: StopJobs) -> RunSummary | PenstockError:
     try:
         summary = await cancelled(cluster, run, timeout_s(command.timeout))
     except PenstockError as error:
         return error
     if not command.json:
         print(f"{run}: {summary.state.lower()}, {summary.reason}")
-    return None
+    return summary
 
 
 async def _stopped(cluster: ClusterClient, job: str, command: StopJobs) -> RequestState | PenstockError:
