@@ -19,11 +19,30 @@ from penstock.api.loading import load_pipeline
 from penstock.cli.main import main
 from penstock.connectors import files
 from penstock.errors import PipelineError
+from penstock.spark import lowering, savepoints
+from penstock.spark.progress import split_reports
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FILE = HERE / "large_file_pipelines.py"
+TOLD = """
+from dataclasses import dataclass
+from datetime import datetime
+
+from penstock import Pipeline, punctuated
+from penstock.connectors import files
+
+
+@dataclass
+class Event:
+    at: datetime
+
+
+p = Pipeline("told")
+told = files.Source("in", schema=Event, event_time="at", watermarks=punctuated(lambda row: row.at))
+p.read(told).write(files.Sink("out"))
+"""
 
 
 @dataclass
@@ -107,8 +126,23 @@ def test_a_savepoint_names_whole_files(spark: SparkSession, tmp_path: Path) -> N
     assert sum(row["n"] for row in rows(tmp_path / "parts" / "windows")) == ROWS + 18 - late > ROWS
 
 
-def test_a_file_that_is_replaced_while_it_is_read_fails_the_run(spark: SparkSession, tmp_path: Path) -> None:
-    """Rows of both would be mixed: nothing becomes visible."""
+def test_the_plan_says_where_a_savepoint_keeps_files_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where a function of the user's says how far event time has come."""
+    (tmp_path / "told.py").write_text(TOLD)
+    assert main(["plan", str(tmp_path / "told.py"), "--engine", "spark"]) == 0
+    said = "read in parts, where their format has any; as a whole in a run that leaves a savepoint: how far event time"
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_file_that_is_replaced_while_it_is_read_fails_the_run(
+    keeps: bool, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of both would be mixed: nothing becomes visible, with a savepoint and without. It is looked for once."""
+    to_savepoint = str(tmp_path / "kept") if keeps else None
+    looked: list[object] = []
+    for module in (lowering, savepoints):
+        monkeypatch.setattr(module, "split_reports", lambda *given: looked.append(1) or split_reports(*given))
     path = events(tmp_path / "in", "jsonl")
     other = tmp_path / "other.jsonl"
     other.write_bytes(path.read_bytes().replace(b'"k', b'"q'))
@@ -124,6 +158,7 @@ def test_a_file_that_is_replaced_while_it_is_read_fails_the_run(spark: SparkSess
     with parts_of(spark, path.stat().st_size // 9), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with pytest.raises(PipelineError, match=r"a.jsonl was replaced or rewritten while the run read it in parts"):
-            made.run(engine="spark", spark=spark, directory=tmp_path / "runs")
+            made.run(engine="spark", spark=spark, directory=tmp_path / "runs", to_savepoint=to_savepoint)
+    assert len(looked) == 1
     assert not other.exists()
     assert not list((tmp_path / "out").glob("part-*"))

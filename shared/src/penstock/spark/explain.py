@@ -54,10 +54,11 @@ def _stage(graph: JobGraph, plan: LogicalPlan, arrival: Arrival, vertex: JobVert
 
 
 def _said_of_parts(arrival: Arrival, vertex: JobVertex) -> str:
-    whole = arrival.read_as_a_whole(vertex, keeps=False)
-    return (
-        f"files are read as a whole: {whole}" if whole else "large files are read in parts, where their format has any"
-    )
+    if whole := arrival.read_as_a_whole(vertex, keeps=False):
+        return f"files are read as a whole: {whole}"
+    said = "large files are read in parts, where their format has any"
+    kept = arrival.read_as_a_whole(vertex, keeps=True)
+    return f"{said}; as a whole in a run that leaves a savepoint: {kept}" if kept else said
 
 
 def _visible(operator: JobOperator) -> str:
