@@ -15,9 +15,13 @@ from small_rest import Rest, graph, sources, submission
 from penstock.client import NoAnswerError, RefusedError
 from penstock.client.documents import ArtifactDescription
 from penstock.coordination.job_catalog import JobCatalog
+from penstock.errors import PenstockError
+from penstock.ports import NewRecord
 from penstock.protocol.joblog import Artifact
-from penstock.protocol.requests import SubmitJob
+from penstock.protocol.messages import encode
+from penstock.protocol.requests import RunOptions, SubmitJob, SubmitRun, decode_request
 from penstock.runs.run_log import RunOutcome
+from penstock.spark.run_submission import submit_run
 from penstock_pipeline import service as service_module
 
 
@@ -34,6 +38,33 @@ async def rest() -> AsyncGenerator[Rest]:
     yield made
     await made.client.close()
     await made.http.aclose()
+
+
+async def test_a_service_that_is_older_than_what_asks_says_so(rest: Rest) -> None:
+    """It does not know an option that came later: the run does not begin without it, and whoever submits is told."""
+
+    class Newer(RunOptions, frozen=True):
+        """What a later version may have."""
+
+        priority: int = 0
+
+    async with rest.service():
+        ask = rest.small.log.append
+
+        async def newer(topic: str, partition: int, records: list[NewRecord]) -> object:
+            request = decode_request(records[0].value)
+            assert isinstance(request, SubmitRun)
+            options = Newer(priority=3, **msgspec.structs.asdict(request.options))
+            return await ask(topic, partition, [NewRecord(encode(msgspec.structs.replace(request, options=options)))])
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(rest.small.log, "append", newer)
+            with pytest.raises(
+                PenstockError, match=r"run later: .*pipeline service.* unknown field `priority`.*version"
+            ):
+                await submit_run(rest.client, submission("later"), sources(), 20)
+        assert not (await rest.client.runs()).runs
+        await submit_run(rest.client, submission("now"), sources(), 20)
 
 
 async def test_a_run_from_submission_to_its_end(rest: Rest) -> None:

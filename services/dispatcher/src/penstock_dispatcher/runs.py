@@ -10,6 +10,7 @@ import msgspec
 from penstock.client.documents import RequestState
 from penstock.client.run_documents import RunDetail, RunList, RunLog, RunSummary
 from penstock.ports import BlobNotFoundError
+from penstock.protocol.requests import refused_key
 from penstock.runs.run_log import RunHistory, is_run_id
 from penstock.runs.run_store import RunStore
 from penstock.runs.run_views import PIPELINE_VIEW, PipelineView, RunView, summary_of_run
@@ -125,6 +126,9 @@ class Runs:
         """
         if (await self.history(run)).knows(request):
             return RequestState(run, request, "completed")
+        refused = await within_deadline("Redis", self._ports.metadata.get(refused_key(request)))
+        if refused is not None:
+            return RequestState(run, request, "refused", refused.decode())
         if await self._cluster.was_asked(request):
             return RequestState(run, request, "pending")
         raise RestError(404, f"there is no request {request} of run {run}")

@@ -7,14 +7,17 @@ from typing import Final
 
 import structlog
 
+from penstock import __version__
 from penstock.coordination.control_topics import REQUESTS
 from penstock.errors import CorruptDataError, ExternalError
 from penstock.ports import Log, Metadata
-from penstock.protocol.requests import AnyRunRequest, RunRequest, decode_request
+from penstock.protocol.requests import AnyRunRequest, RunRequest, decode_request, refused_key, sender_of
 
 READ_S: Final = 1.0
 REQUESTS_READ: Final = "pipeline-requests-read"
 """Key of the position of the next request; lost, all kept requests are looked at again."""
+REFUSED_MS: Final = 3_600_000
+"""How long is kept why a request was refused: as long as dispatchers know that there was one."""
 
 _log = structlog.get_logger("penstock.pipeline")
 
@@ -40,9 +43,24 @@ class RequestReader:
                         await self._serve(request)
                 except CorruptDataError as error:
                     _log.error("a request cannot be read", offset=record.offset, error=str(error))
+                    await self._refuse(record.value, str(error))
                 position = record.next_offset
             if records:
                 await self._note(position)
+
+    async def _refuse(self, data: bytes, problem: str) -> None:
+        """Tell who asks for a run that this service does not know all that is asked."""
+        asked = sender_of(data, of_runs=True)
+        if asked is None:
+            return
+        reason = (
+            f"the cluster's pipeline service, Penstock {__version__}, says: {problem}. If it is older than what asks, "
+            "bring it to the same version first"
+        )
+        try:
+            await self._metadata.acquire(refused_key(asked.request), reason.encode(), REFUSED_MS)
+        except ExternalError as error:
+            _log.warning("a request cannot be answered", request=asked.request, error=str(error))
 
     async def _first(self) -> int:
         start, end = await self._log.offsets(REQUESTS, 0)

@@ -140,13 +140,16 @@ def decode_request(data: bytes) -> AnyRequest | AnyRunRequest:
         raise CorruptDataError(f"requests: a record that this program does not read: {error}") from error
 
 
-def sender_of(data: bytes) -> Request | None:
-    """Who asks, where no more than that can be read of a record; None if not even that can, or a run is meant."""
+def sender_of(data: bytes, *, of_runs: bool = False) -> Request | None:
+    """Who asks something of a job (`of_runs`: of a run), where no more than that can be read of a record; None if not
+    even that can, or something of the other kind is meant."""
     try:
         head = msgspec.json.decode(data, type=_Head)
     except (msgspec.ValidationError, msgspec.DecodeError):
         return None
-    return None if head.type.endswith("Run") else Request(request=head.request, job=head.job, issued_us=0)
+    if head.type.endswith("Run") != of_runs:
+        return None
+    return Request(request=head.request, job=head.job, issued_us=0)
 
 
 class _Head(msgspec.Struct):
@@ -158,6 +161,11 @@ class _Head(msgspec.Struct):
 def answer_key(job: str, request: str) -> str:
     """The object that holds the answer."""
     return f"jobs/{job}/answers/{request}"
+
+
+def refused_key(request: str) -> str:
+    """The key, in the metadata store, of why the pipeline service could not read a request: with no log to put it in."""
+    return f"refused-{request}"
 
 
 def artifact_key(sha256: str) -> str:

@@ -12,7 +12,7 @@ from penstock.client.client import ClusterClient
 from penstock.client.documents import ArtifactDescription, Requested
 from penstock.client.run_documents import RunOptions, RunSubmission
 from penstock.coordination.artifacts import pack
-from penstock.errors import ExternalError, UsageError
+from penstock.errors import ExternalError, PenstockError, UsageError
 from penstock.graph.logical import LogicalPlan
 from penstock.savepoint.places import LocalPlace
 from penstock.settings import ClusterSettings
@@ -71,10 +71,13 @@ async def submit_run(cluster: ClusterClient, submission: RunSubmission, sources:
     """Submit a run, and wait until a pipeline service has accepted it.
 
     Raises:
+        PenstockError: the service does not know all that is asked: it is of another version.
         ExternalError: none looked at it within `deadline_s` seconds; it is kept.
     """
     requested = await cluster.submit_run(submission, sources)
     state = await cluster.run_outcome(requested, deadline_s)
+    if state.state == "refused":
+        raise PenstockError(f"run {requested.job}: {state.reason}")
     if state.state == "pending":
         raise ExternalError(
             f"run {requested.job}: no pipeline service has looked at it in {deadline_s:g} s; it is kept for a day and "
