@@ -41,9 +41,11 @@ if TYPE_CHECKING:
     )
     from penstock.pipeline import Pipeline
     from penstock.process_functions import (
+        BatchContext,
         BroadcastProcess,
         BroadcastState,
         Context,
+        KeyedBatchContext,
         KeyedBroadcastProcess,
         KeyedContext,
         KeyedCoProcess,
@@ -66,9 +68,9 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "penstock.process_functions": (
-        "BroadcastProcess", "BroadcastState", "Context", "KeyedBroadcastProcess", "KeyedCoProcess", "KeyedContext",
-        "KeyedProcess", "ListState", "MapState", "OpenContext", "OperatorListState", "OutputTag", "Process",
-        "ReducingState", "UnionListState", "ValueState",
+        "BatchContext", "BroadcastProcess", "BroadcastState", "Context", "KeyedBatchContext", "KeyedBroadcastProcess",
+        "KeyedCoProcess", "KeyedContext", "KeyedProcess", "ListState", "MapState", "OpenContext", "OperatorListState",
+        "OutputTag", "Process", "ReducingState", "UnionListState", "ValueState",
     ),
     "penstock.api.parameters": ("param",),
     "penstock.pipeline": ("Pipeline",),
@@ -94,11 +96,13 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Accumulator",
+    "BatchContext",
     "BroadcastProcess",
     "BroadcastState",
     "Context",
     "DecimalType",
     "Expr",
+    "KeyedBatchContext",
     "KeyedBroadcastProcess",
     "KeyedCoProcess",
     "KeyedContext",

@@ -1,20 +1,26 @@
 """Process functions: the low level of the API, with state, timers and side outputs.
 
-What users subclass (`Process`, `KeyedProcess`), what they are given (`Context`, `KeyedContext`) and the state
-declarations, which `penstock.state.declarations` defines. Responsible for types and messages only: the operators in
-`penstock.task.operators.process` run these classes.
+What users subclass (`Process`, `KeyedProcess`), and by its names what they are given (`penstock.process_contexts`) and
+declare (`penstock.state.declarations`). Responsible for types and messages only: the operators in
+`penstock.task.operators.process` and `.batch_process` run these classes.
 """
 
 from __future__ import annotations
 
 import typing
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, Literal, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from penstock.arguments import checked
 from penstock.errors import PipelineError
+from penstock.process_contexts import (
+    BatchContext,
+    Context,
+    KeyedBatchContext,
+    KeyedContext,
+    OpenContext,
+    OutputTag,
+)
 from penstock.state.declarations import (
     BroadcastState,
     ListState,
@@ -28,11 +34,16 @@ from penstock.state.declarations import (
     describe_states,
 )
 
+if TYPE_CHECKING:
+    import polars as pl
+
 __all__ = [
     "AnyProcess",
+    "BatchContext",
     "BroadcastProcess",
     "BroadcastState",
     "Context",
+    "KeyedBatchContext",
     "KeyedBroadcastProcess",
     "KeyedCoProcess",
     "KeyedContext",
@@ -51,6 +62,7 @@ __all__ = [
     "describe_states",
     "input_methods",
     "process_types",
+    "takes_batches",
     "type_arguments",
 ]
 
@@ -58,148 +70,14 @@ In = TypeVar("In")
 Out = TypeVar("Out")
 Left = TypeVar("Left")
 Right = TypeVar("Right")
-Row = TypeVar("Row")
 Rule = TypeVar("Rule")
-Emitted = TypeVar("Emitted", contravariant=True)
-
-
-@checked
-@dataclass(frozen=True)
-class OutputTag(Generic[Row]):
-    """Names a side output. Two tags are the same output if their names are equal.
-
-    Args:
-        name: unique among the side outputs of an operator.
-        row_type: class of the rows: a dataclass or a `msgspec.Struct`. Not needed where the rows are those of the
-            operator's input, as for late rows.
-
-    Example:
-        >>> LATE = OutputTag("late")
-        >>> per_minute = bids.key_by("auction").window(tumbling("1m")).late_to(LATE).agg(bids=count())
-        >>> late = per_minute.side(LATE)
-    """
-
-    name: str
-    row_type: type[Row] | None = None
-
-    def __post_init__(self) -> None:
-        if not self.name or self.name.startswith("__"):
-            raise PipelineError(f"OutputTag: {self.name!r} is no name; use a word such as 'late'")
-
-
-class OpenContext(Protocol):
-    """What `open` may know: the place of this copy of the function in the job.
-
-    Example:
-        >>> class Placed(Process[Bid, Total]):
-        ...     def open(self, context: OpenContext) -> None:
-        ...         self.subtask = context.subtask
-        ...     def on_row(self, row: Bid, ctx: Context[Total]) -> None:
-        ...         ctx.emit(Total(row.auction, float(self.subtask)))
-        >>> bids.process(Placed()).collect().rows()
-        [(1, 0.0), (2, 0.0), (1, 0.0), (2, 0.0)]
-    """
-
-    @property
-    def subtask(self) -> int:
-        """Number of the subtask, from 0."""
-        ...
-
-    @property
-    def parallelism(self) -> int:
-        """How many subtasks there are."""
-        ...
-
-
-class Context(Protocol[Emitted]):
-    """What `on_row` is given besides the row. Valid only during the call.
-
-    Example:
-        >>> class Timed(Process[Bid, Total]):
-        ...     def on_row(self, row: Bid, ctx: Context[Total]) -> None:
-        ...         if ctx.timestamp is not None and ctx.timestamp.second > 10:
-        ...             ctx.emit(Total(row.auction, row.price))
-        >>> bids.process(Timed()).collect().rows()
-        [(1, 120.0)]
-    """
-
-    def emit(self, row: Emitted) -> None:
-        """Send a row on, or a dict with exactly its columns; its event time is that of the row or timer at hand."""
-        ...
-
-    def emit_to(self, tag: OutputTag[Row], row: Row) -> None:
-        """Send a row to a side output, which `.side(tag)` reads."""
-        ...
-
-    @property
-    def timestamp(self) -> datetime | None:
-        """Event time of the row, or of the event timer that fires; None if the stream has no event time."""
-        ...
-
-    @property
-    def watermark(self) -> datetime | None:
-        """Event time up to which no more rows are expected; None before the first watermark.
-
-        At the end of the input it is the last moment a datetime can hold.
-        """
-        ...
-
-    @property
-    def processing_time(self) -> datetime:
-        """The wall clock."""
-        ...
-
-
-class KeyedContext(Context[Emitted], Protocol[Emitted]):
-    """`Context` on a keyed stream: the key, and timers for it.
-
-    Example:
-        >>> class Later(KeyedProcess[Bid, Total]):
-        ...     def on_row(self, row: Bid, ctx: KeyedContext[Total]) -> None:
-        ...         ctx.event_timer(row.at + timedelta(hours=1))
-        ...     def on_timer(self, at: datetime, ctx: KeyedContext[Total]) -> None:
-        ...         ctx.emit(Total(ctx.key, float(at.minute)))
-        >>> sorted(bids.key_by("auction").process(Later()).collect().rows())
-        [(1, 0.0), (1, 0.0), (2, 0.0), (2, 1.0)]
-    """
-
-    @property
-    def key(self) -> Any:
-        """The key: a value, or a tuple if the stream is keyed by several columns."""
-        ...
-
-    @property
-    def time_domain(self) -> Literal["event", "processing"] | None:
-        """Which timer `on_timer` is called for; None in `on_row`."""
-        ...
-
-    def event_timer(self, at: datetime) -> None:
-        """Call `on_timer` for this key when the watermark reaches `at`; setting it twice is setting it once.
-
-        A row of exactly that time comes before it: the watermark reaches a time when no row of it is expected any more.
-
-        At the end of bounded input all timers fire, whatever their time. Of those that are set meanwhile 100 per key
-        fire too, so that a timer may look whether to wait once more; one that renews itself for ever does not run on.
-        """
-        ...
-
-    def processing_timer(self, at: datetime) -> None:
-        """Call `on_timer` for this key when the wall clock reaches `at`."""
-        ...
-
-    def delete_event_timer(self, at: datetime) -> None:
-        """Take back `event_timer(at)`; nothing happens if it is not set."""
-        ...
-
-    def delete_processing_timer(self, at: datetime) -> None:
-        """Take back `processing_timer(at)`; nothing happens if it is not set."""
-        ...
 
 
 class Process(Generic[In, Out]):
-    """A function per row with side outputs and operator state, for streams without key.
+    """A function per row, or per batch of rows, with side outputs and operator state, for streams without key.
 
-    Every subtask works on its own deep copy; connections and the like are made in `open`.
+    A class has `on_row` or `on_batch`. Every subtask works on its own deep copy; connections and the like are made in
+    `open`.
 
     Example:
         >>> class Dear(Process[Bid, Total]):
@@ -217,13 +95,26 @@ class Process(Generic[In, Out]):
         """Called per row."""
         raise NotImplementedError
 
+    def on_batch(self, frame: pl.DataFrame, ctx: BatchContext) -> pl.DataFrame | None:
+        """Called, instead of `on_row`, with many rows at once; how many is not determined.
+
+        Args:
+            frame: the rows, with the columns of the stream; `frame.to_arrow()` is an Arrow table.
+            ctx: times, and `emit` for results that are not one per row.
+
+        Returns:
+            A result for each row, in their order, with exactly the columns of the output; or None.
+        """
+        raise NotImplementedError
+
     def close(self) -> None:
         """Called once per subtask at its end, also after a failure."""
 
 
 class KeyedProcess(Generic[In, Out]):
-    """A function per row with state and timers per key.
+    """A function per row, or per batch of rows, with state and timers per key.
 
+    A class has `on_row` or `on_batch`; state and timers are the same, so a job goes from one to the other by a savepoint.
     Every subtask works on its own deep copy; connections and the like are made in `open`.
 
     Example:
@@ -243,6 +134,32 @@ class KeyedProcess(Generic[In, Out]):
 
     def on_row(self, row: In, ctx: KeyedContext[Out]) -> None:
         """Called per row; all rows of a key come to one subtask, in order."""
+        raise NotImplementedError
+
+    def on_batch(self, frame: pl.DataFrame, ctx: KeyedBatchContext) -> pl.DataFrame | None:
+        """Called, instead of `on_row`, with rows of many keys at once, in their order; how many is not determined.
+
+        Timers fire between the rows as if they came one by one: with `on_timer` no two rows of a key come together
+        between which event time has moved.
+
+        Args:
+            frame: the rows, with the columns of the stream; `frame.to_arrow()` is an Arrow table.
+            ctx: keys, times and timers, and `emit` for results that are not one per row.
+
+        Returns:
+            A result for each row, in their order, with exactly the columns of the output; or None.
+
+        Example:
+            >>> class Sums(KeyedProcess[Bid, Total]):
+            ...     sum = ValueState(float)
+            ...     def on_batch(self, frame: pl.DataFrame, ctx: KeyedBatchContext) -> pl.DataFrame:
+            ...         before = self.sum.get_many(ctx.keys, default=0.0)
+            ...         sums = frame.select("auction", price=before + pl.col("price").cum_sum().over("auction"))
+            ...         self.sum.set_many(ctx.keys, sums["price"])
+            ...         return sums
+            >>> bids.key_by("auction").process(Sums()).collect().rows()
+            [(1, 50.0), (2, 250.0), (1, 170.0), (2, 330.0)]
+        """
         raise NotImplementedError
 
     def on_timer(self, at: datetime, ctx: KeyedContext[Out]) -> None:
@@ -389,8 +306,20 @@ AnyProcess = (
 )
 
 
+def takes_batches(process: object) -> bool:
+    """Whether its class has `on_batch`."""
+    return isinstance(process, Process | KeyedProcess) and _overrides(process, "on_batch")
+
+
+def _overrides(process: object, method: str) -> bool:
+    base = Process if isinstance(process, Process) else KeyedProcess
+    return getattr(type(process), method) is not getattr(base, method)
+
+
 def input_methods(process: AnyProcess) -> tuple[str, ...]:
-    """The methods that are called per row, of each input one."""
+    """The methods that are called with rows, of each input one."""
+    if takes_batches(process):
+        return ("on_batch",)
     if isinstance(process, BROADCAST):
         return ("on_row", "on_broadcast")
     return ("on_left", "on_right") if isinstance(process, KeyedCoProcess) else ("on_row",)
@@ -447,9 +376,24 @@ def check_process(process: object) -> None:
     if not isinstance(process, _BASES):
         raise PipelineError(f"process: {name} is neither a Process nor a KeyedProcess")
     process_types(process)
+    _check_flavour(process)
     for state_name, state in declared_states(process).items():
         _check_belongs(cast("AnyProcess", process), f"{name}.{state_name} is {type(state).__name__}", state)
     describe_states(cast("object", process))
+
+
+def _check_flavour(process: object) -> None:
+    """It takes rows or batches, not both."""
+    name = type(process).__name__
+    if takes_batches(process) and _overrides(process, "on_row"):
+        raise PipelineError(
+            f"process: class {name} has both on_row and on_batch; keep one: on_batch is called instead of on_row"
+        )
+    if not isinstance(process, Process | KeyedProcess) and hasattr(process, "on_batch"):
+        raise PipelineError(
+            f"process: class {name} has on_batch, which only a Process or KeyedProcess may have; the rows of two streams "
+            f"come one by one: write {' and '.join(input_methods(cast('AnyProcess', process)))}"
+        )
 
 
 def _check_belongs(process: AnyProcess, what: str, state: State) -> None:

@@ -25,8 +25,10 @@ WITH_VERBS = (
 """Classes whose methods users call."""
 OF_THE_USER = (
     "Accumulator",
+    "BatchContext",
     "BroadcastProcess",
     "Context",
+    "KeyedBatchContext",
     "KeyedBroadcastProcess",
     "KeyedCoProcess",
     "KeyedContext",

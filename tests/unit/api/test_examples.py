@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -116,7 +117,7 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         "Annotated": Annotated, "Any": Any, "Bid": Bid, "Decimal": Decimal, "Iterator": Iterator,
         "KafkaSettings": KafkaSettings, "Path": Path, "Total": Total,
         "UTC": UTC, "bids": bids, "dataclass": dataclasses.dataclass, "date": date, "datetime": datetime, "time": time,
-        "np": np, "p": p, "pa": pa, "pc": pc, "timedelta": timedelta,
+        "np": np, "p": p, "pa": pa, "pl": pl, "pc": pc, "timedelta": timedelta,
         "savepoint": savepoint,
         **{name: getattr(package, name) for package in (client, testing) for name in package.__all__},
     }  # fmt: skip

@@ -26,6 +26,7 @@ from penstock.state.declarations import State, declared_states
 
 _BASES = (Process, KeyedProcess, KeyedCoProcess, *BROADCAST)
 _TIMERS = ("event_timer", "processing_timer")
+_TIMERS_OF_BATCHES = tuple(f"{timer}s" for timer in _TIMERS)
 _BROADCAST_WRITES = ("set", "remove", "clear")
 
 
@@ -53,12 +54,14 @@ def check_methods(process: AnyProcess, *, event_time: bool) -> None:
             others = [each for each in methods if each.startswith("on_") and each not in (*per_row, "on_timer")]
             close = nearest(wanted, others)
             found = f"; {close.removeprefix('did you mean ').rstrip('?')} is called by nobody" if "'" in close else ""
+            instead = ", and no on_batch(self, frame, ctx)" if isinstance(process, Process | KeyedProcess) else ""
             raise PipelineError(
-                f"process: class {name} has no {wanted}(self, row, ctx), which is called per row{found}"
+                f"process: class {name} has no {wanted}(self, row, ctx), which is called per row{instead}{found}"
             )
     for method in (*per_row, "on_timer"):
         if method in methods:
-            _check_gives_nothing(f"{name}.{method}", methods[method])
+            check = _check_is_called if method == "on_batch" else _check_gives_nothing
+            check(f"{name}.{method}", methods[method])
     if isinstance(process, BROADCAST):
         _check_sides(name, methods, declared_states(process))
     _check_timers(name, methods, event_time=event_time)
@@ -75,7 +78,7 @@ def _check_timers(name: str, methods: dict[str, Callable[..., Any]], *, event_ti
     setting = {
         timer: method
         for method, function in methods.items()
-        for timer in _TIMERS
+        for timer in (*_TIMERS, *_TIMERS_OF_BATCHES)
         if timer in function.__code__.co_names
     }
     for timer, method in setting.items():
@@ -83,10 +86,11 @@ def _check_timers(name: str, methods: dict[str, Callable[..., Any]], *, event_ti
             raise PipelineError(
                 f"process: {name}.{method} sets timers, and class {name} has no on_timer(self, at, ctx) for them"
             )
-        if timer == "event_timer" and not event_time:
+        if timer in ("event_timer", "event_timers") and not event_time:
+            instead = timer.replace("event", "processing")
             raise PipelineError(
                 f"process: {name}.{method} sets an event timer, and the stream has no event time, so that it would fire "
-                "at the end of the input only; say event_time='column' at the source, or use ctx.processing_timer"
+                f"at the end of the input only; say event_time='column' at the source, or use ctx.{instead}"
             )
 
 
@@ -143,6 +147,15 @@ def _read_of(method: Callable[..., Any], names: list[str]) -> set[str]:
 
 
 # -- rows that go nowhere -----------------------------------------------------------------------------------------------
+
+
+def _check_is_called(where: str, method: Callable[..., Any]) -> None:
+    if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
+        raise PipelineError(f"process: {where} is async, and nobody awaits it; write it with def")
+    if inspect.isgeneratorfunction(method):
+        raise PipelineError(
+            f"process: {where} yields, and nobody takes what it yields; give several frames with ctx.emit(frame)"
+        )
 
 
 def _check_gives_nothing(where: str, method: Callable[..., Any]) -> None:

@@ -11,7 +11,9 @@ from penstock.graph.jobgraph import JobGraph
 from penstock.graph.logical import AssignProcessingTime, LogicalPlan, Node, ProcessRows, Read, WindowRows
 from penstock.process_functions import BROADCAST
 
-_PROCESSING_TIMERS: Final = ("processing_timer", "delete_processing_timer")
+_PROCESSING_TIMERS: Final = (
+    "processing_timer", "delete_processing_timer", "processing_timers", "delete_processing_timers",
+)  # fmt: skip
 
 
 def refusals(graph: JobGraph, plan: LogicalPlan, *, until_now: bool = False) -> list[str]:

@@ -13,11 +13,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Generic, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, overload
 
 from penstock.arguments import checked
 from penstock.errors import PipelineError, UsageError
 from penstock.times import Duration, duration_us
+
+if TYPE_CHECKING:
+    import polars as pl
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -44,7 +47,7 @@ class State(ABC):
     def _unbound(self) -> NoReturn:
         raise UsageError(
             f"state {self.name or type(self).__name__!r} was used outside a running pipeline; it exists only in the "
-            "on_row and on_timer of a process that Penstock runs (penstock.testing runs one in a test)"
+            "methods of a process that Penstock runs, such as on_row (penstock.testing runs one in a test)"
         )
 
     @abstractmethod
@@ -89,6 +92,30 @@ class ValueState(State, Generic[T]):
 
     def clear(self) -> None:
         """Forget the value of the current key."""
+        self._unbound()
+
+    def get_many(self, keys: pl.Series, default: T | None = None) -> pl.Series:
+        """In `on_batch`: the value of each of `keys`, or `default`; null where there is none.
+
+        Raises:
+            UserCodeError: a key is not of the batch, or values of this type are no column.
+        """
+        self._unbound()
+
+    def set_many(self, keys: pl.Series, values: pl.Series) -> None:
+        """In `on_batch`: replace the value of each of `keys`; of a key that comes several times the last one stays.
+
+        Raises:
+            UserCodeError: a key is not of the batch, there are not as many values, or some are null or of another type.
+        """
+        self._unbound()
+
+    def clear_many(self, keys: pl.Series) -> None:
+        """In `on_batch`: forget the value of each of `keys`.
+
+        Raises:
+            UserCodeError: a key is not of the batch.
+        """
         self._unbound()
 
 

@@ -12,12 +12,15 @@ the states of an operator into segments is `penstock.state.keyed_backend`'s busi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 from typing import Any, Final, cast
 
 import msgspec
+import polars as pl
 
 from penstock.errors import UserCodeError
 from penstock.state.backend import ABSENT, FrozenTable, Table
+from penstock.state.batch_keys import BatchKeys, ValueColumn
 from penstock.state.codec import ValueCodec
 from penstock.state.declarations import ListState, MapState, ReducingState, State, ValueState
 
@@ -30,7 +33,8 @@ class _NoKey:
 
     def __hash__(self) -> int:
         raise UserCodeError(
-            "keyed state was used where there is no key (in open, close or on_broadcast); use it in on_row and on_timer"
+            "keyed state was used where there is no key (in open, close or on_broadcast); use it in on_row and on_timer, "
+            "and in on_batch by get_many, set_many and clear_many, or behind ctx.set_current_key(key)"
         )
 
 
@@ -38,12 +42,23 @@ NO_KEY: Final = _NoKey()
 
 
 class KeyCursor:
-    """The key whose row or timer is being processed."""
+    """The key whose row or timer is being processed; while a batch is, its keys."""
 
-    __slots__ = ("key",)
+    __slots__ = ("batch", "key")
 
     def __init__(self) -> None:
         self.key: Any = NO_KEY
+        self.batch: BatchKeys | None = None
+
+    def keys_of(self, keys: pl.Series) -> list[Any]:
+        """Keys of the batch as states know them.
+
+        Raises:
+            UserCodeError: they are not of the batch, or there is none.
+        """
+        if self.batch is None:
+            raise UserCodeError("get_many, set_many and clear_many are for on_batch; here use get, set and clear")
+        return self.batch.of(keys)
 
 
 class Binding:
@@ -55,6 +70,7 @@ class Binding:
         self.ttl_us = declaration.ttl_us
         where = f"operator {operator!r}, state {declaration.name!r}"
         self.codecs = [ValueCodec(hint, where) for hint in declaration.types]
+        self.column = ValueColumn(declaration.types[-1], where)
 
 
 class BoundState:
@@ -86,6 +102,7 @@ class BoundValueState(ValueState[Any], BoundState):
         self._binding = binding
         self._cursor = binding.cursor
         self._codec = binding.codecs[0]
+        self._column = binding.column
         self._exact = self._codec.exact
         self.table = Table(None if self._codec.immutable else self._codec.copy)
 
@@ -105,6 +122,23 @@ class BoundValueState(ValueState[Any], BoundState):
 
     def clear(self) -> None:
         self.table.remove(self._cursor.key)
+
+    def get_many(self, keys: pl.Series, default: Any = None) -> pl.Series:
+        return self._column.series(self._found(self._cursor.keys_of(keys), default))
+
+    def _found(self, keys: list[Any], default: Any) -> list[Any]:
+        table = self.table
+        if not table.layers:
+            return list(map(table.live.get, keys, repeat(default)))
+        return [default if (value := table.get(key)) is ABSENT else value for key in keys]
+
+    def set_many(self, keys: pl.Series, values: pl.Series) -> None:
+        of = self._cursor.keys_of(keys)
+        self.table.live.update(zip(of, self._column.values(values, len(of)), strict=True))
+
+    def clear_many(self, keys: pl.Series) -> None:
+        for key in self._cursor.keys_of(keys):
+            self.table.remove(key)
 
     def stored(self, frozen: FrozenTable, now_us: int) -> Iterator[StoredRow]:
         encode = self._codec.encode
@@ -140,6 +174,23 @@ class BoundExpiringValueState(BoundValueState):
         if value.__class__ is not self._exact:
             value = self._codec.checked(value)
         self.table.live[self._cursor.key] = (self._binding.now_us() + self._ttl_us, value)
+
+    def _found(self, keys: list[Any], default: Any) -> list[Any]:
+        table, now = self.table, self._binding.now_us()
+        found: list[Any] = []
+        for key in keys:
+            entry: Any = table.get(key)
+            if entry is not ABSENT and entry[0] <= now:
+                table.remove(key)
+                entry = ABSENT
+            found.append(default if entry is ABSENT else entry[1])
+        return found
+
+    def set_many(self, keys: pl.Series, values: pl.Series) -> None:
+        of = self._cursor.keys_of(keys)
+        until = repeat(self._binding.now_us() + self._ttl_us)
+        entries = zip(until, self._column.values(values, len(of)), strict=False)
+        self.table.live.update(zip(of, entries, strict=True))
 
     def stored(self, frozen: FrozenTable, now_us: int) -> Iterator[StoredRow]:
         encode = self._codec.encode

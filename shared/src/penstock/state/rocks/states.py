@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
-from itertools import count
+from itertools import count, repeat
 from typing import Any, Final, cast
 
 import msgspec
+import polars as pl
 
 from penstock.arguments import plain
 from penstock.state.backend import ABSENT
@@ -124,6 +125,7 @@ class RocksValueState(ValueState[Any], RocksState):
         self._slot = slot
         self._cursor = binding.cursor
         self._codec = binding.codecs[0]
+        self._column = binding.column
         self._timed = binding.ttl_us is not None
         self._live: dict[Any, Any] = {}
         """Entry or `ABSENT` by key."""
@@ -132,14 +134,16 @@ class RocksValueState(ValueState[Any], RocksState):
         """Of values that can be changed in place: what the database has."""
 
     def get(self, default: Any = None) -> Any:
-        key = self._cursor.key
+        return self._of(self._cursor.key, default)
+
+    def _of(self, key: Any, default: Any) -> Any:
         entry = self._live.get(key, _UNKNOWN)
         if entry is _UNKNOWN:
             entry = self._load(key)
         if entry is ABSENT:
             return default
         if entry[0] is not None and not self._slot.lives(entry):
-            self.clear()
+            self._clear(key)
             return default
         return entry[1]
 
@@ -165,9 +169,25 @@ class RocksValueState(ValueState[Any], RocksState):
         self._written[key] = None
 
     def clear(self) -> None:
-        key = self._cursor.key
+        self._clear(self._cursor.key)
+
+    def _clear(self, key: Any) -> None:
         self._live[key] = ABSENT
         self._written[key] = None
+
+    def get_many(self, keys: pl.Series, default: Any = None) -> pl.Series:
+        return self._column.series([self._of(key, default) for key in self._cursor.keys_of(keys)])
+
+    def set_many(self, keys: pl.Series, values: pl.Series) -> None:
+        of = self._cursor.keys_of(keys)
+        until = repeat(self._slot.until())
+        entries = zip(until, self._column.values(values, len(of)), strict=False)
+        self._live.update(zip(of, entries, strict=True))
+        self._written.update(dict.fromkeys(of))
+
+    def clear_many(self, keys: pl.Series) -> None:
+        for key in self._cursor.keys_of(keys):
+            self._clear(key)
 
     def changes(self) -> Changes:
         changes: dict[bytes, bytes | None] = {}

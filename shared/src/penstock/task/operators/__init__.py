@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.errors import ProtocolError
 from penstock.graph import logical
-from penstock.process_functions import BROADCAST, BroadcastProcess, Process
+from penstock.process_functions import BROADCAST, BroadcastProcess, Process, takes_batches
 from penstock.task.operator import Operator
 from penstock.window_accounts import PartialProcess
 
@@ -74,8 +74,11 @@ def build_operator(node: logical.Node) -> Operator:
             keyed = not isinstance(process, BroadcastProcess)
             return KeyedBroadcastProcessOperator(node) if keyed else BroadcastProcessOperator(node)
         case logical.ProcessRows(process=process):
+            from penstock.task.operators.batch_process import BatchProcessOperator, KeyedBatchProcessOperator
             from penstock.task.operators.process import KeyedProcessOperator, ProcessOperator
 
+            if takes_batches(process):
+                return BatchProcessOperator(node) if isinstance(process, Process) else KeyedBatchProcessOperator(node)
             return ProcessOperator(node) if isinstance(process, Process) else KeyedProcessOperator(node)
         case logical.WindowAggregate(window=logical.SessionWindow()):
             from penstock.task.operators.session_window import SessionWindowOperator

@@ -61,7 +61,7 @@ _LAST_MOMENT: Final = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass
-class _Emitted:
+class Emitted:
     """Rows that were emitted and are no frame yet, with their event times."""
 
     rows: list[Any] = field(default_factory=list[Any])
@@ -107,8 +107,8 @@ class Run(KeyCursor):
 
     def __init__(self, tags: frozenset[str]) -> None:
         super().__init__()
-        self.main = _Emitted()
-        self.sides = {tag: _Emitted() for tag in tags}
+        self.main = Emitted()
+        self.sides = {tag: Emitted() for tag in tags}
         self.carries = False
         """Whether what is emitted now is to carry the watermark on."""
         self.mark = MIN_WATERMARK
@@ -135,6 +135,15 @@ class Run(KeyCursor):
             side.times.append(self.time)
             if self.carries:
                 side.marks.append(self.mark)
+
+    def taken(self) -> Iterator[tuple[str | None, Emitted]]:
+        """What was emitted to each side output, or with None to the main one; afterwards there is nothing."""
+        main, self.main = self.main, Emitted()
+        yield from [(None, main)] if main.rows else []
+        for tag, emitted in self.sides.items():
+            if emitted.rows:
+                self.sides[tag] = Emitted()
+                yield tag, emitted
 
     def carry(self) -> None:
         """From here on, until all is handed on: what was emitted before is not behind its watermark."""
@@ -225,13 +234,10 @@ class ProcessBase(Operator):
         return frame[EVENT_TIME].to_list() if EVENT_TIME in frame.columns else [None] * frame.height
 
     def _flush(self, output: Output) -> None:
-        run = self._run
-        if run.main.rows:
-            emitted, run.main = run.main, _Emitted()
-            output.rows(self._frame_of(emitted, self._writer))
-        for tag, emitted in run.sides.items():
-            if emitted.rows:
-                run.sides[tag] = _Emitted()
+        for tag, emitted in self._run.taken():
+            if tag is None:
+                output.rows(self._frame_of(emitted, self._writer))
+            else:
                 output.side(tag, self._frame_of(emitted, self._side_writers[tag]))
 
     def _flush_last(self, output: Output) -> None:
@@ -239,7 +245,7 @@ class ProcessBase(Operator):
         self._flush(output)
         self._run.carries = self._carries
 
-    def _frame_of(self, emitted: _Emitted, writer: RowWriter) -> pl.DataFrame:
+    def _frame_of(self, emitted: Emitted, writer: RowWriter) -> pl.DataFrame:
         if not self._event_time:
             return writer.frame(emitted.rows)
         frame = writer.frame(emitted.rows, cast("list[int]", emitted.times))
@@ -256,14 +262,17 @@ class ProcessBase(Operator):
 
 def carried_marks(frame: pl.DataFrame, run: Run) -> list[int]:
     """The watermark that each row carries; what rows behind it make the function emit is to carry it on."""
-    if WATERMARK not in frame.columns:
-        return [MIN_WATERMARK] * frame.height
+    return carried_watermarks(frame, run).to_list() if WATERMARK in frame.columns else [MIN_WATERMARK] * frame.height
+
+
+def carried_watermarks(frame: pl.DataFrame, run: Run) -> pl.Series:
+    """The same as a column, of rows that carry it."""
     carried = frame[WATERMARK]
     if carried.null_count():
         carried = carried.fill_null(MIN_WATERMARK)
     if (frame[EVENT_TIME] <= carried).any():
         run.carry()
-    return carried.to_list()
+    return carried
 
 
 class ProcessOperator(ProcessBase):

@@ -1,0 +1,486 @@
+"""Process functions with `on_batch`: they answer what the same function answers row by row."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime, timedelta
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from window_cases import GROUPS, Batch, Mark, Restore, frame_of, group_of
+
+from penstock.batches import EVENT_TIME, WATERMARK
+from penstock.errors import PipelineError, UserCodeError
+from penstock.process_functions import (
+    BroadcastProcess,
+    KeyedCoProcess,
+    KeyedProcess,
+    ListState,
+    OperatorListState,
+    OutputTag,
+    Process,
+    ReducingState,
+    ValueState,
+)
+from penstock.protocol.keygroups import subtask_of
+from penstock.state.keyed_backend import KIND
+from penstock.state.segments import decode_segments
+from penstock.testing.harness import OperatorHarness, process_node
+from penstock.times import MAX_WATERMARK, MIN_WATERMARK, to_micros
+from penstock.types import STRING, Field, Schema
+
+EXAMPLES = 40
+EXAMPLES_ON_DISK = 6
+KEYS = [*"abcdefgh", None]
+pytestmark = pytest.mark.usefixtures("state_backend")
+
+
+@dataclasses.dataclass
+class Row:
+    key: str | None
+    value: int
+
+
+@dataclasses.dataclass
+class Seen:
+    key: str | None
+    what: str
+    number: int
+
+
+THIRD = OutputTag("third", Seen)
+BEFORE_ALL = -1_000
+
+
+class Timers(KeyedProcess[Row, Seen]):
+    """What both flavours have: timers read and change the state of their key, set others and emit to both outputs."""
+
+    count = ValueState(int)
+    last = ValueState(int, ttl="1h")
+    values = ListState(int)
+    total = ReducingState(lambda old, new: old + new, int)
+
+    def on_timer(self, at, ctx):
+        assert ctx.timestamp == at
+        count = self.count.get(0)
+        what = f"timer {self.last.get(-1)} {self.values.get()} {self.total.get(0)} {ctx.watermark}"
+        ctx.emit(Seen(ctx.key, what, count))
+        self.count.set(count + 101)
+        if count % 4 == 0:
+            ctx.event_timer(at + timedelta(microseconds=3))
+        if count % 16 == 1:
+            ctx.event_timer(at - timedelta(microseconds=3))
+        if count % 3 == 0:
+            self.last.clear()
+            ctx.emit_to(THIRD, Seen(ctx.key, "timer", count))
+
+
+class ByRow(Timers):
+    def on_row(self, row, ctx):
+        count = self.count.get(0) + 1
+        self.count.set(count)
+        before = self.last.get(-1)
+        self.last.set(row.value)
+        if row.value % 7 == 0:
+            self.last.clear()
+        self.values.update([row.value])
+        self.total.add(row.value)
+        ctx.event_timer(ctx.timestamp + timedelta(microseconds=row.value % 30 - 5))
+        if row.value % 5 == 0:
+            ctx.delete_event_timer(ctx.timestamp + timedelta(microseconds=5))
+        watermark = BEFORE_ALL if ctx.watermark is None else to_micros(ctx.watermark)
+        made = Seen(ctx.key, f"row {before} {watermark}", count)
+        if row.value % 3:
+            ctx.emit(made)
+        else:
+            ctx.emit_to(THIRD, made)
+
+
+class ByBatch(Timers):
+    def on_batch(self, frame, ctx):
+        key, value = pl.col("key"), pl.col("value")
+        kept = pl.when(value % 7 == 0).then(-1).otherwise(value)
+        columns = frame.with_columns(
+            earlier=self.count.get_many(ctx.keys, default=0),
+            stored=self.last.get_many(ctx.keys, default=-1),
+            watermark=ctx.watermarks.to_physical().fill_null(BEFORE_ALL),
+            number=pl.int_range(1, pl.len() + 1).over(key),
+            previous=kept.shift().over(key),
+        ).with_columns(before=pl.when(pl.col("number") == 1).then("stored").otherwise("previous"))
+        counts = columns.select(pl.col("earlier") + pl.col("number")).to_series()
+        self.count.set_many(frame["key"], counts)
+        self.last.set_many(ctx.keys, frame["value"])
+        ends = frame.group_by("key", maintain_order=True).last()
+        self.last.clear_many(ends.filter(value % 7 == 0)["key"])
+        for each, number in frame.select("key", "value").rows():
+            ctx.set_current_key(each)
+            self.values.update([number])
+            self.total.add(number)
+        deleted = frame["value"] % 5 == 0
+        # Row by row the next row of a key may set again what one deletes, so both go in the order of rows.
+        timed = frame.with_columns(at=ctx.timestamps, deleted=deleted)
+        for some in timed.iter_slices(frame.height if frame["key"].is_unique().all() else 1):
+            ctx.event_timers(some["key"], _at(some))
+            ctx.delete_event_timers(some.filter("deleted")["key"], some.filter("deleted")["at"].dt.offset_by("5us"))
+        made = columns.select("key", what=pl.format("row {} {}", "before", "watermark"), number=counts)
+        third = frame["value"] % 3 == 0
+        ctx.emit_to(THIRD, made.filter(third), rows=third)
+        ctx.emit(made.filter(~third), rows=(~third).arg_true())
+
+
+def _at(some):
+    return some.select(pl.col("at") + pl.duration(microseconds=pl.col("value") % 30 - 5)).to_series()
+
+
+@st.composite
+def batches(draw):
+    """Rows of many keys; event time moves on between most of them, by so little that timers fall between rows, too."""
+    rows, times, now = [], [], draw(st.integers(-60, 60))
+    for _ in range(draw(st.integers(1, 9))):
+        now += draw(st.sampled_from([0, 0, 1, 2, 5, 9]))
+        rows.append((draw(st.sampled_from(KEYS)), now + draw(st.integers(-8, 20)), draw(st.integers(0, 99))))
+        times.append(now)
+    return Batch(rows, times if draw(st.integers(0, 5)) else [])
+
+
+HISTORIES = st.lists(
+    st.one_of(
+        batches(), batches(), batches(),
+        st.builds(Mark, st.integers(-60, 150), st.none()),
+        st.builds(Restore, st.integers(1, 3), st.just([])),
+    ),
+    max_size=7,
+)  # fmt: skip
+
+
+def node_of(process, sides=(THIRD,)):
+    node = process_node(process, Row, keys=["key"], sides=sides)
+    node.inputs[0].event_time = True
+    node.event_time = True
+    return node
+
+
+def stored(snapshot):
+    """The rows of a snapshot, in an order of their own."""
+    keys = Schema((Field("key", STRING, nullable=True),))
+    found = []
+    for _, header, rows in decode_segments(snapshot.keyed, "tested", KIND, keys):
+        states = [header["names"][index] for index in rows["__state"]]
+        found += zip(states, rows.drop("__state").rows(), strict=True)
+    return sorted(found, key=repr)
+
+
+def results(frames):
+    """Each row with its event time, and whether whoever takes them in this order has been told that it is late."""
+    found, told = [], MIN_WATERMARK
+    for frame in frames:
+        marks = (
+            frame[WATERMARK].fill_null(MIN_WATERMARK) if WATERMARK in frame.columns else [MIN_WATERMARK] * len(frame)
+        )
+        for row, time, mark in zip(frame.select("key", "what", "number").rows(), frame[EVENT_TIME], marks, strict=True):
+            told = max(told, mark)
+            found.append((*row, time, time <= told))
+    return found
+
+
+def by_key(rows):
+    return {key: [row for row in rows if row[0] == key] for key in KEYS}
+
+
+def played(steps, parallelism, flavours, *, carries):
+    """Results, side results and state of a history; at each restore the job goes on as the next flavour."""
+    number = 0
+    harness = OperatorHarness(node_of(flavours[0]()), parallelism=parallelism, max_parallelism=GROUPS)
+    outputs, states = [], []
+    reached = [MIN_WATERMARK] * parallelism
+    for step in [*steps, Mark(MAX_WATERMARK, None)]:
+        for operator in harness.operators:
+            operator._carries = operator._run.carries = carries
+        match step:
+            case Batch(rows, times):
+                carried = []
+                for index, row in enumerate(rows):
+                    owner = subtask_of(group_of(row[0]), parallelism, GROUPS)
+                    if index < len(times):
+                        reached[owner] = max(reached[owner], times[index] or MIN_WATERMARK)
+                    carried.append(reached[owner])
+                frame = frame_of(rows)
+                harness.frame(frame.with_columns(pl.Series(WATERMARK, carried, pl.Int64)) if times else frame)
+            case Mark(watermark, subtask):
+                for each in range(parallelism) if subtask is None else [subtask % parallelism]:
+                    reached[each] = max(reached[each], watermark)
+                    harness.watermark(reached[each], each)
+            case Restore(count, _):
+                for each, watermark in enumerate(reached):
+                    harness.watermark(watermark, each)
+                reached, parallelism, number = [MIN_WATERMARK] * count, count, number + 1
+                snapshot = harness.snapshot()
+                states.append(stored(snapshot))
+                outputs.append(harness.collected)
+                harness.close()
+                harness = OperatorHarness(
+                    node_of(flavours[number % len(flavours)]()),
+                    parallelism=count, max_parallelism=GROUPS, restored=snapshot, now_us=harness.now_us,
+                )  # fmt: skip
+    states.append(stored(harness.snapshot()))
+    outputs.append(harness.collected)
+    harness.close()
+    main = [by_key(results(output.frames)) for output in outputs]
+    sides = [by_key(results(output.sides.get("third", []))) for output in outputs]
+    return main, sides, states
+
+
+@pytest.mark.parametrize("carries", [False, True])
+def test_both_flavours_answer_alike(state_backend, carries):
+    """Rows, their event times and lateness, side outputs, state and timers: over any batches, watermarks and rescales.
+
+    Also if a job changes its flavour at a savepoint.
+    """
+
+    # Every history opens several databases.
+    @settings(max_examples=EXAMPLES if state_backend == "objects" else EXAMPLES_ON_DISK, deadline=None)
+    @given(steps=HISTORIES, parallelism=st.integers(1, 2))
+    def check(steps, parallelism):
+        expected = played(steps, parallelism, [ByRow], carries=carries)
+        assert played(steps, parallelism, [ByBatch], carries=carries) == expected
+        assert played(steps, parallelism, [ByBatch, ByRow], carries=carries) == expected
+
+    check()
+
+
+NODE_ROWS = frame_of([("a", 5, 1), ("b", 6, 2), ("a", 7, 3)])
+
+
+def run(process, frame=NODE_ROWS, sides=(), keys=("key",)):
+    """The harness of a process that has taken a batch."""
+    node = process_node(process, Row, keys=keys, sides=sides)
+    node.inputs[0].event_time = node.event_time = True
+    harness = OperatorHarness(node)
+    harness.frame(frame)
+    return harness
+
+
+def keyed(body, **attributes):
+    """An instance of a keyed class whose `on_batch` is this function of self, frame and context."""
+
+    class Tested(KeyedProcess[Row, Seen]):
+        sum = ValueState(int)
+        on_batch = body
+
+    for name, value in attributes.items():
+        setattr(Tested, name, value)
+    return Tested()
+
+
+def test_an_unkeyed_class_takes_batches_with_operator_state_and_side_outputs():
+    """Results have the event times of the rows they come from, in the order of these, whatever was emitted first."""
+
+    class Split(Process[Row, Seen]):
+        seen = OperatorListState(int)
+
+        def on_batch(self, frame, ctx):
+            self.seen.add(frame.height)
+            made = frame.select("key", what=pl.lit("row"), number="value")
+            odd = frame["value"] % 2 == 1
+            ctx.emit_to(THIRD, made.filter(~odd), rows=~odd)
+            ctx.emit(made.filter(odd).reverse(), rows=odd.arg_true().reverse())
+            return made.with_columns(what=pl.lit("all"), number=-pl.col("number"))
+
+    harness = run(Split(), sides=(THIRD,), keys=())
+    (main,), (side,) = harness.collected.frames, harness.collected.sides["third"]
+    assert main["number"].to_list() == [1, -1, -2, 3, -3]
+    assert main[EVENT_TIME].to_list() == [5, 5, 6, 7, 7]
+    assert side.rows() == [("b", "row", 2, 6)]
+    assert harness.snapshot().lists["seen"] == [b"\x03"]
+
+
+def test_small_integers_are_widened_and_columns_come_in_any_order():
+    """Literals of Polars are 32 bits wide; nobody has to cast them."""
+    process = keyed(lambda self, frame, ctx: frame.select(number=pl.lit(1, pl.Int32), what=pl.lit("x"), key="key"))
+    assert run(process).output()[0] == {"key": "a", "what": "x", "number": 1}
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (lambda frame: frame.select("key"), "gave a frame without what, number; Seen has key, what, number"),
+        (lambda frame: frame.select("key", "value", what=pl.lit(""), number=1), "with value, which it has not"),
+        (
+            lambda frame: frame.select("key", what=1, number=1),
+            "column 'what' as Int32, Seen has string; cast it to String",
+        ),
+        (lambda frame: frame.select("key", what=pl.lit("x"), number=0.5), "'number' as Float64, Seen has int64"),
+        (lambda frame: frame.select("key", what=pl.lit(None, pl.String), number=1), "3 nulls in column 'what'"),
+        (lambda frame: frame.select("key", what=pl.lit(""), number=1).head(2), "gave 2 rows for 3, and each needs the"),
+        (lambda frame: frame.lazy(), "gave LazyFrame, wanted is a polars.DataFrame; collect.. it"),
+        (lambda frame: [frame], "gave list, wanted is a polars.DataFrame"),
+        (
+            lambda frame: frame["nothing"],
+            r"on_batch raised ColumnNotFoundError: .*on a batch of 3 rows, the first: Row",
+        ),
+    ],
+)
+def test_a_wrong_result_is_named_with_what_was_expected(made, words):
+    """The class, the column, what it is and what was declared."""
+    with pytest.raises(UserCodeError, match=words) as raised:
+        run(keyed(lambda self, frame, ctx: made(frame)))
+    assert "process (" in str(raised.value)
+    assert "Tested.on_batch" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda self, ctx: self.sum.get(), "used where there is no key .*in on_batch by get_many"),
+        (lambda self, ctx: self.sum.get_many(pl.Series(["a", "z"])), "key 'z' is of no row of this batch"),
+        (lambda self, ctx: self.sum.get_many(pl.Series([1])), "keys are String as ctx.keys, got a series of Int64"),
+        (lambda self, ctx: self.sum.get_many(["a"]), "keys are given as a series such as ctx.keys, got list"),
+        (lambda self, ctx: self.sum.set_many(ctx.keys, pl.Series([1])), "given 1 values for 3 keys"),
+        (lambda self, ctx: self.sum.set_many(ctx.keys, pl.Series(["1"] * 3)), "'sum': holds int64, and .* of String"),
+        (lambda self, ctx: self.sum.set_many(ctx.keys, pl.Series([1, None, 2])), "given 1 nulls; use clear_many"),
+        (lambda self, ctx: self.sum.set_many(ctx.keys, [1, 2, 3]), "takes a series of Int64, got list"),
+        (lambda self, ctx: self.row.get_many(ctx.keys), "'row': .*are no column of scalars; call ctx.set_current_key"),
+        (lambda self, ctx: ctx.set_current_key("z"), "key 'z' is of no row of this batch"),
+        (
+            lambda self, ctx: ctx.event_timers(ctx.keys, pl.Series([1, 2, 3])),
+            "times are a datetime or a series of Datetime",
+        ),
+        (lambda self, ctx: ctx.event_timers(ctx.keys, ctx.timestamps.head(1)), "1 times were given for 3 keys"),
+        (lambda self, ctx: ctx.emit(made_of(1), rows=pl.Series([9])), "names a row that is not in 0 to 2"),
+        (lambda self, ctx: ctx.emit(made_of(2), rows=pl.Series([True, False, False])), "and the frame 2 rows of 3"),
+    ],
+)
+def test_a_wrong_use_of_state_timers_and_rows_is_named(call, words):
+    """What was given, what was expected, and what to call instead."""
+    row = ValueState(Row)
+    row.name = "row"
+    with pytest.raises(UserCodeError, match=words):
+        run(keyed(lambda self, frame, ctx: call(self, ctx) and None, row=row))
+
+
+def made_of(rows):
+    return pl.DataFrame({"key": ["a"] * rows, "what": ["x"] * rows, "number": [1] * rows})
+
+
+def test_state_for_many_keys_is_for_batches():
+    """A row method is told what to call."""
+
+    class Wrong(KeyedProcess[Row, Seen]):
+        sum = ValueState(int)
+
+        def on_row(self, row, ctx):
+            self.sum.get_many(pl.Series([row.key]))
+
+    with pytest.raises(UserCodeError, match="get_many, set_many and clear_many are for on_batch; here use get"):
+        run(Wrong())
+
+
+def test_a_key_of_several_columns_is_a_struct():
+    """`ctx.keys` has its parts by name, `set_current_key` takes a tuple, on_timer sees one."""
+
+    class Both(KeyedProcess[Row, Seen]):
+        sum = ValueState(int)
+
+        def on_batch(self, frame, ctx):
+            assert ctx.keys.to_list() == frame.select("key", "value").to_dicts()
+            self.sum.set_many(frame.select("key", "value").to_struct(), frame["value"] * 2)
+            ctx.set_current_key(("b", 2))
+            ctx.event_timers(ctx.keys.slice(1, 1), datetime(1970, 1, 1, tzinfo=UTC))
+            assert self.sum.get() == 4
+            assert self.sum.get_many(ctx.keys).to_list() == [2, 4, 6]
+
+        def on_timer(self, at, ctx):
+            ctx.emit(Seen(ctx.key[0], "timer", self.sum.get()))
+
+    harness = run(Both(), keys=("key", "value"))
+    harness.watermark(1)
+    assert harness.output() == [{"key": "b", "what": "timer", "number": 4}]
+
+
+def test_processing_timers_are_set_and_taken_back_for_many_keys_and_null_sets_none():
+    """They fire by the clock, as those of rows."""
+
+    def on_batch(self, frame, ctx):
+        at = pl.Series([10, None, 20]).cast(pl.Datetime("us", "UTC"))
+        ctx.processing_timers(ctx.keys, at)
+        ctx.delete_processing_timers(ctx.keys.head(1), at.head(1))
+        assert to_micros(ctx.processing_time) == 0
+
+    harness = run(
+        keyed(on_batch, on_timer=lambda self, at, ctx: ctx.emit(Seen(ctx.key, ctx.time_domain, to_micros(at))))
+    )
+    harness.processing_time(100)
+    assert harness.output() == [{"key": "a", "what": "processing", "number": 20}]
+
+
+@pytest.mark.parametrize("base", [Process[Row, Seen], KeyedProcess[Row, Seen]])
+def test_a_class_with_both_methods_is_refused(base):
+    """By name, before a row flows; also if one of them is inherited."""
+
+    class First(base):
+        def on_row(self, row, ctx): ...
+
+    class Both(First):
+        def on_batch(self, frame, ctx): ...
+
+    with pytest.raises(PipelineError, match="class Both has both on_row and on_batch; keep one"):
+        process_and_build(Both())
+
+
+def process_and_build(process):
+    OperatorHarness(process_node(process, Row, keys=["key"]))
+
+
+def test_classes_of_two_streams_have_no_batches():
+    """They are told what to write."""
+
+    class Two(KeyedCoProcess[Row, Row, Seen]):
+        def on_batch(self, frame, ctx): ...
+
+    class Broadcast(BroadcastProcess[Row, Row, Seen]):
+        def on_batch(self, frame, ctx): ...
+
+    from penstock.process_functions import check_process
+
+    with pytest.raises(
+        PipelineError, match=r"Two has on_batch, which only a Process or KeyedProcess may.*on_left and on_right"
+    ):
+        check_process(Two())
+    with pytest.raises(PipelineError, match=r"Broadcast has on_batch.*write on_row and on_broadcast"):
+        check_process(Broadcast())
+
+
+def test_batches_are_whole_where_no_timer_looks_and_cut_where_one_might():
+    """Without on_timer one call has all rows; with it a key comes again only while event time stands still."""
+    sizes = []
+    marked = NODE_ROWS.with_columns(pl.Series(WATERMARK, [1, 2, 3], pl.Int64))
+    run(keyed(lambda self, frame, ctx: sizes.append(frame.height)), marked)
+    run(keyed(lambda self, frame, ctx: sizes.append(frame.height), on_timer=lambda self, at, ctx: None), marked)
+    assert sizes == [3, 2, 1]
+
+
+def test_a_result_without_event_time_may_have_any_number_of_rows():
+    """There is nothing that it would have to take from a row."""
+    node = process_node(keyed(lambda self, frame, ctx: made_of(5)), Row, keys=["key"])
+    harness = OperatorHarness(node)
+    harness.frame(NODE_ROWS.drop(EVENT_TIME))
+    assert len(harness.output()) == 5
+
+
+def test_values_expire_for_many_keys_as_for_one():
+    """A value that is past its time to live is the default, and null without one."""
+    found = []
+    brief = ValueState(int, ttl="1s")
+    brief.name = "brief"
+
+    def on_batch(self, frame, ctx):
+        found.append(self.brief.get_many(ctx.keys, default=-1).to_list() + self.brief.get_many(ctx.keys).to_list())
+        self.brief.set_many(ctx.keys, frame["value"])
+
+    harness = run(keyed(on_batch, brief=brief))
+    harness.frame(NODE_ROWS)
+    harness.now_us = 1_000_000
+    harness.frame(NODE_ROWS)
+    assert found == [[-1] * 3 + [None] * 3, [3, 2, 3] * 2, [-1] * 3 + [None] * 3]
