@@ -13,7 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.sinks import CountingSink, sums_of, total
-from penstock import KeyedContext, KeyedProcess, Pipeline, ValueState, col, count, tumbling
+from penstock import (
+    BatchContext,
+    KeyedBatchContext,
+    KeyedContext,
+    KeyedProcess,
+    Pipeline,
+    Process,
+    ValueState,
+    col,
+    count,
+    tumbling,
+)
 from penstock.connectors import files, generate, nexmark
 from penstock.types import Schema
 
@@ -212,6 +223,37 @@ def _process(stream: Any, out: Path) -> None:
     stream.key_by("auction").process(RunningTotal()).write(CountingSink(out))
 
 
+class RunningTotals(KeyedProcess[Bid, Total]):
+    """The same for all rows of a batch."""
+
+    sum = ValueState(int)
+
+    def on_batch(self, frame: pl.DataFrame, ctx: KeyedBatchContext) -> pl.DataFrame:
+        import polars as pl
+
+        before = self.sum.get_many(ctx.keys, default=0)
+        totals = frame.select("auction", total=before + pl.col("price").cum_sum().over("auction"))
+        self.sum.set_many(ctx.keys, totals["total"])
+        return totals
+
+
+class Doubled(Process[Bid, Total]):
+    """What `_double` makes of each, for all rows of a batch."""
+
+    def on_batch(self, frame: pl.DataFrame, ctx: BatchContext) -> pl.DataFrame:
+        import polars as pl
+
+        return frame.select("auction", total=pl.col("price") * 2)
+
+
+def _process_batches(stream: Any, out: Path) -> None:
+    stream.key_by("auction").process(RunningTotals()).write(CountingSink(out))
+
+
+def _map_batches(stream: Any, out: Path) -> None:
+    stream.process(Doubled()).write(CountingSink(out))
+
+
 def _sums(out: Path, rows: int) -> dict[str, int]:
     return total(out)
 
@@ -244,11 +286,15 @@ def _python_map(folder: Path, out: Path, rows: int) -> None:
     _keep_sums(out, pl.DataFrame(columns))
 
 
-def _polars_process(folder: Path, out: Path, rows: int) -> None:
+def _polars_process(folder: Path, out: Path, rows: int, keys: int = 10_000) -> None:
     import polars as pl
 
-    frame = _generated_frame(10_000, rows)
+    frame = _generated_frame(keys, rows)
     _keep_sums(out, frame.select("auction", pl.col("price").cum_sum().over("auction").alias("total")))
+
+
+def _polars_process_of_many(folder: Path, out: Path, rows: int) -> None:
+    _polars_process(folder, out, rows, 1_000_000)
 
 
 def _python_process(folder: Path, out: Path, rows: int) -> None:
@@ -353,6 +399,36 @@ CASES = (
         result=_sums,
         peers={"polars": _polars_process, "python": _python_process},
         target=300_000,
+    ),
+    Case(
+        name="process-stateless-batches",
+        title="Process with on_batch, two fields out",
+        rows=10_000_000,
+        source=_generated_bids(10_000),
+        build=_map_batches,
+        result=_sums,
+        peers={"polars": _polars_map},
+        target=3_000_000,
+    ),
+    Case(
+        name="process-batches",
+        title="KeyedProcess with on_batch, value state of 10,000 keys",
+        rows=5_000_000,
+        source=_generated_bids(10_000),
+        build=_process_batches,
+        result=_sums,
+        peers={"polars": _polars_process},
+        target=1_000_000,
+    ),
+    Case(
+        name="process-batches-many-keys",
+        title="KeyedProcess with on_batch, value state of 1 M keys",
+        rows=5_000_000,
+        source=_generated_bids(1_000_000),
+        build=_process_batches,
+        result=_sums,
+        peers={"polars": _polars_process_of_many},
+        target=1_000_000,
     ),
     Case(
         name="snapshot",
