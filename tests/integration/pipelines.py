@@ -21,9 +21,11 @@ import pyarrow as pa
 from embedded_runs import counted, newest, rows
 
 from penstock import (
+    BatchContext,
     BroadcastState,
     Context,
     DecimalType,
+    KeyedBatchContext,
     KeyedBroadcastProcess,
     KeyedContext,
     KeyedCoProcess,
@@ -380,6 +382,60 @@ def keyed_process(out: Path, rate: float | None) -> Pipeline:
     return p
 
 
+class Totals(KeyedProcess[Event, Minute]):
+    """The same by batches, with what was there for the minute and the key before."""
+
+    counts = MapState(int, int)
+    numbers = MapState(int, list[int])
+    rows = ValueState(int)
+    fired = ValueState(int)
+
+    def on_batch(self, frame: pl.DataFrame, ctx: KeyedBatchContext) -> None:
+        rows = (
+            self.rows.get_many(ctx.keys, default=0)
+            + frame.select(pl.int_range(1, pl.len() + 1).over("key")).to_series()
+        )
+        self.rows.set_many(ctx.keys, rows)
+        timed = frame.with_columns(minute=pl.col("at").dt.truncate("1m"))
+        for (key, minute), group in timed.group_by("key", "minute", maintain_order=True):
+            ctx.set_current_key(key)
+            begin = int(minute.timestamp())
+            self.counts.set(begin, self.counts.get(begin, 0) + group.height)
+            self.numbers.set(begin, [*self.numbers.get(begin, []), *group["number"].to_list()])
+        ctx.event_timers(timed["key"], timed["minute"].dt.offset_by("1m"))
+
+    def on_timer(self, at: datetime, ctx: KeyedContext[Minute]) -> None:
+        minute = int(at.timestamp()) - 60
+        nth = self.fired.get(0) + 1
+        self.fired.set(nth)
+        assert self.rows.get(0) >= self.counts.get(minute, 0) > 0
+        numbers = json.dumps(sorted(self.numbers.get(minute, [])))
+        ctx.emit(Minute(ctx.key, at - timedelta(seconds=60), self.counts.get(minute, 0), numbers, nth))
+        self.counts.remove(minute)
+        self.numbers.remove(minute)
+
+
+class Twice(Process[Event, Event]):
+    """Each row, and those of odd numbers once more to the side: batches without a key."""
+
+    def on_batch(self, frame: pl.DataFrame, ctx: BatchContext) -> pl.DataFrame:
+        odd = frame["number"] % 2 == 1
+        ctx.emit_to(AGAIN, frame.filter(odd), rows=odd)
+        return frame
+
+
+AGAIN = OutputTag("again", Event)
+
+
+def process_batches(out: Path, rate: float | None) -> Pipeline:
+    p = Pipeline("process-batches")
+    twice = p.read(source(rate)).process(Twice())
+    twice.key_by("key").process(Totals()).uid("totals").write(files.Sink(out / "totals"))
+    again = twice.side(AGAIN).key_by("key").window(tumbling("10s"))
+    again.agg(**AGGREGATES).uid("again").write(files.Sink(out / "again"))
+    return p
+
+
 @dataclass
 class Numbered:
     number: int
@@ -693,6 +749,7 @@ CASES = (
     Case("changed", changed, what_holds),
     Case("held", held, what_holds),
     Case("keyed-process", keyed_process, every_row),
+    Case("process-batches", process_batches, several_sinks),
     Case("connected", connected, every_row),
     Case("broadcast", broadcast, every_row, on_spark=False),
     Case("operator-state", operator_state, held_back),

@@ -7,9 +7,21 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
+import polars as pl
 import pyarrow as pa
 
-from penstock import KeyedContext, KeyedProcess, Pipeline, ValueState, col, count, lit, param, tumbling
+from penstock import (
+    KeyedBatchContext,
+    KeyedContext,
+    KeyedProcess,
+    Pipeline,
+    ValueState,
+    col,
+    count,
+    lit,
+    param,
+    tumbling,
+)
 from penstock.connectors import collecting, console, files, generate, iterables, sockets
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -125,6 +137,19 @@ class Gaps(KeyedProcess[Event, Event]):
         ctx.emit(Event(self.newest.get(0), ctx.key, at))
 
 
+class GapsOfBatches(KeyedProcess[Event, Event]):
+    """The same by batches."""
+
+    newest = ValueState(int)
+
+    def on_batch(self, frame: pl.DataFrame, ctx: KeyedBatchContext) -> None:
+        self.newest.set_many(ctx.keys, frame["number"])
+        ctx.event_timers(ctx.keys, frame["at"].dt.offset_by("5s"))
+
+    def on_timer(self, at: datetime, ctx: KeyedContext[Event]) -> None:
+        ctx.emit(Event(self.newest.get(0), ctx.key, at))
+
+
 class WallClock(KeyedProcess[Event, Event]):
     def on_row(self, row: Event, ctx: KeyedContext[Event]) -> None:
         getattr(ctx, "processing" + "_timer")(row.at)
@@ -191,7 +216,9 @@ def many_keys() -> Pipeline:
         _generated, schema=Event, rows=int(param("rows", 1_000)), splits=int(param("splits", 3)), event_time="at",
         max_out_of_orderness=param("bound", "1s"),
     )  # fmt: skip
-    made.read(source).parallelism(int(param("splits", 3))).key_by("key").process(Gaps()).write(files.Sink(OUT))
+    made.read(source).parallelism(int(param("splits", 3))).key_by("key").process(
+        GapsOfBatches() if param("flavour", "rows") == "batches" else Gaps()
+    ).write(files.Sink(OUT))
     return made
 
 

@@ -79,13 +79,14 @@ def test_every_type_crosses_an_exchange(spark, tmp_path):
     assert len(got) == 21
 
 
+@pytest.mark.parametrize("flavour", ["rows", "batches"])
 @pytest.mark.parametrize("bound", [0, 1])
-def test_timers_fire_between_the_rows_they_lie_between(spark, tmp_path, bound):
+def test_timers_fire_between_the_rows_they_lie_between(spark, tmp_path, bound, flavour):
     """On ordered input they fire at the same row on every engine, whatever is fed together: at the one that a loop finds.
 
     Where rows are waited for, a timer of either engine sees those that come within the bound.
     """
-    parameters = {"case": "many-keys", "rows": "4000", "bound": f"{bound}s", "splits": "1"}
+    parameters = {"case": "many-keys", "rows": "4000", "bound": f"{bound}s", "splits": "1", "flavour": flavour}
     run(spark, SPARK_CASES_FILE, tmp_path, {**parameters, "out": str(tmp_path / "spark")})
     for parallelism in (1, 3):
         parameters["out"] = str(tmp_path / f"embedded-{parallelism}")

@@ -10,14 +10,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import assert_type
 
+import polars as pl
 import pyarrow as pa
 
 from penstock import (
     Accumulator,
+    BatchContext,
     BroadcastProcess,
     BroadcastState,
     Context,
     Expr,
+    KeyedBatchContext,
     KeyedBroadcastProcess,
     KeyedContext,
     KeyedCoProcess,
@@ -29,6 +32,7 @@ from penstock import (
     OverStream,
     PeriodicWatermarks,
     Pipeline,
+    Process,
     Row,
     Stream,
     UpsertStream,
@@ -73,6 +77,24 @@ class PerAuction(KeyedProcess[Bid, Total]):
         assert_type(self.last.get(default=0.0), float)
         assert_type(self.seen.get("a"), int | None)
         ctx.emit(Total(row.auction, row.price))
+
+
+class PerBatch(KeyedProcess[Bid, Total]):
+    last = ValueState(float)
+
+    def on_batch(self, frame: pl.DataFrame, ctx: KeyedBatchContext) -> pl.DataFrame:
+        assert_type(self.last.get_many(ctx.keys, default=0.0), pl.Series)
+        self.last.get_many(ctx.keys, default="none")  # pyright: ignore[reportArgumentType]
+        self.last.set_many(ctx.keys, [1.0])  # pyright: ignore[reportArgumentType]
+        assert_type(ctx.timestamps, pl.Series)
+        ctx.event_timers(ctx.keys, frame["at"])
+        return frame.select("auction", "price")
+
+
+class WrongBatch(Process[Bid, Total]):
+    def on_batch(self, frame: pl.DataFrame, ctx: BatchContext) -> list[Total]:  # pyright: ignore
+        ctx.event_timers(frame["auction"], frame["at"])  # pyright: ignore[reportAttributeAccessIssue]
+        return []
 
 
 class Both(KeyedCoProcess[Bid, Total, Total]):

@@ -185,13 +185,13 @@ class BatchContext(Protocol):
         ...
 
     @property
-    def timestamps(self) -> pl.Series | None:
-        """Event time of each row, as `Datetime("us", "UTC")`; None if the stream has no event time."""
+    def timestamps(self) -> pl.Series:
+        """Event time of each row, as `Datetime("us", "UTC")`; null if the stream has no event time."""
         ...
 
     @property
-    def watermarks(self) -> pl.Series | None:
-        """What `Context.watermark` is at each row; null before the first one. None if the stream has no event time."""
+    def watermarks(self) -> pl.Series:
+        """What `Context.watermark` is at each row; null before the first one, and if the stream has no event time."""
         ...
 
     @property

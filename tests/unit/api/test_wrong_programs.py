@@ -77,6 +77,19 @@ BUILT = [
           ("Bad.on_row yields", "ctx.emit(row)")),
     Wrong("on_row is async", process("async def on_row(self, row, ctx):\n    ctx.emit(row)"),
           ("Bad.on_row is async", "write it with def")),
+    Wrong("neither on_row nor on_batch", process("def on_rows(self, row, ctx):\n    pass"),
+          ("class Bad has no on_row(self, row, ctx)", "no on_batch(self, frame, ctx)", "'on_rows' is called by nobody")),
+    Wrong("both on_row and on_batch", process(
+        "def on_row(self, row, ctx):\n    pass\ndef on_batch(self, frame, ctx):\n    return frame"),
+          ("class Bad has both on_row and on_batch", "keep one")),
+    Wrong("on_batch yields frames", process("def on_batch(self, frame, ctx):\n    yield frame"),
+          ("Bad.on_batch yields", "ctx.emit(frame)")),
+    Wrong("on_batch is async", process("async def on_batch(self, frame, ctx):\n    return frame"),
+          ("Bad.on_batch is async", "write it with def")),
+    Wrong("timers of a batch without event time", process(
+        "def on_batch(self, frame, ctx):\n    ctx.event_timers(ctx.keys, frame['at'])\n"
+        "def on_timer(self, at, ctx):\n    ctx.emit(Alert(1))", 'untimed.key_by("auction").process(Bad())  # here'),
+          ("Bad.on_batch sets an event timer", "use ctx.processing_timers")),
     Wrong("an event timer without event time", process(
         "def on_row(self, row, ctx):\n    ctx.event_timer(row.at)\n"
         "def on_timer(self, at, ctx):\n    ctx.emit(Alert(1))", 'untimed.key_by("auction").process(Bad())  # here'),

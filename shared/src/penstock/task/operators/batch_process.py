@@ -135,15 +135,13 @@ class BatchRun:
         return numbers
 
     @cached_property
-    def timestamps(self) -> pl.Series | None:
+    def timestamps(self) -> pl.Series:
         if EVENT_TIME not in self._frame.columns:
-            return None
+            return pl.repeat(None, self._frame.height, dtype=_TIME, eager=True).alias("timestamp")
         return self._frame[EVENT_TIME].cast(_TIME).rename("timestamp")
 
     @cached_property
-    def watermarks(self) -> pl.Series | None:
-        if EVENT_TIME not in self._frame.columns:
-            return None
+    def watermarks(self) -> pl.Series:
         marks = pl.Series("watermark", self._reached())
         return marks.set(marks == MIN_WATERMARK, None).clip(upper_bound=_LAST_MOMENT_US).cast(_TIME)
 
