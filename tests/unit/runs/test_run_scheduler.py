@@ -24,6 +24,7 @@ from penstock.runs.run_scheduler import (
     RunDecider,
     RunFacts,
     StopProcess,
+    places_in_line,
     queue_of,
 )
 
@@ -163,7 +164,11 @@ def test_runs_of_its_pipeline_that_waited_go_before_a_job_in_steps() -> None:
     waiting = facts(submitted("one", name="live", at_us=1))
     late = steps(at_us=2)
     assert decide(waiting, late) == [BeginAttempt("one", 1)]
-    assert decide(facts(submitted("busy"), began(), alive=True), waiting, late) == []
+    busy = facts(submitted("busy"), began(), alive=True)
+    assert decide(busy, waiting, late) == []
+    assert places_in_line([busy, waiting, late]) == {"one": 1, "live": 2}
+    assert places_in_line([facts(submitted("one", name="live"), began()), late]) == {"live": 1}
+    assert places_in_line([busy, late]) == {}, "it is begun again after its delay, behind nobody"
     half = [submitted("half", name="live", at_us=3), began(), AttemptLost(attempt=1, reason="killed")]
     assert decide(late, facts(*half, decided=True)) == [BeginAttempt("half", 2)]
     assert decide(late) == [BeginAttempt("live", 1)]

@@ -37,7 +37,7 @@ from penstock.runs.run_scheduler import (
     RunDecider,
     RunFacts,
     StopProcess,
-    queue_of,
+    places_in_line,
 )
 from penstock.runs.run_store import RunStore
 from penstock.runs.run_views import PIPELINE_VIEW, PipelineView, RunView
@@ -271,7 +271,7 @@ class PipelineService:
     # -- showing --------------------------------------------------------------------------------------------------------
 
     def _view(self, facts: list[RunFacts]) -> PipelineView:
-        waiting = {run.run: position for position, run in enumerate(queue_of(facts), 1)}
+        waiting = places_in_line(facts)
         settings = self._settings
         return PipelineView(
             service=settings.name,

@@ -243,6 +243,16 @@ def queue_of(runs: Sequence[RunFacts]) -> list[RunFacts]:
     return sorted(waiting, key=lambda facts: (facts.history.submitted.at_us, facts.run))
 
 
+def places_in_line(runs: Sequence[RunFacts]) -> dict[str, int]:
+    """The place in its line of each run that waits, from 1. A job in steps waits for the runs of its pipeline
+    that go first, or for nobody: then it has no place."""
+    places = {facts.run: place for place, facts in enumerate(queue_of(runs), 1)}
+    for facts in runs:
+        if facts.in_steps and facts.history.state == "QUEUED" and (before := _before(facts, runs)):
+            places[facts.run] = 1 + sum(other.history.state == "QUEUED" for other in before)
+    return places
+
+
 def _before(facts: RunFacts, runs: Sequence[RunFacts]) -> list[RunFacts]:
     """The runs of the same pipeline whose turn comes first."""
     name = facts.history.submitted.name
