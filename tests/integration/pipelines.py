@@ -383,7 +383,7 @@ def keyed_process(out: Path, rate: float | None) -> Pipeline:
 
 
 class Totals(KeyedProcess[Event, Minute]):
-    """The same by batches, with what was there for the minute and the key before."""
+    """The same by batches, some of it for many keys at once and some of it key by key."""
 
     counts = MapState(int, int)
     numbers = MapState(int, list[int])

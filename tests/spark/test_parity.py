@@ -25,6 +25,7 @@ NATIVE = {
     "decimals": {"w"},
     "waiting": {"n3-window"},
     "joins": {"own", "pairs"},
+    "process-batches": {"again"},
 }
 """The windows that Spark's own plan must compute, by case; in all others there is none."""
 

@@ -197,13 +197,16 @@ def played(steps, parallelism, flavours, *, carries):
     """Results, side results and state of a history; at each restore the job goes on as the next flavour."""
     number = 0
     harness = OperatorHarness(node_of(flavours[0]()), parallelism=parallelism, max_parallelism=GROUPS)
-    outputs, states = [], []
+    outputs, states, frozen = [], [], []
     reached = [MIN_WATERMARK] * parallelism
     for step in [*steps, Mark(MAX_WATERMARK, None)]:
         for operator in harness.operators:
             operator._carries = operator._run.carries = carries
         match step:
             case Batch(rows, times):
+                frozen.append(harness.freeze())  # written later: the state goes on in generations meanwhile
+                if len(frozen) > len(rows) % 3:
+                    states.append(stored(frozen.pop(0)()))
                 carried = []
                 for index, row in enumerate(rows):
                     owner = subtask_of(group_of(row[0]), parallelism, GROUPS)
@@ -221,14 +224,15 @@ def played(steps, parallelism, flavours, *, carries):
                     harness.watermark(watermark, each)
                 reached, parallelism, number = [MIN_WATERMARK] * count, count, number + 1
                 snapshot = harness.snapshot()
-                states.append(stored(snapshot))
+                states += [stored(snapshot), *(stored(write()) for write in frozen)]
+                frozen.clear()
                 outputs.append(harness.collected)
                 harness.close()
                 harness = OperatorHarness(
                     node_of(flavours[number % len(flavours)]()),
                     parallelism=count, max_parallelism=GROUPS, restored=snapshot, now_us=harness.now_us,
                 )  # fmt: skip
-    states.append(stored(harness.snapshot()))
+    states += [stored(harness.snapshot()), *(stored(write()) for write in frozen)]
     outputs.append(harness.collected)
     harness.close()
     main = [by_key(results(output.frames)) for output in outputs]

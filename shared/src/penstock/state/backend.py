@@ -13,6 +13,7 @@ What the values mean is `penstock.state.keyed_state`'s business, the bytes of a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import repeat
 from typing import Any, Final
 
 
@@ -97,6 +98,17 @@ class Table:
         """The value of `key`, or `ABSENT`."""
         value = self.live.get(key, ABSENT)
         return self.find(key) if value is ABSENT else value
+
+    def get_many(self, keys: list[Any]) -> list[Any]:
+        """The value of each key, or `ABSENT`; of values that cannot be changed in place."""
+        if not self.layers:
+            return list(map(self.live.get, keys, repeat(ABSENT)))
+        found: list[Any] = list(map(self.live.get, keys, repeat(_UNKNOWN)))
+        for layer in self.layers:
+            left = [index for index, value in enumerate(found) if value is _UNKNOWN]
+            for index in left:
+                found[index] = layer.get(keys[index], _UNKNOWN)
+        return [ABSENT if value is _UNKNOWN else value for value in found]
 
     def find(self, key: Any) -> Any:
         """The value of a key that is not in `live`, or `ABSENT`."""

@@ -127,10 +127,8 @@ class BoundValueState(ValueState[Any], BoundState):
         return self._column.series(self._found(self._cursor.keys_of(keys), default))
 
     def _found(self, keys: list[Any], default: Any) -> list[Any]:
-        table = self.table
-        if not table.layers:
-            return list(map(table.live.get, keys, repeat(default)))
-        return [default if (value := table.get(key)) is ABSENT else value for key in keys]
+        found = self.table.get_many(keys)
+        return [default if value is ABSENT else value for value in found] if ABSENT in found else found
 
     def set_many(self, keys: pl.Series, values: pl.Series) -> None:
         of = self._cursor.keys_of(keys)
@@ -178,12 +176,10 @@ class BoundExpiringValueState(BoundValueState):
     def _found(self, keys: list[Any], default: Any) -> list[Any]:
         table, now = self.table, self._binding.now_us()
         found: list[Any] = []
-        for key in keys:
-            entry: Any = table.get(key)
+        for key, entry in zip(keys, table.get_many(keys), strict=True):
             if entry is not ABSENT and entry[0] <= now:
                 table.remove(key)
-                entry = ABSENT
-            found.append(default if entry is ABSENT else entry[1])
+            found.append(default if entry is ABSENT or entry[0] <= now else entry[1])
         return found
 
     def set_many(self, keys: pl.Series, values: pl.Series) -> None:

@@ -65,8 +65,8 @@ class CallTimers:
         self.until = int(marks[-1])
         self._array = marks
         self._keys = keys
-        self._fired: dict[Any, tuple[int, int]] = {}
-        """Of each key: between which rows its last timer fired, and the watermark behind it."""
+        self._fired: dict[Any, int] = {}
+        """Of each key the watermark behind its last timer."""
 
     @cached_property
     def _marks(self) -> list[int]:
@@ -91,10 +91,9 @@ class CallTimers:
 
     def reached(self, key: Any, at: int, since: int) -> int:
         """The watermark behind which a timer fires: that at the row before, or of what set it for a time that is over."""
-        place, mark = self._fired.get(key, (0, self.before))
-        place = max(place, bisect_left(self._marks, at), bisect_right(self._marks, since))
-        mark = max(mark, self._marks[place - 1] if place else self.before)
-        self._fired[key] = place, max(mark, at - 1)
+        place = max(bisect_left(self._marks, at), bisect_right(self._marks, since))
+        mark = max(self._fired.get(key, self.before), self._marks[place - 1] if place else self.before)
+        self._fired[key] = max(mark, at - 1)
         return mark
 
     def places(self, marks: NDArray[np.int64]) -> NDArray[np.int64]:
