@@ -30,6 +30,9 @@ _QUICK: Final = (
     "shared_buffers=32MB",
     "max_connections=60",
     "log_min_messages=fatal",
+    "wal_level=logical",
+    "max_replication_slots=40",
+    "max_wal_senders=40",
 )
 
 

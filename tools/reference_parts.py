@@ -142,6 +142,10 @@ def _sources() -> Iterator[str]:
         ("files.Source", files.Source("bids.jsonl", schema=_Row)),
         ("kafka.Source", kafka.Source("bids", schema=_Row)),
         ("kafka.ChangeSource", kafka.ChangeSource("bids", key="auction", schema=_Row)),
+        (
+            "postgres.ChangeSource",
+            postgres.ChangeSource("bids", key="auction", schema=_Row, url="postgresql://localhost/shop", slot="bids"),
+        ),
         ("iceberg.Source", iceberg.Source("shop.bids", schema=_Row)),
         ("generate.Source", generate.Source(lambda numbers: {"auction": numbers}, schema=_Row)),
         ("iterables.Source, a list or a function", iterables.Source([_Row(1)])),
@@ -161,6 +165,9 @@ SHOWN_BY: Final = {
     "kafka.Source": "integration/test_kafka_source.py::test_reading_goes_on_at_a_position",
     "kafka.ChangeSource": (
         "integration/test_kafka_changes_killed.py::test_a_job_that_is_killed_again_and_again_reads_the_same_table"
+    ),
+    "postgres.ChangeSource": (
+        "integration/test_postgres_changes_killed.py::test_a_job_that_is_killed_again_and_again_has_each_change_once"
     ),
     "iceberg.Source": "integration/test_iceberg.py::test_a_table_that_is_read_again_is_the_same",
     "generate.Source": "unit/connectors/test_generate.py::test_rows_do_not_depend_on_splits_and_pieces",
@@ -401,6 +408,7 @@ every checkpoint, and moves with its key when the parallelism changes.
         (
             *_connector("files", "Source"),
             *_connector("kafka", "Source", "ChangeSource", "use_cluster"),
+            *_connector("postgres", "ChangeSource"),
             *_connector("iceberg", "Source"),
             *_connector("iterables", "Source"),
             *_connector("generate", "Source", "random_bits", "random_integers", "random_floats"),

@@ -205,6 +205,15 @@ class MeasuresLag(Protocol):
         ...
 
 
+@runtime_checkable
+class ConfirmsPositions(Protocol):
+    """A reader whose input is kept outside until it is told that nobody needs it any more."""
+
+    def confirm(self, position: Position) -> None:
+        """A checkpoint with this position is complete: the job goes on from there or from behind it. Does not wait."""
+        ...
+
+
 A_MOMENT_S = 0.05
 """How long a reader may wait for records whatever else there is to do."""
 

@@ -16,6 +16,7 @@ import structlog
 
 from penstock.batches import EVENT_TIME, with_watermarks
 from penstock.connectors.base import (
+    ConfirmsPositions,
     EndOfSplit,
     Fetched,
     MeasuresLag,
@@ -172,6 +173,8 @@ class SourceDriver:
         self._next_discovery_ms = 0
         self._unanswered_ms: int | None = None
         """Since when nobody answers who is asked for splits."""
+        self._frozen: dict[int, dict[str, Position]] = {}
+        """Per checkpoint under way: where splits stood whose readers hear of it when it is complete."""
         self._looking: asyncio.Task[list[_Found]] | None = None
         """Looks for splits that have come since."""
 
@@ -277,6 +280,25 @@ class SourceDriver:
         if not state.finished:
             state.reader = self._source.open(split, state.stored, self._context)
         return state
+
+    def frozen(self, checkpoint: int) -> None:
+        """The splits as they stand belong to this checkpoint."""
+        stand = {
+            split_id: state.position
+            for split_id, state in self._splits.items()
+            if isinstance(state.reader, ConfirmsPositions)
+        }
+        if stand:
+            self._frozen[checkpoint] = stand
+
+    def completed(self, checkpoint: int) -> None:
+        """This one is COMPLETE: whoever keeps the input outside may forget what is before it."""
+        stand = self._frozen.get(checkpoint, {})
+        self._frozen = {later: kept for later, kept in self._frozen.items() if later > checkpoint}
+        for split_id, position in stand.items():
+            reader = self._splits[split_id].reader
+            if isinstance(reader, ConfirmsPositions):
+                reader.confirm(position)
 
     def entries(self) -> list[bytes]:
         """Every split as it stands behind the rows handed out so far."""

@@ -55,6 +55,8 @@ class SubtaskCheckpoints:
         """Capture everything as it is between two batches."""
         started = self._micros()
         snapshots = self._operator_snapshots()
+        if self._source is not None:
+            self._source.frozen(checkpoint)
         if self._published_splits is not None:
             self._published_splits.barrier(checkpoint)
         listed, persists = self._committer.prepare(checkpoint)
@@ -100,6 +102,8 @@ class SubtaskCheckpoints:
     def completed(self, checkpoint: int) -> None:
         """This one is COMPLETE."""
         self._chains.completed(checkpoint)
+        if self._source is not None:
+            self._source.completed(checkpoint)
 
     def _micros(self) -> int:
         return self._environment.services.clock.monotonic_us()

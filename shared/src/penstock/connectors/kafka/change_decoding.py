@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import polars as pl
 
+from penstock.connectors.change_rows import RECORD, ImagesOfRows, bad_lines
 from penstock.connectors.kafka.decoding import JsonValues, Records, ValueDecoder, value_decoder
 from penstock.connectors.keyed_rows import RETRACTED
 from penstock.formats.decoding import BadLine, Decoded
@@ -17,9 +18,6 @@ from penstock.types import BINARY, BOOLEAN, NUMERIC, DecimalType, Schema
 
 if TYPE_CHECKING:
     from penstock.connectors.kafka.change_source import ChangeSource
-
-_INDEX: Final = "__index"
-"""Int64: which record a row is of, or which image."""
 
 
 class _KeyDecoder:
@@ -68,14 +66,14 @@ class UpsertDecoder:
         """See `RecordDecoder.decode`."""
         bad: dict[int, str] = {}
         keyed = self._keyed([message.key() for message in records.messages], bad)
-        valued = [index for index in keyed[_INDEX] if records.values[index] is not None]
+        valued = [index for index in keyed[RECORD] if records.values[index] is not None]
         decoded, _ = self._values.decode([value for index in valued if (value := records.values[index]) is not None])
         bad |= {valued[line.index]: line.error for line in decoded.bad}
         kept = [index for index in valued if index not in bad]
-        others = decoded.frame.drop(self._key_names, strict=False).with_columns(pl.Series(_INDEX, kept, pl.Int64))
-        rows = keyed.filter(~pl.col(_INDEX).is_in(list(bad))).join(others, _INDEX, "left", maintain_order="left")
-        gone = pl.Series(RETRACTED, [records.values[index] is None for index in rows[_INDEX]], pl.Boolean)
-        return Decoded(rows.with_columns(gone).select(self._names), _bad_lines(bad, records))
+        others = decoded.frame.drop(self._key_names, strict=False).with_columns(pl.Series(RECORD, kept, pl.Int64))
+        rows = keyed.filter(~pl.col(RECORD).is_in(list(bad))).join(others, RECORD, "left", maintain_order="left")
+        gone = pl.Series(RETRACTED, [records.values[index] is None for index in rows[RECORD]], pl.Boolean)
+        return Decoded(rows.with_columns(gone).select(self._names), bad_lines(bad, records.values))
 
     def _keyed(self, keys: Sequence[bytes | None], bad: dict[int, str]) -> pl.DataFrame:
         """The columns of the key with the numbers of their records; adds what is wrong with the others."""
@@ -84,7 +82,7 @@ class UpsertDecoder:
         decoded = self._keys.decode([key for key in keys if key is not None])
         wrong = {there[line.index]: f"the record's {_of_key(line.error)}" for line in decoded.bad}
         bad |= wrong
-        return decoded.frame.with_columns(pl.Series(_INDEX, [each for each in there if each not in wrong], pl.Int64))
+        return decoded.frame.with_columns(pl.Series(RECORD, [each for each in there if each not in wrong], pl.Int64))
 
 
 def _of_key(error: str) -> str:
@@ -104,18 +102,13 @@ class _Envelope(msgspec.Struct):
 
 
 class _Images:
-    """Images of rows, before and after: their bytes, and which record each is of."""
+    """Decodes the images of envelopes."""
 
-    def __init__(self) -> None:
-        self.data: list[bytes] = []
-        self.records: list[int] = []
-        self.places: list[int] = []
+    def __init__(self, columns: Schema, zone: tzinfo | None) -> None:
+        self._json = JsonValues(columns, zone)
 
-    def add(self, image: bytes, record: int, place: int) -> None:
-        """`place`: among all images."""
-        self.data.append(image)
-        self.records.append(record)
-        self.places.append(place)
+    def decode(self, values: Sequence[bytes]) -> Decoded:
+        return self._json.decode(values)[0]
 
 
 class DebeziumDecoder:
@@ -127,14 +120,14 @@ class DebeziumDecoder:
     def __init__(self, source: ChangeSource[Any], zone: tzinfo | None) -> None:
         self._schema = source.schema
         self._complete = source.complete
-        self._after = JsonValues(source.rows, zone)
-        self._before = self._after if source.complete else JsonValues(source.rows.select(source.keys), zone)
+        self._after = _Images(source.rows, zone)
+        self._before = self._after if source.complete else _Images(source.rows.select(source.keys), zone)
         self._envelopes = msgspec.json.Decoder(_Envelope)
 
     def decode(self, records: Records) -> Decoded:
         """See `RecordDecoder.decode`."""
         bad: dict[int, str] = {}
-        before, after = _Images(), _Images()
+        rows = ImagesOfRows(self._schema, self._after, self._before)
         for index, value in enumerate(records.values):
             if value is None:
                 continue  # it lets compaction forget the key, whose row the record before it has taken back
@@ -144,12 +137,8 @@ class DebeziumDecoder:
                 bad[index] = str(error)
                 continue
             for image, retracted in images:
-                (before if retracted else after).add(image, index, len(before.data) + len(after.data))
-        frames = [
-            self._rows(self._before, before, bad, "before", retracted=True),
-            self._rows(self._after, after, bad, "after", retracted=False),
-        ]
-        return Decoded(self._together(frames, bad), _bad_lines(bad, records))
+                rows.add(image, index, retracted=retracted)
+        return Decoded(rows.rows(bad), bad_lines(bad, records.values))
 
     def _images(self, value: bytes) -> list[tuple[bytes, bool]]:
         """What an event takes back, and what it adds.
@@ -176,31 +165,3 @@ class DebeziumDecoder:
         if before == b"null":
             raise ValueError(f"an event with op {event.op!r} has no `before`, so nobody knows what it takes back")
         return [(before, True), (after, False)] if event.op == "u" else [(before, True)]
-
-    def _rows(
-        self, decoder: JsonValues, images: _Images, bad: dict[int, str], which: str, *, retracted: bool
-    ) -> pl.DataFrame:
-        """The rows of images, with their places and records; adds what is wrong with the others."""
-        decoded, _ = decoder.decode(images.data)
-        wrong = {line.index: line.error for line in decoded.bad}
-        bad |= {images.records[index]: f"{which}: {error}" for index, error in wrong.items()}
-        kept = [index for index in range(len(images.data)) if index not in wrong]
-        return decoded.frame.with_columns(
-            pl.lit(retracted).alias(RETRACTED),
-            pl.Series(_PLACE, [images.places[index] for index in kept], pl.Int64),
-            pl.Series(_INDEX, [images.records[index] for index in kept], pl.Int64),
-        )
-
-    def _together(self, frames: Sequence[pl.DataFrame], bad: Mapping[int, str]) -> pl.DataFrame:
-        """In order, without the records of which a part is wrong."""
-        empty = pl.DataFrame(schema=self._schema.polars())
-        rows = pl.concat([empty, *frames], how="diagonal").sort(_PLACE)
-        return rows.filter(~pl.col(_INDEX).is_in(list(bad))).select(self._schema.names)
-
-
-_PLACE: Final = "__place"
-"""Int64: the place of an image among all."""
-
-
-def _bad_lines(bad: Mapping[int, str], records: Records) -> list[BadLine]:
-    return [BadLine(index, reason, records.values[index] or b"") for index, reason in sorted(bad.items())]

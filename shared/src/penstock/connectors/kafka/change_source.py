@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from penstock.arguments import checked
 from penstock.connectors import base
 from penstock.connectors.base import Policy, T
+from penstock.connectors.change_rows import check_keys, with_changes
 from penstock.connectors.declaring import declare
 from penstock.connectors.kafka.source import Offsets, Source
-from penstock.connectors.keyed_rows import RETRACTED
 from penstock.errors import PipelineError
 from penstock.formats.avro import avro_schema
 from penstock.settings import KafkaSettings
-from penstock.types import BOOLEAN, Field, Schema, StructType, can_be_key
+from penstock.types import Schema, StructType
 
 if TYPE_CHECKING:
     from penstock.connectors.kafka.decoding import RecordDecoder
@@ -99,22 +99,13 @@ class ChangeSource(Source[T], base.ChangeSource[T]):
         if format == "avro" and registry is None and writer_schema is None:
             writer_schema = json.dumps(avro_schema(self.rows))  # not that of `value_schema`
         super().__init__(
-            topic, schema=_with_changes(self.rows, self.keys, complete=self.complete),
+            topic, schema=with_changes(self.rows, self.keys, complete=self.complete),
             format="json" if format == "debezium" else format, end=end, registry=registry, writer_schema=writer_schema,
             brokers=brokers, security=security, bad_rows=bad_rows, timezone=timezone,
         )  # fmt: skip
 
     def _check(self, key_format: KeyFormat | None) -> None:
-        if not self.keys:
-            raise PipelineError(f"{_WHAT}: key= names no column; which ones say that two rows are the same one?")
-        if len(set(self.keys)) < len(self.keys):
-            raise PipelineError(f"{_WHAT}: key={list(self.keys)} names a column twice")
-        columns = self.rows.select(self.keys, f"{_WHAT}: key").fields
-        for field in columns:
-            if not can_be_key(field.type):
-                raise PipelineError(f"{_WHAT}: key: {field.name} is {field.type}, which cannot be a key")
-        if RETRACTED in self.rows:
-            raise PipelineError(f"{_WHAT}: {RETRACTED} says which changes take rows back; give the column another name")
+        columns = check_keys(_WHAT, self.rows, self.keys).fields
         if self.debezium and key_format is not None:
             raise PipelineError(f'{_WHAT}: with format="debezium" the key stands in the value; leave key_format= out')
         if self.complete and not self.debezium:
@@ -146,9 +137,3 @@ class ChangeSource(Source[T], base.ChangeSource[T]):
         elif self.key_format != ("plain" if len(self.keys) == 1 else "json"):
             described["key_format"] = self.key_format
         return described
-
-
-def _with_changes(rows: Schema, keys: Sequence[str], *, complete: bool) -> Schema:
-    """The columns of a change: all but the key are null where only that is known of a row that is no more."""
-    fields = [each if complete or each.name in keys else replace(each, nullable=True) for each in rows]
-    return Schema((*fields, Field(RETRACTED, BOOLEAN)))

@@ -80,8 +80,7 @@ class Sink(TakesChanges, base.PublishedSink):
 
     def dataset(self) -> base.Dataset:
         """See `Sink.dataset`."""
-        host, _, database = self.target.address.partition("/")
-        return base.Dataset(f"postgres://{host}", f"{database}.{self.target.table}")
+        return self.target.dataset()
 
     def check(self, schema: Schema, *, updates: bool) -> None:
         """See `Sink.check`."""

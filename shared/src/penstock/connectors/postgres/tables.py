@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from penstock.connectors.base import Dataset
 from penstock.errors import ExternalError, PipelineError, nearest
 from penstock.settings import Secret
 from penstock.types import DataType, DecimalType, ListType, MapType, Schema, StructType
@@ -88,6 +89,11 @@ class TablePlace:
         """As errors call it."""
         return f"postgres table {self.table} at {self.address}"
 
+    def dataset(self) -> Dataset:
+        """As other tools name it."""
+        host, _, database = self.address.partition("/")
+        return Dataset(f"postgres://{host}", f"{database}.{self.table}")
+
     def identifier(self, table: str | None = None) -> Identifier:
         """The name, quoted, for a statement with parameters; or that of another table beside it."""
         parts = self.table.split(".")
@@ -102,8 +108,10 @@ class TablePlace:
         finally:
             await connection.close()
 
-    async def connect(self, options: str = "", name: str = "penstock") -> AsyncConnection[Any]:
-        """A connection that commits by itself, with texts of times as Penstock reads them."""
+    async def connect(
+        self, options: str = "", name: str = "penstock", replication: str | None = None
+    ) -> AsyncConnection[Any]:
+        """A connection that commits by itself, with texts of times as Penstock reads them; `replication`: see libpq."""
         from psycopg import AsyncConnection
 
         return await AsyncConnection.connect(
@@ -111,6 +119,7 @@ class TablePlace:
             autocommit=True,
             connect_timeout=CONNECT_S,
             application_name=name,
+            replication=replication,
             options="-c timezone=UTC -c intervalstyle=iso_8601 -c datestyle=ISO -c extra_float_digits=1" + options,
         )
 

@@ -1,0 +1,138 @@
+"""Values as Postgres writes them in text, to rows: JSON first, which the decoder of all JSON reads, as strict as ever."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Sequence
+from datetime import tzinfo
+from decimal import Decimal
+from typing import Final
+
+import msgspec
+
+from penstock.connectors.postgres.pgoutput import UNCHANGED
+from penstock.formats.decoding import Decoded, JsonDecoder
+from penstock.types import (
+    BINARY,
+    BOOLEAN,
+    DURATION,
+    FLOATS,
+    INTEGERS,
+    TIMESTAMP,
+    DataType,
+    ListType,
+    MapType,
+    Schema,
+    StructType,
+)
+
+SESSION: Final = " -c bytea_output=hex -c client_encoding=UTF8"
+"""How a session has to write values, beside what `TablePlace.connect` says."""
+_INTERVAL: Final = re.compile(
+    rb"P(?:(-?\d+)Y)?(?:(-?\d+)M)?(?:(-?\d+)W)?(?:(-?\d+)D)?(?:T(?:(-?\d+)H)?(?:(-?\d+)M)?(?:(-?[\d.]+)S)?)?"
+)
+_NO_NUMBER: Final = (b"NaN", b"Infinity", b"-Infinity")
+_UNKNOWN: Final = (
+    "an update left this large value as it was, and Postgres did not log it; run `alter table ... replica identity full` "
+    "before such updates, and start the job anew for the one that is in the log already"
+)
+ToJson = Callable[[bytes], bytes]
+
+
+def _text(value: bytes) -> bytes:
+    return msgspec.json.encode(value.decode())
+
+
+def _number(value: bytes) -> bytes:
+    if value in _NO_NUMBER:
+        raise ValueError(f"{value.decode()} is no number that a row can have")
+    return value
+
+
+def _boolean(value: bytes) -> bytes:
+    return b"true" if value == b"t" else b"false"
+
+
+def _binary(value: bytes) -> bytes:
+    return b'"' + base64.b64encode(bytes.fromhex(value[2:].decode())) + b'"'
+
+
+def _timestamp(value: bytes) -> bytes:
+    """`2026-01-01 12:30:15.5+00` in the form of RFC 3339; one without a zone keeps none."""
+    day, _, clock = value.partition(b" ")
+    clock = clock.removesuffix(b"+00") + (b"Z" if clock.endswith(b"+00") else b"")
+    return b'"' + day + b"T" + clock + b'"'
+
+
+def _duration(value: bytes) -> bytes:
+    """Days have 24 hours; how long a month is nobody knows."""
+    found = _INTERVAL.fullmatch(value)
+    if found is None or int(found[1] or 0) or int(found[2] or 0):
+        raise ValueError(f"{value.decode()} is no interval without months and years")
+    weeks, days, hours, minutes = (int(part or 0) for part in found.group(3, 4, 5, 6))
+    seconds = ((weeks * 7 + days) * 24 + hours) * 3_600 + minutes * 60 + Decimal((found[7] or b"0").decode())
+    return f'"{"-" if seconds < 0 else ""}PT{abs(seconds):f}S"'.encode()
+
+
+def _document(value: bytes) -> bytes:
+    """JSON as it is, on one line: line ends stand between its parts only."""
+    return value.replace(b"\n", b" ").replace(b"\r", b" ")
+
+
+def to_json(kind: DataType) -> ToJson:
+    """What makes JSON of a value of this type."""
+    if isinstance(kind, ListType | MapType | StructType):
+        return _document
+    if kind in INTEGERS or kind in FLOATS:
+        return _number
+    special: dict[DataType, ToJson] = {
+        BOOLEAN: _boolean, BINARY: _binary, TIMESTAMP: _timestamp, DURATION: _duration,
+    }  # fmt: skip
+    return special.get(kind, _text)
+
+
+class RowTexts:
+    """Makes JSON of the values of rows."""
+
+    def __init__(self, columns: Schema) -> None:
+        self._parts = [(msgspec.json.encode(field.name) + b":", to_json(field.type)) for field in columns]
+
+    def image(self, values: Sequence[bytes | None]) -> bytes:
+        """An object with these columns, on one line.
+
+        Raises:
+            ValueError: a value is none of its type; names the column.
+        """
+        try:
+            if UNCHANGED in values:
+                raise ValueError(_UNKNOWN)
+            return b"{" + b",".join([
+                name + (b"null" if value is None else make(value))
+                for (name, make), value in zip(self._parts, values, strict=True)
+            ]) + b"}"  # fmt: skip
+        except ValueError:
+            for (name, make), value in zip(self._parts, values, strict=True):
+                self._check(name, make, value)
+            raise
+
+    @staticmethod
+    def _check(name: bytes, make: ToJson, value: bytes | None) -> None:
+        try:
+            if value == UNCHANGED:
+                raise ValueError(_UNKNOWN)
+            if value is not None:
+                make(value)
+        except ValueError as error:
+            raise ValueError(f"{msgspec.json.decode(name[:-1])}: {error}") from error
+
+
+class RowImages:
+    """Decodes what `RowTexts` makes."""
+
+    def __init__(self, columns: Schema, zone: tzinfo | None) -> None:
+        self._json = JsonDecoder(columns, zone)
+
+    def decode(self, values: Sequence[bytes]) -> Decoded:
+        """See `ImageDecoder.decode`."""
+        return self._json.decode(b"\n".join(values))
