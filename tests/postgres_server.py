@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,12 +39,13 @@ _QUICK: Final = (
 class PostgresServer:
     """A server of one test run, which may be stopped and started again."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: Sequence[str] = ()) -> None:
         self._home = folder
         self._as = ("--reuid", str(_NOBODY), "--regid", str(_NOBODY), "--clear-groups") if os.geteuid() == 0 else ()
         self._bin = self._binaries() / "bin"
         self._data = folder / "data"
         self._log = folder / "log"
+        self._settings = (*_QUICK, *settings)
         self._process: subprocess.Popen[bytes] | None = None
         self.port = free_port()
 
@@ -89,7 +90,7 @@ class PostgresServer:
 
     def start(self) -> None:
         """Until it answers."""
-        settings = [part for setting in _QUICK for part in ("-c", setting)]
+        settings = [part for setting in self._settings for part in ("-c", setting)]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command(
@@ -108,10 +109,10 @@ class PostgresServer:
             return False
         return True
 
-    def kill(self) -> None:
-        """At once, as by a crash; its children end with it."""
+    def kill(self, how: signal.Signals = signal.SIGQUIT) -> None:
+        """At once, as by a crash, or by another of its ways; its children end with it."""
         if self._process is not None:
-            self._process.send_signal(signal.SIGQUIT)
+            self._process.send_signal(how)
             self._process.wait(30)
             self._process = None
 
@@ -123,11 +124,11 @@ class PostgresServer:
 
 
 @contextmanager
-def running_postgres() -> Iterator[PostgresServer]:
-    """A server of its own."""
+def running_postgres(*settings: str) -> Iterator[PostgresServer]:
+    """A server of its own, with these settings beside those of all."""
     folder = Path(tempfile.mkdtemp(prefix="penstock-postgres-"))
     folder.chmod(0o755)
-    server = PostgresServer(folder)
+    server = PostgresServer(folder, settings)
     try:
         server.create()
         server.start()

@@ -15,7 +15,7 @@ from penstock.connectors import postgres
 from penstock.settings import Secret
 
 WRITERS: Final = 3
-COLUMNS: Final = 'shop text collate "en_US.utf8", id int, town text, total bigint not null, primary key (shop, id)'
+COLUMNS: Final = 'shop text collate "C.utf8", id int, town text, total bigint not null, primary key (shop, id)'
 
 
 @dataclass
@@ -34,8 +34,8 @@ Key = tuple[str, int]
 class ChangingTable:
     """Orders, changed by several sessions, each of which has keys of its own and perhaps a transaction open."""
 
-    def __init__(self, server: PostgresServer, seed: int, rows: int, *, full: bool, collation: str = "C") -> None:
-        self.table = Table(server, COLUMNS.replace("en_US.utf8", collation))
+    def __init__(self, server: PostgresServer, seed: int, rows: int, *, full: bool) -> None:
+        self.table = Table(server, COLUMNS)
         self.name = self.table.name
         self._random = random.Random(seed)
         if full:

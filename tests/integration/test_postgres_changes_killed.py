@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,9 +20,13 @@ from tests.postgres_server import PostgresServer, running_postgres
 from penstock import Pipeline
 from penstock.connectors import files
 from penstock.connectors.postgres import change_reading, table_rows
+from penstock.connectors.postgres.change_log import ChangeLog
+from penstock.connectors.postgres.change_positions import ChangePosition
 from penstock.embedded import EmbeddedJob
 
 pytestmark = pytest.mark.timeout(240)
+LAST = 9
+"""The attempt that comes to the end."""
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +89,30 @@ def log_of(out: Path) -> list[dict[str, Any]]:
     return rows(out) if out.exists() else []
 
 
+class Noted:
+    """What restarts came upon, so that a test is not passed that has met nothing."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bounds = 0
+        """Between parts of the rows, by which keys of changes were told apart."""
+        self.left_in_part = 0
+        """How often the log was gone on with within a transaction."""
+        ask = change_reading.parts_of_keys
+
+        async def noted(capture: Any, found: Any, bounds: Any, keys: Any) -> Any:
+            self.bounds = max(self.bounds, len(bounds))
+            return await ask(capture, found, bounds, keys)
+
+        def log(capture: Any, found: Any, position: ChangePosition) -> ChangeLog:
+            self.left_in_part += position.done > 0
+            return ChangeLog(capture, found, position)
+
+        monkeypatch.setattr(change_reading, "parts_of_keys", noted)
+        monkeypatch.setattr(change_reading, "ChangeLog", log)
+
+
 @pytest.mark.parametrize("before_images", [False, True])
-async def test_a_job_that_is_killed_again_and_again_has_each_change_once(
+def test_a_job_that_is_killed_again_and_again_has_each_change_once(
     server: PostgresServer, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch, before_images: bool
 ) -> None:
     """While rows are read and afterwards; transactions are open side by side, roll back, are huge, change keys."""
@@ -93,30 +120,51 @@ async def test_a_job_that_is_killed_again_and_again_has_each_change_once(
     chance = random.Random(seed)
     monkeypatch.setattr(table_rows, "FIRST_ROWS", 40)
     monkeypatch.setattr(table_rows, "MOST_ROWS", 40)
-    monkeypatch.setattr(change_reading, "MOST_CHANGES", 700)
-    bounds: list[int] = []
-    ask = change_reading.parts_of_keys
-
-    async def noted(capture: Any, found: Any, parts: Any, keys: Any) -> Any:
-        bounds.append(len(parts))
-        return await ask(capture, found, parts, keys)
-
-    monkeypatch.setattr(change_reading, "parts_of_keys", noted)
+    monkeypatch.setattr(change_reading, "MOST_CHANGES", 100)
+    noted = Noted(monkeypatch)
     table, out = ChangingTable(server, seed, 6_000, full=before_images), tmp_path / "out"
-    try:
-        for attempt in range(7):
-            made = pipeline(table, out, before_images=before_images)
-            async with running(made, tmp_path / "job", resume=attempt > 0) as run:
-                await run.complete(1)  # the slot is made, which waits for open transactions
+
+    async def attempt(number: int) -> None:
+        made = pipeline(table, out, before_images=before_images)
+        async with running(made, tmp_path / "job", resume=number > 0) as run:
+            await run.complete(1)  # the slot is made, which waits for open transactions
+            if number >= 4:
+                await asyncio.to_thread(table.large, 1_000)
+            else:
                 await asyncio.to_thread(table.change, 60)
-                await run.complete(chance.randint(1, 3))
-                if attempt >= 4:
-                    await asyncio.to_thread(table.large, 2_000)
-                    await run.complete(chance.randint(1, 3))
-        async with running(pipeline(table, out, before_images=before_images), tmp_path / "job", resume=True) as run:
-            await asyncio.to_thread(table.change, 300)
-            await asyncio.to_thread(table.commit)
-            await run.agrees(table, out)
+            await run.complete(chance.randint(1, 3))
+            if number == LAST:
+                await asyncio.to_thread(table.change, 300)
+                await asyncio.to_thread(table.commit)
+                await run.agrees(table, out)
+
+    try:
+        for number in range(LAST + 1):
+            asyncio.run(attempt(number))  # with a loop of its own: when that is closed, none of its threads is at work
     finally:
         table.close()
-    assert max(bounds, default=0) >= 1, "no restart came while rows were read"
+    assert noted.bounds, "no restart came while rows were read"
+    assert noted.left_in_part, "no restart came within a transaction"
+
+
+async def test_a_server_that_crashes_and_is_stopped_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While rows are read, and later; the job goes on by itself. Stopping waits for what the job has not confirmed."""
+    monkeypatch.setattr(table_rows, "FIRST_ROWS", 20)
+    monkeypatch.setattr(table_rows, "MOST_ROWS", 20)
+    out = tmp_path / "out"
+    with running_postgres() as server:
+        table = ChangingTable(server, 1, 8_000, full=True)
+        table.close()
+        async with running(pipeline(table, out, before_images=True), tmp_path / "job", resume=False) as run:
+            await run.complete(1)
+            assert len(log_of(out)) < 8_000
+            for how in (signal.SIGQUIT, signal.SIGQUIT, signal.SIGINT, signal.SIGQUIT):
+                table.table.do("update {} set total = total + 1 where id % 3 = 0")
+                table.table.do("update {} set id = id + 100000, town = null where id % 100 = 1")
+                await asyncio.to_thread(server.kill, how)
+                await asyncio.to_thread(server.start)
+                await run.complete(2)
+            table.table.do("delete from {} where id % 7 = 0")
+            await run.agrees(table, out)

@@ -228,7 +228,7 @@ def test_which_columns_can_be_read() -> None:
 
 
 def test_what_a_snapshot_sees() -> None:
-    """As `pg_visible_in_snapshot`, with 32 bits of an id, also beyond the first 2 ** 32 of them."""
+    """As Postgres does it, with 32 bits of an id, also beyond the first 2 ** 32 of them."""
     part = Part("100:110:103,105", 0, None)
     assert [xid for xid in range(95, 115) if part.sees(xid)] == [
         95,

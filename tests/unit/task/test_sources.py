@@ -115,6 +115,32 @@ async def test_a_split_begins_where_an_earlier_attempt_began_it():
     await reader.close()
 
 
+class Confirming(Feed):
+    """A feed that hears of checkpoints."""
+
+    confirmed: tuple[int, ...] = ()
+
+    def confirm(self, position):
+        self.confirmed = (*self.confirmed, position)
+
+
+async def test_readers_hear_of_complete_checkpoints_alone():
+    """With the position that the checkpoint has; of those that an other one has overtaken nothing is heard later."""
+    feeds = {"a": Confirming([1, 2, 3, 4, 5]), "b": Feed([1, 2, 3, 4, 5])}
+    reader = driver(Feeds(feeds))
+    await reader.open(())
+    for checkpoint in (1, 2, 3):
+        await reader.step()
+        await reader.step()
+        reader.frozen(checkpoint)
+    assert feeds["a"].confirmed == ()
+    reader.completed(2)
+    reader.completed(1)
+    reader.completed(9)
+    assert feeds["a"].confirmed == (2,)
+    await reader.close()
+
+
 class Ending(Splits):
     """An endless split that is given an end when it is asked for one, as that of a topic."""
 

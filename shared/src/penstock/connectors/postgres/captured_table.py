@@ -44,6 +44,11 @@ from pg_index i
 where i.indrelid = %s and i.indisunique and i.indisvalid and i.indimmediate and i.indpred is null and i.indexprs is null
 order by i.indisprimary desc
 """
+_PUBLICATION: Final = "select to_jsonb(p) from pg_publication p where pubname = %s"
+_PUBLISHED: Final = """
+select to_jsonb(t) from pg_publication_tables t where pubname = %s and (t.schemaname, t.tablename) = (
+    select n.nspname, c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = %s)
+"""
 _NUMBERS: Final = ("smallint", "integer", "bigint", "numeric")
 _OTHERS: Final[Mapping[str, str]] = {
     "boolean": "boolean", "binary": "bytea", "date": "date", "time": "time without time zone",
@@ -171,25 +176,17 @@ class Capture:
 
     async def publish(self, connection: AsyncConnection[Any], table: CapturedTable) -> None:
         """Make the publication if there is none."""
-        if not await _rows(connection, "select from pg_publication where pubname = %s", self.publication):
+        if not await _rows(connection, _PUBLICATION, self.publication):
             await self._make_publication(connection, table)
 
-    async def check_publication(self, connection: AsyncConnection[Any]) -> None:
+    async def check_publication(self, connection: AsyncConnection[Any], table: CapturedTable) -> None:
         """See to it that the publication has all changes of the table.
 
         Raises:
             PipelineError: it has not.
         """
-        query = "select to_jsonb(p) from pg_publication p where pubname = %s"
-        options = await _rows(connection, query, self.publication)
-        name = self.place.identifier().as_string(connection).replace("%%", "%")
-        found = await _rows(
-            connection,
-            "select to_jsonb(t) from pg_publication_tables t where pubname = %s "
-            "and (quote_ident(schemaname) || '.' || quote_ident(tablename))::regclass = to_regclass(%s)",
-            self.publication,
-            name,
-        )
+        options = await _rows(connection, _PUBLICATION, self.publication)
+        found = await _rows(connection, _PUBLISHED, self.publication, table.oid)
         if reason := self._lacks(options[0][0] if options else None, found[0][0] if found else None):
             raise PipelineError(f"{self.where}publication {self.publication}: {reason}; alter it, or name another one")
 

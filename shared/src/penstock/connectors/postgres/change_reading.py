@@ -54,6 +54,8 @@ class ChangeReader:
         self._fed = False
         self._heard_s: float | None = None
         self._waiting_since_s: float | None = None
+        self._takes_over = True
+        """Whether a session that has the slot is one that was left behind. Whose own was ended is perhaps left behind."""
         self._again_s = float("-inf")
         self._checked_s = float("-inf")
 
@@ -77,7 +79,8 @@ class ChangeReader:
         now_s = time.monotonic()
         self._waiting_since_s = self._waiting_since_s or now_s
         begun = self._heard_s is not None or isinstance(error, NotYetError)
-        if not begun or _is_ended(error) or now_s - self._waiting_since_s > PATIENCE_S:
+        self._takes_over = self._takes_over and not _is_ended(error)
+        if not begun or now_s - self._waiting_since_s > PATIENCE_S:
             raise error
         self._again_s = now_s + AGAIN_S
 
@@ -113,9 +116,10 @@ class ChangeReader:
                 raise PipelineError(
                     f"{self._capture.where}the table was made anew; start the job anew, without its former state"
                 )
-            await self._capture.check_publication(connection)
+            await self._capture.check_publication(connection, table)
             if slot:
-                await claimed_slot(self._capture, connection, self._position.lsn, self._position.owner)
+                lsn, owner = self._position.lsn, self._position.owner
+                await claimed_slot(self._capture, connection, lsn, owner, takes_over=self._takes_over)
         self._checked_s = time.monotonic()
         return table
 
@@ -227,7 +231,7 @@ class ChangeReader:
 
 
 def _is_ended(error: ExternalError) -> bool:
-    """Whether somebody ended the session: perhaps a newer attempt of the job, to which the slot belongs then."""
+    """Whether the session was ended: the server was stopped, or a newer attempt of the job has taken the slot over."""
     return getattr(error.__cause__, "sqlstate", None) == "57P01"
 
 

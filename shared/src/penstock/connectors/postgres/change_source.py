@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -14,14 +14,14 @@ from penstock.connectors import base
 from penstock.connectors.base import Policy, Position, ReadContext, Split, SplitReader, T
 from penstock.connectors.change_rows import check_keys, with_changes
 from penstock.connectors.declaring import declare, zone
+from penstock.connectors.postgres.captured_table import Capture
+from penstock.connectors.postgres.change_positions import ChangePosition
 from penstock.connectors.postgres.sink import Sink
+from penstock.connectors.postgres.slots import CREATE_TIMEOUT, made_slot
 from penstock.connectors.postgres.tables import TablePlace, postgres_type
 from penstock.errors import PipelineError
 from penstock.settings import Secret
 from penstock.types import Schema
-
-if TYPE_CHECKING:
-    from penstock.connectors.postgres.captured_table import Capture
 
 _WHAT: Final = "postgres.ChangeSource"
 _SLOT: Final = re.compile(r"[a-z0-9_]{1,63}")
@@ -102,8 +102,6 @@ class ChangeSource(base.ChangeSource[T]):
     @property
     def capture(self) -> Capture:
         """What is read, for those who ask the server."""
-        from penstock.connectors.postgres.captured_table import Capture
-
         return Capture(
             self.place, self.rows, self.keys, self.complete, self.slot, self.publication, self.timezone
         )  # fmt: skip
@@ -117,16 +115,13 @@ class ChangeSource(base.ChangeSource[T]):
         return run_blocking(self._begun())
 
     async def _begun(self) -> Position:
-        from penstock.connectors.postgres.change_positions import ChangePosition
-        from penstock.connectors.postgres.slots import CREATE_TIMEOUT, made_slot
-
         capture = self.capture
         with self.place.errors(capture.where):
             connection = await self.place.connect(CREATE_TIMEOUT)
             async with connection:
                 table = await capture.table(connection)
                 await capture.publish(connection, table)
-                await capture.check_publication(connection)
+                await capture.check_publication(connection, table)
                 lsn, fence, owner = await made_slot(capture, connection)
         return msgspec.to_builtins(ChangePosition(lsn, table.oid, owner, fence))
 

@@ -117,8 +117,10 @@ async def check_fence(capture: Capture, connection: AsyncConnection[Any], fence:
         )
 
 
-async def claimed_slot(capture: Capture, connection: AsyncConnection[Any], lsn: int, owner: str) -> None:
-    """See to it that the slot can be read from `lsn` on. A session that this job left behind is ended.
+async def claimed_slot(
+    capture: Capture, connection: AsyncConnection[Any], lsn: int, owner: str, *, takes_over: bool
+) -> None:
+    """See to it that the slot can be read from `lsn` on; `takes_over`: a session that this job left behind is ended.
 
     Raises:
         PipelineError: what comes then is not there any more; says what to do.
@@ -133,7 +135,7 @@ async def claimed_slot(capture: Capture, connection: AsyncConnection[Any], lsn: 
     _checked(capture, slot, lsn)
     if slot.active_pid is None:
         return
-    if slot.user == application_name(owner):
+    if takes_over and slot.user == application_name(owner):
         await connection.execute("select pg_terminate_backend(%s)", [slot.active_pid])
     raise _in_use(capture, slot)
 
