@@ -144,6 +144,47 @@ async def test_large_values_that_were_not_logged_are_bad(server: PostgresServer)
         assert "the table was truncated" in found.bad[0].error
 
 
+async def test_a_table_whose_key_is_another_index(server: PostgresServer) -> None:
+    """Which former rows are known by."""
+    table = Table(server, "other int, town text, id int not null, total bigint not null")
+    table.do("create unique index on {} (id)")
+    with pytest.raises(PipelineError, match=r"is not its primary key .it has none.*replica identity using index"):
+        source_of(table).resolve(Split("t"), late=False)
+    table.do(f"alter table {{}} replica identity using index {table.name}_id_idx")
+    table.do("insert into {} values (1, 'Ulm', 2, 3)")
+    async with reading(source_of(table)) as found:
+        assert await found.until(1) == [(2, "Ulm", 3, False)]
+        table.do("update {} set id = 5")
+        table.do("delete from {}")
+        assert await found.until(3) == [(2, None, None, True), (5, "Ulm", 3, False), (5, None, None, True)]
+
+
+async def test_rows_that_a_crash_could_undo_are_not_read() -> None:
+    """Commits that are not on disk yet are visible to others: they are made durable before they are handed out."""
+    with running_postgres("synchronous_commit=off", "wal_writer_delay=10s") as server:
+        table = Table(server, COLUMNS)
+        async with reading(source_of(table)) as found:
+            table.do("insert into {} select n, 'x', n from generate_series(1, 100) n")
+            rows = await found.until(100)
+            server.kill()
+        server.start()
+        assert len(rows) == len(table.do("select * from {}"))
+
+
+async def test_transactions_that_were_open_at_the_beginning_are_waited_for(server: PostgresServer) -> None:
+    """The log may have their commit before the slot's beginning while no snapshot sees it: they would be in neither."""
+    table = Table(server, COLUMNS)
+    server.execute(f"create publication {table.name} for table {table.name}")
+    server.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", table.name)
+    with psycopg.connect(server.url) as session:
+        session.execute(f"insert into {table.name} values (1, 'Ulm', 5)")
+        async with reading(source_of(table)) as found:
+            assert await found.reader.read(100) is None
+            assert not found.reader.position()["read"]
+            session.commit()
+            assert await found.until(1) == [(1, "Ulm", 5, False)]
+
+
 COLUMNS_OF_ALL = """
 id bigint primary key, text text, small smallint, amount numeric(12, 2), ratio double precision, truth boolean,
 data bytea, at timestamptz, day date, moment time, span interval, tags jsonb, weights jsonb, absent int

@@ -22,7 +22,7 @@ class Part(msgspec.Struct, frozen=True):
     def sees(self, xid: int) -> bool:
         """Whether the snapshot has what a transaction did that has been committed; of its id, 32 bits are known.
 
-        As the function of Postgres by the name of pg_visible_in_snapshot. No transaction that matters is half of all 32-bit ids away from the snapshot.
+        As Postgres' function pg_visible_in_snapshot. No transaction that matters is half of all 32-bit ids away from it.
         """
         xmin, xmax, running = self.snapshot.split(":")
         newest = int(xmax)

@@ -23,7 +23,8 @@ select s.plugin, s.database = current_database(), s.wal_status, (s.confirmed_flu
     a.application_name
 from pg_replication_slots s left join pg_stat_activity a on a.pid = s.active_pid where s.slot_name = %s
 """
-_FENCE: Final = "select pg_snapshot_xmax(pg_current_snapshot())::text::bigint, gen_random_uuid()::text"
+_FENCE: Final = "select pg_current_xact_id()::text::bigint, gen_random_uuid()::text"
+"""Behind all ids that were given, also to open transactions: the xmax of a snapshot may be before some of them."""
 _OLDEST: Final = """
 select pid, application_name from pg_stat_activity where backend_xid is not null and pid <> pg_backend_pid()
 order by xact_start limit 1

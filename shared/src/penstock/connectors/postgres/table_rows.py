@@ -77,11 +77,19 @@ class TableRows:
             query = "select pg_current_snapshot()::text"
             self._snapshot = await _value(connection, query)
             self._lsn = await _value(connection, "select (pg_current_wal_insert_lsn() - '0/0')::bigint")
+            await self._make_durable()
         except BaseException:
             await connection.close()
             raise
         self._connection = connection
         return connection
+
+    async def _make_durable(self) -> None:
+        """Commit something: then all that the snapshot sees is on disk too, or a crash could undo what was read already
+        (`synchronous_commit = off`)."""
+        async with self._capture.place.connection() as connection:
+            await connection.execute("set synchronous_commit = on")
+            await connection.execute("select pg_logical_emit_message(true, 'penstock', '')")
 
     def _query(self) -> Composed:
         from psycopg.sql import SQL, Literal, Placeholder
