@@ -20,9 +20,9 @@ from tests.postgres_server import PostgresServer, running_postgres
 from penstock import Pipeline
 from penstock.connectors import files
 from penstock.connectors.postgres import change_reading, table_rows
-from penstock.connectors.postgres.change_log import ChangeLog
-from penstock.connectors.postgres.change_positions import ChangePosition
 from penstock.embedded import EmbeddedJob
+from penstock.postgres_tables.change_log import ChangeLog
+from penstock.postgres_tables.change_positions import ChangePosition
 
 pytestmark = pytest.mark.timeout(240)
 LAST = 9

@@ -13,10 +13,11 @@ import pytest
 
 from penstock import DecimalType, PipelineError
 from penstock.connectors import postgres
-from penstock.connectors.postgres.captured_table import CapturedColumn, CapturedTable, reads
-from penstock.connectors.postgres.change_log import ChangeLog
-from penstock.connectors.postgres.change_positions import ChangePosition, Part
-from penstock.connectors.postgres.pgoutput import (
+from penstock.errors import CorruptDataError
+from penstock.postgres_tables.captured_table import CapturedColumn, CapturedTable, reads
+from penstock.postgres_tables.change_log import ChangeLog
+from penstock.postgres_tables.change_positions import ChangePosition, Part
+from penstock.postgres_tables.pgoutput import (
     UNCHANGED,
     Begin,
     Commit,
@@ -26,8 +27,7 @@ from penstock.connectors.postgres.pgoutput import (
     Truncate,
     message_of,
 )
-from penstock.connectors.postgres.text_values import RowImages, RowTexts
-from penstock.errors import CorruptDataError
+from penstock.postgres_tables.text_values import RowImages, RowTexts
 from penstock.settings import Secret
 from penstock.types import FLOAT32, FLOAT64, INT64, STRING, TIMESTAMP, ListType, schema_of
 

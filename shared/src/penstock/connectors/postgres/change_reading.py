@@ -11,18 +11,18 @@ import msgspec
 
 from penstock.connectors.base import A_MOMENT_S, BadRow, Fetched, Position, ReadContext
 from penstock.connectors.change_rows import ImagesOfRows
-from penstock.connectors.postgres.captured_table import Capture, CapturedTable
-from penstock.connectors.postgres.change_log import Change, ChangeLog, Image
-from penstock.connectors.postgres.change_positions import ChangePosition, Part
-from penstock.connectors.postgres.replication_stream import ReplicationStream
-from penstock.connectors.postgres.slots import NotYetError, claimed_slot
-from penstock.connectors.postgres.table_rows import TableRows, parts_of_keys
-from penstock.connectors.postgres.text_values import RowImages, RowTexts
 from penstock.errors import ExternalError, PipelineError
+from penstock.postgres_tables.captured_table import Capture, CapturedTable
+from penstock.postgres_tables.change_log import Change, ChangeLog, Image
+from penstock.postgres_tables.change_positions import ChangePosition, Part
+from penstock.postgres_tables.replication_stream import ReplicationStream
+from penstock.postgres_tables.slots import NotYetError, claimed_slot
+from penstock.postgres_tables.table_rows import TableRows, parts_of_keys
+from penstock.postgres_tables.text_values import RowImages, RowTexts
 
 if TYPE_CHECKING:
     from penstock.connectors.postgres.change_source import ChangeSource
-    from penstock.connectors.postgres.pgoutput import Values
+    from penstock.postgres_tables.pgoutput import Values
 
 MOST_CHANGES: Final = 8_192
 MOST_BYTES: Final = 8 << 20

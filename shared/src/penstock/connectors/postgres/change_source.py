@@ -14,12 +14,12 @@ from penstock.connectors import base
 from penstock.connectors.base import Policy, Position, ReadContext, Split, SplitReader, T
 from penstock.connectors.change_rows import check_keys, with_changes
 from penstock.connectors.declaring import declare, zone
-from penstock.connectors.postgres.captured_table import Capture
-from penstock.connectors.postgres.change_positions import ChangePosition
 from penstock.connectors.postgres.sink import Sink
-from penstock.connectors.postgres.slots import CREATE_TIMEOUT, made_slot
-from penstock.connectors.postgres.tables import TablePlace, postgres_type
 from penstock.errors import PipelineError
+from penstock.postgres_tables.captured_table import Capture
+from penstock.postgres_tables.change_positions import ChangePosition
+from penstock.postgres_tables.slots import CREATE_TIMEOUT, made_slot
+from penstock.postgres_tables.tables import TablePlace, postgres_type
 from penstock.settings import Secret
 from penstock.types import Schema
 
@@ -152,7 +152,7 @@ class ChangeSource(base.ChangeSource[T]):
 
     def dataset(self) -> base.Dataset:
         """See `Source.dataset`."""
-        return self.place.dataset()
+        return base.Dataset(*self.place.dataset)
 
     def describe(self) -> Mapping[str, Any]:
         """See `Source.describe`."""

@@ -9,7 +9,7 @@ from penstock.arguments import checked
 from penstock.connectors import lookups
 from penstock.connectors.base import T
 from penstock.connectors.lookups import Key, LookupClient, LookupOptions, check_lookup_keys
-from penstock.connectors.postgres.tables import TableColumn, TablePlace, composed, identifier, postgres_type
+from penstock.postgres_tables.tables import TableColumn, TablePlace, composed, identifier, postgres_type
 from penstock.settings import Secret
 from penstock.types import BINARY, DURATION, STRING, Field, ListType, MapType, Schema, StructType
 

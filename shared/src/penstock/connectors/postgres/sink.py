@@ -12,8 +12,8 @@ from penstock.connectors.base import Guarantee, PublishContext, SinkEncoder, Sin
 from penstock.connectors.gathering import GatheringWriter
 from penstock.connectors.keyed_rows import KeyedRows, TakesChanges, key_of
 from penstock.connectors.postgres.encoding import RowEncoder, encoded_schema
-from penstock.connectors.postgres.tables import TablePlace, postgres_type
 from penstock.connectors.postgres.writing import TableWriting
+from penstock.postgres_tables.tables import TablePlace, postgres_type
 from penstock.settings import Secret
 from penstock.types import Schema
 
@@ -80,7 +80,7 @@ class Sink(TakesChanges, base.PublishedSink):
 
     def dataset(self) -> base.Dataset:
         """See `Sink.dataset`."""
-        return self.target.dataset()
+        return base.Dataset(*self.target.dataset)
 
     def check(self, schema: Schema, *, updates: bool) -> None:
         """See `Sink.check`."""

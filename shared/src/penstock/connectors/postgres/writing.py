@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.connectors.postgres.encoding import COLUMN, GONE, copy_lines
-from penstock.connectors.postgres.tables import TableColumn, TablePlace, composed, identifier, postgres_type
 from penstock.errors import PipelineError
+from penstock.postgres_tables.tables import TableColumn, TablePlace, composed, identifier, postgres_type
 from penstock.types import FLOATS, INTEGERS, STRING, DataType, DecimalType, Scalar, Schema
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from penstock.connectors.postgres.pgoutput import UNCHANGED
 from penstock.formats.decoding import Decoded, JsonDecoder
+from penstock.postgres_tables.pgoutput import UNCHANGED
 from penstock.types import (
     BINARY,
     BOOLEAN,

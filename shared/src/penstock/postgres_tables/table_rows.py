@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.connectors.postgres.captured_table import Capture, CapturedTable
-from penstock.connectors.postgres.change_positions import ChangePosition, Part
-from penstock.connectors.postgres.slots import application_name, check_fence
-from penstock.connectors.postgres.tables import composed, identifier
-from penstock.connectors.postgres.text_values import SESSION
+from penstock.postgres_tables.captured_table import Capture, CapturedTable
+from penstock.postgres_tables.change_positions import ChangePosition, Part
+from penstock.postgres_tables.slots import application_name, check_fence
+from penstock.postgres_tables.tables import composed, identifier
+from penstock.postgres_tables.text_values import SESSION
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection
     from psycopg.sql import Composed
 
-    from penstock.connectors.postgres.pgoutput import Values
+    from penstock.postgres_tables.pgoutput import Values
 
 FIRST_ROWS: Final = 256
 MOST_ROWS: Final = 8_192

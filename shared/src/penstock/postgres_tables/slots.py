@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from penstock.connectors.postgres.captured_table import Capture
 from penstock.errors import ExternalError, PipelineError
+from penstock.postgres_tables.captured_table import Capture
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from penstock.connectors.base import Dataset
 from penstock.errors import ExternalError, PipelineError, nearest
 from penstock.settings import Secret
 from penstock.types import DataType, DecimalType, ListType, MapType, Schema, StructType
@@ -89,10 +88,11 @@ class TablePlace:
         """As errors call it."""
         return f"postgres table {self.table} at {self.address}"
 
-    def dataset(self) -> Dataset:
-        """As other tools name it."""
+    @property
+    def dataset(self) -> tuple[str, str]:
+        """As other tools name it: namespace and name."""
         host, _, database = self.address.partition("/")
-        return Dataset(f"postgres://{host}", f"{database}.{self.table}")
+        return f"postgres://{host}", f"{database}.{self.table}"
 
     def identifier(self, table: str | None = None) -> Identifier:
         """The name, quoted, for a statement with parameters; or that of another table beside it."""

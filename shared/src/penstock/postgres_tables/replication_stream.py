@@ -12,10 +12,10 @@ import time
 from collections.abc import Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.connectors.postgres.captured_table import Capture
-from penstock.connectors.postgres.slots import application_name
-from penstock.connectors.postgres.text_values import SESSION
 from penstock.errors import CorruptDataError, ExternalError
+from penstock.postgres_tables.captured_table import Capture
+from penstock.postgres_tables.slots import application_name
+from penstock.postgres_tables.text_values import SESSION
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.connectors.postgres.tables import TablePlace, composed, identifier
 from penstock.errors import ExternalError, PipelineError, nearest
+from penstock.postgres_tables.tables import TablePlace, composed, identifier
 from penstock.types import (
     FLOATS,
     INTEGERS,

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.connectors.postgres.captured_table import Capture, CapturedTable
-from penstock.connectors.postgres.change_positions import ChangePosition
-from penstock.connectors.postgres.pgoutput import (
+from penstock.errors import PipelineError
+from penstock.postgres_tables.captured_table import Capture, CapturedTable
+from penstock.postgres_tables.change_positions import ChangePosition
+from penstock.postgres_tables.pgoutput import (
     UNCHANGED,
     Begin,
     Commit,
@@ -18,7 +19,6 @@ from penstock.connectors.postgres.pgoutput import (
     Values,
     message_of,
 )
-from penstock.errors import PipelineError
 
 _ALL: Final = 1 << 62
 
