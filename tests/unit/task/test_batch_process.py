@@ -472,6 +472,29 @@ def test_batches_are_whole_where_no_timer_looks_and_cut_where_one_might():
     assert sizes == [3, 2, 1]
 
 
+def test_batches_that_make_many_timers_due_leave_something_to_go_on_with():
+    """A subtask lets others run meanwhile; whatever comes next finishes it first."""
+    rows = frame_of([(str(number), number, 1) for number in range(2_500)])
+    marked = rows.with_columns(pl.Series(WATERMARK, range(-1, 2_499), pl.Int64))
+    for finish in ("go_on", "snapshot", "process"):
+        (harness,) = [OperatorHarness(node_of(ByBatch()))]
+        (operator,) = harness.operators
+        operator.process(marked, harness.collected)
+        assert harness.collected.frames == []
+        if finish == "go_on":
+            assert operator.go_on()
+        while finish == "go_on" and operator.go_on():
+            pass
+        if finish == "snapshot":
+            assert sum(name == "count" for name, _ in stored(harness.snapshot())) == 2_500
+        if finish == "process":
+            operator.process(frame_of([("z", 2_500, 1)]), harness.collected)
+        by_row = OperatorHarness(node_of(ByRow()))
+        by_row.frame(marked)
+        found, expected = (sorted(map(repr, results(each.collected.frames))) for each in (harness, by_row))
+        assert [row for row in found if "'z'" not in row] == expected
+
+
 def test_a_result_without_event_time_may_have_any_number_of_rows():
     """There is nothing that it would have to take from a row."""
 
