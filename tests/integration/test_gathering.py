@@ -47,7 +47,7 @@ async def batches(gather_ms: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     pipeline = Pipeline("endless")
     source = iterables.Source(endless, schema=Event, rate=2_000, bounded=False)
     pipeline.read(source).key_by("key").agg(n=count()).write(sink)
-    cluster = MemoryCluster(data=SubtaskSettings(gather_ms=gather_ms))
+    cluster = MemoryCluster(data=SubtaskSettings(gather_ms=gather_ms, gather_covered_ms=gather_ms))
     settings = JobSettings(CheckpointSettings(interval_ms=100), NoRestart())
     try:
         job = await cluster.submit(pipeline.plan, settings, parallelism=2)

@@ -153,6 +153,14 @@ class JobGraph(msgspec.Struct, frozen=True):
     vertices: tuple[JobVertex, ...]
     version: int = FORMAT_VERSION
 
+    @property
+    def shows_what_is_covered(self) -> bool:
+        """Whether no sink shows a row before a checkpoint covers it."""
+        if any(vertex.publishes_splits for vertex in self.vertices):
+            return False
+        said = {operator.guarantee for vertex in self.vertices for operator in vertex.operators if operator.guarantee}
+        return said == {"exactly-once"}
+
     def vertex(self, vertex_id: str) -> JobVertex:
         """The vertex with that id."""
         return next(vertex for vertex in self.vertices if vertex.id == vertex_id)

@@ -37,6 +37,8 @@ class SubtaskSettings:
     gather_ms: int = 10
     """How long a subtask of a job without end lets rows come together after few of them: a batch costs the same, whether
     it has one row or a hundred. Barriers do not wait for it."""
+    gather_covered_ms: int = 30
+    """The same where no sink shows a row before the checkpoint that covers it: so nobody waits for it."""
     credit_bytes: int = CREDIT_BYTES
     state_backend: StateBackend = "fs"
     local_state: str = ""

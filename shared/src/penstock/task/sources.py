@@ -318,6 +318,11 @@ class SourceDriver:
         ]
 
     @property
+    def split_count(self) -> int:
+        """How many splits are read."""
+        return len(self._turn)
+
+    @property
     def watermark(self) -> int:
         """The combined watermark last handed out."""
         return self._watermark

@@ -31,6 +31,7 @@ from penstock.protocol.subtask import (
     FrameRead,
     Freeze,
     Frozen,
+    MarkerRead,
     Publish,
     ReportEnded,
     Send,
@@ -104,7 +105,8 @@ class SubtaskRunner(CheckpointedLoop):
         self._resting = False
         """Whether nothing is to be waited for here, as soon as no row waits in an operator."""
         self._watermark = MIN_WATERMARK
-        self._gathers = settings.gather_ms > 0 and not environment.plan.is_bounded
+        gather_ms = settings.gather_covered_ms if graph.shows_what_is_covered else settings.gather_ms
+        self._gather_ms = 0 if environment.plan.is_bounded else gather_ms
         self._gathers_until_ms = 0
         """Before then no more rows are taken, unless a barrier is behind them: there were few just now."""
         self._unflushed_since_ms: int | None = None
@@ -223,6 +225,8 @@ class SubtaskRunner(CheckpointedLoop):
                     break
                 if isinstance(event, FrameRead):
                     rows += event.frame.rows
+                elif isinstance(event, MarkerRead):
+                    await self._read_gathered(chain)
                 await self._feed(event)
             await self._coalesced(chain)
             if 0 < rows < FEW_ROWS:
@@ -244,12 +248,25 @@ class SubtaskRunner(CheckpointedLoop):
 
     def _gather(self) -> None:
         """Let more rows come before the next are taken: a batch of few costs about as much as one of many."""
-        if self._gathers:
-            self._gathers_until_ms = self._services.clock.monotonic_ms() + self._services.settings.gather_ms
+        self._gathers_until_ms = self._services.clock.monotonic_ms() + self._gather_ms
 
     @property
     def _gathering(self) -> bool:
         return not self.inbox.has_barrier and self._services.clock.monotonic_ms() < self._gathers_until_ms
+
+    async def _read_gathered(self, chain: Chain) -> None:
+        """Read what has come to the source while it let rows come together: the barrier is not to leave it behind."""
+        if self._source is None or self._alignment is not None or not self._gathering:
+            return
+        self._gathers_until_ms = 0
+        for _ in range(self._source.split_count):
+            if self._reads(chain):
+                await self._read_source(self._source, chain)
+
+    def _reads(self, chain: Chain) -> bool:
+        """Whether rows may be read from the source."""
+        waits = self._paused or self._exhausted or self._before_first or self._gathering
+        return self._source is not None and self._takes_rows(chain) and not waits
 
     def _fire_timers(self, chain: Chain) -> None:
         now_us, timer = self._services.clock.now_us(), chain.next_timer_us()
@@ -282,8 +299,7 @@ class SubtaskRunner(CheckpointedLoop):
         credit = self._takes_rows(chain)
         if self.machine.finished:
             return
-        reads = credit and not (self._paused or self._exhausted or self._before_first or self._gathering)
-        if self._source is not None and reads:
+        if self._source is not None and self._reads(chain):
             await self._read_source(self._source, chain)
             await asyncio.sleep(PRESSED_PAUSE_S if self._services.pressed() else 0)
         elif self.inbox.ready(frames=credit and not self._gathering):

@@ -118,7 +118,7 @@ async def _run(plan: LogicalPlan, parallelism: int, now_us: int) -> None:
     cluster = MemoryCluster(
         clock=VirtualClock(now_us),
         timeouts=CoordinatorTimeouts(forever_ms, 0, forever_ms),
-        data=SubtaskSettings(longest_wait_ms=forever_ms, gather_ms=0),
+        data=SubtaskSettings(longest_wait_ms=forever_ms, gather_ms=0, gather_covered_ms=0),
         log=VirtualLog(),
         new_id=lambda: f"{next(ids):032x}",
         leader_silence_ms=forever_ms,
