@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import polars as pl
 import pytest
 
-from penstock import Pipeline, count
+from penstock import Pipeline
 from penstock.connectors import collecting, iterables
 from penstock.graph.executiongraph import ExecutionGraph
 from penstock.graph.jobgraph import build_job_graph
@@ -32,8 +32,12 @@ def endless() -> Iterator[Event]:
     return (Event(n, n % 5) for n in itertools.count())
 
 
+def newest(former: Event, row: Event) -> Event:
+    return row
+
+
 async def batches(gather_ms: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Rows of each batch that the aggregates of a running job take, until some checkpoints are complete."""
+    """Rows of each batch that the keyed operator of a running job takes, until some checkpoints are complete."""
     taken: list[int] = []
     rows = Chain.rows
 
@@ -42,11 +46,10 @@ async def batches(gather_ms: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         rows(chain, number, frame)
 
     monkeypatch.setattr(Chain, "rows", counted)
-    monkeypatch.setattr(SourceDriver, "_ends_few", lambda *_: False)  # it reads on: what comes of that is looked at
     sink = collecting.Sink()
     pipeline = Pipeline("endless")
     source = iterables.Source(endless, schema=Event, rate=2_000, bounded=False)
-    pipeline.read(source).key_by("key").agg(n=count()).write(sink)
+    pipeline.read(source).key_by("key").reduce(newest).write(sink)  # not combined before the exchange
     cluster = MemoryCluster(data=SubtaskSettings(gather_ms=gather_ms, gather_covered_ms=gather_ms))
     settings = JobSettings(CheckpointSettings(interval_ms=100), NoRestart())
     try:
@@ -67,7 +70,13 @@ async def batches(gather_ms: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 async def test_few_rows_are_a_batch_together_and_no_barrier_waits_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a patience of minutes, checkpoints go on as ever, and what they cover is all that was read."""
+    monkeypatch.setattr(SourceDriver, "_ends_few", lambda *_: False)  # it reads on: what comes of that is looked at
     alone = await batches(0, monkeypatch)
     together = await batches(600_000, monkeypatch)
     assert sum(together) > 500
     assert sum(together) / len(together) > 2 * sum(alone) / len(alone)
+
+
+async def test_a_barrier_leaves_nothing_behind_that_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source that would wait for minutes reads before each barrier: 600 ms of rows are there after six of them."""
+    assert sum(await batches(600_000, monkeypatch)) > 500
