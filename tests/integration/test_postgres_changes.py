@@ -14,6 +14,7 @@ import pytest
 from postgres_tables import Table
 from tests.integration.sink_rows import ALL, Everything
 from tests.postgres_server import PostgresServer, running_postgres
+from tests.services import wait_for
 
 from penstock import PipelineError
 from penstock.adapters.system_clock import SystemClock
@@ -234,27 +235,64 @@ async def test_timestamps_without_time_zone(server: PostgresServer) -> None:
         assert at.isoformat() == "2026-07-01T10:00:00+00:00"
 
 
-async def test_a_partitioned_table_and_other_names(server: PostgresServer) -> None:
-    """Names are quoted; the changes of all partitions are those of the table."""
+async def test_other_names(server: PostgresServer) -> None:
+    """They are quoted."""
     server.execute('create schema if not exists "Shop"')
-    table = Table(
-        server,
-        'id bigint, town text, "%s" int, total bigint, primary key (town, id)',
-        f"Shop.A b {secrets.token_hex(4)}",
-    )
-    table.do("drop table {}")
-    table.do(
-        "create table {} (id bigint, town text, total bigint not null, primary key (town, id)) partition by list (town)"
-    )
-    for town in ("Ulm", "Bonn"):
-        server.execute(f'create table "Shop"."{table.name[5:]} {town}" partition of "Shop"."{table.name[5:]}"'
-                       f" for values in ('{town}')")  # fmt: skip
-    table.do("insert into {} values (1, 'Ulm', 5), (2, 'Bonn', 6)")
+    columns = 'id bigint, town text, "%s" int, total bigint not null, primary key (town, id)'
+    table = Table(server, columns, f"Shop.A b {secrets.token_hex(4)}")
+    table.do("insert into {} (id, town, total) values (1, 'Ulm', 5), (2, 'Bonn', 6)")
     slot = "p" + secrets.token_hex(4)
     async with reading(source_of(table, key=("id", "town"), slot=slot, publication='Odd "name')) as found:
         assert await found.until(2) == [(2, "Bonn", 6, False), (1, "Ulm", 5, False)]
         table.do("update {} set town = 'Bonn' where id = 1")
         assert await found.until(2) == [(1, "Ulm", None, True), (1, "Bonn", 5, False)]
+
+
+async def test_a_partitioned_table_is_refused_and_its_partitions_are_read(server: PostgresServer) -> None:
+    """What is done to a partition as a whole is in no log."""
+    table = Table(server, COLUMNS)
+    table.do("drop table {}")
+    table.do("create table {} (id bigint primary key, town text, total bigint not null) partition by hash (id)")
+    partition = Table(server, COLUMNS)
+    partition.do("drop table {}")
+    partition.do("create table {} partition of " + table.name + " for values with (modulus 1, remainder 0)")
+    with pytest.raises(PipelineError, match=r"it is partitioned.*Read its partitions"):
+        source_of(table).resolve(Split("t"), late=False)
+    table.do("insert into {} values (1, 'Ulm', 5)")
+    async with reading(source_of(partition)) as found:
+        assert await found.until(1) == [(1, "Ulm", 5, False)]
+        table.do("update {} set total = 6")
+        assert await found.until(1) == [(1, "Ulm", 6, False)]
+
+
+async def test_rows_are_read_behind_a_table_that_is_being_rewritten(server: PostgresServer) -> None:
+    """Behind the lock: an older snapshot would see an empty table."""
+    table = Table(server, COLUMNS)
+    table.do("insert into {} values (1, 'Ulm', 5), (2, 'Bonn', 6)")
+    source = source_of(table)
+    position = source.resolve(Split("t"), late=False)
+    with psycopg.connect(server.url) as session:
+        session.execute(f"alter table {table.name} alter column total type bigint using total + 1")
+        async with reading(source, position) as found:
+            waiting = asyncio.create_task(found.until(2))
+            await asyncio.to_thread(
+                wait_for,
+                lambda: table.server.execute("select count(*) from pg_locks where not granted")[0][0] > 0,
+                "it waits for the lock",
+            )
+            session.commit()
+            assert await waiting == [(1, "Ulm", 6, False), (2, "Bonn", 7, False)]
+
+
+async def test_a_log_that_ends_before_the_position_is_refused(server: PostgresServer) -> None:
+    """A server that was set back would skip all up to there."""
+    source = source_of(Table(server, COLUMNS))
+    async with reading(source) as found:
+        await found.until(0)
+        position = found.reader.position()
+    async with reading(source, {**position, "lsn": position["lsn"] + (1 << 40)}) as found:
+        with pytest.raises(PipelineError, match="the log of the server ends before the checkpoint"):
+            await found.until(1)
 
 
 # -- positions and the slot ---------------------------------------------------------------------------------------------

@@ -19,8 +19,9 @@ from tests.postgres_server import PostgresServer, running_postgres
 
 from penstock import Pipeline
 from penstock.connectors import files
-from penstock.connectors.postgres import change_reading, table_rows
+from penstock.connectors.postgres import change_reading
 from penstock.embedded import EmbeddedJob
+from penstock.postgres_tables import table_rows
 from penstock.postgres_tables.change_log import ChangeLog
 from penstock.postgres_tables.change_positions import ChangePosition
 

@@ -101,9 +101,16 @@ def commit(commit_lsn: int) -> bytes:
     return b"C" + struct.pack(">BQQq", 0, commit_lsn, commit_lsn + 8, 0)
 
 
-def relation(*columns: tuple[str, int], oid: int = 9, name: bytes = b"orders", identity: bytes = b"d") -> bytes:
+def relation(
+    *columns: tuple[str, int],
+    oid: int = 9,
+    name: bytes = b"orders",
+    identity: bytes = b"d",
+    key: tuple[str, ...] = ("id",),
+) -> bytes:
     described = b"".join(
-        b"\x01" + column.encode() + b"\0" + struct.pack(">Ii", type_oid, -1) for column, type_oid in columns
+        bytes([identity == b"f" or column in key]) + column.encode() + b"\0" + struct.pack(">Ii", type_oid, -1)
+        for column, type_oid in columns
     )
     return (
         b"R"
@@ -126,7 +133,7 @@ def test_messages_are_read_as_the_documentation_has_them() -> None:
     assert message_of(begin(0x100, 745)) == Begin(0x100, 745)
     assert message_of(commit(0x100)) == Commit(0x108)
     assert message_of(relation(("id", 20), identity=b"f")) == Relation(
-        9, "public.orders", "f", (RelationColumn("id", 20, -1),)
+        9, "public.orders", "f", (RelationColumn("id", 20, -1, of_identity=True),)
     )
     assert message_of(of_table(b"I", b"N", tuple_data(b"1", None))) == RowChange(9, [b"1", None])
     assert message_of(of_table(b"U", b"N", tuple_data(b"1", UNCHANGED))) == RowChange(9, [b"1", UNCHANGED])
@@ -267,7 +274,7 @@ def test_a_position_forgets_parts_that_the_log_has_passed() -> None:
 # -- the log ------------------------------------------------------------------------------------------------------------
 
 TABLE = CapturedTable(
-    9, "public.orders", partitioned=False, key=("id",),
+    9, "public.orders", key=("id",),
     columns={
         name: CapturedColumn(oid, -1, kind, kind, not_null=True, generated=False, collation=None)
         for name, oid, kind in [("id", 20, "bigint"), ("town", 25, "text"), ("total", 20, "bigint")]

@@ -10,7 +10,7 @@ import structlog
 from penstock import __version__
 from penstock.coordination.control_topics import REQUESTS
 from penstock.errors import CorruptDataError, ExternalError
-from penstock.ports import Log, Metadata
+from penstock.ports import Log, LogRecord, Metadata
 from penstock.protocol.requests import AnyRunRequest, RunRequest, decode_request, refused_key, sender_of
 
 READ_S: Final = 1.0
@@ -37,16 +37,23 @@ class RequestReader:
         while True:
             records = await self._log.read(REQUESTS, 0, position, timeout_s=READ_S)
             for record in records:
-                try:
-                    request = decode_request(record.value)
-                    if isinstance(request, RunRequest):
-                        await self._serve(request)
-                except CorruptDataError as error:
-                    _log.error("a request cannot be read", offset=record.offset, error=str(error))
-                    await self._refuse(record.value, str(error))
+                await self._take(record)
                 position = record.next_offset
             if records:
                 await self._note(position)
+
+    async def _take(self, record: LogRecord) -> None:
+        try:
+            request = decode_request(record.value)
+        except CorruptDataError as error:
+            _log.error("a request cannot be read", offset=record.offset, error=str(error))
+            await self._refuse(record.value, str(error))
+            return
+        try:
+            if isinstance(request, RunRequest):
+                await self._serve(request)
+        except CorruptDataError as error:
+            _log.error("a request cannot be served", offset=record.offset, error=str(error))
 
     async def _refuse(self, data: bytes, problem: str) -> None:
         """Tell who asks for a run that this service does not know all that is asked."""

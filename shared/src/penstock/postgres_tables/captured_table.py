@@ -79,7 +79,6 @@ class CapturedTable:
     oid: int
     name: str
     """With its schema."""
-    partitioned: bool
     columns: Mapping[str, CapturedColumn]
     key: tuple[str, ...]
     """In the order of its index."""
@@ -123,12 +122,18 @@ class Capture:
                 f"{self.where}wal_level is {wal_level}; set wal_level = logical at the server, which then has to be "
                 "started again"
             )
-        if kind not in ("r", "p") or persistence != "p":
+        if kind == "p":
+            raise PipelineError(
+                f"{self.where}it is partitioned: what is done to a partition as a whole (truncate, detach, attach) is "
+                "not in the log, and of former rows each partition logs what it likes. Read its partitions, each with a "
+                "slot and a source of its own, and take them together with union"
+            )
+        if kind != "r" or persistence != "p":
             raise PipelineError(f"{self.where}only changes of ordinary tables are logged, not of this one")
         columns = {name: CapturedColumn(*rest) for name, *rest in await _rows(connection, _COLUMNS, oid)}
         self._check_columns(columns)
         key = self._key_order(identity, columns, await _rows(connection, _UNIQUE, oid))
-        return CapturedTable(oid, full_name, kind == "p", columns, key)
+        return CapturedTable(oid, full_name, columns, key)
 
     def _check_columns(self, there: Mapping[str, CapturedColumn]) -> None:
         wrong: list[str] = []
@@ -174,10 +179,10 @@ class Capture:
 
     # -- the publication ------------------------------------------------------------------------------------------------
 
-    async def publish(self, connection: AsyncConnection[Any], table: CapturedTable) -> None:
+    async def publish(self, connection: AsyncConnection[Any]) -> None:
         """Make the publication if there is none."""
         if not await _rows(connection, _PUBLICATION, self.publication):
-            await self._make_publication(connection, table)
+            await self._make_publication(connection)
 
     async def check_publication(self, connection: AsyncConnection[Any], table: CapturedTable) -> None:
         """See to it that the publication has all changes of the table.
@@ -188,14 +193,17 @@ class Capture:
         options = await _rows(connection, _PUBLICATION, self.publication)
         found = await _rows(connection, _PUBLISHED, self.publication, table.oid)
         if reason := self._lacks(options[0][0] if options else None, found[0][0] if found else None):
-            raise PipelineError(f"{self.where}publication {self.publication}: {reason}; alter it, or name another one")
+            raise PipelineError(
+                f"{self.where}publication {self.publication}: {reason}; alter it, or name another one. Of a job that has "
+                "begun, what changed meanwhile is not in the log: start it anew, without its former state"
+            )
 
     def _lacks(self, options: Mapping[str, Any] | None, entry: Mapping[str, Any] | None) -> str:
         """What of the changes a publication leaves out."""
         if options is None:
             return "it is not there any more"
         if entry is None:
-            return "it does not have the table (a partitioned one needs publish_via_partition_root = true)"
+            return "it does not have the table (of a partition: as itself, without publish_via_partition_root)"
         left_out = [kind for kind in ("insert", "update", "delete", "truncate") if not options[f"pub{kind}"]]
         if left_out:
             return f"it leaves out {', '.join(left_out)}"
@@ -214,12 +222,11 @@ class Capture:
         if wrong:
             raise PipelineError(f"{self.where}it was altered: {'; '.join(wrong)}. Nothing was skipped")
 
-    async def _make_publication(self, connection: AsyncConnection[Any], table: CapturedTable) -> None:
+    async def _make_publication(self, connection: AsyncConnection[Any]) -> None:
         import psycopg
 
         statement = composed(
-            "create publication {name} for table {table}"
-            + (" with (publish_via_partition_root = true)" if table.partitioned else ""),
+            "create publication {name} for table {table}",
             name=identifier(self.publication),
             table=self.place.identifier(),
         )

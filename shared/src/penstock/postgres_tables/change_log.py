@@ -136,6 +136,13 @@ class ChangeLog:
             raise PipelineError(
                 f"{where}it was altered: replica identity is not full any more, which before_images= needs"
             )
+        known_of_former = {column.name for column in relation.columns if column.of_identity}
+        if relation.identity != "f" and known_of_former != set(self._table.key):
+            logged, key = ", ".join(sorted(known_of_former)) or "nothing", ", ".join(self._table.key)
+            raise PipelineError(
+                f"{where}it was altered: of former rows {logged} is logged, and not its key ({key}). "
+                "Nothing was skipped; start the job anew, without its former state"
+            )
         self._places = [there[name] for name in self._names]
         for name, place in zip(self._names, self._places, strict=True):
             column, known = relation.columns[place], self._table.columns[name]

@@ -44,6 +44,8 @@ class RelationColumn:
     name: str
     type_oid: int
     type_modifier: int
+    of_identity: bool
+    """Whether former rows have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +167,8 @@ def _relation(parts: _Bytes) -> Relation:
     oid, schema, name, identity = parts.number("I"), parts.text(), parts.text(), parts.kind().decode()
     columns: list[RelationColumn] = []
     for _ in range(parts.number("H")):
-        parts.kind()  # whether it is of the key, which the table itself has told
-        columns.append(RelationColumn(parts.text(), parts.number("I"), parts.number("i")))
+        of_identity = parts.kind() != b"\x00"
+        columns.append(RelationColumn(parts.text(), parts.number("I"), parts.number("i"), of_identity))
     return Relation(oid, f"{schema or 'pg_catalog'}.{name}", identity, tuple(columns))
 
 

@@ -134,11 +134,24 @@ async def claimed_slot(
             "may be lost. Nothing was skipped. Start the job anew, without its former state"
         )
     _checked(capture, slot, lsn)
+    await _check_log(capture, connection, lsn)
     if slot.active_pid is None:
         return
     if takes_over and slot.user == application_name(owner):
         await connection.execute("select pg_terminate_backend(%s)", [slot.active_pid])
     raise _in_use(capture, slot)
+
+
+async def _check_log(capture: Capture, connection: AsyncConnection[Any], lsn: int) -> None:
+    """A log that has not come so far yet is another one, and would be read from there on only."""
+    query = "select (pg_current_wal_flush_lsn() - '0/0')::bigint"
+    row = await (await connection.execute(query)).fetchone()
+    assert row is not None
+    if row[0] < lsn:
+        raise PipelineError(
+            f"{capture.where}the log of the server ends before the checkpoint that the job goes on from: the server was "
+            "set back, or another one has taken its place that had not all. Start the job anew, without its former state"
+        )
 
 
 def _in_use(capture: Capture, slot: Slot) -> NotYetError:

@@ -74,6 +74,9 @@ class TableRows:
         try:
             await check_fence(self._capture, connection, self._fence)
             await connection.execute("begin isolation level repeatable read read only")
+            # Before the snapshot: behind an ALTER TABLE that rewrites the table, an older one sees it empty.
+            lock = "lock table only {table} in access share mode"
+            await connection.execute(composed(lock, table=place.identifier()))
             query = "select pg_current_snapshot()::text"
             self._snapshot = await _value(connection, query)
             self._lsn = await _value(connection, "select (pg_current_wal_insert_lsn() - '0/0')::bigint")
@@ -101,9 +104,8 @@ class TableRows:
         ]
         behind = composed("where ({key}) > ({last}) ", key=SQL(", ").join(key), last=SQL(", ").join(last))
         return composed(
-            "select {columns} from {only} {table} {behind} order by {key} limit {limit}",
+            "select {columns} from only {table} {behind} order by {key} limit {limit}",
             columns=SQL(", ").join([identifier(name) for name in self._capture.rows.names]),
-            only=SQL("" if self._table.partitioned else "only"),
             table=self._capture.place.identifier(),
             behind=SQL("") if self._last is None else behind,
             key=SQL(", ").join(key),

@@ -265,8 +265,8 @@ def _turn(facts: RunFacts) -> tuple[bool, int, str]:
 
 
 def _endless(runs: Sequence[RunFacts]) -> RunFacts | None:
-    """A job in steps among these."""
-    return next((facts for facts in runs if facts.in_steps), None)
+    """A job in steps among these that nobody has told to end."""
+    return next((facts for facts in runs if facts.in_steps and not facts.history.cancel_asked), None)
 
 
 def _never_its_turn(endless: RunFacts) -> str:

@@ -109,6 +109,8 @@ class SubtaskRunner(CheckpointedLoop):
         self._gather_ms = 0 if environment.plan.is_bounded else gather_ms
         self._gathers_until_ms = 0
         """Before then no more rows are taken, unless a barrier is behind them: there were few just now."""
+        self._hurries = False
+        """Whether a barrier waits while the source is read."""
         self._unflushed_since_ms: int | None = None
         self._watermark_interval_ms = environment.plan.watermark_interval_us // 1_000
         self._next_watermark_ms = 0
@@ -259,9 +261,11 @@ class SubtaskRunner(CheckpointedLoop):
         if self._source is None or self._alignment is not None or not self._gathering:
             return
         self._gathers_until_ms = 0
+        end_ms, self._hurries = self._services.clock.monotonic_ms() + SLICE_MS, True
         for _ in range(self._source.split_count):
-            if self._reads(chain):
+            if self._reads(chain) and self._services.clock.monotonic_ms() < end_ms:
                 await self._read_source(self._source, chain)
+        self._hurries = False
 
     def _reads(self, chain: Chain) -> bool:
         """Whether rows may be read from the source."""
@@ -320,6 +324,8 @@ class SubtaskRunner(CheckpointedLoop):
     async def _other_work(self) -> None:
         """Until there is something else to do than to read the source."""
         assert self._chain is not None
+        if self._hurries:
+            return
         await self.inbox.wait(self._timeout_s(self._chain))
 
     def _timeout_s(self, chain: Chain) -> float:

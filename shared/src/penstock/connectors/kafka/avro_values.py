@@ -24,6 +24,7 @@ class AvroValues(RowValues):
 
         super().__init__(schema, "datum of its schema")
         self._registry = SchemaRegistry(registry) if registry is not None else None
+        self.asks = registry is not None
         own = fastavro.parse_schema(avro_schema(schema))
         self._writer: Any = fastavro.parse_schema(json.loads(writer_schema)) if writer_schema is not None else own
         self._by_id: dict[int, Any] = {}

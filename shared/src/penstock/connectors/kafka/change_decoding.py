@@ -61,6 +61,7 @@ class UpsertDecoder:
         self._key_names = list(source.keys)
         self._keys = _KeyDecoder(source.rows.select(source.keys), zone, plain=source.key_format == "plain")
         self._values: ValueDecoder = value_decoder(source, source.value_schema, zone)
+        self.asks = self._values.asks
 
     def decode(self, records: Records) -> Decoded:
         """See `RecordDecoder.decode`."""
@@ -116,6 +117,7 @@ class DebeziumDecoder:
 
     keep_messages = False
     rows_per_value = True
+    asks = False
 
     def __init__(self, source: ChangeSource[Any], zone: tzinfo | None) -> None:
         self._schema = source.schema

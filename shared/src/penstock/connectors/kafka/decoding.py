@@ -31,6 +31,8 @@ class ValueDecoder(Protocol):
 
     rows_per_value: bool
     """Whether a value is exactly one row; else the numbers of rows come back as `counts`."""
+    asks: bool
+    """Whether decoding may ask somebody, and so take long."""
 
     def decode(self, values: Sequence[bytes]) -> tuple[Decoded, Sequence[int] | None]:
         """The rows in order and the bad records (`BadLine.index` counts values); rows per value where they differ."""
@@ -41,6 +43,7 @@ class _Lines(ABC):
     """Records that are a line each: decoded as one block, unless that does not come out as one row per record."""
 
     rows_per_value = True
+    asks = False
 
     def __init__(self, decoder: LineDecoder) -> None:
         self._decoder = decoder
@@ -93,6 +96,7 @@ class _Csv(_Lines):
 
 class _Raw:
     rows_per_value = True
+    asks = False
 
     def __init__(self, schema: Schema) -> None:
         self._builder = FrameBuilder(schema)
@@ -115,6 +119,7 @@ class _Raw:
 
 class _Arrow:
     rows_per_value = False
+    asks = False
 
     def __init__(self, schema: Schema, timezone: str | None) -> None:
         self._schema = schema
@@ -203,6 +208,11 @@ class RecordDecoder(Protocol):
         """Whether a record is one row, or about one."""
         ...
 
+    @property
+    def asks(self) -> bool:
+        """Whether decoding may ask somebody, and so take long."""
+        ...
+
     def decode(self, records: Records) -> Decoded:
         """The rows in order, and what is bad, in order; `BadLine.index` counts records."""
         ...
@@ -224,6 +234,11 @@ class RowDecoder:
     def rows_per_value(self) -> bool:
         """Whether every record is one row."""
         return self._values.rows_per_value
+
+    @property
+    def asks(self) -> bool:
+        """See `ValueDecoder.asks`."""
+        return self._values.asks
 
     def decode(self, records: Records) -> Decoded:
         """The rows; records without a value (tombstones) are bad. `BadLine.index` counts records."""

@@ -144,8 +144,9 @@ def _offset(consumer: Consumer, place: TopicPartition, wanted: Any, low: int, hi
     return high if found.offset in (OFFSET_END, -1) else found.offset
 
 
-def source_consumer(settings: KafkaSettings) -> Consumer:
-    """A client for one partition, which says what it comes upon and decides nothing by itself."""
+def source_consumer(settings: KafkaSettings, *, ends: bool = True) -> Consumer:
+    """A client for one partition, which says what it comes upon and decides nothing by itself; `ends`: it is read up to
+    some offset, and that it is at its end comes with an answer that has nothing."""
     return Consumer(
         {
             **confluent_options(settings, _CLIENT_ID),
@@ -156,7 +157,7 @@ def source_consumer(settings: KafkaSettings) -> Consumer:
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
             "fetch.queue.backoff.ms": 5,  # at its default of a second a decode loop stood still three quarters of it
-            "fetch.wait.max.ms": 5_000,  # of a broker that has nothing: it answers at once when something comes
+            "fetch.wait.max.ms": 1_000 if ends else 5_000,  # of a broker that has nothing: news it tells at once
             "queued.max.messages.kbytes": 16_384,
             "fetch.message.max.bytes": 2 << 20,
             "reconnect.backoff.max.ms": 1_000,

@@ -250,7 +250,8 @@ class TopicPartitionReader:
             self._quick = False
             return None, behind
         size_bytes = records.size_bytes
-        self._quick = len(records.values) < QUICK_RECORDS and size_bytes < QUICK_BYTES
+        few = len(records.values) < QUICK_RECORDS and size_bytes < QUICK_BYTES
+        self._quick = few and not self._decoder.asks
         decoded = self._decoder.decode(records)
         bad = [
             BadRow(line.error, line.raw, f"{self._where}, offset {records.offsets[line.index]}") for line in decoded.bad
@@ -294,7 +295,7 @@ class TopicPartitionReader:
 
     def _started(self) -> Consumer:
         if self._consumer is None:
-            self._consumer = source_consumer(self._settings)
+            self._consumer = source_consumer(self._settings, ends=self._end is not None)
             self._consumer.assign([TopicPartition(self._topic, self._partition, self._offset)])
         return self._consumer
 

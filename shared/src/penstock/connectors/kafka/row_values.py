@@ -16,6 +16,7 @@ class RowValues(ABC):
     """See `ValueDecoder`."""
 
     rows_per_value = True
+    asks = False
 
     def __init__(self, schema: Schema, kind: str) -> None:
         """`kind`: what a value is, in words."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import structlog
 
 from penstock.connectors.base import A_MOMENT_S, BadRow, Fetched, Position, ReadContext
 from penstock.connectors.change_rows import ImagesOfRows
@@ -28,6 +29,8 @@ MOST_CHANGES: Final = 8_192
 MOST_BYTES: Final = 8 << 20
 PATIENCE_S: Final = 120.0
 """How long the server may be away, or the slot be read by another, before the attempt fails."""
+_log = structlog.get_logger("penstock.source")
+
 AGAIN_S: Final = 0.5
 """How long until it is asked again."""
 CHECK_S: Final = 60.0
@@ -52,6 +55,8 @@ class ChangeReader:
         self._changes: list[Change] = []
         """Of what was fed to the log and is not handed out yet."""
         self._fed = False
+        self._heard_of = False
+        """Whether the last read brought a message, if only that there is nothing."""
         self._heard_s: float | None = None
         self._waiting_since_s: float | None = None
         self._takes_over = True
@@ -70,14 +75,19 @@ class ChangeReader:
         except ExternalError as error:
             await self._wait_for(error)
             return None
-        self._heard_s, self._waiting_since_s = time.monotonic(), None
+        self._heard_s = time.monotonic()
+        if fetched is not None or self._heard_of:  # not yet where only a connection was made
+            self._waiting_since_s = None
         return fetched
 
     async def _wait_for(self, error: ExternalError) -> None:
         """Begin anew at the position, in a while; raises where it has lasted too long, or has not even begun."""
         await self._drop()
+        self._heard_of = False
         now_s = time.monotonic()
-        self._waiting_since_s = self._waiting_since_s or now_s
+        if self._waiting_since_s is None:
+            self._waiting_since_s = now_s
+            _log.warning("Postgres cannot be read, trying again", error=str(error))
         begun = self._heard_s is not None or isinstance(error, NotYetError)
         self._takes_over = self._takes_over and not _is_ended(error)
         if not begun or now_s - self._waiting_since_s > PATIENCE_S:
@@ -162,6 +172,7 @@ class ChangeReader:
         assert log is not None
         if not self._fed:
             self._changes = self._taken(stream, log, min(max_rows, MOST_CHANGES))
+        self._heard_of = self._fed
         if not self._fed:
             await stream.wait(self._other_work)
             return None

@@ -120,7 +120,7 @@ class ChangeSource(base.ChangeSource[T]):
             connection = await self.place.connect(CREATE_TIMEOUT)
             async with connection:
                 table = await capture.table(connection)
-                await capture.publish(connection, table)
+                await capture.publish(connection)
                 await capture.check_publication(connection, table)
                 lsn, fence, owner = await made_slot(capture, connection)
         return msgspec.to_builtins(ChangePosition(lsn, table.oid, owner, fence))
