@@ -70,7 +70,9 @@ async def batches(gather_ms: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 async def test_few_rows_are_a_batch_together_and_no_barrier_waits_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a patience of minutes, checkpoints go on as ever, and what they cover is all that was read."""
-    monkeypatch.setattr(SourceDriver, "_ends_few", lambda *_: False)  # it reads on: what comes of that is looked at
+    monkeypatch.setattr(
+        SourceDriver, "_ends_few", lambda *_, **__: False
+    )  # it reads on: what comes of that is looked at
     alone = await batches(0, monkeypatch)
     together = await batches(600_000, monkeypatch)
     assert sum(together) > 500

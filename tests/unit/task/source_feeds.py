@@ -25,15 +25,16 @@ class Event:
 class Feed:
     """The reader of a split whose rows are the seconds of their event times; `open` while more may come."""
 
-    def __init__(self, seconds: list[int], batch: int = 1, at: int = 0) -> None:
-        self.seconds, self.batch, self.at, self.open = seconds, batch, at, False
+    def __init__(self, seconds: list[int], batch: int = 1, at: int = 0, *, is_all: bool = True) -> None:
+        self.seconds, self.batch, self.at, self.open, self.is_all = seconds, batch, at, False, is_all
 
     async def read(self, max_rows):
         found = self.seconds[self.at : self.at + self.batch]
         if not found and not self.open:
             raise EndOfSplit
         self.at += len(found)
-        return Fetched(pl.DataFrame({"at": [START + timedelta(seconds=s) for s in found]})) if found else None
+        frame = pl.DataFrame({"at": [START + timedelta(seconds=s) for s in found]})
+        return Fetched(frame, is_all=self.is_all) if found else None
 
     def position(self):
         return self.at

@@ -494,7 +494,7 @@ async def test_a_rate_is_that_of_all_files(tmp_path: Path) -> None:
 
 
 async def test_a_round_that_brings_few_rows_is_told_of():
-    """Of a source without end: once every split was read again. One with rows enough, or none, says nothing."""
+    """Of a source without end: once every split was read again. With rows enough, none, or more at hand it says nothing."""
 
     class Endless(Feeds):
         bounded = False
@@ -507,6 +507,9 @@ async def test_a_round_that_brings_few_rows_is_told_of():
         await reader.open([])
     assert [(await few[0].step()).few for _ in range(6)] == [False, True, False, True, False, True]
     assert [(await few[1].step()).few for _ in range(6)] == [False, False, False, False, False, True]
+    more = driver(Endless({"a": Feed([0] * 9, is_all=False)}))
+    await more.open([])
+    assert not any([(await more.step()).few for _ in range(9)])
     bounded = driver(Feeds({"a": Feed([0] * 9)}))
     await bounded.open([])
     assert not any([(await bounded.step()).few for _ in range(9)])

@@ -175,6 +175,8 @@ class Fetched:
     frame: pl.DataFrame
     bad: Sequence[BadRow] = ()
     size_bytes: int = 0
+    is_all: bool = False
+    """Whether no more was at hand: where that is little, more is let come before the next read. False is always safe."""
 
 
 class SplitReader(Protocol):

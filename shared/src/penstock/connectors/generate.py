@@ -287,7 +287,7 @@ class _Reader:
             frame = source.content.frame(numbers, source.seed)
         self._position += allowed
         self._pace.take(allowed)
-        return Fetched(frame, bad, int(frame.estimated_size()))
+        return Fetched(frame, bad, int(frame.estimated_size()), self._pace.are_all(allowed, max_rows))
 
     def position(self) -> Position:
         """See `SplitReader.position`."""

@@ -146,7 +146,8 @@ class _Reader:
         rows = self._taken(allowed)
         if not rows:
             raise EndOfSplit
-        fetched = self._fetched(rows)
+        is_all = len(rows) == allowed and self._pace.are_all(allowed, max_rows)
+        fetched = self._fetched(rows, is_all=is_all)
         self._position += len(rows)
         self._pace.take(len(rows))
         return fetched
@@ -169,7 +170,7 @@ class _Reader:
             raise UserCodeError(f"{where}: the iterable raised {type(error).__name__}: {error}") from error
         return rows
 
-    def _fetched(self, rows: list[Any]) -> Fetched:
+    def _fetched(self, rows: list[Any], *, is_all: bool) -> Fetched:
         fields = self._builder.schema.fields
         good: list[int] = []
         columns: list[list[Any]] = [[] for _ in fields]
@@ -192,6 +193,7 @@ class _Reader:
         return Fetched(
             frame,
             [BadRow(reason, repr(rows[index]).encode(), f"row {self._position + index + 1}") for index, reason in bad],
+            is_all=is_all,
         )
 
     def position(self) -> Position:

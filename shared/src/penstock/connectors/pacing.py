@@ -42,6 +42,10 @@ class Pace:
             return 0
         return min(due, max_rows)
 
+    def are_all(self, rows: int, max_rows: int) -> bool:
+        """Whether no more than these were due, of at most `max_rows` that were asked for."""
+        return self._rate is not None and rows < min(max_rows, self._batch_rows or max_rows)
+
     def take(self, rows: int) -> None:
         """Account for rows that were handed out."""
         self._taken += rows

@@ -92,7 +92,7 @@ class SourceBatch:
     paused: bool = False
     """Nothing may be read until other subtasks have caught up."""
     few: bool = False
-    """Every split was read once more, and together they had few rows."""
+    """Every split was read once more, and all that they had at hand was few rows."""
     size_bytes: int = 0
     split: str = ""
     """Which one was read, and where it stands behind what was: of a source whose splits somebody publishes."""
@@ -374,7 +374,7 @@ class SourceDriver:
             self._turn.append(state.split.id)
             self._note_silence(state)
             await self._spare()
-            return self._with_watermark(SourceBatch(few=self._ends_few(0)))
+            return self._with_watermark(SourceBatch(few=self._ends_few(0, is_all=True)))
         self._turn.insert(0 if self._is_read_to_its_end(state.split) else len(self._turn), state.split.id)
         self._silent_reads = 0
         state.last_row_ms, state.silent_since_ms, state.silent_ms = self._context.monotonic_ms(), None, 0
@@ -382,14 +382,14 @@ class SourceDriver:
         batch = self._accept(state, fetched)
         if self._begin_by_mark is not None:
             batch = replace(batch, split=state.split.id, position=state.position)
-        return self._with_watermark(
-            replace(batch, few=self._ends_few(batch.frame.height if batch.frame is not None else 0))
-        )
+        rows = batch.frame.height if batch.frame is not None else 0
+        return self._with_watermark(replace(batch, few=self._ends_few(rows, is_all=fetched.is_all)))
 
-    def _ends_few(self, rows: int) -> bool:
-        """Whether with these rows every split was read once more, for few rows; not of a source that has an end."""
+    def _ends_few(self, rows: int, *, is_all: bool) -> bool:
+        """Whether with these rows every split was read once more, and all that was at hand was few rows; not of a source
+        that has an end."""
         self._round_reads += 1
-        self._round_rows += rows
+        self._round_rows += rows if is_all else FEW_ROWS
         if self._round_reads < len(self._turn):
             return False
         few = 0 < self._round_rows < FEW_ROWS and not self._source.bounded

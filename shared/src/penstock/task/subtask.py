@@ -231,7 +231,7 @@ class SubtaskRunner(CheckpointedLoop):
                     await self._read_gathered(chain)
                 await self._feed(event)
             await self._coalesced(chain)
-            if 0 < rows < FEW_ROWS:
+            if 0 < rows < FEW_ROWS and not self.inbox.ready(frames=True):
                 self._gather()
             self._fire_timers(chain)
             await self._end_or_rest(chain)

@@ -256,7 +256,8 @@ class TopicPartitionReader:
         bad = [
             BadRow(line.error, line.raw, f"{self._where}, offset {records.offsets[line.index]}") for line in decoded.bad
         ]
-        return Fetched(decoded.frame, bad, size_bytes), behind
+        is_all = len(records.values) < limit and size_bytes < MAX_BYTES
+        return Fetched(decoded.frame, bad, size_bytes, is_all), behind
 
     def _take(self, records: Records, limit: int) -> int:
         """Move records that are at hand to `records`, or what comes while they are waited for."""
