@@ -494,7 +494,7 @@ async def test_a_rate_is_that_of_all_files(tmp_path: Path) -> None:
 
 
 async def test_a_round_that_brings_few_rows_is_told_of():
-    """Of a source without end: once every split was read again. With rows enough, none, or more at hand it says nothing."""
+    """Of a source without end: once every split was read again. Enough rows, none, or more at hand are not told of."""
 
     class Endless(Feeds):
         bounded = False
