@@ -261,7 +261,7 @@ async def test_readers_wait_for_each_other_until_there_has_been_nothing_for_a_wh
 async def test_an_idle_partition_is_looked_at_once_a_second(monkeypatch):
     """One waiting of a thread, however often the subtask has something else to do."""
     client = EmptyTopic()
-    monkeypatch.setattr("penstock.connectors.kafka.reading.source_consumer", lambda settings: _assigned(client))
+    monkeypatch.setattr("penstock.connectors.kafka.reading.source_consumer", lambda settings, ends: _assigned(client))
     monkeypatch.setattr(TopicPartitionReader, "_check_topic", lambda self: None)
     monkeypatch.setattr("penstock.connectors.kafka.reading.IDLE_AFTER_S", 0)
     source = kafka.Source("t", schema=Row, security=BROKER)
