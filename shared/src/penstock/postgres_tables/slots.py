@@ -12,6 +12,7 @@ import msgspec
 
 from penstock.errors import ExternalError, PipelineError
 from penstock.postgres_tables.captured_table import Capture
+from penstock.postgres_tables.tables import only_row
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection
@@ -73,9 +74,8 @@ async def made_slot(capture: Capture, connection: AsyncConnection[Any]) -> tuple
     if slot is not None and slot.active_pid is not None:
         raise _in_use(capture, slot)
     lsn = await _make(capture, connection) if slot is None else _checked(capture, slot, None)
-    row = await (await connection.execute(_FENCE)).fetchone()
-    assert row is not None
-    return lsn, *row
+    fence, name = await only_row(connection, _FENCE)
+    return lsn, fence, name
 
 
 async def _make(capture: Capture, connection: AsyncConnection[Any]) -> int:
@@ -109,9 +109,8 @@ async def _open_transaction(connection: AsyncConnection[Any]) -> str:
 async def check_fence(capture: Capture, connection: AsyncConnection[Any], fence: int) -> None:
     """Raise `NotYetError` while a transaction is open that may be neither in a snapshot nor in what the slot gives."""
     query = "select pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
-    row = await (await connection.execute(query)).fetchone()
-    assert row is not None
-    if row[0] < fence:
+    (oldest,) = await only_row(connection, query)
+    if oldest < fence:
         raise NotYetError(
             f"{capture.where}the rows that are there cannot be read while {await _open_transaction(connection)} "
             "that began before the replication slot was made; end it"
@@ -144,10 +143,8 @@ async def claimed_slot(
 
 async def _check_log(capture: Capture, connection: AsyncConnection[Any], lsn: int) -> None:
     """A log that has not come so far yet is another one, and would be read from there on only."""
-    query = "select (pg_current_wal_flush_lsn() - '0/0')::bigint"
-    row = await (await connection.execute(query)).fetchone()
-    assert row is not None
-    if row[0] < lsn:
+    (end,) = await only_row(connection, "select (pg_current_wal_flush_lsn() - '0/0')::bigint")
+    if end < lsn:
         raise PipelineError(
             f"{capture.where}the log of the server ends before the checkpoint that the job goes on from: the server was "
             "set back, or another one has taken its place that had not all. Start the job anew, without its former state"

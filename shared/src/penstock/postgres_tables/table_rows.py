@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.postgres_tables.captured_table import Capture, CapturedTable
 from penstock.postgres_tables.change_positions import ChangePosition, Part
 from penstock.postgres_tables.slots import application_name, check_fence
-from penstock.postgres_tables.tables import composed, identifier
+from penstock.postgres_tables.tables import composed, identifier, only_row
 from penstock.postgres_tables.text_values import SESSION
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ class TableRows:
             lock = "lock table only {table} in access share mode"
             await connection.execute(composed(lock, table=place.identifier()))
             query = "select pg_current_snapshot()::text"
-            self._snapshot = await _value(connection, query)
-            self._lsn = await _value(connection, "select (pg_current_wal_insert_lsn() - '0/0')::bigint")
+            (self._snapshot,) = await only_row(connection, query)
+            (self._lsn,) = await only_row(connection, "select (pg_current_wal_insert_lsn() - '0/0')::bigint")
             await self._make_durable()
         except BaseException:
             await connection.close()
@@ -116,12 +116,6 @@ class TableRows:
         names = self._capture.rows.names
         values = [row[names.index(name)] for name in self._table.key]
         return tuple([value.decode() for value in values if value is not None])
-
-
-async def _value(connection: AsyncConnection[Any], query: str) -> Any:
-    row = await (await connection.execute(query.encode())).fetchone()
-    assert row is not None
-    return row[0]
 
 
 async def parts_of_keys(

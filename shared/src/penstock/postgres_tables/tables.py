@@ -170,3 +170,10 @@ def composed(text: str, **parts: Any) -> Composed:
     from psycopg.sql import SQL
 
     return SQL(text).format(**parts)  # pyright: ignore[reportArgumentType] # by design: texts of this package only
+
+
+async def only_row(connection: AsyncConnection[Any], query: str) -> tuple[Any, ...]:
+    """What a query gives that always gives one row."""
+    row = await (await connection.execute(query.encode())).fetchone()
+    assert row is not None
+    return row

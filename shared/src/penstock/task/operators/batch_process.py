@@ -22,6 +22,7 @@ from penstock.errors import PenstockError, UserCodeError
 from penstock.process_functions import KeyedProcess, OutputTag
 from penstock.state.batch_keys import BatchKeys
 from penstock.state.keyed_state import NO_KEY
+from penstock.task.exchange import joined
 from penstock.task.frames import FrameWriter
 from penstock.task.operator import Output
 from penstock.task.operators.batch_timers import CallTimers, by_watermark, calls
@@ -71,11 +72,6 @@ class Ordered:
         if (numbers[1:] >= numbers[:-1]).all():
             return frame
         return frame[np.argsort(numbers, kind="stable")]
-
-
-def joined(frames: list[pl.DataFrame]) -> pl.DataFrame:
-    """Frames of one output as one: some may carry watermarks where others need none."""
-    return pl.concat(frames, how="diagonal") if len(frames) > 1 else frames[0]
 
 
 class BatchRun:
