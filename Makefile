@@ -19,6 +19,8 @@ LONG := tests/e2e/test_brokers_away.py tests/e2e/test_catch_up.py tests/e2e/test
 IMAGES ?= penstock
 TAG ?= dev
 HOME_OF_FLINK ?= flink
+COLUMNS := $(addprefix tests/unit/task/test_,changes.py final.py joins.py over.py regular_joins.py running.py top_and_deduplicate.py top_changes.py \
+	window_top.py windows.py)
 
 .PHONY: help setup lock demo platform test acceptance lint docs sbom audit bench bench-kafka properties simulate chaos soak k8s flink clean
 
@@ -76,6 +78,8 @@ acceptance: platform ## Run the longest tests, and what needs a container engine
 		RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install --yes -qq --no-install-recommends \
 		prometheus docker.io iptables mmdebstrap docker-compose; }
 	$(BIN)/python -m pytest $(LONG) tests/acceptance --durations 10 --randomly-dont-reorganize
+	$(BIN)/python -m pytest -n 2 --dist loadfile -p tests.unit.task.incremental_checkpoints $(COLUMNS) \
+		--deselect tests/unit/task/test_changes.py::test_a_key_whose_rows_are_gone_begins_anew
 
 lint: setup ## Check format, style, types and import rules
 	$(BIN)/ruff format --check

@@ -68,7 +68,7 @@ def interrupt(pipeline: Pipeline, directory: Path, attempt: Attempt, *, resume: 
     """
 
     async def until() -> JobResult | None:
-        data = SubtaskSettings(state_backend=attempt.backend, incremental=attempt.backend == "rocksdb")
+        data = SubtaskSettings(state_backend=attempt.backend, incremental=attempt.backend != "memory")
         job = EmbeddedJob(pipeline, directory, settings(attempt.parallelism, attempt.interval_ms, data=data))
         run = asyncio.create_task(job.run(resume=resume))
         deadline = asyncio.get_running_loop().time() + attempt.after_s

@@ -122,7 +122,7 @@ def test_a_run_begins_with_a_savepoint(
     case = next(case for case in CASES if case.name == name)
 
     async def stopped() -> None:
-        how = settings(2, 20, data=SubtaskSettings(state_backend=before, incremental=before == "rocksdb"))
+        how = settings(2, 20, data=SubtaskSettings(state_backend=before, incremental=before != "memory"))
         job = EmbeddedJob(case.declare(tmp_path / "out", 200), tmp_path / "state", how)
         run = asyncio.create_task(job.run(resume=False))
         async with asyncio.timeout(60):
@@ -167,7 +167,7 @@ def test_batches_and_settings_change_nothing(
         flush_ms=rng.choice((1, 50)),
         credit_bytes=rng.choice((1, 5_000, 4 << 20)),
         state_backend=backend,
-        incremental=backend == "rocksdb",
+        incremental=rng.choice((True, False)),
     )
     how = settings(rng.choice((1, 2, 3, 4)), rng.choice((2, 20, 10_000)), data=data)
     what = f"seed {seed}: {batch} rows a batch, joined to {joined}, {how}"

@@ -100,7 +100,8 @@ class Pipeline(DeclaredPipeline):
             state_backend: where keyed state is. `fs`: in memory, its snapshots in files of `directory`. `memory`: so too,
                 with the snapshots in the checkpoint's metadata (small state only). `rocksdb`: the state of process
                 functions on the local disk behind a cache (needs penstock[rocksdb]).
-            incremental_checkpoints: with `rocksdb`: a checkpoint stores what has changed since an earlier one.
+            incremental_checkpoints: a checkpoint stores what has changed since an earlier one: of state in columns, and
+                with `rocksdb` of process functions; not with `memory`.
             durable: survive a power loss; without it only the death of the process.
             from_savepoint: a savepoint with whose state and positions the run begins: a folder or a URL
                 (`s3://bucket/folder`), on Spark also the key of a manifest in the store of the default cluster.
@@ -174,7 +175,8 @@ class Pipeline(DeclaredPipeline):
             at_least_once: do not align barriers; all sinks become at-least-once.
             restart: a strategy and its parts, such as `"fixed-delay:3:1s"`.
             state_backend: where keyed state is: see `run`; snapshots go to the store.
-            incremental_checkpoints: with `rocksdb`: a checkpoint stores what has changed since an earlier one.
+            incremental_checkpoints: a checkpoint stores what has changed since an earlier one: of state in columns, and
+                with `rocksdb` of process functions; not with `memory`.
             per_job: have task managers started for this job alone.
             allow_non_restored: state of operators that the pipeline does not have may be dropped.
             allow_unpublished: rows that the checkpoint covers and that its job never published may be lost.

@@ -104,7 +104,7 @@ def _add_submit(commands: Commands) -> None:
     parser.add_argument(
         "--incremental-checkpoints",
         action="store_true",
-        help="with rocksdb: checkpoints store what has changed since an earlier one",
+        help="checkpoints store what has changed since an earlier one, where state is in columns or on rocksdb",
     )
     _add_timeout(parser, "60s", "for the cluster to accept it")
     spark = parser.add_argument_group("options of --engine spark")

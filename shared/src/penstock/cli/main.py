@@ -172,7 +172,7 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
     parser.add_argument(
         "--incremental-checkpoints",
         action="store_true",
-        help="with rocksdb: checkpoints store what has changed since an earlier one",
+        help="checkpoints store what has changed since an earlier one, where state is in columns or on rocksdb",
     )
     parser.add_argument("--no-fsync", action="store_true", help="survive the death of the process, not a power loss")
     parser.add_argument(

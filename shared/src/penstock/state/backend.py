@@ -7,14 +7,19 @@ layers are not changed; once no lease is out, `maintain` moves a bounded number 
 dictionary is left, so no single call pays for the size of the state. Where objects can be changed in place, a value
 found in a leased layer is copied before it is handed out, as Flink's CopyOnWriteStateMap does.
 
+Where snapshots have only what came since an earlier one, generations of windows that a snapshot may have to tell apart
+are not merged (`penstock.state.freezes`).
+
 What the values mean is `penstock.state.keyed_state`'s business, the bytes of a snapshot `penstock.state.segments`'.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import repeat
+from itertools import pairwise, repeat
 from typing import Any, Final
+
+from penstock.state.freezes import Freezes
 
 
 class _Absent:
@@ -48,10 +53,11 @@ class Lease:
 class FrozenTable:
     """The content of a table at the moment of `freeze`. Readable from any thread until `release`."""
 
-    __slots__ = ("_layers", "_lease")
+    __slots__ = ("_layers", "_lease", "_windows")
 
-    def __init__(self, layers: tuple[Entries, ...], lease: Lease) -> None:
+    def __init__(self, layers: tuple[Entries, ...], windows: tuple[int, ...], lease: Lease) -> None:
         self._layers = layers
+        self._windows = windows
         self._lease = lease
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
@@ -62,13 +68,21 @@ class FrozenTable:
                 if value is not ABSENT and not any(key in above for above in newer):
                     yield key, value
 
+    def since(self, window: int) -> Iterator[tuple[Any, Any]]:
+        """Every key that was written or removed behind that window once, with its newest value, or `ABSENT`."""
+        layers = [layer for layer, of in zip(self._layers, self._windows, strict=True) if of > window]
+        for index, layer in enumerate(layers):
+            for key, value in layer.items():
+                if not any(key in above for above in layers[:index]):
+                    yield key, value
+
     def expired(self, key: Any) -> None:
         """Tell the table that the value of `key` is past its time to live."""
         self._lease.expired.append(key)
 
     def release(self) -> None:
         """The snapshot is written or given up."""
-        self._layers = ()
+        self._layers = self._windows = ()
         self._lease.out = False
 
     def __del__(self) -> None:
@@ -83,13 +97,17 @@ class Table:
 
     Args:
         copy: makes an independent copy of a value, for values that may be changed in place; None if there are none.
+        freezes: tells which generations are kept apart; None: none ever.
     """
 
-    __slots__ = ("_copy", "_expired", "_leases", "layers", "live")
+    __slots__ = ("_copy", "_expired", "_freezes", "_leases", "_windows", "layers", "live")
 
-    def __init__(self, copy: Callable[[Any], Any] | None = None) -> None:
+    def __init__(self, copy: Callable[[Any], Any] | None = None, freezes: Freezes | None = None) -> None:
         self.live: Entries = {}
         self.layers: list[Entries] = []
+        self._windows: list[int] = []
+        """Of each layer."""
+        self._freezes = freezes or Freezes()
         self._copy = copy
         self._leases: list[Lease] = []
         self._expired: list[Any] = []
@@ -146,10 +164,11 @@ class Table:
         """The content as it is now, for another thread to read; later changes do not touch it."""
         if self.live:
             self.layers.insert(0, self.live)
+            self._windows.insert(0, self._freezes.current)
             self.live = {}
         lease = Lease()
         self._leases.append(lease)
-        return FrozenTable(tuple(self.layers), lease)
+        return FrozenTable(tuple(self.layers), tuple(self._windows), lease)
 
     def leased(self) -> bool:
         """Whether a snapshot still reads the layers."""
@@ -163,25 +182,33 @@ class Table:
             self._expired.extend(lease.expired)
         self._leases.clear()
         remaining = budget
-        while remaining > 0 and self.layers:
-            remaining -= self._merge_down(remaining)
+        while remaining > 0 and (target := self._mergeable()) is not None:
+            remaining -= self._merge_down(target, remaining)
         expired, self._expired = self._expired[:budget], self._expired[budget:]
         return expired
 
-    def _merge_down(self, budget: int) -> int:
-        """Move entries of the second oldest generation into the oldest; returns how many, at least one."""
-        oldest = self.layers[-1]
-        source = self.layers[-2] if len(self.layers) > 1 else self.live
+    def _mergeable(self) -> int | None:
+        """The oldest generation into which the one above it, or what is `live`, may be merged."""
+        windows = [self._freezes.current, *self._windows]
+        pairs = [index for index, pair in enumerate(pairwise(windows)) if self._freezes.together(*pair)]
+        return pairs[-1] if pairs else None
+
+    def _merge_down(self, target: int, budget: int) -> int:
+        """Move entries of the generation above into this one; returns how many, at least one."""
+        into, oldest = self.layers[target], target == len(self.layers) - 1
+        source = self.layers[target - 1] if target else self.live
         moved = min(budget, len(source))
         for _ in range(moved):
             key, value = source.popitem()
-            if value is ABSENT:
-                oldest.pop(key, None)
+            if value is ABSENT and oldest:
+                into.pop(key, None)
             else:
-                oldest[key] = value
+                into[key] = value
         if not source:
-            if len(self.layers) > 1:
-                del self.layers[-2]
+            if target:
+                self._windows[target] = max(self._windows[target - 1 : target + 1])
+                del self.layers[target - 1], self._windows[target - 1]
             else:
-                self.live = self.layers.pop()
+                self.live = self.layers.pop(0)
+                self._windows.pop(0)
         return max(moved, 1)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
+from penstock.state.freezes import Freeze, Freezes, FrozenAt
 from penstock.state.segments import encode_segments
 from penstock.state.sorted_runs import FrozenRun, Matches, Run, SortedRuns, TimedRows
 from penstock.times import MAX_WATERMARK, MIN_WATERMARK
@@ -45,6 +46,7 @@ class CountedRows:
         order: str | None = None,
         until: str | None = None,
         folds: bool = True,
+        freezes: Freezes | None = None,
     ) -> None:
         """How rows are kept.
 
@@ -56,7 +58,9 @@ class CountedRows:
             order: of the columns of a row an Int64 one by which those of a key are in order.
             until: of the columns of a row the one that says up to when it is kept, in microseconds.
             folds: whether equal rows become one. Where none is ever taken back, that only costs.
+            freezes: of the operator, where it has other state, too.
         """
+        self.freezes = freezes or Freezes()
         self._columns = list(types)
         self._counts = list(counts)
         self._newest = [] if newest is None else [newest]
@@ -64,7 +68,7 @@ class CountedRows:
         self._until = until
         self._reached = MIN_WATERMARK
         self._folds = folds
-        self._runs = _CountedRuns(keys, self._counted, self._timed)
+        self._runs = _CountedRuns(keys, self._counted, self._timed, self.freezes)
         self._none = pl.DataFrame(
             schema={INDEX: pl.Int64(), **types, **dict.fromkeys([*counts, *self._newest], pl.Int64())}
         )
@@ -127,9 +131,21 @@ class CountedRows:
         rows = [run.rows().frame for run in self.freeze()]
         return self._counted(pl.concat([self._none.drop(INDEX), *rows]), [])
 
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._runs.runs.clear()
+        self.freezes.restart()
+
     def freeze(self) -> list[FrozenRun]:
         """All rows as they are now; a row may stand in several runs."""
         return self._runs.freeze()
+
+    def frozen(
+        self, header: Mapping[str, Any], keys: Schema, max_parallelism: int, *, incremental: bool
+    ) -> FrozenCounts:
+        """The rows of a snapshot, of an operator that has no other state."""
+        runs = self.freeze()
+        return FrozenCounts(runs, self.freezes.next(incremental=incremental), header, keys, max_parallelism)
 
     def _counted(self, rows: pl.DataFrame, beside: Sequence[str]) -> pl.DataFrame:
         return counted(rows, [*beside, *self._columns], self._counts, self._newest) if self._folds else rows
@@ -142,18 +158,23 @@ class CountedRows:
 
 
 @dataclass(frozen=True)
-class FrozenCounts:
-    """The rows of a snapshot: a `KeyedPart`."""
+class FrozenCounts(FrozenAt):
+    """The rows of a snapshot: an `IncrementalPart`. A delta has counts that are added to those before."""
 
     runs: Sequence[FrozenRun]
+    freeze: Freeze
     header: Mapping[str, Any]
     keys: Schema
     max_parallelism: int
 
-    def segments(self) -> Iterable[tuple[int, bytes]]:
+    def encoded(self, behind: int) -> Iterable[tuple[int, bytes]]:
         """One segment per key group that has rows."""
-        frames = [run.rows().frame for run in self.runs]
-        return encode_segments(self.header, frames, self.keys, self.max_parallelism)
+        return encode_segments(self.header, frames_behind(self.runs, behind), self.keys, self.max_parallelism)
+
+
+def frames_behind(runs: Sequence[FrozenRun], window: int) -> list[pl.DataFrame]:
+    """The rows that came behind a window."""
+    return [run.rows().frame for run in runs if run.window > window]
 
 
 def counted(
@@ -169,8 +190,8 @@ def counted(
 class _CountedRuns(SortedRuns):
     """Runs in which equal rows are one, and null is a key like others."""
 
-    def __init__(self, keys: Sequence[str], count: _Count, timed: _Timed) -> None:
-        super().__init__(keys)
+    def __init__(self, keys: Sequence[str], count: _Count, timed: _Timed, freezes: Freezes) -> None:
+        super().__init__(keys, freezes=freezes)
         self._count = count
         self._timed = timed
 
@@ -196,7 +217,7 @@ class _CountedRuns(SortedRuns):
 
     def _thinned(self, run: Run) -> Run:
         rows = self._count(run.rows.frame.with_columns(pl.Series(_HASH, run.hashes)), [_HASH])
-        return Run(self._timed(rows.drop(_HASH)), rows[_HASH].to_numpy())
+        return Run(self._timed(rows.drop(_HASH)), rows[_HASH].to_numpy(), run.window)
 
     def _same_keys(
         self, frame: pl.DataFrame, asking: NDArray[np.int64], run: Run, found: NDArray[np.int64]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
+from penstock.state.freezes import Freezes
 from penstock.state.hashing import hash64_frame
 from penstock.times import MIN_WATERMARK
 
@@ -58,6 +59,8 @@ class FrozenRun:
     kept: TimedRows
     chosen: NDArray[np.int64] | None
     """Which of them were of use; None for all."""
+    window: int
+    """In which the newest of them came."""
 
     def rows(self) -> TimedRows:
         """Those that were of use; not cheap."""
@@ -67,9 +70,11 @@ class FrozenRun:
 class Run:
     """Rows sorted by hash, then moment, then arrival."""
 
-    def __init__(self, rows: TimedRows, hashes: NDArray[np.uint64]) -> None:
+    def __init__(self, rows: TimedRows, hashes: NDArray[np.uint64], window: int) -> None:
         self.rows = rows
         self.hashes = hashes
+        self.window = window
+        """In which the newest of them came: see `penstock.state.freezes`."""
         self.passed = 0
         """How many rows are of no use any more."""
         self._first_end = int(rows.until.min()) if rows.height else 0
@@ -87,17 +92,17 @@ class Run:
         before, self.passed = self.passed, int(np.searchsorted(self._ends, reached, side="right"))
         return self._order[before : self.passed]
 
-    def left(self) -> tuple[TimedRows, NDArray[np.uint64]]:
-        """The rows that are still of use, and their hashes."""
+    def left(self) -> Run:
+        """The rows that are still of use."""
         if self._order is None:
-            return self.rows, self.hashes
+            return self
         left = np.sort(self._order[self.passed :])
-        return self.rows.take(left), self.hashes[left]
+        return Run(self.rows.take(left), self.hashes[left], self.window)
 
     def freeze(self) -> FrozenRun:
         """The rows that are still of use, as they are now."""
         rows = replace(self.rows, marked=self.rows.marked.copy())
-        return FrozenRun(rows, None if self._order is None else self._order[self.passed :])
+        return FrozenRun(rows, None if self._order is None else self._order[self.passed :], self.window)
 
     def span(self, hashes: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Where the rows of each hash begin and end."""
@@ -130,9 +135,16 @@ class Matches:
 class SortedRuns:
     """All rows of one input."""
 
-    def __init__(self, keys: Sequence[str], *, newest_only: bool = False) -> None:
-        """`newest_only`: of the rows of a key whose moments event time has reached, only the newest is of use."""
+    def __init__(self, keys: Sequence[str], *, newest_only: bool = False, freezes: Freezes | None = None) -> None:
+        """How rows are kept.
+
+        Args:
+            keys: those of the columns by which rows are found.
+            newest_only: of the rows of a key whose moments event time has reached, only the newest is of use.
+            freezes: tells which runs are kept apart; None: none ever.
+        """
         self._keys = list(keys)
+        self._freezes = freezes or Freezes()
         self._newest_only = newest_only
         self._reached = MIN_WATERMARK
         self.runs: list[Run] = []
@@ -151,10 +163,11 @@ class SortedRuns:
         if not rows.height:
             return
         order = np.lexsort((rows.moments, hashes))
-        self.runs.append(Run(rows.take(order), hashes[order]))
-        while len(self.runs) > 1 and self._is_like(self.runs[-2], self.runs[-1]):
-            newer, older = self.runs.pop(), self.runs.pop()
-            self.runs.append(self._thinned(_merged(older, newer)))
+        self.runs.append(Run(rows.take(order), hashes[order], self._freezes.current))
+        for place in range(len(self.runs) - 1, 0, -1):
+            older, newer = self.runs[place - 1 : place + 1]
+            if self._is_like(older, newer) and self._freezes.together(older.window, newer.window):
+                self.runs[place - 1 : place + 1] = [self._thinned(_merged(older, newer))]
 
     def matches(
         self,
@@ -227,7 +240,7 @@ class SortedRuns:
         older = (run.hashes[1:] == run.hashes[:-1]) & (run.rows.moments[1:] <= self._reached)
         older &= self._same_keys(run.rows.frame, places, run, places + 1)
         left = np.append(~older, np.ones(1, np.bool_))
-        return run if left.all() else Run(run.rows.take(left), run.hashes[left])
+        return run if left.all() else Run(run.rows.take(left), run.hashes[left], run.window)
 
     @staticmethod
     def _is_like(older: Run, newer: Run) -> bool:
@@ -235,18 +248,18 @@ class SortedRuns:
 
     @staticmethod
     def _compacted(run: Run) -> Run:
-        return run if 2 * run.passed <= run.rows.height else Run(*run.left())
+        return run if 2 * run.passed <= run.rows.height else run.left()
 
 
 def _merged(older: Run, newer: Run) -> Run:
     parts = [run.left() for run in (older, newer)]
-    frame = pl.concat([rows.frame for rows, _ in parts])
-    hashes = np.concatenate([hashes for _, hashes in parts])
+    frame = pl.concat([run.rows.frame for run in parts])
+    hashes = np.concatenate([run.hashes for run in parts])
     moments, until, marked = (
-        np.concatenate([getattr(rows, name) for rows, _ in parts]) for name in ("moments", "until", "marked")
+        np.concatenate([getattr(run.rows, name) for run in parts]) for name in ("moments", "until", "marked")
     )
     order = _order(hashes, moments)
-    return Run(TimedRows(frame, moments, until, marked).take(order), hashes[order])
+    return Run(TimedRows(frame, moments, until, marked).take(order), hashes[order], max(older.window, newer.window))
 
 
 def _order(hashes: NDArray[np.uint64], moments: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -42,15 +42,15 @@ def interval_ms(checkpoint_interval: Duration, where: str) -> int:
 
 
 def check_incremental(incremental: bool, state_backend: StateBackend) -> None:
-    """Refuse incremental checkpoints where none are: in Flink, too, heap state has full ones only.
+    """Refuse incremental checkpoints where snapshots are not in objects of their own.
 
     Raises:
-        UsageError: they are asked for with another backend than `rocksdb`.
+        UsageError: they are asked for with the backend `memory`.
     """
-    if incremental and state_backend != "rocksdb":
+    if incremental and state_backend == "memory":
         raise UsageError(
-            f"incremental checkpoints are those of the state backend rocksdb; the job has the backend {state_backend}: "
-            "choose rocksdb, or leave them out"
+            "incremental checkpoints need a store for their objects, and the state backend memory keeps snapshots with "
+            "the coordinator's metadata: choose fs or rocksdb, or leave them out"
         )
 
 

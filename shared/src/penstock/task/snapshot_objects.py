@@ -104,7 +104,7 @@ class LaidDown(Sequence[tuple[int, bytes]]):
 
 
 class MergedSegments(Sequence[tuple[int, bytes]]):
-    """Object state of full runs and deltas, merged key group by key group when they are asked for."""
+    """Keyed state of full runs and deltas, merged key group by key group when they are asked for."""
 
     def __init__(self, operator: str, groups: Sequence[int], pieces: Sequence[tuple[int, bytes]]) -> None:
         """`pieces` have the key groups `groups`, which rise; those of one are in the order of their runs."""

@@ -88,7 +88,8 @@ class SubtaskCheckpoints:
         prefix = blob_prefix(deploy.job, deploy.attempt, command.checkpoint, command.nonce)
         prefix += f"{deploy.subtask.vertex}-{deploy.subtask.index}-"
         try:
-            base = None if command.canonical else self._chains.base
+            incremental = services.settings.incremental and not command.canonical
+            base = self._chains.base if incremental else None
             backend = services.settings.state_backend
             snapshot = await upload(frozen, prefix, services.blobs, backend, self._micros, base)
         except Exception as error:  # a checkpoint that cannot be written is declined, whatever the reason

@@ -15,6 +15,7 @@ import polars as pl
 from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.graph.logical import AsOf, Join, Node
 from penstock.state.columns import canonical_keys
+from penstock.state.freezes import Freezes
 from penstock.state.sorted_runs import SortedRuns, TimedRows
 from penstock.task.operator import OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.join_rows import LEFT, RIGHT, JoinedSchema, JoiningOperator, JoinState, restored_rows
@@ -35,6 +36,7 @@ class AsOfJoinOperator(JoiningOperator):
         self._schema = JoinedSchema(node)
         self._keeps_unmet = operation.how == "left"
         self._tolerance = operation.time.tolerance_us
+        self._freezes = Freezes()
         self._versions = SortedRuns(self._schema.keys.names, newest_only=True)
         self._waiting: list[pl.DataFrame] = []
         self._earliest = MAX_WATERMARK
@@ -131,5 +133,6 @@ class AsOfJoinOperator(JoiningOperator):
 
     def snapshot(self) -> OperatorSnapshot | None:
         kept = {RIGHT: self._versions.freeze()}
-        state = JoinState(self._schema, self._context.max_parallelism, kept, list(self._waiting))
+        freeze = self._freezes.next(incremental=False)  # rows that wait leave, so a delta is not what came alone
+        state = JoinState(self._schema, self._context.max_parallelism, freeze, kept, list(self._waiting))
         return OperatorSnapshot(keyed=state)

@@ -60,7 +60,7 @@ class ChangesOperator(Operator):
         self._table.maintain(len(keys))
 
     def snapshot(self) -> OperatorSnapshot | None:
-        return OperatorSnapshot(keyed=self._table.freeze({"kind": _KIND}, self._context.max_parallelism))
+        return OperatorSnapshot(keyed=self._table.freeze({"kind": _KIND}, self._context))
 
 
 def count_of_change() -> pl.Expr:

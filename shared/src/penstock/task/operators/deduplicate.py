@@ -97,7 +97,7 @@ class DeduplicateOperator(Operator):
     # -- snapshots ------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> OperatorSnapshot | None:
-        return OperatorSnapshot(keyed=self._table.freeze({"kind": _KIND}, self._context.max_parallelism))
+        return OperatorSnapshot(keyed=self._table.freeze({"kind": _KIND}, self._context))
 
     def _restore(self, restored: RestoredState) -> None:
         for _, _, rows in decode_segments(restored.keyed, self._operator, _KIND, self._keys):

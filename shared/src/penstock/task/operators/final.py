@@ -15,7 +15,7 @@ import polars as pl
 from penstock.batches import EVENT_TIME
 from penstock.graph.logical import RETRACTED, LastRows, Node
 from penstock.state.columns import canonical_keys, key_frame, key_values
-from penstock.state.counted_rows import COUNT, CountedRows, FrozenCounts
+from penstock.state.counted_rows import COUNT, CountedRows
 from penstock.state.segments import decode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.changes import count_of_change
@@ -65,13 +65,13 @@ class FinalOperator(Operator):
         if EVENT_TIME in self._types:
             rows = rows.sort(EVENT_TIME, maintain_order=True)
         # A checkpoint from here on must not send them again.
-        self._table = KeyedTable(self._keys, self._types)
+        self._table.clear()
         for begin in range(0, rows.height, _ROWS_PER_FRAME):
             output.rows(rows.slice(begin, _ROWS_PER_FRAME).select(self._names))
         output.watermark(watermark)
 
     def snapshot(self) -> OperatorSnapshot | None:
-        return OperatorSnapshot(keyed=self._table.freeze({"kind": _KIND}, self._context.max_parallelism))
+        return OperatorSnapshot(keyed=self._table.freeze({"kind": _KIND}, self._context))
 
 
 class RowsThatHoldOperator(Operator):
@@ -84,16 +84,15 @@ class RowsThatHoldOperator(Operator):
         self._types = source.row_schema.polars()
         self._newest = [EVENT_TIME] if node.event_time else []
         self._names = [*node.schema.names, *self._newest]
-        self._rows = self._none_yet()
+        self._rows = CountedRows(self._keys.names, self._types, newest=EVENT_TIME if self._newest else None)
         self._context: OperatorContext
-
-    def _none_yet(self) -> CountedRows:
-        return CountedRows(self._keys.names, self._types, newest=EVENT_TIME if self._newest else None)
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         self._context = context
-        for _, _, rows in decode_segments(restored.keyed, self._operator, _KIND, self._keys) if restored else ():
-            self._rows.add(canonical_keys(rows, self._keys))
+        keyed = restored.keyed if restored is not None else ()
+        parts = [rows for _, _, rows in decode_segments(keyed, self._operator, _KIND, self._keys)]
+        if parts:
+            self._rows.add(canonical_keys(pl.concat(parts), self._keys))
 
     def process(self, frame: pl.DataFrame, output: Output) -> None:
         self._rows.add(canonical_keys(frame, self._keys).with_columns(count_of_change()))
@@ -103,7 +102,7 @@ class RowsThatHoldOperator(Operator):
             return
         rows = self._rows.all()
         # A checkpoint from here on must not send them again.
-        self._rows = self._none_yet()
+        self._rows.clear()
         if self._newest:
             rows = rows.sort(EVENT_TIME, maintain_order=True)
         rows = rows[np.repeat(np.arange(rows.height), rows[COUNT].clip(lower_bound=0).to_numpy())]
@@ -113,5 +112,6 @@ class RowsThatHoldOperator(Operator):
         output.watermark(watermark)
 
     def snapshot(self) -> OperatorSnapshot | None:
-        kept = FrozenCounts(self._rows.freeze(), {"kind": _KIND}, self._keys, self._context.max_parallelism)
+        max_parallelism, incremental = self._context.max_parallelism, self._context.incremental
+        kept = self._rows.frozen({"kind": _KIND}, self._keys, max_parallelism, incremental=incremental)
         return OperatorSnapshot(keyed=kept)

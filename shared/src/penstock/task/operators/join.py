@@ -20,6 +20,7 @@ import polars as pl
 from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.graph.logical import AsOf, Join, Node, Within
 from penstock.state.columns import canonical_keys
+from penstock.state.freezes import Freezes
 from penstock.state.sorted_runs import Matches, SortedRuns, TimedRows
 from penstock.task.operator import OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.join_rows import LEFT, RIGHT, JoinedSchema, JoiningOperator, JoinState, restored_rows
@@ -58,7 +59,8 @@ class JoinOperator(JoiningOperator):
         self._schema = JoinedSchema(node)
         self._sends_pairs = operation.how not in ("semi", "anti")
         self._alone = _ALONE[operation.how]
-        self._runs = tuple(SortedRuns(self._schema.keys.names) for _ in node.inputs)
+        self._freezes = Freezes()
+        self._runs = tuple(SortedRuns(self._schema.keys.names, freezes=self._freezes) for _ in node.inputs)
         self._context: OperatorContext
         self._watermarks: GroupWatermarks
 
@@ -163,4 +165,6 @@ class JoinOperator(JoiningOperator):
 
     def snapshot(self) -> OperatorSnapshot | None:
         kept = {number: runs.freeze() for number, runs in enumerate(self._runs)}
-        return OperatorSnapshot(keyed=JoinState(self._schema, self._context.max_parallelism, kept))
+        # Marks are changed in place, so a delta does not know of them; of rows that are never alone nobody asks for them.
+        freeze = self._freezes.next(incremental=self._context.incremental and not self._alone)
+        return OperatorSnapshot(keyed=JoinState(self._schema, self._context.max_parallelism, freeze, kept))

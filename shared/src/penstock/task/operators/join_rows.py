@@ -13,6 +13,7 @@ from penstock.batches import EVENT_TIME
 from penstock.errors import ProtocolError
 from penstock.graph.logical import Node
 from penstock.state.columns import canonical_keys
+from penstock.state.freezes import Freeze, FrozenAt
 from penstock.state.segments import decode_segments, encode_segments
 from penstock.state.sorted_runs import FrozenRun, TimedRows
 from penstock.task.operator import Operator, Output, RestoredState
@@ -76,17 +77,22 @@ class JoiningOperator(Operator):
 
 
 @dataclass
-class JoinState:
-    """Rows of both inputs that are kept, and left rows that wait: a `KeyedPart`."""
+class JoinState(FrozenAt):
+    """Rows of both inputs that are kept, and left rows that wait: an `IncrementalPart`.
+
+    What a delta has is added to what came before. So all is full where rows are marked, or wait.
+    """
 
     schema: JoinedSchema
     max_parallelism: int
+    freeze: Freeze
     kept: Mapping[int, Sequence[FrozenRun]]
     waiting: Sequence[pl.DataFrame] = field(default_factory=list["pl.DataFrame"])
 
-    def segments(self) -> Iterable[tuple[int, bytes]]:
+    def encoded(self, behind: int) -> Iterable[tuple[int, bytes]]:
         """One segment per key group that has rows."""
-        frames = [self._stored(number, run.rows()) for number, runs in self.kept.items() for run in runs]
+        behind_it = ((number, run) for number, runs in self.kept.items() for run in runs if run.window > behind)
+        frames = [self._stored(number, run.rows()) for number, run in behind_it]
         frames += [self._named(LEFT, rows).with_columns(pl.lit(True).alias(_WAITS)) for rows in self.waiting]
         if not frames:
             return ()
@@ -105,16 +111,18 @@ class JoinState:
 
 
 def restored_rows(schema: JoinedSchema, restored: RestoredState) -> Iterator[tuple[int, TimedRows | pl.DataFrame]]:
-    """What `JoinState` wrote: input and rows that are kept, or frames of rows that wait."""
-    for _, _, rows in decode_segments(restored.keyed, schema.operator, _KIND, schema.keys):
-        rows = canonical_keys(rows, schema.keys)
-        waits = _flags(rows, _WAITS)
-        for number in range(len(schema.inputs)):
-            of_side = rows[_SIDE].to_numpy() == number
-            for chosen, waiting in ((of_side & ~waits, False), (of_side & waits, True)):
-                if chosen.any():
-                    part = rows.filter(pl.Series(chosen))
-                    yield number, _input_rows(schema, number, part) if waiting else _timed(schema, number, part)
+    """What `JoinState` wrote: input and rows that are kept, or a frame of rows that wait; of each at most one."""
+    parts = [rows for _, _, rows in decode_segments(restored.keyed, schema.operator, _KIND, schema.keys)]
+    if not parts:
+        return
+    rows = canonical_keys(pl.concat(parts, how="diagonal"), schema.keys)
+    waits = _flags(rows, _WAITS)
+    for number in range(len(schema.inputs)):
+        of_side = rows[_SIDE].to_numpy() == number
+        for chosen, waiting in ((of_side & ~waits, False), (of_side & waits, True)):
+            if chosen.any():
+                part = rows.filter(pl.Series(chosen))
+                yield number, _input_rows(schema, number, part) if waiting else _timed(schema, number, part)
 
 
 def _timed(schema: JoinedSchema, number: int, rows: pl.DataFrame) -> TimedRows:

@@ -6,7 +6,7 @@ in constant time. `Expiry` finds the rows that nobody has touched for long witho
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
@@ -16,7 +16,10 @@ import pyarrow as pa
 
 from penstock.state.backend import ABSENT, FrozenTable, Table
 from penstock.state.columns import key_frame, key_values
+from penstock.state.deltas import BY_KEY, REMOVED
+from penstock.state.freezes import EVERYTHING, Freeze, Freezes, FrozenAt
 from penstock.state.segments import encode_segments
+from penstock.task.operator import OperatorContext
 from penstock.types import Schema
 
 INDEX: Final = "__index"
@@ -25,6 +28,9 @@ _ROWS_PER_FRAME: Final = 65_536
 _LEAST_UPKEEP: Final = 4_096
 _BUCKETS: Final = 8
 
+Beside = Callable[[int], Sequence[pl.DataFrame]]
+"""Frames of what came behind a window."""
+
 
 class KeyedTable:
     """Rows of the columns `types` by key."""
@@ -32,7 +38,8 @@ class KeyedTable:
     def __init__(self, keys: Schema, types: Mapping[str, pl.DataType]) -> None:
         self.keys = keys
         self.types = types
-        self._table = Table()
+        self.freezes = Freezes()
+        self._table = Table(freezes=self.freezes)
 
     def find(self, keys: Sequence[Any]) -> pl.DataFrame:
         """The rows of those of these keys that have one, with `INDEX`: the place of the key among them."""
@@ -63,6 +70,11 @@ class KeyedTable:
         """Forget a key."""
         self._table.remove(key)
 
+    def clear(self) -> None:
+        """Forget all keys."""
+        self._table = Table(freezes=self.freezes)
+        self.freezes.restart()
+
     def all_keys(self) -> list[Any]:
         """The keys that have a row."""
         frozen = self._table.freeze()
@@ -76,10 +88,19 @@ class KeyedTable:
         self._table.maintain(max(_LEAST_UPKEEP, 4 * touched))
 
     def freeze(
-        self, header: Mapping[str, Any], max_parallelism: int, beside: Sequence[pl.DataFrame] = ()
+        self, header: Mapping[str, Any], context: OperatorContext, beside: Beside | None = None, *, adds: bool = True
     ) -> FrozenRows:
-        """The rows as they are now, and frames with other columns `beside` them, which have the keys too."""
-        return FrozenRows(self._table.freeze(), self.keys, self.types, header, max_parallelism, beside)
+        """The rows as they are now.
+
+        Args:
+            header: of their segments.
+            context: the operator's.
+            beside: what came behind a window, with other columns than the table's and the keys.
+            adds: whether that is added to what was there. Otherwise a snapshot has all or nothing of it.
+        """
+        frozen = self._table.freeze()
+        freeze = self.freezes.next(incremental=context.incremental and adds)
+        return FrozenRows(frozen, freeze, self.keys, self.types, header, context.max_parallelism, beside)
 
     def load(self, rows: pl.DataFrame) -> list[Any]:
         """Add the rows of a segment; returns their keys."""
@@ -88,18 +109,14 @@ class KeyedTable:
         return keys
 
 
-class FrozenRows:
-    """The rows of a snapshot: a `KeyedPart`."""
+class FrozenRows(FrozenAt):
+    """The rows of a snapshot: an `IncrementalPart`. A delta has the rows of keys that changed, and which were removed."""
 
     def __init__(
-        self,
-        frozen: FrozenTable,
-        keys: Schema,
-        types: Mapping[str, pl.DataType],
-        header: Mapping[str, Any],
-        max_parallelism: int,
-        beside: Sequence[pl.DataFrame],
-    ) -> None:
+        self, frozen: FrozenTable, freeze: Freeze, keys: Schema, types: Mapping[str, pl.DataType],
+        header: Mapping[str, Any], max_parallelism: int, beside: Beside | None,
+    ) -> None:  # fmt: skip
+        self.freeze = freeze
         self._frozen = frozen
         self._keys = keys
         self._types = types
@@ -109,13 +126,35 @@ class FrozenRows:
 
     def segments(self) -> Iterable[tuple[int, bytes]]:
         """One segment per key group that has rows."""
+        return self._segments(self._header, self._frames(), EVERYTHING)
+
+    def encoded(self, behind: int) -> Iterable[tuple[int, bytes]]:
+        """One segment per key group that has rows, or had rows that were removed."""
+        if behind == EVERYTHING:
+            rows = (frame.with_columns(pl.lit(False).alias(REMOVED)) for frame in self._frames())
+        else:
+            rows = self._changed(behind)
+        return self._segments({**self._header, BY_KEY: True}, rows, behind)
+
+    def _segments(
+        self, header: Mapping[str, Any], rows: Iterable[pl.DataFrame], behind: int
+    ) -> Iterable[tuple[int, bytes]]:
+        beside = self._beside(behind) if self._beside is not None else ()
         try:
-            frames = [*self._frames(), *self._beside]
+            frames = [*rows, *beside]
         finally:
             self._frozen.release()
-        if self._beside:
+        if beside:
             frames = pl.collect_all([pl.concat([frame.lazy() for frame in frames], how="diagonal")])
-        return encode_segments(self._header, frames, self._keys, self._max_parallelism)
+        return encode_segments(header, frames, self._keys, self._max_parallelism)
+
+    def _changed(self, behind: int) -> Iterator[pl.DataFrame]:
+        entries, nothing = self._frozen.since(behind), (None,) * len(self._types)
+        while chunk := list(islice(entries, _ROWS_PER_FRAME)):
+            removed = [row is ABSENT for _, row in chunk]
+            keys = key_frame([key for key, _ in chunk], self._keys)
+            rows = _columns([nothing if row is ABSENT else row for _, row in chunk], self._types)
+            yield keys.hstack([*rows, pl.Series(REMOVED, removed, pl.Boolean)])
 
     def _frames(self) -> Iterator[pl.DataFrame]:
         entries = iter(self._frozen)

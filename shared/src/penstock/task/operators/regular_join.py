@@ -21,6 +21,7 @@ from penstock.batches import EVENT_TIME, WATERMARK
 from penstock.graph.logical import RETRACTED, Node, RegularJoin
 from penstock.state.columns import canonical_keys
 from penstock.state.counted_rows import COUNT, INDEX, CountedRows
+from penstock.state.freezes import Freezes
 from penstock.state.sorted_runs import TimedRows
 from penstock.task.operator import OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.changes import count_of_change
@@ -132,6 +133,7 @@ class RegularJoinOperator(JoiningOperator):
         self._lonely = _LONELY[operation.how]
         self._sides = [self._side(node, number) for number in (LEFT, RIGHT)]
         self._schema = JoinedSchema(node, [(*side.dates, *side.counts) for side in self._sides])
+        self._freezes = Freezes()
         self._rows = [self._kept(number) for number in (LEFT, RIGHT)]
         self._now_us = 0
         self._context: OperatorContext
@@ -157,6 +159,7 @@ class RegularJoinOperator(JoiningOperator):
             counts=side.counts,
             until=_UNTIL if side.expires else None,
             folds=side.changes or side.remembers or (number == RIGHT and not self._pairs),
+            freezes=self._freezes,
         )
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
@@ -301,4 +304,6 @@ class RegularJoinOperator(JoiningOperator):
 
     def snapshot(self) -> OperatorSnapshot | None:
         kept = {number: rows.freeze() for number, rows in enumerate(self._rows)}
-        return OperatorSnapshot(keyed=JoinState(self._schema, self._context.max_parallelism, kept))
+        # A delta does not say what was forgotten, and where the clock goes back it would be known again.
+        freeze = self._freezes.next(incremental=self._context.incremental and self._ttl_us is None)
+        return OperatorSnapshot(keyed=JoinState(self._schema, self._context.max_parallelism, freeze, kept))

@@ -82,7 +82,7 @@ class RunningAggregateOperator(Operator):
 
     def snapshot(self) -> OperatorSnapshot | None:
         header = {"kind": _KIND, "partials": self._partials.describe()}
-        return OperatorSnapshot(keyed=self._table.freeze(header, self._context.max_parallelism))
+        return OperatorSnapshot(keyed=self._table.freeze(header, self._context))
 
     def _restore(self, restored: RestoredState) -> None:
         frames: list[pl.DataFrame] = []

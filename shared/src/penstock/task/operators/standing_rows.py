@@ -16,7 +16,7 @@ import polars as pl
 from penstock.batches import EVENT_TIME
 from penstock.graph.logical import RETRACTED, Node
 from penstock.state.columns import canonical_keys
-from penstock.state.counted_rows import CountedRows, FrozenCounts
+from penstock.state.counted_rows import CountedRows
 from penstock.state.segments import decode_segments
 from penstock.task.operator import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from penstock.task.operators.changes import changes, count_of_change
@@ -63,8 +63,11 @@ class StandingRowsOperator(Operator):
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         self._context = context
-        for _, _, rows in decode_segments(restored.keyed, self._operator, self._kind, self._keys) if restored else ():
-            self._rows.add(canonical_keys(rows, self._keys))
+        keyed = restored.keyed if restored is not None else ()
+        parts = [rows for _, _, rows in decode_segments(keyed, self._operator, self._kind, self._keys)]
+        if parts:
+            rows = canonical_keys(pl.concat(parts), self._keys)
+            self._rows.add(rows)
             self._came = int(rows[CAME].to_numpy().max(initial=self._came))
 
     def process(self, frame: pl.DataFrame, output: Output) -> None:
@@ -90,5 +93,6 @@ class StandingRowsOperator(Operator):
         self._came += rows.height
 
     def snapshot(self) -> OperatorSnapshot | None:
-        kept = FrozenCounts(self._rows.freeze(), {"kind": self._kind}, self._keys, self._context.max_parallelism)
+        max_parallelism, incremental = self._context.max_parallelism, self._context.incremental
+        kept = self._rows.frozen({"kind": self._kind}, self._keys, max_parallelism, incremental=incremental)
         return OperatorSnapshot(keyed=kept)

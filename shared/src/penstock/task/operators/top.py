@@ -101,4 +101,4 @@ class TopOperator(Operator):
         output.rows(changed.select(self._names))
 
     def snapshot(self) -> OperatorSnapshot | None:
-        return OperatorSnapshot(keyed=self._table.freeze({"kind": _KIND}, self._context.max_parallelism))
+        return OperatorSnapshot(keyed=self._table.freeze({"kind": _KIND}, self._context))

@@ -150,7 +150,7 @@ class WindowAggregateOperator(Operator):
             for pane in inside:
                 if pane in self._store.panes:
                     self._store.fold(self._store.panes[pane])
-                    stored += self._store.panes[pane].partials
+                    stored += [part.frame for part in self._store.panes[pane].partials]
             chosen = [part.join(touched, on=self._by, how="semi", nulls_equal=True) for part in stored]
             self._send(self._partials.merge(chosen, self._by), end, output)
 
@@ -184,7 +184,7 @@ class WindowAggregateOperator(Operator):
         for begin in range(0, len(ends), _WINDOWS_AT_ONCE):
             some = ends[begin : begin + _WINDOWS_AT_ONCE]
             inside = sorted({pane for end in some for pane in self._shape.panes_in(end) if pane in panes})
-            rows = sum(panes[pane].raw_rows + sum(part.height for part in panes[pane].partials) for pane in inside)
+            rows = sum(panes[pane].rows for pane in inside)
             if len(some) <= _FEW_WINDOWS or rows > _ROWS_FOR_ITS_OWN * len(some):
                 for end in some:
                     self._fire_one(end, output)
@@ -196,7 +196,7 @@ class WindowAggregateOperator(Operator):
         only = panes[0] if len(panes) == 1 and self._lateness == 0 and self._shape.pane == self._shape.size else None
         if only is not None and not only.partials and not only.combined:
             # A tumbling window that is done after this: what came is grouped straight into results.
-            partials = self._partials.group(only.raw, self._by)
+            partials = self._partials.group([part.frame for part in only.raw], self._by)
         else:
             stored = [self._store.one_partial(pane) for pane in panes]
             partials = stored[0] if len(stored) == 1 else self._partials.merge(stored, self._by)
@@ -239,7 +239,9 @@ class WindowAggregateOperator(Operator):
 
     def snapshot(self) -> OperatorSnapshot | None:
         header = {"kind": _KIND, "window": self._described(), "partials": self._partials.describe()}
-        frozen = FrozenPanes(self._partials, self._store.frozen(), header, self._context.max_parallelism)
+        # Windows that grow bring their panes together, and with them what came in different windows between snapshots.
+        freeze = self._store.freezes.next(incremental=self._context.incremental and not self._shape.cumulative)
+        frozen = FrozenPanes(self._partials, self._store.frozen(), freeze, header, self._context.max_parallelism)
         return OperatorSnapshot(keyed=frozen)
 
     def _described(self) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 Rows are kept as slices of the batches they came in, at no cost, until there are enough to be worth grouping: grouping
 half a million rows at once costs half of grouping them in pieces. Partials of a pane are merged like the levels of an
 LSM tree: a merge is made when it at least doubles the smaller part, so every row is merged a logarithmic number of times.
-Frames are never changed, so a snapshot is a copy of lists.
+Frames are never changed, so a snapshot is a copy of lists. An incremental one has the frames of the panes that came since
+an earlier one; so long those are not merged with what was there (`penstock.state.freezes`).
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import gcd
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from penstock.batches import PANE
+from penstock.state.freezes import Freeze, Freezes, FrozenAt
 from penstock.state.segments import encode_segments
 from penstock.task.operators.partials import Partials
 from penstock.window_clock import clock_of
@@ -32,19 +34,39 @@ _ALL_RAW_ROWS: Final = 8 * 1024 * 1024
 """Rows kept as they came, over all panes; bounds memory where there are many panes."""
 
 
+class Part(NamedTuple):
+    """Rows or partials."""
+
+    frame: pl.DataFrame
+    window: int
+    """In which the newest of them came: see `penstock.state.freezes`."""
+
+
 @dataclass(slots=True)
 class Pane:
     """Rows and partials of one pane in order of arrival: the partials are older than the rows."""
 
-    raw: list[pl.DataFrame] = field(default_factory=list[pl.DataFrame])
+    raw: list[Part] = field(default_factory=list[Part])
     raw_rows: int = 0
     combined: bool = False
     """Whether what came are partials already."""
-    partials: list[pl.DataFrame] = field(default_factory=list[pl.DataFrame])
+    partials: list[Part] = field(default_factory=list[Part])
+    whole: pl.DataFrame | None = None
+    """All partials as one, if that was asked for and they are kept apart."""
 
-    def copy(self) -> Pane:
+    @property
+    def rows(self) -> int:
+        """Of both."""
+        return self.raw_rows + sum(part.frame.height for part in self.partials)
+
+    def frozen(self) -> Pane:
         """A copy that shares the frames."""
         return Pane(list(self.raw), self.raw_rows, self.combined, list(self.partials))
+
+    def behind(self, window: int) -> Pane:
+        """What came behind that window."""
+        raw, partials = ([part for part in parts if part.window > window] for parts in (self.raw, self.partials))
+        return Pane(raw, sum(part.frame.height for part in raw), self.combined, partials)
 
 
 class PaneStore:
@@ -52,6 +74,7 @@ class PaneStore:
 
     def __init__(self, partials: Partials) -> None:
         self.panes: dict[int, Pane] = {}
+        self.freezes = Freezes()
         self._partials = partials
         self._by = list(partials.keys.names)
         self._raw_rows = 0
@@ -65,7 +88,7 @@ class PaneStore:
         elif pane.combined != combined:
             self.fold(pane)
             pane.combined = combined
-        pane.raw.append(rows)
+        pane.raw.append(Part(rows, self.freezes.current))
         pane.raw_rows += rows.height
         self._raw_rows += rows.height
         if pane.raw_rows >= self._raw_limit:
@@ -78,7 +101,7 @@ class PaneStore:
 
     def add_partials(self, start: int, partials: pl.DataFrame) -> None:
         """Store partials that were made before anything else that the pane holds."""
-        self.panes.setdefault(start, Pane()).partials.append(partials)
+        self.panes.setdefault(start, Pane()).partials.append(Part(partials, self.freezes.current))
 
     def _adapt(self, rows: int, groups: int) -> None:
         """Collect more rows before grouping where grouping brings little: most keys are there once."""
@@ -92,32 +115,60 @@ class PaneStore:
         if not pane.raw:
             return 0
         fold = self._partials.merge if pane.combined else self._partials.group
-        grouped = fold(pane.raw, self._by)
+        groups, pane.whole = 0, None
+        for parts in self._together(pane.raw):
+            grouped = fold([part.frame for part in parts], self._by)
+            groups += grouped.height
+            pane.partials.append(Part(grouped, parts[-1].window))
         self._raw_rows -= pane.raw_rows
         pane.raw, pane.raw_rows = [], 0
-        self._push(pane.partials, grouped)
-        return grouped.height
+        self._merge_levels(pane.partials)
+        return groups
 
-    def _push(self, levels: list[pl.DataFrame], newest: pl.DataFrame) -> None:
-        """Add a level, merged with all those that are not twice as large as what comes on top of them, in one go."""
-        merging, rows = [newest], newest.height
-        while levels and levels[-1].height < 2 * rows:
-            merging.insert(0, levels.pop())
-            rows += merging[0].height
-        levels.append(newest if len(merging) == 1 else self._partials.merge(merging, self._by))
+    def _together(self, parts: Sequence[Part]) -> list[list[Part]]:
+        """The parts in their order, those that may be merged in one list; windows never fall."""
+        lists = [[parts[0]]]
+        for part in parts[1:]:
+            if self.freezes.together(lists[-1][-1].window, part.window):
+                lists[-1].append(part)
+            else:
+                lists.append([part])
+        return lists
+
+    def _merge_levels(self, levels: list[Part]) -> None:
+        """Merge each level, the newest first, with those that are not twice as large as what comes on top of them."""
+        merged: list[Part] = []
+        for parts in reversed(self._together(levels)):
+            merging, rows = [parts[-1]], parts[-1].frame.height
+            kept: list[Part] = []
+            for older in reversed(parts[:-1]):
+                if not kept and older.frame.height < 2 * rows:
+                    merging.insert(0, older)
+                    rows += older.frame.height
+                else:
+                    kept.insert(0, older)
+            merged[:0] = [*kept, self._one(merging)]
+        levels[:] = merged
+
+    def _one(self, parts: Sequence[Part]) -> Part:
+        """The partials of levels as one."""
+        if len(parts) == 1:
+            return parts[0]
+        return Part(self._partials.merge([part.frame for part in parts], self._by), parts[-1].window)
 
     def one_partial(self, pane: Pane) -> pl.DataFrame:
         """Everything a pane holds as one frame of partials, which it keeps."""
         self.fold(pane)
-        if len(pane.partials) > 1:
-            pane.partials = [self._partials.merge(pane.partials, self._by)]
-        return pane.partials[0]
+        if pane.whole is None:
+            pane.partials = [self._one(parts) for parts in self._together(pane.partials)]
+            pane.whole = self._one(pane.partials).frame
+        return pane.whole
 
     def bring_together(self, starts: Sequence[int], merged: pl.DataFrame) -> None:
         """Keep what these panes hold, folded and `merged`, as if it were of the first of them."""
         for start in starts:
             self.panes.pop(start, None)
-        self.panes[starts[0]] = Pane(partials=[merged])
+        self.panes[starts[0]] = Pane(partials=[Part(merged, self.freezes.current)])
 
     def drop_before(self, start: int) -> None:
         """Forget the panes that begin before `start`."""
@@ -126,7 +177,7 @@ class PaneStore:
 
     def frozen(self) -> dict[int, Pane]:
         """The panes as they are now."""
-        return {start: pane.copy() for start, pane in self.panes.items()}
+        return {start: pane.frozen() for start, pane in self.panes.items()}
 
     def partials_with_pane(self, starts: Iterable[int]) -> pl.DataFrame:
         """The partials of many panes, one per key and pane, with the column `PANE`; for panes with few rows each."""
@@ -159,9 +210,9 @@ def split_runs(frame: pl.DataFrame, starts: NDArray[np.int64]) -> Iterator[tuple
 def pane_partials(partials: Partials, by: Sequence[str], panes: Sequence[tuple[int, Pane]]) -> pl.DataFrame:
     """One partial per key and pane, with the column `PANE`."""
     keyed = [*by, PANE]
-    raw = [(start, rows) for start, pane in panes if not pane.combined for rows in pane.raw]
-    merged = [(start, part) for start, pane in panes for part in pane.partials]
-    unmerged = [(start, part) for start, pane in panes if pane.combined for part in pane.raw]
+    raw = [(start, part.frame) for start, pane in panes if not pane.combined for part in pane.raw]
+    merged = [(start, part.frame) for start, pane in panes for part in pane.partials]
+    unmerged = [(start, part.frame) for start, pane in panes if pane.combined for part in pane.raw]
     parts: list[pl.DataFrame] = []
     if merged or unmerged:
         parts.append(_with_pane([*merged, *unmerged]))
@@ -179,23 +230,30 @@ def _with_pane(frames: Sequence[tuple[int, pl.DataFrame]]) -> pl.DataFrame:
     return pl.concat([frame for _, frame in frames]).with_columns(pl.Series(PANE, starts))
 
 
-class FrozenPanes:
-    """The panes of a snapshot: a `KeyedPart`."""
+class FrozenPanes(FrozenAt):
+    """The panes of a snapshot: an `IncrementalPart`. A delta has partials that are added to those before.
+
+    It does not say which panes were forgotten since: event time, which no checkpoint is behind, does.
+    """
 
     def __init__(
-        self, partials: Partials, panes: Mapping[int, Pane], header: Mapping[str, Any], max_parallelism: int
-    ) -> None:
+        self, partials: Partials, panes: Mapping[int, Pane], freeze: Freeze, header: Mapping[str, Any],
+        max_parallelism: int,
+    ) -> None:  # fmt: skip
+        self.freeze = freeze
         self._partials = partials
         self._panes = panes
         self._header = header
         self._max_parallelism = max_parallelism
 
-    def segments(self) -> Iterable[tuple[int, bytes]]:
+    def encoded(self, behind: int) -> Iterable[tuple[int, bytes]]:
         """One segment per key group that has partials; sorted by pane within."""
         by = list(self._partials.keys.names)
+        came = [(start, pane.behind(behind)) for start, pane in sorted(self._panes.items())]
         frames = [
             pane_partials(self._partials, by, [(start, pane)]).select([*by, PANE, *self._partials.names])
-            for start, pane in sorted(self._panes.items())
+            for start, pane in came
+            if pane.raw or pane.partials
         ]
         return encode_segments(self._header, frames, self._partials.keys, self._max_parallelism)
 
