@@ -26,13 +26,15 @@ from penstock.adapters.system_clock import SystemClock
 from penstock.api.loading import load_pipeline
 from penstock.errors import CorruptDataError, ExternalError, PenstockError, UsageError
 from penstock.ports import Clock
+from penstock.protocol.messages import OperatorHandles
 from penstock.protocol.restarts import FixedDelay, NoRestart, RestartStrategy
-from penstock.savepoint.places import StoredPlace
+from penstock.savepoint.places import LocalPlace, StoredPlace
 from penstock.spark import engine, step_folder, taskwork
 from penstock.spark.code import pack_code
 from penstock.spark.committing import RunManifest, RunManifests
 from penstock.spark.continuous import ContinuousOptions, ContinuousRun, StepDone, StepWatch
 from penstock.spark.splits import RunBeginnings
+from penstock.spark.state import Keeping
 from penstock.spark.step_folder import Stopped
 from penstock.spark.untouched import Untouched
 
@@ -389,13 +391,69 @@ def test_operators_have_the_state_of_keys_that_something_happens_to(case, local,
             job.feed(f"p{number}-", first, end)
             stopped = job.run()
         assert stopped.savepoint is not None
-        kept = savepoint.read(stopped.savepoint)
-        keyed = [operator for operator in kept.operators if operator.keys.fields]
-        tables = {each.uid: _without_clock(kept.table(each.uid)) for each in keyed}
-        left.append((job.found(), tables))
+        left.append((job.found(), _tables(stopped.savepoint)))
         assert len(job.done) == 5
-    assert any(each.whole or each.parts for each in passed), "operators had everything"
+    assert any(each.whole or each.groups for each in passed), "operators had everything"
     assert left[0] == left[1]
+
+
+@pytest.mark.parametrize(("case", "staging"), [("keyed-process", None), ("running", STAGING)])
+def test_state_that_is_handed_on_in_runs_is_that_of_whole_savepoints(
+    case, staging, local, bucket, tmp_path, monkeypatch
+):
+    """Few rows a step, at changing parallelism; drivers and tasks die anywhere. Both savepoints that are kept are whole,
+    and a stream goes on from the newest one."""
+    rng = random.Random(f"{SEED} {case}")
+    print(f"repeat with PENSTOCK_TEST_SEED={SEED}")
+    monkeypatch.setattr(taskwork, "LEAST_BYTES", 0)
+    places: list[tuple[Any, str]] = [
+        *POINTS, (Keeping, "keep"), (Keeping, "snapshot"), (LocalPlace, "put"), (LocalPlace, "adopt"),
+        (StoredPlace, "put"), (StoredPlace, "adopt"),
+    ]  # fmt: skip
+    job, whole = Job(local, tmp_path / "runs", case, staging=staging), Job(local, tmp_path / "whole", case)
+    runs, wholes = job.made(), whole.made()
+    deltas, kills, before = 0, 0, dict[str, Counter[str]]()
+    cuts = [0, 900, *sorted(rng.sample(range(901, 1_000), 6))]
+    for number, (first, end) in enumerate(itertools.pairwise(cuts)):
+        if number == 4:
+            job._parallelism = whole._parallelism = 3
+            runs, wholes = job.made(), whole.made()
+        job.feed(f"p{number}-", first, end)
+        whole.feed(f"p{number}-", first, end)
+        for _ in range(rng.randrange(3)):
+            place, name = rng.choice(places)
+            with monkeypatch.context() as patch:
+                patch.setattr(place, name, killed)
+                try:
+                    runs.run(Rounds(1))
+                except Killed:
+                    kills += 1
+        stopped = runs.run(Rounds(1))
+        with monkeypatch.context() as patch:
+            patch.setattr(taskwork, "kept_runs", lambda *_: 0)
+            expected = _tables(wholes.run(Rounds(1)).savepoint)
+        assert _tables(stopped.savepoint) == expected
+        deltas += any(part.deltas for part in _kept(stopped.savepoint))
+        if number:
+            assert _tables(runs._folder.savepoint(number).address) == before
+        before = expected
+    assert kills
+    assert deltas >= 2
+    assert job.found() == whole.found()
+    job.feed("rest-", cuts[-1], ROWS)
+    assert to_the_end(job) == in_one_run(tmp_path, case)
+
+
+def _kept(address: str | None) -> list[OperatorHandles]:
+    assert address is not None
+    subtasks = savepoint.read(address).manifest.subtasks.values()
+    return [part for some in subtasks for each in some.values() for part in each.operators.values()]
+
+
+def _tables(address: str | None) -> dict[str, Counter[str]]:
+    assert address is not None
+    kept = savepoint.read(address)
+    return {each.uid: _without_clock(kept.table(each.uid)) for each in kept.operators if each.keys.fields}
 
 
 def _without_clock(table: pl.DataFrame) -> Counter[str]:

@@ -34,6 +34,11 @@ def asked(keys: list[int], watermark: int = 100, now_us: int = 1_000) -> Asked:
     return Asked.by([pl.DataFrame({"key": pl.Series(keys, dtype=pl.Int64)})], ["key"], watermark, now_us)
 
 
+def one_run(segments: dict[int, bytes]) -> list[tuple[int, list[tuple[int, bytes]]]]:
+    """State that is stored whole."""
+    return [(group, [(0, data)]) for group, data in segments.items()]
+
+
 def refused(_: Segments) -> Segments:
     raise AssertionError("nothing has another form")
 
@@ -55,7 +60,7 @@ def test_an_operator_has_all_of_the_keys_that_something_happens_to(history: int)
     for some in stored.values():
         expected |= {k for k, state, time in some if time is not None and time <= (100 if state == 2 else 1_000)}
     untouched = Untouched("counting")
-    given = dict(untouched.taken([(group, segment(some)) for group, some in stored.items()], asked(rows)))
+    given = dict(untouched.taken(one_run({group: segment(some) for group, some in stored.items()}), asked(rows)))
     for group, some in stored.items():
         wanted = [entry for entry in some if entry[0] in expected]
         assert (entries(given[group]) if group in given else []) == wanted
@@ -75,18 +80,17 @@ def test_what_nobody_asks_for_is_not_made_anew() -> None:
     frame = pl.DataFrame({"key": np.arange(10), "__n": np.arange(10)})
     data = encode_segment({"kind": "running", "keys": KEYS}, frame)
     untouched = Untouched("counting")
-    assert untouched.taken([(3, data)], asked([])) == []
+    assert untouched.taken(one_run({3: data}), asked([])) == []
     assert dict(untouched.put_back([], refused)) == {3: data}
     other = Untouched("counting")
-    assert other.taken([(3, data)], asked(list(range(10)))) == [(3, data)]
+    assert other.taken(one_run({3: data}), asked(list(range(10)))) == [(3, data)]
     assert not other.whole
-    assert not other.parts
 
 
 def test_what_is_stored_in_another_form_is_made_anew_by_the_operator() -> None:
     """A version of Penstock that writes something else beside the rows meets what another one has written."""
     untouched = Untouched("counting")
-    (given,) = untouched.taken([(0, segment([(8, 0, None), (16, 0, None)]))], asked([8]))
+    (given,) = untouched.taken(one_run({0: segment([(8, 0, None), (16, 0, None)])}), asked([8]))
     seen: list[Segments] = []
 
     def again(segments: Segments) -> Segments:

@@ -133,6 +133,12 @@ class ObjectBlobs:
         except BlobNotFoundError:
             return
 
+    async def copy(self, key: str, to: str) -> None:
+        """Let the store make a copy of an object, or replace one by it; raises `BlobNotFoundError`, `ExternalError`."""
+        path = self._path(key)
+        async with self._asking(path, LARGEST_GET_S):
+            await obstore.copy_async(self._store, path, self._path(to))
+
     async def close(self) -> None:
         """Nothing to give back: the client closes idle connections by itself."""
 

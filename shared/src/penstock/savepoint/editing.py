@@ -24,6 +24,7 @@ from penstock.savepoint.folder import SavepointPlace, check_target, seal_folder,
 from penstock.savepoint.operators import parts_of
 from penstock.savepoint.places import place_of
 from penstock.savepoint.replacing import AggregateRows, Replacement, StateRows, TimerRows, described_state
+from penstock.savepoint.segments import segments_of
 from penstock.state.declarations import BroadcastState, State
 from penstock.state.segments import decode_segment, encode_segments
 from penstock.task.opening import SPLITS
@@ -223,8 +224,9 @@ class EditedSavepoint:
                 operator = replace(operator, unions={**operator.unions, name: mine})
             else:
                 operator = replace(operator, lists={**operator.lists, name: mine})
-        if uid in self._changes:
-            return operator.with_parts(self._write_changed(uid, subtask, operator.parts, place, key))
+        if uid in self._changes or operator.incremental:
+            written = self._write_changed(uid, subtask, operator, place, key)
+            return replace(operator, incremental=False, deltas=()).with_parts(written)
         parts: list[Handle] = []
         for handle in operator.parts:
             copy = handle if handle.inline else replace(handle, key=object_key(key, len(parts)))
@@ -234,12 +236,12 @@ class EditedSavepoint:
         return operator.with_parts(parts)
 
     def _write_changed(
-        self, uid: str, subtask: int, before: Sequence[Handle], place: SavepointPlace, key: str
+        self, uid: str, subtask: int, before: OperatorHandles, place: SavepointPlace, key: str
     ) -> list[Handle]:
-        """Write the objects of an operator of a subtask with its changes, a key group at a time."""
+        """Write the objects of an operator of a subtask with its changes, a key group at a time, as one full run."""
         owned = key_group_range(subtask, len(parts_of(self._savepoint.manifest, uid)), self._savepoint.max_parallelism)
-        groups = set[int]().union(*self._added[uid].values()) & set(range(owned.start, owned.end))
-        groups.update(*(handle.key_groups for handle in before))
+        groups = set[int]().union(*self._added.get(uid, {}).values()) & set(range(owned.start, owned.end))
+        groups.update(*(handle.key_groups for run in before.runs for handle in run))
         segments = (segment for group in sorted(groups) for segment in self._changed(uid, group, before))
         written: list[Handle] = []
         for found in objects_of(lambda: segments):
@@ -247,15 +249,14 @@ class EditedSavepoint:
             place.write(written[-1].key, found.data)
         return written
 
-    def _changed(self, uid: str, group: int, before: Sequence[Handle]) -> Sequence[tuple[int, bytes]]:
+    def _changed(self, uid: str, group: int, before: OperatorHandles) -> Sequence[tuple[int, bytes]]:
         """The new segment of a key group; none if nothing is left in it."""
-        objects = self._savepoint.objects
-        stored = [objects.segment(handle, group) for handle in before if group in handle.key_groups]
+        stored = [data for _, data in segments_of(self._savepoint.objects, uid, before, (group,))]
         if stored:
             ((header, rows),) = tables.merged(decode_segment(data, uid) for data in stored)
         else:
             header, rows = self._template(uid)
-        for change in self._changes[uid].values():
+        for change in self._changes.get(uid, {}).values():
             header, rows = change(group, (header, rows))
         if rows.height == 0:
             return ()

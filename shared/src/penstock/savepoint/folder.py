@@ -67,6 +67,11 @@ class SavepointPlace(Protocol):
         """Write or replace a part that only the manifest makes one; durable."""
         ...
 
+    def adopt(self, name: str, former: SavepointPlace, key: str) -> None:
+        """Have a part of another savepoint, which never changes, as one of its own; durable, and what becomes of the
+        other one does not matter. Its bytes are not sent or written again where the two places allow it."""
+        ...
+
     def write(self, name: str, data: bytes) -> None:
         """Write a part that is the same whenever it is written; on a store raises `UsageError` if there is another."""
         ...
@@ -199,6 +204,28 @@ def write_file(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise ExternalError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def link_file(before: Path, path: Path) -> bool:
+    """Give a file that never changes one more name, durably, and make the folders on its way.
+
+    False where that cannot be: there is none, it is on another file system, or that has no links.
+
+    Raises:
+        ExternalError: there is a file of that name, or the disk fails.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.hardlink_to(before)
+    except FileExistsError:
+        raise ExternalError(f"{path}: is there already; nobody else may write there") from None
+    except OSError:
+        return False
+    try:
+        fsync_path(path.parent)
+    except OSError as error:
+        raise ExternalError(f"{path}: cannot be written: {error.strerror}") from error
+    return True
 
 
 def is_unfinished(path: Path) -> bool:

@@ -117,7 +117,7 @@ def _operator(manifest: Manifest, uid: str) -> OperatorState:
             entries[name] = entries.get(name, 0) + len(values)
         for name, data in part.broadcast.items():
             entries[name] = len(stored_broadcast(data, f"operator {uid!r}, state {name!r}"))
-    keyed = [handle for part in parts for handle in part.parts]
+    keyed = [handle for part in parts for run in part.runs for handle in run]
     return OperatorState(
         uid=uid,
         verb=str(schema.pop("verb", "")),
@@ -135,24 +135,6 @@ def stored_broadcast(data: bytes, where: str) -> list[tuple[bytes, bytes]]:
         return broadcast_entries(data)
     except msgspec.MsgspecError as error:
         raise CorruptDataError(f"{where}: stored broadcast state is not readable: {error}") from error
-
-
-def check_canonical(manifest: Manifest) -> None:
-    """Raise `UsageError` for a checkpoint that consists of full runs and deltas: only a job puts them together."""
-    incremental = sorted(
-        {
-            uid
-            for subtasks in manifest.subtasks.values()
-            for snapshot in subtasks.values()
-            for uid, handles in snapshot.operators.items()
-            if handles.incremental
-        }
-    )
-    if incremental:
-        raise UsageError(
-            f"checkpoint {manifest.checkpoint} of job {manifest.job} is incremental ({', '.join(incremental)}): a job "
-            "can start from it, but it is not read as tables, edited or read by Spark; take a savepoint, which is not"
-        )
 
 
 def checked_uid(manifest: Manifest, uid: str, what: str = "--uid ") -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from penstock.connectors.files.store_clients import Location, location
 from penstock.errors import CorruptDataError, ExternalError, UsageError
 from penstock.ports import BlobExistsError, BlobNotFoundError
-from penstock.savepoint.folder import SavepointPlace, is_unfinished, write_file
+from penstock.savepoint.folder import SavepointPlace, is_unfinished, link_file, write_file
 from penstock.savepoint.objects import FolderObjects, StoreObjects, with_store
 
 if TYPE_CHECKING:
@@ -98,6 +98,11 @@ class LocalPlace:
         except OSError as error:
             raise ExternalError(f"{path}: cannot be written: {error.strerror}") from error
 
+    def adopt(self, name: str, former: SavepointPlace, key: str) -> None:
+        """See `SavepointPlace.adopt`: a hard link, where the file system has such."""
+        if not (isinstance(former, LocalPlace) and link_file(former.folder / key, self.folder / name)):
+            self.put(name, former.read(key))
+
     def write(self, name: str, data: bytes) -> None:
         """See `SavepointPlace.write`."""
         write_file(self.folder / name, data)
@@ -146,6 +151,17 @@ class StoredPlace:
     def put(self, name: str, data: bytes) -> None:
         """See `SavepointPlace.put`."""
         with_store(self._blobs, lambda blobs: blobs.put(name, data))
+
+    def adopt(self, name: str, former: SavepointPlace, key: str) -> None:
+        """See `SavepointPlace.adopt`: the store copies it, where both are in one bucket."""
+        if not isinstance(former, StoredPlace) or former.location.at("") != self.location.at(""):
+            self.put(name, former.read(key))
+            return
+        before, after = former.location.below(key).key, self.location.below(name).key
+        try:
+            with_store(self._blobs, lambda _: blobs_at(self.location.at("")).copy(before, after))
+        except BlobNotFoundError as error:
+            raise CorruptDataError(f"{former}/{key}: a part of the savepoint is missing") from error
 
     def write(self, name: str, data: bytes) -> None:
         """See `SavepointPlace.write`."""

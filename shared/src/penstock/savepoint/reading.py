@@ -21,7 +21,6 @@ from penstock.savepoint.folder import MANIFEST, read_folder
 from penstock.savepoint.objects import Objects, StoreObjects, find_manifest, with_store
 from penstock.savepoint.operators import (
     OperatorState,
-    check_canonical,
     checked_uid,
     operators_of,
     parts_of,
@@ -29,6 +28,7 @@ from penstock.savepoint.operators import (
 )
 from penstock.savepoint.places import find_place
 from penstock.savepoint.results import result_maker
+from penstock.savepoint.segments import segments_of
 from penstock.settings import load_settings
 from penstock.state.segments import PENDING, decode_segment
 from penstock.task.opening import SPLITS
@@ -95,7 +95,6 @@ class Savepoint:
     """A savepoint as tables. Nothing in it changes; `edit` makes another one of it."""
 
     def __init__(self, manifest: Manifest, objects: Objects) -> None:
-        check_canonical(manifest)
         self.manifest: Final = manifest
         self.objects: Final = objects
         self.operators: Final[list[OperatorState]] = operators_of(manifest)
@@ -230,16 +229,13 @@ class Savepoint:
         self, uid: str, key_groups: KeyGroups | None = None
     ) -> Iterator[tuple[int, dict[str, Any], pl.DataFrame]]:
         """Key group, header and rows of every segment, as they are stored; one at a time. A large group has several."""
-        first, end = self._checked_groups(key_groups)
-        operators = parts_of(self.manifest, checked_uid(self.manifest, uid, ""))
-        wanted = [
-            (handle, group)
-            for operator in operators
-            for handle in operator.parts
-            for group in sorted(handle.key_groups)
-            if first <= group < end
-        ]
-        return ((group, *decode_segment(self.objects.segment(handle, group), uid)) for handle, group in wanted)
+        groups = range(*self._checked_groups(key_groups))
+        parts = parts_of(self.manifest, checked_uid(self.manifest, uid, ""))
+        return (
+            (group, *decode_segment(data, uid))
+            for part in parts
+            for group, data in segments_of(self.objects, uid, part, groups)
+        )
 
     def edit(self) -> EditedSavepoint:
         """A copy to be changed and written elsewhere."""

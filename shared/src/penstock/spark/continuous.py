@@ -228,6 +228,7 @@ class ContinuousRun:
                 self._folder.savepoint(step.number),
                 warn=self._watch.warn_once,
                 job=job.id,
+                incremental=step.former is not None,
             ),
         )
 

@@ -86,6 +86,8 @@ class RunOptions:
     """Whether Spark's own plan computes what is proven equal to streaming; if not, every stage replays."""
     job: str = ""
     """The job of which the run is a step; empty if it is a run by itself."""
+    incremental: bool = False
+    """Whether its savepoint may be a delta upon objects of the one it starts from, which it makes its own."""
 
     @property
     def stateful(self) -> bool:
@@ -221,7 +223,7 @@ class SparkRun:
         beginning = self._begin(asked, beginning)
         reach_sinks(self._plan)
         prepare_sinks(sinks_of(self._plan), self._manifests, anew=options.start is None)
-        state = RunState(self.graph, options.start, options.target, options.warn)
+        state = RunState(self.graph, options.start, options.target, options.warn, incremental=options.incremental)
         natives = native_windows(self.ways)
         lowering = Lowering(
             self._session,

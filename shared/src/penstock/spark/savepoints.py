@@ -38,8 +38,16 @@ class RunState:
     """The state of one run. `stage` may be asked for a vertex when its sources were `read`."""
 
     def __init__(
-        self, graph: JobGraph, start: StartingPoint | None, target: SavepointPlace | None, warn: Callable[[str], None]
+        self,
+        graph: JobGraph,
+        start: StartingPoint | None,
+        target: SavepointPlace | None,
+        warn: Callable[[str], None],
+        *,
+        incremental: bool = False,
     ) -> None:
+        """`incremental`: the savepoint that the run leaves may have objects of the one that it starts from."""
+        self._incremental = incremental
         self._graph = graph
         self._start = start
         self._target = target
@@ -59,7 +67,7 @@ class RunState:
         if vertex.is_source:
             return StageState(None, folder, None if self.keeps else MAX_WATERMARK, self._checkpoint)
         watermark = self._progress_of(vertex).watermark if self.keeps else MAX_WATERMARK
-        return StageState(self._saved(vertex), folder, watermark, self._checkpoint)
+        return StageState(self._saved(vertex), folder, watermark, self._checkpoint, self._incremental)
 
     @property
     def _checkpoint(self) -> int:

@@ -4,24 +4,30 @@ A savepoint is read a key group at a time, straight from its folder or the store
 end goes into objects per operator and attempt at a task, gathered key group by key group, each written at once; an
 object's name holds execution and attempt, so attempts never meet, and the driver names in the manifest those of the
 attempts that count.
+
+A step of a job in steps may leave a delta upon objects of the step before (see `untouched`): they become its own under
+names of its own, without their bytes being written again, so a savepoint has all that it names and any other may go.
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
 
+from penstock.protocol import incremental
 from penstock.protocol.keygroups import KeyGroupRange
 from penstock.protocol.manifests import Manifest
 from penstock.protocol.messages import Handle, OperatorHandles, SubtaskSnapshot
 from penstock.protocol.restoring import watermarks_above
+from penstock.savepoint.folder import SavepointPlace
 from penstock.savepoint.objects import Objects, StoreObjects
 from penstock.savepoint.places import place_of
+from penstock.savepoint.segments import segments_of
 from penstock.settings import ClusterSettings
 from penstock.spark.untouched import Segments, Untouched
 from penstock.task.chain import Chain
@@ -62,9 +68,27 @@ class StageState:
     state)."""
     checkpoint: int = 1
     """One above that of the savepoint it starts from: names of what sinks write are in the order of runs."""
+    incremental: bool = False
+    """Whether what is left may be a delta upon objects of the savepoint that it starts from."""
 
 
 NO_STATE: Final = StageState()
+
+
+Runs = tuple[tuple[Handle, ...], ...]
+"""The objects of a full run of keyed state, then of each delta upon it, oldest first."""
+
+
+def kept_runs(runs: Runs, checkpoint: int) -> int:
+    """How many runs, the oldest ones, a savepoint names again; 0: it is to be a full one.
+
+    A delta takes in the last deltas before it as a binary counter takes in ones: as many as the number of the checkpoint
+    has zeros at its end. So rows are written again as often as the logarithm of the number of steps says, and as many
+    deltas have to be read; and when they come to as many bytes as the full run, everything is written.
+    """
+    if not runs or not runs[0] or incremental.Chain(runs, 0).is_heavy:
+        return 0
+    return max(1, len(runs) - ((checkpoint & -checkpoint).bit_length() - 1))
 
 
 class Restoring:
@@ -76,16 +100,18 @@ class Restoring:
         self._objects = saved.objects()
         self._subtask = subtask
         self._parallelism = parallelism
-        self._handles: dict[str, list[Handle]] = {}
+        self._parts: dict[str, list[OperatorHandles]] = {}
+        """By operator what its subtasks left."""
         for subtasks in self._manifest.subtasks.values():
             for _, snapshot in sorted(subtasks.items()):
                 for operator, handles in snapshot.operators.items():
-                    self._handles.setdefault(operator, []).extend(handles.parts)
+                    self._parts.setdefault(operator, []).append(handles)
 
     def sizes(self, owned: KeyGroupRange) -> dict[int, int]:
         """Those of `owned` in which there is state, with its bytes."""
         sizes: dict[int, int] = {}
-        for handle in itertools.chain.from_iterable(self._handles.values()):
+        parts = itertools.chain.from_iterable(self._parts.values())
+        for handle in (handle for part in parts for run in part.runs for handle in run):
             for group, (start, end) in handle.key_groups.items():
                 if group in owned:
                     sizes[group] = sizes.get(group, 0) + end - start
@@ -100,13 +126,34 @@ class Restoring:
         beside = self.beside_keys(operator, groups)
         if beside is None:
             return None
-        keyed = [
-            (group, self._objects.segment(handle, group))
-            for group in range(groups.start, groups.end)
-            for handle in self._handles.get(operator, ())
-            if group in handle.key_groups
-        ]
+        found = (segments_of(self._objects, operator, part, groups) for part in self._parts.get(operator, ()))
+        keyed = sorted(itertools.chain.from_iterable(found), key=lambda segment: segment[0])
         return replace(beside, keyed=keyed)
+
+    def stored(self, operator: str, groups: KeyGroupRange) -> Iterator[tuple[int, list[tuple[int, bytes]]]]:
+        """The key groups of `groups` that have state, and the segments of each with the numbers of their runs."""
+        for group in range(groups.start, groups.end):
+            handles = [
+                (number, handle)
+                for part in self._parts.get(operator, ())
+                for number, run in enumerate(part.runs)
+                for handle in run
+                if group in handle.key_groups
+            ]
+            if handles:
+                yield group, [(number, self._objects.segment(handle, group)) for number, handle in handles]
+
+    def runs(self, operator: str, owned: KeyGroupRange) -> Runs:
+        """The full run and the deltas of an operator, if they are those of a subtask that had just these key groups."""
+        mine = [
+            part.runs
+            for part in self._parts.get(operator, ())
+            if any(group in owned for run in part.runs for handle in run for group in handle.key_groups)
+        ]
+        if len(mine) != 1:
+            return ()
+        groups = (group for run in mine[0] for handle in run for group in handle.key_groups)
+        return mine[0] if all(group in owned for group in groups) else ()
 
     def beside_keys(self, operator: str, groups: KeyGroupRange) -> RestoredState | None:
         """The same without keyed state."""
@@ -143,6 +190,14 @@ class Keeping:
         self._objects: dict[str, _Object] = {}
         self._finished: dict[str, list[Handle]] = {}
         self._operators: dict[str, OperatorHandles] = {}
+        self._named: dict[str, Runs] = {}
+        """Operator to the runs that what is written is a delta upon."""
+        self._former: SavepointPlace | None = None
+
+    def build_on(self, operator: str, runs: Runs, former: SavepointPlace) -> None:
+        """What is kept of an operator is a delta upon these runs of the savepoint in `former`."""
+        self._named[operator] = runs
+        self._former = former
 
     def keep(
         self, chain: Chain, untouched: Untouched | None = None, again: Callable[[Segments], Segments] = list
@@ -182,8 +237,7 @@ class Keeping:
             current = None
         if current is None:
             number = len(self._finished.setdefault(operator, []))
-            key = object_key(f"{OBJECTS}/{self._prefix}-{safe_name(operator)}.state", number)
-            current = self._objects[operator] = _Object(key)
+            current = self._objects[operator] = _Object(self._key(operator, number))
         current.append(group, segment)
 
     def _finish(self, operator: str) -> None:
@@ -195,16 +249,38 @@ class Keeping:
         """What the task acknowledges, as a subtask does at a barrier; `restored` is what its operators began with."""
         for operator in list(self._objects):
             self._finish(operator)
+        written_bytes = sum(handle.size_bytes for own in self._finished.values() for handle in own)
         operators = {
-            operator: msgspec.structs.replace(part, ahead=_ahead(restored.get(operator), watermark)).with_parts(
-                self._finished.get(operator, ())
+            operator: self._with_objects(
+                operator, msgspec.structs.replace(part, ahead=_ahead(restored.get(operator), watermark))
             )
             for operator, part in self._operators.items()
         }
         entries = [e for part in operators.values() for kept in (part.lists, part.unions) for e in kept.values()]
-        size_bytes = sum(handle.size_bytes for part in operators.values() for handle in part.parts)
-        size_bytes += sum(len(entry) for some in entries for entry in some)
-        return SubtaskSnapshot(operators=operators, watermark=watermark, size_bytes=size_bytes)
+        beside_bytes = sum(len(entry) for some in entries for entry in some)
+        handles = (handle for part in operators.values() for run in part.runs for handle in run)
+        return SubtaskSnapshot(
+            operators=operators,
+            watermark=watermark,
+            size_bytes=sum(handle.size_bytes for handle in handles) + beside_bytes,
+            written_bytes=written_bytes + beside_bytes if self._named else None,
+        )
+
+    def _with_objects(self, operator: str, part: OperatorHandles) -> OperatorHandles:
+        own = self._finished.get(operator, [])
+        named, numbers = self._named.get(operator, ()), itertools.count(len(own))
+        runs = [[self._adopted(handle, self._key(operator, next(numbers))) for handle in run] for run in named]
+        if own or not runs:
+            runs.append(own)
+        return part.with_runs(runs) if len(runs) > 1 else part.with_parts(runs[0])
+
+    def _adopted(self, handle: Handle, key: str) -> Handle:
+        assert self._former is not None
+        self._place.adopt(key, self._former, handle.key)
+        return msgspec.structs.replace(handle, key=key)
+
+    def _key(self, operator: str, number: int) -> str:
+        return object_key(f"{OBJECTS}/{self._prefix}-{safe_name(operator)}.state", number)
 
 
 def _ahead(restored: RestoredState | None, watermark: int) -> dict[int, int]:

@@ -16,11 +16,12 @@ from penstock.graph.jobgraph import JobVertex
 from penstock.graph.logical import LogicalPlan, Node
 from penstock.protocol.keygroups import KeyGroupRange, key_group_range
 from penstock.runs.run_log import LATE_ROWS_KEPT
+from penstock.savepoint.places import place_of
 from penstock.spark.native import NativeWindow
 from penstock.spark.outputs import StageOutputs
 from penstock.spark.partials import MergedWindows, PartialOutput
 from penstock.spark.sinks import TaskSinks
-from penstock.spark.state import NO_STATE, Keeping, Restoring, StageState
+from penstock.spark.state import NO_STATE, Keeping, Restoring, StageState, kept_runs
 from penstock.spark.untouched import LEAST_BYTES, Asked, Segments, Untouched, is_by_key_alone
 from penstock.spark.wire import StageEdge
 from penstock.task.chain import Chain, build_chain
@@ -66,6 +67,8 @@ class TaskWork:
         """What operators begin with, if not with nothing."""
         prefix = f"{attempt}-{vertex.id}-{subtask}"
         self._keeping = Keeping(state.folder, prefix) if state.folder and not vertex.is_source else None
+        self._named = self._build_on(state)
+        """How many runs of its head's state what is left is a delta upon."""
         self.chain: Chain | None = None
         """The chain at work; never more than one."""
         self._untouched: Untouched | None = None
@@ -104,23 +107,50 @@ class TaskWork:
         return functools.partial(self._state_of, groups)
 
     def _state_of(self, groups: KeyGroupRange, operator: str) -> RestoredState | None:
-        restored = self.restoring.operator(operator, groups) if self.restoring is not None else None
-        if restored is None or self._untouched is None or self._untouched.operator != operator:
-            return restored
-        assert self._asked is not None
-        return replace(restored, keyed=self._untouched.taken(restored.keyed, self._asked))
+        restoring, untouched = self.restoring, self._untouched
+        if restoring is None:
+            return None
+        if untouched is None or untouched.operator != operator:
+            return restoring.operator(operator, groups)
+        beside = restoring.beside_keys(operator, groups)
+        assert beside is not None
+        return replace(beside, keyed=untouched.taken(restoring.stored(operator, groups), self._asked))
+
+    def _has_state_by_key_alone(self, groups: KeyGroupRange) -> bool:
+        """Whether the head goes on with much state of these key groups, and may be given that of some keys."""
+        restoring, head = self.restoring, self.vertex.operators[0]
+        if restoring is None or self._keeping is None or head.id not in restoring.unchanged:
+            return False
+        assert self._last is not None
+        node = self.plan.node(head.node)
+        return is_by_key_alone(node, self._last) and sum(restoring.sizes(groups).values()) >= LEAST_BYTES
+
+    def _build_on(self, state: StageState) -> int:
+        """Decide whether the head leaves a delta, and upon how many runs of the savepoint that it starts from."""
+        if not state.incremental or not self._has_state_by_key_alone(self.key_groups):
+            return 0
+        assert self.restoring is not None
+        assert self._keeping is not None
+        assert state.saved is not None
+        head = self.vertex.operators[0].id
+        runs = self.restoring.runs(head, self.key_groups)
+        count = kept_runs(runs, state.checkpoint)
+        if count and isinstance(state.saved.place, str):
+            self._keeping.build_on(head, runs[:count], place_of(state.saved.place))
+            return count
+        return 0
 
     def _choose_keys(self, groups: KeyGroupRange, rows: Sequence[pl.DataFrame] | None) -> None:
         """Decide whether the head of the next chain is given only the state of keys that something happens to."""
-        self._untouched, restoring, head = None, self.restoring, self.vertex.operators[0]
-        if rows is None or restoring is None or self._keeping is None or head.id not in restoring.unchanged:
+        self._untouched = self._asked = None
+        if not self._named and (rows is None or not self._has_state_by_key_alone(groups)):
             return
-        assert self._last is not None
-        node = self.plan.node(head.node)
-        if is_by_key_alone(node, self._last) and sum(restoring.sizes(groups).values()) >= LEAST_BYTES:
-            names = self.plan.node(node.inputs[0].id).keys
+        head = self.vertex.operators[0]
+        self._untouched = Untouched(head.id, self._named)
+        if rows is not None:
+            assert self._last is not None
+            names = self.plan.node(self.plan.node(head.node).inputs[0].id).keys
             self._asked = Asked.by(rows, list(names), self._last, now_us())
-            self._untouched = Untouched(head.id)
 
     def _again(self, segments: Segments) -> Segments:
         """What the head makes of state that it is given and keeps."""

@@ -2,7 +2,8 @@
 
 Most keys of a large state have no row in a step. What an operator keeps by key it reads and writes by key, so it is given
 the keys that have rows and those for which time may do something: a timer is due, or a value has expired. The rows of all
-others are columns, which are cut out and put back; that costs a fiftieth of what it takes an operator to have them.
+others are columns. Where a step's savepoint may name what the one before has (see `penstock.spark.state`), what comes of
+this is a delta by key of `penstock.state.deltas`, and the others stay where they are; else they are cut out and put back.
 
 Keys are told by their hashes: one that shares its hash with another is given to the operator, too, which does no harm.
 """
@@ -28,6 +29,7 @@ from penstock.graph.logical import (
     ToChanges,
     Top,
 )
+from penstock.state.deltas import Layer, delta_by_key, is_among, layers_of, rows_of
 from penstock.state.hashing import hash64_frame
 from penstock.state.keyed_backend import EVENT_TIMERS, PROCESSING_TIMERS
 from penstock.state.segments import decode_segment, encode_segment
@@ -75,8 +77,29 @@ class Asked:
         return cls(np.unique(np.concatenate(hashes)) if hashes else np.empty(0, np.uint64), watermark, now_us)
 
 
-Part = tuple[Mapping[str, Any], pl.DataFrame]
+Part = tuple[dict[str, Any], pl.DataFrame]
 """Header and rows of a segment."""
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The state of a key group, of which the operator was given a part."""
+
+    layers: Sequence[Layer]
+    given: Sequence[NDArray[np.bool_]]
+    """Which rows of each layer."""
+
+    def left(self, first: int) -> list[Part]:
+        """What was not given of the runs from number `first` on."""
+        pairs = zip(self.layers, self.given, strict=True)
+        rest = [(layer, layer.counts & ~given) for layer, given in pairs if layer.run >= first]
+        return [(layer.header, rows_of(layer, chosen)) for layer, chosen in rest if chosen.any()]
+
+    def replaced(self, first: int) -> NDArray[np.uint64]:
+        """The keys of which nothing in runs before number `first` counts, once what is in the others is written anew."""
+        hashes = [layer.hashes[given] for layer, given in zip(self.layers, self.given, strict=True)]
+        hashes += [x.replaced for x in self.layers if x.run >= first and x.replaced is not None]
+        return np.unique(np.concatenate(hashes))
 
 
 @dataclass
@@ -84,65 +107,102 @@ class Untouched:
     """The state that an operator was not given."""
 
     operator: str
-    whole: dict[int, list[bytes]] = field(default_factory=dict[int, list[bytes]])
-    """Key group to segments of which nothing was given."""
-    parts: dict[int, list[Part]] = field(default_factory=dict[int, list[Part]])
-    """Key group to what is left of others."""
+    kept: int = 0
+    """How many of the runs of its state, the oldest ones, are named again: what is written is a delta upon them."""
+    whole: dict[int, bytes] = field(default_factory=dict[int, bytes])
+    """Key group to the one segment of which nothing was given, where no run is named again."""
+    groups: dict[int, _Group] = field(default_factory=dict[int, _Group])
+    """The other key groups that have state."""
 
-    def taken(self, segments: Segments, asked: Asked) -> list[tuple[int, bytes]]:
-        """Of these segments what the operator is to have; the rest stays here."""
-        given: list[tuple[int, bytes]] = []
-        for group, data in segments:
-            header, rows = decode_segment(data, self.operator)
-            wanted = _wanted(header, rows, asked)
-            if wanted.all():
-                given.append((group, data))
-            elif wanted.any():
-                given.append((group, encode_segment(header, rows.filter(pl.Series(wanted)))))
-                self.parts.setdefault(group, []).append((header, rows.filter(pl.Series(~wanted))))
-            else:
-                self.whole.setdefault(group, []).append(data)
-        return given
+    def taken(
+        self, stored: Iterable[tuple[int, Sequence[tuple[int, bytes]]]], asked: Asked | None
+    ) -> list[tuple[int, bytes]]:
+        """What the operator is to have of its state; the rest stays here.
+
+        Args:
+            stored: key groups, and the segments of each with the numbers of their runs, oldest first.
+            asked: for which keys; None: for all.
+        """
+        taken: list[tuple[int, bytes]] = []
+        for group, segments in stored:
+            layers = layers_of(self.operator, segments)
+            given = [layer.counts & _wanted(layer, asked) for layer in layers]
+            if len(layers) == 1 and not self.kept and layers[0].replaced is None and not given[0].any():
+                self.whole[group] = segments[0][1]
+                continue
+            self.groups[group] = _Group(layers, given)
+            for (_, data), layer, chosen in zip(segments, layers, given, strict=True):
+                if chosen.all() and layer.replaced is None and len(chosen):
+                    taken.append((group, data))
+                elif chosen.any():
+                    taken.append((group, encode_segment(layer.header, rows_of(layer, chosen))))
+        return taken
 
     def put_back(self, kept: Segments, again: Callable[[Segments], Segments]) -> Iterator[tuple[int, bytes]]:
-        """What the operator kept together with what it was not given, one segment per key group, rising.
+        """What is to be written: one segment per key group, rising, of what the operator kept and what it was not given.
 
         Args:
             kept: its segments.
             again: what the operator makes of segments that it is given and has to keep; for those of another form.
         """
         written = dict(kept)
-        for group in sorted({*written, *self.whole, *self.parts}):
-            whole = [*([written[group]] if group in written else ()), *self.whole.get(group, ())]
-            if len(whole) == 1 and group not in self.parts:
-                yield group, whole[0]
-            else:
-                yield group, self._joined(group, whole, again)
+        for group in sorted({*written, *self.whole, *self.groups}):
+            own = [decode_segment(written[group], self.operator)] if group in written else []
+            if self.kept:
+                yield from self._delta(group, own, again)
+            elif not own and group in self.whole:
+                yield group, self.whole[group]
+            elif left := self._left(group):
+                yield group, encode_segment(*self._joined(group, [*own, *left], again))
+            elif own:
+                yield group, written[group]
 
-    def _joined(self, group: int, whole: Sequence[bytes], again: Callable[[Segments], Segments]) -> bytes:
-        parts: list[Part] = [decode_segment(data, self.operator) for data in whole]
-        parts += self.parts.get(group, ())
-        header, rows = parts[0]
-        if all(other == header and frame.schema == rows.schema for other, frame in parts):
-            return encode_segment(header, pl.concat([frame for _, frame in parts]))
+    def _left(self, group: int) -> list[Part]:
+        """What the operator was not given of a key group."""
+        if group in self.whole:
+            return [decode_segment(self.whole[group], self.operator)]
+        return self.groups[group].left(0) if group in self.groups else []
+
+    def _delta(self, group: int, own: list[Part], again: Callable[[Segments], Segments]) -> Iterator[tuple[int, bytes]]:
+        """The segment of a delta upon the runs that are named again, if anything has changed there."""
+        if group not in self.groups:
+            yield from ((group, delta_by_key(*part, np.empty(0, np.uint64))) for part in own)
+            return
+        before = self.groups[group]
+        parts, replaced, others = [*own, *before.left(self.kept)], before.replaced(self.kept), before.left(0)
+        if not parts and not len(replaced):
+            return
+        if parts and not _are_alike([*parts, *others]):
+            # Of all that is stored there nothing is left: what counts of a key group has one form.
+            parts = [self._joined(group, [*own, *others], again)]
+            replaced = np.unique(np.concatenate([layer.hashes for layer in before.layers]))
+        header, rows = self._joined(group, parts, again) if parts else _nothing(before)
+        yield group, delta_by_key(header, rows, replaced)
+
+    def _joined(self, group: int, parts: Sequence[Part], again: Callable[[Segments], Segments]) -> Part:
+        if _are_alike(parts):
+            return parts[0][0], pl.concat([frame for _, frame in parts])
         ((_, data),) = again([(group, encode_segment(*part)) for part in parts])
-        return data
+        return decode_segment(data, self.operator)
 
 
-def _wanted(header: Mapping[str, Any], rows: pl.DataFrame, asked: Asked) -> NDArray[np.bool_]:
-    """Which rows of a segment are of keys that something happens to."""
-    hashes = hash64_frame(rows, [part["name"] for part in header["keys"]])
-    due = _due(header, rows, asked)
-    keys = asked.keys if due is None or not due.any() else np.union1d(asked.keys, hashes[due])
-    return _is_among(hashes, keys)
+def _are_alike(parts: Sequence[Part]) -> bool:
+    (header, rows), *others = parts
+    return all(other == header and frame.schema == rows.schema for other, frame in others)
 
 
-def _is_among(hashes: NDArray[np.uint64], keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which of the hashes are among the keys, which rise. A test of sets would sort both for every segment anew."""
-    if not len(keys):
-        return np.zeros(len(hashes), np.bool_)
-    places = np.searchsorted(keys, hashes)
-    return keys[np.minimum(places, len(keys) - 1)] == hashes
+def _nothing(group: _Group) -> Part:
+    last = group.layers[-1]
+    return last.header, last.rows.clear()
+
+
+def _wanted(layer: Layer, asked: Asked | None) -> NDArray[np.bool_]:
+    """Which rows are of keys that something happens to."""
+    if asked is None:
+        return np.ones(len(layer.hashes), np.bool_)
+    due = _due(layer.header, layer.rows, asked)
+    keys = asked.keys if due is None or not due.any() else np.union1d(asked.keys, layer.hashes[due])
+    return is_among(layer.hashes, keys)
 
 
 def _due(header: Mapping[str, Any], rows: pl.DataFrame, asked: Asked) -> NDArray[np.bool_] | None:

@@ -1,75 +1,74 @@
 """Full runs and deltas of keyed state: what incremental snapshots consist of, and how they become segments again.
 
-Of object state both have the columns of `penstock.state.segments`. Every element of a list is a row of its own, whose
-`__subkey` is its number; in a delta a row without `__value` says that the entry was removed. For any entry what comes
-last counts. Of tables with a row per key (`BY_KEY`) the last row of a key counts, unless it is `REMOVED`; rows without
-that column are added to those before. State that consists of nothing but such rows needs no merging: an operator that
-restores several segments of a key group adds them up.
+There are two kinds of deltas. Those of a state backend that knows which *entries* have changed belong to a full run of
+object state with the columns of `penstock.state.segments`: every element of a list is a row of its own, whose `__subkey`
+is its number; in a delta a row without `__value` says that the entry was removed. For any entry what comes last counts.
+
+Those of a step on Spark know which *keys* have changed, of any operator with a key. Their full run are segments as they
+are. A delta has all rows of the keys that it has, and its header says what it replaces: `of` is the kind of the
+operator's segments, `replaced` the hashes of keys (base64 of little-endian uint64, rising) of which nothing counts that
+runs before it have. A key without rows is gone.
 """
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import polars as pl
 
 from penstock.errors import CorruptDataError
+from penstock.state.hashing import hash64_frame
 from penstock.state.keyed_backend import EVENT_TIMERS, KIND, PROCESSING_TIMERS
 from penstock.state.segments import decode_segment, encode_segment
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 NUMBERED: Final = "numbered objects"
 """The kind of segments of a full run."""
 CHANGES: Final = "changed objects"
 """The kind of segments of a delta."""
-BY_KEY: Final = "by_key"
-"""Set in the header of segments with a row per key."""
-REMOVED: Final = "__removed"
-"""Boolean: the key of this row has none any more; null in rows that are no key's own."""
+CHANGED_KEYS: Final = "changed keys"
+"""The kind of segments of a delta by key."""
 _TIME: Final = "__time_of_timer"
 
 
-def needs_merging(operator: str, segment: bytes) -> bool:
-    """Whether segments like this one, of a full run and of deltas, must be `merged` before an operator is given them."""
-    header, _ = decode_segment(segment, operator)
-    return header["kind"] in (NUMBERED, CHANGES) or BY_KEY in header
-
-
 def merged(operator: str, segments: Sequence[bytes]) -> bytes:
-    """One segment of keyed state from those of a key group, the full run's first, then those of deltas, oldest first.
+    """One segment from those of a key group, the full run's first, then those of deltas, oldest first.
 
     Raises:
         CorruptDataError: these are no such segments.
     """
     decoded = [decode_segment(data, operator) for data in segments]
+    if any(header["kind"] in (NUMBERED, CHANGES) for header, _ in decoded):
+        return _merged_by_entry(operator, decoded)
+    layers = counted([_layer(0, header, rows) for header, rows in decoded])
+    if len(layers) == 1 and layers[0].replaced is None:
+        return segments[0]
+    return _merged_by_key(operator, layers)
+
+
+# -- by entry -----------------------------------------------------------------------------------------------------------
+
+
+def _merged_by_entry(operator: str, decoded: Sequence[tuple[dict[str, Any], pl.DataFrame]]) -> bytes:
     header = decoded[-1][0]
     for other, _ in decoded:
-        if _described(other) != _described(header):
-            raise CorruptDataError(
-                f"operator {operator!r}: a segment of {other['kind']} ({', '.join(other.get('names', ()))}) does not "
-                "belong into its incremental snapshot; restore an earlier savepoint"
-            )
-    if BY_KEY in header:
-        rows = pl.concat([rows for _, rows in decoded], how="diagonal")
-        return encode_segment({name: said for name, said in header.items() if name != BY_KEY}, _standing(rows, header))
+        if other["kind"] not in (NUMBERED, CHANGES) or other.get("names") != header["names"]:
+            raise _foreign(operator, other)
     rows = pl.concat([rows for _, rows in decoded])
     return encode_segment({**header, "kind": KIND}, _newest(rows, header))
 
 
-def _described(header: dict[str, Any]) -> tuple[Any, ...]:
-    """What all segments of one snapshot say alike."""
-    if header["kind"] in (NUMBERED, CHANGES):
-        return KIND, header.get("names")
-    return (header,) if BY_KEY in header else ("unknown", header)
-
-
-def _standing(rows: pl.DataFrame, header: dict[str, Any]) -> pl.DataFrame:
-    """Of every key its last row, unless it is removed, and all rows that are no key's own."""
-    if REMOVED not in rows.columns:
-        return rows
-    own = pl.col(REMOVED).is_not_null()
-    newest = rows.filter(own).unique([field["name"] for field in header["keys"]], keep="last", maintain_order=True)
-    return pl.concat([newest.filter(~pl.col(REMOVED)), rows.filter(~own)]).drop(REMOVED)
+def _foreign(operator: str, header: dict[str, Any]) -> CorruptDataError:
+    return CorruptDataError(
+        f"operator {operator!r}: a segment of {header['kind']} ({', '.join(header.get('names', ()))}) does not belong "
+        "into its incremental snapshot; restore an earlier savepoint"
+    )
 
 
 def _newest(rows: pl.DataFrame, header: dict[str, Any]) -> pl.DataFrame:
@@ -88,3 +87,85 @@ def _newest(rows: pl.DataFrame, header: dict[str, Any]) -> pl.DataFrame:
         .drop(_TIME)
         .with_columns(pl.when(~listed).then("__subkey").alias("__subkey"))
     )
+
+
+# -- by key -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What one run has of a key group."""
+
+    run: int
+    """Its number, 0 for the full one."""
+    header: dict[str, Any]
+    """That of the operator's segments, also if it is a delta."""
+    rows: pl.DataFrame
+    hashes: NDArray[np.uint64]
+    """Of the keys of the rows."""
+    counts: NDArray[np.bool_]
+    """Which of the rows no later run replaces."""
+    replaced: NDArray[np.uint64] | None = None
+    """The hashes of the keys that it replaces, rising; None of the full run."""
+
+
+def layers_of(operator: str, segments: Sequence[tuple[int, bytes]]) -> list[Layer]:
+    """The segments of a key group with the numbers of their runs, which rise.
+
+    Raises:
+        CorruptDataError: one is damaged.
+    """
+    return counted([_layer(run, *decode_segment(data, operator)) for run, data in segments])
+
+
+def _layer(run: int, header: dict[str, Any], rows: pl.DataFrame) -> Layer:
+    hashes, replaced = hash64_frame(rows, [part["name"] for part in header["keys"]]), None
+    if header["kind"] == CHANGED_KEYS:
+        replaced = np.frombuffer(base64.b64decode(header["replaced"]), "<u8").astype(np.uint64)
+        header = {name: said for name, said in header.items() if name not in ("of", "replaced")} | {
+            "kind": header["of"]
+        }
+    return Layer(run, header, rows, hashes, np.ones(rows.height, np.bool_), replaced)
+
+
+def counted(layers: Sequence[Layer]) -> list[Layer]:
+    """The same layers, oldest first, with what each later one leaves of the rows of earlier ones."""
+    later, found = np.empty(0, np.uint64), list[Layer]()
+    for layer in reversed(layers):
+        found.append(replace(layer, counts=~is_among(layer.hashes, later)) if len(later) else layer)
+        if layer.replaced is not None:
+            later = layer.replaced if not len(later) else np.union1d(later, layer.replaced)
+    return found[::-1]
+
+
+def is_among(hashes: NDArray[np.uint64], keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Which of the hashes are among the keys, which rise. A test of sets would sort both for every segment anew."""
+    if not len(keys):
+        return np.zeros(len(hashes), np.bool_)
+    places = np.searchsorted(keys, hashes)
+    return keys[np.minimum(places, len(keys) - 1)] == hashes
+
+
+def delta_by_key(header: dict[str, Any], rows: pl.DataFrame, replaced: NDArray[np.uint64]) -> bytes:
+    """The segment of a delta: all rows of the keys that have changed, in the form that the operator gives them.
+
+    Args:
+        header: that of the operator's segments.
+        rows: may be none.
+        replaced: the hashes of the keys of which nothing counts that is stored; they rise.
+    """
+    said = base64.b64encode(replaced.astype("<u8").tobytes()).decode()
+    return encode_segment({**header, "kind": CHANGED_KEYS, "of": header["kind"], "replaced": said}, rows)
+
+
+def _merged_by_key(operator: str, layers: Sequence[Layer]) -> bytes:
+    left = [layer for layer in layers if layer.counts.any()] or [layers[-1]]
+    for layer in left:
+        if layer.header != left[-1].header or layer.rows.schema != left[-1].rows.schema:
+            raise _foreign(operator, layer.header)
+    return encode_segment(left[-1].header, pl.concat([rows_of(layer, layer.counts) for layer in left]))
+
+
+def rows_of(layer: Layer, chosen: NDArray[np.bool_]) -> pl.DataFrame:
+    """Those of the rows of a layer for which it is true."""
+    return layer.rows if chosen.all() else layer.rows.filter(pl.Series(chosen, dtype=pl.Boolean))
